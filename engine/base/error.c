@@ -1,0 +1,71 @@
+#include "engine/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* vsnprintf may cut a UTF-8 character in two; drops the incomplete tail. */
+static void trim_partial_utf8(char *text, size_t cap)
+{
+    size_t n = strlen(text);
+    if (n + 1 < cap)
+        return; /* nothing was cut */
+    size_t i = n;
+    while (i > 0 && ((unsigned char)text[i - 1] & 0xC0) == 0x80)
+        i--;
+    if (i == 0)
+        return;
+    unsigned char lead = (unsigned char)text[i - 1];
+    size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (n - (i - 1) < need)
+        text[i - 1] = 0;
+}
+
+enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
+{
+    if (err) {
+        va_list ap;
+        va_start(ap, fmt);
+        err->code = code;
+        vsnprintf(err->text, sizeof err->text, fmt, ap);
+        va_end(ap);
+        trim_partial_utf8(err->text, sizeof err->text);
+    }
+    return code;
+}
+
+enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...)
+{
+    if (!err)
+        return PP_ERR_IO;
+    char old[sizeof err->text];
+    char prefix[256];
+    memcpy(old, err->text, sizeof old);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(prefix, sizeof prefix, fmt, ap);
+    va_end(ap);
+    size_t n = strlen(prefix);
+    memcpy(err->text, prefix, n);
+    snprintf(err->text + n, sizeof err->text - n, ": %s", old);
+    trim_partial_utf8(err->text, sizeof err->text);
+    return err->code;
+}
+
+enum pp_code pp_fail_nomem(struct pp_error *err, const char *what)
+{
+    return pp_fail(err, PP_ERR_NOMEM, "out of memory for %s; close other programs, or use a smaller model or --ctx-size",
+                   what);
+}
+
+int pp_exit_code(enum pp_code code)
+{
+    switch (code) {
+    case PP_OK: return 0;
+    case PP_ERR_USAGE: return 2;
+    case PP_ERR_NOT_FOUND: return 3;
+    case PP_ERR_NOMEM: return 4;
+    case PP_ERR_CONTEXT: return 5;
+    case PP_ERR_CANCELLED: return 130;
+    default: return 1;
+    }
+}

@@ -1,0 +1,251 @@
+#include "engine/base/map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+
+enum { MAX_MAPS = 1024 };
+
+/* Read by the signal handler: begin is published last and withdrawn first. */
+static struct watched {
+    atomic_uintptr_t begin;
+    atomic_size_t size;
+    atomic_bool lost;
+} watched[MAX_MAPS];
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool used[MAX_MAPS];                  /* -- protected by table_lock */
+static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+static struct sigaction previous;
+static long page_size;
+
+static void on_sigbus(int sig, siginfo_t *info, void *context)
+{
+    uintptr_t at = (uintptr_t)info->si_addr;
+    for (int i = 0; i < MAX_MAPS; i++) {
+        uintptr_t begin = atomic_load(&watched[i].begin);
+        if (!begin || at < begin || at >= begin + atomic_load(&watched[i].size))
+            continue;
+        void *page = (void *)(at & ~((uintptr_t)page_size - 1));
+        if (mmap(page, (size_t)page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+            break;
+        atomic_store(&watched[i].lost, true);
+        return;
+    }
+    if (previous.sa_flags & SA_SIGINFO) {
+        previous.sa_sigaction(sig, info, context);
+    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+        previous.sa_handler(sig);
+    } else {
+        signal(SIGBUS, SIG_DFL); /* the access is repeated on return, and kills the process as it should */
+    }
+}
+
+static void install(void)
+{
+    struct sigaction sa = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    page_size = sysconf(_SC_PAGESIZE);
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGBUS, &sa, &previous);
+}
+
+static int take_slot(void)
+{
+    int slot = -1;
+    pthread_mutex_lock(&table_lock);
+    for (int i = 0; i < MAX_MAPS && slot < 0; i++)
+        if (!used[i])
+            used[slot = i] = true;
+    pthread_mutex_unlock(&table_lock);
+    return slot;
+}
+
+static void give_slot(int slot)
+{
+    pthread_mutex_lock(&table_lock);
+    used[slot] = false;
+    pthread_mutex_unlock(&table_lock);
+}
+
+static enum pp_code open_regular(const char *path, int *fd, size_t *size, struct pp_error *err)
+{
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
+    if (*fd < 0)
+        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s",
+                       path, strerror(errno));
+    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(*fd);
+        return pp_fail(err, PP_ERR_IO, "%s is not a regular file", path);
+    }
+    *size = (size_t)st.st_size;
+    return PP_OK;
+}
+
+enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *err)
+{
+    int fd;
+    size_t size;
+    *map = (struct pp_map){.slot = -1};
+    enum pp_code code = open_regular(path, &fd, &size, err);
+    if (code)
+        return code;
+    pthread_once(&install_once, install);
+    void *data = NULL;
+    int slot = -1;
+    if (size) {
+        slot = take_slot();
+        if (slot < 0) {
+            close(fd);
+            return pp_fail(err, PP_ERR_IO, "more than %d files are mapped; close some models first", MAX_MAPS);
+        }
+        data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    }
+    int saved = errno;
+    close(fd);
+    char *name = data == MAP_FAILED ? NULL : pp_strdup(path);
+    if (!name) {
+        if (data != MAP_FAILED && data)
+            munmap(data, size);
+        if (slot >= 0)
+            give_slot(slot);
+        return data == MAP_FAILED ? pp_fail(err, PP_ERR_IO, "cannot map %s: %s", path, strerror(saved))
+                                  : pp_fail_nomem(err, "a file name");
+    }
+    if (slot >= 0) {
+        atomic_store(&watched[slot].lost, false);
+        atomic_store(&watched[slot].size, size);
+        atomic_store(&watched[slot].begin, (uintptr_t)data);
+    }
+    *map = (struct pp_map){.data = data, .size = size, .path = name, .slot = slot};
+    return PP_OK;
+}
+
+void pp_map_close(struct pp_map *map)
+{
+    if (map->data) {
+        atomic_store(&watched[map->slot].begin, 0);
+        munmap((void *)(uintptr_t)map->data, map->size);
+        give_slot(map->slot);
+    }
+    pp_free(map->path);
+    *map = (struct pp_map){.slot = -1};
+}
+
+bool pp_map_lost(const struct pp_map *map)
+{
+    return map->data && atomic_load(&watched[map->slot].lost);
+}
+
+enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err)
+{
+    int fd;
+    enum pp_code code = open_regular(path, &fd, size, err);
+    *data = NULL;
+    if (code)
+        return code;
+    if (*size > limit) {
+        close(fd);
+        return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes, more than the %zu such a file may have", path, *size, limit);
+    }
+    char *text = pp_malloc(*size + 1);
+    if (!text) {
+        close(fd);
+        return pp_fail_nomem(err, path);
+    }
+    size_t have = 0;
+    while (have < *size) {
+        ssize_t n = read(fd, text + have, *size - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            code = pp_fail(err, PP_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+            close(fd);
+            pp_free(text);
+            return code;
+        }
+        if (n == 0)
+            break; /* it shrank; what is there counts */
+        have += (size_t)n;
+    }
+    close(fd);
+    text[have] = 0;
+    *size = have;
+    *data = text;
+    return PP_OK;
+}
+
+static int write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0)
+            return -1;
+        p += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+/* A rename is durable only when the folder that holds the name is, too. Best effort: some file systems refuse. */
+static void sync_folder(const char *path)
+{
+    char *folder = pp_strdup(path);
+    if (!folder)
+        return;
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0;
+    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    pp_free(folder);
+}
+
+enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
+{
+    size_t cap = strlen(path) + 32;
+    char *temp = pp_malloc(cap);
+    if (!temp)
+        return pp_fail_nomem(err, "a file name");
+    snprintf(temp, cap, "%s.%ld.tmp", path, (long)getpid());
+    unlink(temp); /* left by a process that died and had our id */
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    enum pp_code code = PP_OK;
+    if (fd < 0) {
+        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", temp, strerror(errno));
+    } else {
+        int bad = write_all(fd, data, size) != 0 || fsync(fd) != 0;
+        int saved = errno;
+        if (close(fd) != 0 && !bad) {
+            bad = 1;
+            saved = errno;
+        }
+        if (!bad && rename(temp, path) != 0) {
+            bad = 1;
+            saved = errno;
+        }
+        if (bad) {
+            unlink(temp);
+            code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(saved));
+        } else {
+            sync_folder(path);
+        }
+    }
+    pp_free(temp);
+    return code;
+}

@@ -1,0 +1,36 @@
+/* map.h - files mapped read-only, and what happens when they shrink.
+ *
+ * A mapped file that another program truncates raises SIGBUS on the next touch. The handler installed by the
+ * first pp_map_open() puts zero pages under the hole, marks the map, and lets the pass go on to its end, where
+ * the engine asks pp_map_lost() and fails with an error that names the file. A SIGBUS anywhere else is passed
+ * on to whatever handler was there before. */
+#ifndef PP_BASE_MAP_H
+#define PP_BASE_MAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+
+struct pp_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t size;
+    char *path;
+    int slot; /* private: index in the table that the signal handler reads */
+};
+
+/* Maps a regular file whole. The file may be closed, renamed or deleted afterwards. */
+enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *err);
+void pp_map_close(struct pp_map *map); /* a zeroed or closed map is fine */
+/* True once part of the file was found missing; the data read since then are zeros. */
+bool pp_map_lost(const struct pp_map *map);
+
+/* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
+ * Larger files fail with PP_ERR_FORMAT. */
+enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
+
+/* Replaces path by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode` as in open(2). */
+enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
+
+#endif

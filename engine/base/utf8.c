@@ -1,0 +1,95 @@
+#include "engine/base/utf8.h"
+
+/* Number of bytes that a lead byte announces; 0 if it cannot lead. */
+static size_t announced(unsigned char lead)
+{
+    if (lead < 0x80) return 1;
+    if (lead >= 0xC2 && lead <= 0xDF) return 2;
+    if (lead >= 0xE0 && lead <= 0xEF) return 3;
+    if (lead >= 0xF0 && lead <= 0xF4) return 4;
+    return 0;
+}
+
+/* Whether byte may follow lead at position 1: shuts out overlong forms, surrogates and values past U+10FFFF. */
+static bool second_byte_fits(unsigned char lead, unsigned char byte)
+{
+    if ((byte & 0xC0) != 0x80) return false;
+    if (lead == 0xE0) return byte >= 0xA0;
+    if (lead == 0xED) return byte <= 0x9F;
+    if (lead == 0xF0) return byte >= 0x90;
+    if (lead == 0xF4) return byte <= 0x8F;
+    return true;
+}
+
+size_t pp_utf8_decode(const char *s, size_t n, int32_t *cp)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    size_t len = announced(p[0]);
+    *cp = -1;
+    if (len == 1) {
+        *cp = p[0];
+        return 1;
+    }
+    if (len == 0 || len > n || !second_byte_fits(p[0], p[1]))
+        return 1;
+    int32_t v = p[0] & (0xFF >> (len + 1));
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 1;
+        v = v << 6 | (p[i] & 0x3F);
+    }
+    *cp = v;
+    return len;
+}
+
+size_t pp_utf8_encode(int32_t cp, char out[4])
+{
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xC0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3F));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xE0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (cp & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (cp & 0x3F));
+    return 4;
+}
+
+bool pp_utf8_valid(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        i += pp_utf8_decode(s + i, n - i, &cp);
+        if (cp < 0)
+            return false;
+    }
+    return true;
+}
+
+size_t pp_utf8_complete(const char *s, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    size_t back = n < 3 ? n : 3;
+    for (size_t i = 1; i <= back; i++) {
+        unsigned char c = p[n - i];
+        if ((c & 0xC0) == 0x80)
+            continue;
+        if (announced(c) <= i)
+            return n;
+        if (i >= 2 && !second_byte_fits(c, p[n - i + 1]))
+            return n;
+        return n - i;
+    }
+    return n;
+}

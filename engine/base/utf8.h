@@ -1,0 +1,19 @@
+/* utf8.h - what the engine needs to know of UTF-8; width and graphemes are the screen's business. */
+#ifndef PP_BASE_UTF8_H
+#define PP_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Decodes one character of s[0..n). Returns its length in bytes (1 to 4) and sets *cp. For bytes that are not
+ * UTF-8 it returns 1 and sets *cp to -1. n must not be 0. */
+size_t pp_utf8_decode(const char *s, size_t n, int32_t *cp);
+/* Writes cp (0 to 0x10FFFF) to out and returns 1 to 4. */
+size_t pp_utf8_encode(int32_t cp, char out[4]);
+bool pp_utf8_valid(const char *s, size_t n);
+/* Length of the longest prefix of s[0..n) that does not end inside a character: what may be shown now while
+ * more bytes are to come. Bytes that can never become a character count as complete. */
+size_t pp_utf8_complete(const char *s, size_t n);
+
+#endif

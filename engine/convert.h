@@ -1,0 +1,34 @@
+/* convert.h - making files: folders to GGUF, adapters to GGUF, quantising. Public header of libpippin.
+ *
+ * Memory stays bounded: one tensor at a time. Output appears by rename when it is complete. */
+#ifndef PP_ENGINE_CONVERT_H
+#define PP_ENGINE_CONVERT_H
+
+#include <stddef.h>
+
+#include "engine/base/cancel.h"
+#include "engine/base/error.h"
+
+/* Called between tensors; done and total in bytes of source tensors. */
+typedef void pp_convert_progress(void *user, const char *tensor, size_t done, size_t total);
+
+struct pp_convert_options {
+    const char *out_type;            /* "F32", "F16", "BF16", or NULL: as stored. Norms and biases are always F32 */
+    pp_convert_progress *progress;   /* or NULL */
+    void *user;
+    const struct pp_cancel *cancel;  /* or NULL */
+};
+
+/* src: a Hugging Face folder (config.json) or a PEFT adapter folder (adapter_config.json); dst: a GGUF path.
+ * Names, permutation of q and k, and metadata follow llama.cpp's converters, so that the file runs there too. */
+enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt, struct pp_error *err);
+
+/* src: a GGUF file or HF folder with float tensors (or a GGUF already quantised, which is dequantised first, with the
+ * loss that this means); type: "Q8_0", "Q4_0", "Q4_K_M", "Q6_K", "F16", "BF16", "F32". Which tensor gets which type
+ * follows llama-quantize (tests hold it against testdata/quants/starter_reference.json). */
+enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type, const struct pp_convert_options *opt,
+                              struct pp_error *err);
+/* The types that pp_quantize_file knows; i from 0, NULL at the end. */
+const char *pp_quantize_type(size_t i);
+
+#endif

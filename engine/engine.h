@@ -1,0 +1,212 @@
+/* engine.h - models, sequences, steps. Public header of libpippin.
+ *
+ *   struct pp_model    weights, hyperparameters, tokenizer. Immutable after opening: any thread.
+ *   struct pp_engine   a model made runnable: lowered plan, thread pool, KV pages, counters.
+ *   struct pp_seq      tokens and their KV pages: a conversation, a fork of one, a draft's view of one.
+ *   struct pp_adapter  a LoRA adapter for a model. Immutable after loading.
+ *   struct pp_gen      an answer in the making: prompt, sampler, draft, stop conditions.
+ *
+ * One thread owns an engine and everything made from it (sequences, generators), and calls all functions that take
+ * them; only pp_cancel_request may come from elsewhere. */
+#ifndef PP_ENGINE_ENGINE_H
+#define PP_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/cancel.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
+#include "engine/stats.h"
+
+struct pp_tokenizer;
+
+/* done / total in any unit; for bars. */
+typedef void pp_progress(void *user, uint64_t done, uint64_t total);
+
+/* --- model --------------------------------------------------------------------------------------------- */
+
+struct pp_model;
+
+struct pp_model_info {
+    const char *path;          /* as given */
+    const char *name;          /* general.name, or the file's base name; printable UTF-8 */
+    const char *arch;          /* "llama" */
+    const char *type_name;     /* "Q4_K_M" */
+    const char *chat_template; /* Jinja source, or NULL */
+    int64_t n_params;
+    uint64_t bytes;            /* of all tensors */
+    int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
+};
+
+/* Maps and checks a model: every tensor it needs is there with the right shape and a type that can run. The weights are
+ * read when an engine is made of it. */
+enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err);
+void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
+const struct pp_model_info *pp_model_info(const struct pp_model *m);
+const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
+/* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about 1 s/GB), so call
+ * it where nobody waits; cache_dir (or NULL) keeps the answer by device, inode, size and mtime. Thread-safe. */
+enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, struct pp_sha256 *out, struct pp_error *err);
+
+/* --- engine -------------------------------------------------------------------------------------------- */
+
+struct pp_engine;
+
+enum pp_kv_type { PP_KV_Q8_0 = 0 /* rotated; the default */, PP_KV_F16, PP_KV_F32 };
+int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32"; -1 if unknown */
+const char *pp_kv_type_name(enum pp_kv_type t);
+
+struct pp_engine_options {
+    int n_threads;              /* 0: one per core that this process may use */
+    enum pp_kv_type kv_type;
+    int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
+    uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of the memory that is free */
+    const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one (PP_ERR_UNSUPPORTED if it cannot) */
+    int max_rows;               /* rows of the largest batch; 0: 512 */
+    struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
+};
+
+enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress, void *user,
+                           struct pp_engine **out, struct pp_error *err);
+void pp_engine_free(struct pp_engine *e); /* after all its sequences */
+const struct pp_model *pp_engine_model(const struct pp_engine *e);
+struct pp_stats *pp_engine_stats(struct pp_engine *e);
+int64_t pp_engine_n_ctx(const struct pp_engine *e);
+int pp_engine_n_threads(const struct pp_engine *e);
+int pp_engine_max_rows(const struct pp_engine *e);
+enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e);
+const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512" */
+
+/* --- adapters ------------------------------------------------------------------------------------------ */
+
+struct pp_adapter;
+
+struct pp_adapter_info {
+    const char *path;
+    const char *name;      /* file or folder base name */
+    int rank;              /* the largest in the file */
+    float alpha;
+    int n_targets;         /* projections it changes */
+    uint64_t bytes;
+    const char *targets;   /* "q k v o gate up down" */
+};
+
+/* A PEFT folder or a GGUF adapter. Checked against the model: PP_ERR_MISMATCH names the tensor and both shapes. */
+enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);
+void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it */
+const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a);
+
+/* --- sequences ----------------------------------------------------------------------------------------- */
+
+struct pp_seq;
+
+enum { PP_MAX_ADAPTERS = 8 };
+struct pp_adapter_use {
+    const struct pp_adapter *adapter;
+    float scale; /* times alpha / rank; 0 is the same as absent */
+};
+
+enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err);
+void pp_seq_free(struct pp_seq *s);
+/* A new sequence with the first n tokens of s. Shares its pages: no KV is copied. */
+enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err);
+void pp_seq_truncate(struct pp_seq *s, int64_t n);
+int64_t pp_seq_len(const struct pp_seq *s);
+const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
+/* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were made
+ * with, the pages are let go (len becomes 0): KV of one set is never read under another. */
+enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
+
+/* --- steps --------------------------------------------------------------------------------------------- */
+
+enum pp_row_output { PP_OUT_NONE = 0, PP_OUT_LOGITS, PP_OUT_HIDDEN };
+
+/* One row of a forward pass. Rows of one sequence follow each other; each takes the next position of its sequence unless it
+ * names a parent. */
+struct pp_row {
+    struct pp_seq *seq;
+    int32_t token;              /* or -1: `vector` is the input */
+    const float *vector;        /* [n_embd], or NULL */
+    int32_t parent;             /* index in this batch of the row this one continues (trees), or -1: the row before it in its sequence */
+    enum pp_row_output out;
+};
+
+/* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in the
+ * batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
+ * n <= pp_engine_max_rows. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
+enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel, struct pp_error *err);
+/* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */
+const float *pp_step_output(const struct pp_engine *e, int row);
+/* After a step with a tree at the end of s: of the positions from `base` on, keeps those in keep[0..n) (ascending) and drops the rest. */
+enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, int n, struct pp_error *err);
+
+/* --- sampling ------------------------------------------------------------------------------------------ */
+
+enum { PP_MAX_LOGIT_BIAS = 64 };
+
+/* The chain, in this order: repetition, frequency and presence penalties; logit bias; top-k; top-p; min-p; temperature; and
+ * the choice: argmax over log p + Gumbel noise of (seed, position, token). temp <= 0: the most likely token. */
+struct pp_sampling {
+    float temp;               /* 0.8 */
+    int top_k;                /* 40; 0: off */
+    float top_p;              /* 0.95; 1: off */
+    float min_p;              /* 0.05; 0: off */
+    float repeat_penalty;     /* 1: off */
+    float frequency_penalty;  /* 0: off */
+    float presence_penalty;   /* 0: off */
+    int penalty_last_n;       /* 64: how many tokens back penalties look; 0: off; -1: all */
+    uint64_t seed;
+    int n_bias;
+    struct { int32_t token; float bias; } bias[PP_MAX_LOGIT_BIAS]; /* -INFINITY forbids a token */
+};
+struct pp_sampling pp_sampling_default(void); /* seed 0: the caller sets one */
+
+/* --- answers ------------------------------------------------------------------------------------------- */
+
+struct pp_gen;
+
+struct pp_gen_options {
+    struct pp_sampling sampling;
+    int64_t max_tokens;          /* -1: until the model ends or the context is full */
+    const char *const *stops;    /* stop texts; the answer ends before the first of them */
+    int n_stops;
+    bool ignore_end;             /* go on past end tokens */
+    struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL */
+    int draft_max;               /* tokens drafted at most per pass; 0: 4 */
+    pp_progress *progress;       /* of the prompt, in tokens; or NULL */
+    void *user;
+};
+
+enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_STOP, PP_FINISH_CONTEXT };
+
+/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, computes the rest in chunks. stats.cached_tokens tells
+ * what was kept. Cancelled: what was computed stays in the sequence, so that asking again goes on there. Strings in opt are copied. */
+enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
+                          const struct pp_cancel *cancel, struct pp_gen **out, struct pp_error *err);
+/* The next piece of the answer: appends to `text` whatever may be shown now (whole UTF-8 characters, nothing that could still
+ * become a stop text) and adds to *n_tokens. One forward pass of the target per call. *finish tells the end. */
+enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
+                         enum pp_finish *finish, struct pp_error *err);
+/* What was held back (an incomplete character or stop text) when an answer is cut short. */
+void pp_gen_flush(struct pp_gen *g, struct pp_buf *text);
+/* All tokens chosen so far, the end token included if there was one. */
+const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);
+void pp_gen_free(struct pp_gen *g);
+
+/* --- snapshots ----------------------------------------------------------------------------------------- */
+
+/* Everything a sequence's KV depends on besides its tokens: model identity, RoPE, KV type and rotation, adapters with
+ * scales, id of the arithmetic. As text, one `name=value` a line, and its SHA-256. */
+enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text, struct pp_error *err);
+
+/* Serialises the sequence (key, tokens, pages, checksums, last logits; format: pippin-formats(5)). The bytes may be written by
+ * another thread. */
+enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out, struct pp_error *err);
+/* Restores into an empty sequence whose adapters are set. Nothing is used before key, tokens and checksums agree;
+ * PP_ERR_MISMATCH or PP_ERR_FORMAT tell in one sentence why not, and the sequence stays empty. */
+enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size, struct pp_error *err);
+
+#endif

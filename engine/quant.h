@@ -1,0 +1,32 @@
+/* quant.h - block formats: to float and back.
+ *
+ * Formats as in ggml (facts, not code): a block holds 32 or 256 weights with shared scales; tests compare the
+ * values bit for bit with reference blocks. All functions are pure and thread-safe. */
+#ifndef PP_ENGINE_QUANT_H
+#define PP_ENGINE_QUANT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/types.h"
+
+float pp_f16_to_f32(uint16_t h);
+uint16_t pp_f32_to_f16(float f);  /* round to nearest even; overflow gives infinity */
+float pp_bf16_to_f32(uint16_t h);
+uint16_t pp_f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
+
+/* src: one row of n elements of `type`; dst: float [n]. n is a multiple of the type's block.
+ * type must be runnable (pp_type_info). Values are bit-exact as the format defines them. */
+void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n);
+
+/* src: float [n_rows, n_cols]; dst: n_rows rows of pp_type_row_bytes(type, n_cols). For F32, F16, BF16 a plain
+ * rounding; for Q8_0, Q4_0, Q4_K, Q6_K the scales are searched to make the (importance weighted) squared error
+ * small. importance: float [n_cols], or NULL for none. n_cols must be a multiple of the block. */
+enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_t n_rows, int64_t n_cols,
+                              const float *importance, struct pp_error *err);
+
+/* True if the row holds no NaN, no infinity in scales or values: what a loader asks of an untrusted tensor. */
+bool pp_row_finite(uint32_t type, const void *src, int64_t n);
+
+#endif

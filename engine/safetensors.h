@@ -1,0 +1,31 @@
+/* safetensors.h - one safetensors file: u64 header length, JSON header, data. Untrusted input: header at most
+ * 100 MB, offsets inside the file, sizes that match dtype and shape, no overlaps.
+ * Format: https://github.com/huggingface/safetensors. Immutable after opening, readable by any thread. */
+#ifndef PP_ENGINE_SAFETENSORS_H
+#define PP_ENGINE_SAFETENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/types.h"
+
+struct pp_safetensors;
+
+enum pp_code pp_safetensors_open(const char *path, struct pp_safetensors **out, struct pp_error *err);
+enum pp_code pp_safetensors_open_memory(const void *data, size_t size, const char *name, struct pp_safetensors **out,
+                                        struct pp_error *err);
+void pp_safetensors_close(struct pp_safetensors *s);
+bool pp_safetensors_lost(const struct pp_safetensors *s);
+/* Tensors carry ne in GGUF order (reversed shape). F32, F16 and BF16 have their pp_type; other dtypes ("I32", "U8",
+ * "F64", ...) have type PP_TYPE_LIMIT and are told apart by pp_safetensors_dtype. A 0-dimensional tensor has ne[0] 1. */
+size_t pp_safetensors_n(const struct pp_safetensors *s);
+const struct pp_tensor *pp_safetensors_at(const struct pp_safetensors *s, size_t i);
+const struct pp_tensor *pp_safetensors_find(const struct pp_safetensors *s, const char *name); /* or NULL */
+const char *pp_safetensors_dtype(const struct pp_safetensors *s, const struct pp_tensor *t);
+
+/* Writes a file with F32 tensors (for `pippin logits`). ne in GGUF order. */
+enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err);
+
+#endif

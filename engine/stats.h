@@ -1,0 +1,31 @@
+/* stats.h - the engine counts itself. Written by the thread that owns the engine; read it there, or copy it. */
+#ifndef PP_ENGINE_STATS_H
+#define PP_ENGINE_STATS_H
+
+#include <stdint.h>
+
+struct pp_stats {
+    /* tokens */
+    uint64_t prompt_tokens;    /* asked for, cached ones included */
+    uint64_t cached_tokens;    /* of those, taken from pages or a snapshot */
+    uint64_t prefill_tokens;   /* computed in prompts */
+    uint64_t decode_tokens;    /* chosen by the sampler */
+    uint64_t draft_tokens;     /* proposed */
+    uint64_t draft_accepted;   /* of those, kept */
+    /* time, ns */
+    uint64_t prefill_ns;
+    uint64_t decode_ns;        /* from the end of the prompt: forward passes, drafting and sampling */
+    uint64_t draft_ns;         /* part of decode_ns */
+    uint64_t sample_ns;        /* part of decode_ns */
+    uint64_t first_token_ns;   /* from the request to the first token, of the last request */
+    /* work */
+    uint64_t passes;           /* forward passes */
+    uint64_t rows;             /* rows in them */
+    /* pages */
+    uint64_t pages_used, pages_total;
+    uint64_t page_bytes;       /* bytes of one page */
+    uint64_t kv_copied_bytes;  /* by copy-on-write; forks and regenerations alone add nothing */
+    uint64_t restored_tokens;  /* from snapshots */
+};
+
+#endif

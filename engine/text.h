@@ -1,0 +1,85 @@
+/* text.h - tokenizers and chat templates: between the user's words and token ids. Public header of libpippin. */
+#ifndef PP_ENGINE_TEXT_H
+#define PP_ENGINE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+
+/* --- tokenizer ----------------------------------------------------------------------------------------- */
+
+/* Immutable after loading: any thread may use it at any time. */
+struct pp_tokenizer;
+struct pp_source;
+struct pp_gguf;
+struct pp_gguf_writer;
+
+/* From an opened model. PP_ERR_NOT_FOUND if it has no vocabulary (GGUF `no_vocab`, folder without tokenizer files). */
+enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_tokenizer **out, struct pp_error *err);
+/* From a file by itself: a GGUF with or without tensors, a tokenizer.json, a SentencePiece tokenizer.model, or a
+ * folder that holds one of the latter two (tokenizer_config.json and config.json beside them are honoured). */
+enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err);
+void pp_tokenizer_free(struct pp_tokenizer *t);
+
+enum pp_tokenize_flags {
+    PP_TOKENIZE_BOS = 1,     /* begin with BOS (and end with EOS where the model adds it) if the model wants it */
+    PP_TOKENIZE_SPECIAL = 2, /* control tokens written out in the text ("<|eot_id|>") become those tokens */
+};
+/* text: n bytes, need not be valid UTF-8. Sets *ids (pp_free) and *n_ids. Exactly the ids of the reference
+ * tokenizer for every byte string. Thread-safe. */
+enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids,
+                         size_t *n_ids, struct pp_error *err);
+/* The bytes of one token as they stand in text. Control tokens give nothing unless `special`. Ids out of range give
+ * nothing. Appends to out; may cut a character in two (see pp_utf8_complete). */
+void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struct pp_buf *out);
+/* Text of a whole list. SentencePiece: the space that the tokenizer put before the first word is removed. */
+void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out);
+
+int32_t pp_tokenizer_n(const struct pp_tokenizer *t);       /* size of the vocabulary */
+int32_t pp_tokenizer_bos(const struct pp_tokenizer *t);     /* or -1 */
+int32_t pp_tokenizer_eos(const struct pp_tokenizer *t);     /* or -1 */
+bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t);
+/* True for every token that ends an answer: eos, eot, eom, and tokens with such names ("<|im_end|>", "<|eot_id|>",
+ * "<|end_of_text|>", "<end_of_turn>", "</s>", "<|end|>", "<|endoftext|>") if they are control tokens. */
+bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);
+/* The id of a token by its exact text, or -1. */
+int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t n);
+/* Two models understand each other's ids: same kind, size and texts. For drafts. On false, *err (if any) says why. */
+bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err);
+/* Writes tokenizer.ggml.* so that pp_tokenizer_open gives the same tokenizer back. */
+enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err);
+
+/* --- chat templates ------------------------------------------------------------------------------------ */
+
+/* Jinja as transformers sets it up: trim_blocks, lstrip_blocks, loop controls, tojson, raise_exception,
+ * strftime_now. Immutable after parsing; rendering is thread-safe. Recursion, output (16 MB) and steps are bounded. */
+struct pp_template;
+
+struct pp_template_input {
+    const char *messages_json;  /* JSON array of {"role": ..., "content": ...}; required */
+    const char *tools_json;     /* JSON array, or NULL: the variable is none */
+    const char *extra_json;     /* JSON object whose members become variables ("enable_thinking"), or NULL */
+    const char *bos_text;       /* "" if there is none */
+    const char *eos_text;
+    bool add_generation_prompt;
+    int64_t now;                /* seconds since the epoch for strftime_now, shown as UTC */
+};
+
+/* name appears in errors ("chat template of model.gguf"). Errors give the line. */
+enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out, struct pp_error *err);
+void pp_template_free(struct pp_template *t);
+/* Appends the prompt text. An error raised by the template (raise_exception) comes as PP_ERR_FORMAT with its message. */
+enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
+                                struct pp_error *err);
+/* The same with any variables: vars_json is a JSON object. For tests of the engine alone. */
+enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now, struct pp_buf *out,
+                                     struct pp_error *err);
+/* Templates that come with pippin, by name: "chatml", "llama3", "llama2", "mistral", "gemma", "phi3", "plain".
+ * i from 0; NULL at the end. */
+const char *pp_template_builtin_name(size_t i);
+const char *pp_template_builtin(const char *name); /* its source, or NULL */
+
+#endif

@@ -1,0 +1,45 @@
+/* types.h - the element types of tensors, numbered as in GGUF files (ggml's type ids). */
+#ifndef PP_ENGINE_TYPES_H
+#define PP_ENGINE_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum pp_type {
+    PP_TYPE_F32 = 0,
+    PP_TYPE_F16 = 1,
+    PP_TYPE_Q4_0 = 2,
+    PP_TYPE_Q8_0 = 8,
+    PP_TYPE_Q4_K = 12,
+    PP_TYPE_Q6_K = 14,
+    PP_TYPE_BF16 = 30,
+    PP_TYPE_LIMIT = 48, /* ids are below this */
+};
+
+/* What is known of a type: also of those that can be named in an error but not run yet. */
+struct pp_type_info {
+    const char *name;   /* "Q4_K"; NULL for an unknown id */
+    int block_elements; /* weights in a block: 1, 32 or 256 */
+    int block_bytes;    /* bytes of a block */
+    int runnable;       /* the CPU backend has kernels for it */
+};
+
+/* Never NULL; for an unknown id all fields are 0. */
+const struct pp_type_info *pp_type_info(uint32_t type);
+/* The id for a name, case ignored ("q4_k"), or -1. */
+int pp_type_by_name(const char *name);
+/* Bytes of a row of n elements; 0 if n is not a multiple of the block or the type is unknown. n >= 0. */
+size_t pp_type_row_bytes(uint32_t type, int64_t n);
+
+/* A named tensor whose data lie in somebody else's memory (a mapped file). */
+enum { PP_MAX_DIMS = 4 };
+struct pp_tensor {
+    const char *name;
+    uint32_t type;            /* enum pp_type */
+    int n_dims;               /* 1 to 4 */
+    int64_t ne[PP_MAX_DIMS];  /* GGUF order: ne[0] is the fastest, a matrix is [ne[1] rows, ne[0] columns] */
+    const void *data;         /* little-endian, rows without gaps */
+    size_t size;              /* bytes */
+};
+
+#endif
