@@ -1,0 +1,75 @@
+/* matmul.h - matrix products y = W x, per weight type, with one canonical arithmetic each.
+ *
+ * The scalar kernels (matmul_scalar.c) are the definition: they read like the formulas below. The AVX2 and AVX-512
+ * kernels give the same bits for every number of activation rows and every split of weight rows, because the order of the
+ * float operations is part of the definition:
+ *
+ *   activations of a quantised type: per block of 32: d = max|x| / 127 (0 if all are 0), q = round to nearest even(x * (1/d)) as
+ *   int8 (-127..127), sum = sum of q. Everything inside a block is exact integer arithmetic (isum); then, for blocks b ascending,
+ *   with acc = 0 at first and fma the fused multiply-add:
+ *
+ *     Q8_0, Q4_0   acc = fma(dw[b] * dx[b], (float)isum[b], acc)
+ *     Q4_K         acc = fma((d * sc[b]) * dx[b], (float)isum[b], acc);          (d * sc, dmin * m are exact in float)
+ *                  acc = fma(-((dmin * m[b]) * dx[b]), (float)sum[b], acc)
+ *     Q6_K         acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc)      (two sub-blocks of 16; exact in float)
+ *
+ *   float types (F32, F16, BF16; weights converted exactly, activations float32): 16 partial sums, the one for lane l
+ *   over k = l, l + 16, ... ascending: p[l] = fma(w[k], x[k], p[l]); then halves are added: p[l] += p[l + 8] for l < 8,
+ *   then 4, 2, 1. A short tail counts as zeros in x and w.
+ *
+ * Quantised weights are packed in groups of 16 rows so that a vector lane is a row (layout in pack.c); the bits per weight stay
+ * what they were. Float weights are used where they lie, in the mapped file. */
+#ifndef PP_CPU_MATMUL_H
+#define PP_CPU_MATMUL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/cpu/isa.h"
+#include "engine/types.h"
+
+enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32 };
+
+/* A weight matrix as the kernels read it. */
+struct pp_matrix {
+    uint32_t type;      /* enum pp_type */
+    int64_t n_rows;     /* outputs */
+    int64_t n_cols;     /* inputs; a multiple of the type's block */
+    const void *data;   /* float types: [n_rows, n_cols] plain; others: packed groups, 64-byte aligned */
+};
+
+/* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
+struct pp_acts {
+    const float *f32;   /* [m, f32_stride] */
+    int64_t f32_stride;
+    const int8_t *q;    /* [m, q_stride], q_stride >= n_cols rounded up to 32, rows 64-byte aligned */
+    int64_t q_stride;
+    const float *d;     /* [m, b_stride]: scale per block of 32 */
+    const int32_t *sum; /* [m, b_stride]: sum of q per block */
+    int64_t b_stride;
+};
+
+/* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows. */
+typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                          float *y, int64_t y_stride);
+
+struct pp_matmul_kernels {
+    /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
+    void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);
+    /* sum of a[k] * b[k] in the float types' order above */
+    float (*dot)(const float *a, const float *b, int64_t n);
+    pp_matmul_fn *by_type[PP_TYPE_LIMIT]; /* NULL: not runnable */
+};
+
+const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa);
+
+/* True if the type's weights are packed (quantised types), false if they are used in place. */
+bool pp_pack_needed(uint32_t type);
+/* Bytes of the packed form: rows are padded to groups of 16 with zero weights. */
+size_t pp_pack_bytes(uint32_t type, int64_t n_rows, int64_t n_cols);
+/* Packs rows [row0, row1) (row0 a multiple of 16; row1 too, or n_rows) of src (plain rows of the file) into dst, the start of the
+ * whole packed matrix. Any threads may pack different rows at the same time. */
+void pp_pack_rows(uint32_t type, const void *src, int64_t n_rows, int64_t n_cols, int64_t row0, int64_t row1, void *dst);
+
+#endif

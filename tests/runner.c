@@ -1,0 +1,43 @@
+/* runner.c - runs all groups, or those named on the command line; prints a closing line that says how many passed. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support.h"
+
+static struct test_group *groups;
+
+void test_register(struct test_group *g)
+{
+    struct test_group **p = &groups;
+    while (*p && strcmp((*p)->name, g->name) < 0)
+        p = &(*p)->next;
+    g->next = *p;
+    *p = g;
+}
+
+static bool wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return true;
+    return argc < 2;
+}
+
+int main(int argc, char **argv)
+{
+    int passed = 0, failed = 0;
+    for (struct test_group *g = groups; g; g = g->next) {
+        if (!wanted(g->name, argc, argv))
+            continue;
+        if (g->run() == 0) {
+            passed++;
+        } else {
+            failed++;
+            printf("FAILED group %s\n", g->name);
+        }
+    }
+    if (passed + failed == 0)
+        printf("no such test group\n");
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed || passed == 0;
+}

@@ -1,0 +1,56 @@
+#include "tests/support.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *testdata(const char *relative)
+{
+    static char paths[8][1024];
+    static unsigned next;
+    const char *root = getenv("PIPPIN_TESTDATA");
+    struct stat st;
+    if (!root || !*root)
+        root = "../shared/testdata";
+    if (stat(root, &st) != 0) {
+        fprintf(stderr, "skip: no test data at %s (needed: %s)\n", root, relative);
+        return NULL;
+    }
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", root, relative);
+    if (stat(path, &st) != 0)
+        fail_msg("test data folder %s is there, but %s is not", root, relative);
+    return path;
+}
+
+static char tmpdir[64];
+static pid_t tmpdir_owner;
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+static void remove_tmpdir(void)
+{
+    if (getpid() == tmpdir_owner)
+        nftw(tmpdir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *test_tmpdir(void)
+{
+    if (!tmpdir[0]) {
+        strcpy(tmpdir, "/tmp/pippin-test-XXXXXX");
+        if (!mkdtemp(tmpdir)) {
+            perror("mkdtemp");
+            abort();
+        }
+        tmpdir_owner = getpid();
+        atexit(remove_tmpdir);
+    }
+    return tmpdir;
+}
