@@ -1,0 +1,60 @@
+/* backend.h - where answers come from: the local worker today, remote engines later.
+ *
+ * All calls return at once and may be made by the UI thread only; what happens comes as events (event.h). Requests are copied. */
+#ifndef PP_SRC_BACKEND_H
+#define PP_SRC_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "src/io.h"
+#include "src/queue.h"
+
+struct pp_adapter_choice {
+    const char *path;
+    float scale;
+};
+
+struct pp_load_request {
+    const char *model;              /* path */
+    const char *draft;              /* path, or NULL */
+    struct pp_engine_options engine;
+};
+
+struct pp_generate_request {
+    uint64_t request;               /* number chosen by the caller; comes back in events */
+    const char *session_key;        /* whose pages to use; NULL: temporary */
+    bool temporary;                 /* no snapshot is written or read */
+    const char *messages_json;      /* the branch, system prompt first if there is one */
+    const char *continue_text;      /* an answer begun that is to be continued, or NULL */
+    const char *template_source;    /* Jinja, or NULL: the model's own (or "plain" if it has none) */
+    const struct pp_adapter_choice *adapters;
+    int n_adapters;
+    bool use_draft;
+    int draft_max;
+    struct pp_sampling sampling;
+    int64_t max_tokens;             /* -1: no limit */
+    const char *const *stops;
+    int n_stops;
+    int64_t message_id;             /* where the io thread saves the answer; 0: nowhere */
+};
+
+struct pp_backend {
+    const struct pp_backend_ops *ops;
+};
+
+struct pp_backend_ops {
+    const char *name;
+    void (*load)(struct pp_backend *b, const struct pp_load_request *r);
+    void (*generate)(struct pp_backend *b, const struct pp_generate_request *r);
+    void (*cancel)(struct pp_backend *b);                          /* the generation under way, within 50 ms */
+    /* The user left this conversation: save its pages, let go of them. */
+    void (*leave)(struct pp_backend *b, const char *session_key);
+    /* Forget snapshot and pages: the conversation was deleted. */
+    void (*forget)(struct pp_backend *b, const char *session_key);
+    void (*close)(struct pp_backend *b);                           /* cancel, save, end; PP_EVENT_CLOSED when done */
+    void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and releases */
+};
+
+#endif

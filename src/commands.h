@@ -1,0 +1,26 @@
+/* commands.h - the words of the command line that need no screen. Each returns the process's exit code, prints answers on stdout
+ * and everything else on stderr. */
+#ifndef PP_SRC_COMMANDS_H
+#define PP_SRC_COMMANDS_H
+
+#include "src/options.h"
+#include "src/paths.h"
+
+typedef int pp_command_fn(const struct pp_options *o, const struct pp_paths *p);
+
+pp_command_fn pp_cmd_run;
+pp_command_fn pp_cmd_tokenize;
+pp_command_fn pp_cmd_detokenize;
+pp_command_fn pp_cmd_template;
+pp_command_fn pp_cmd_logits;
+pp_command_fn pp_cmd_perplexity;
+pp_command_fn pp_cmd_bench;
+pp_command_fn pp_cmd_sessions;
+pp_command_fn pp_cmd_convert;
+pp_command_fn pp_cmd_quantize;
+pp_command_fn pp_cmd_lora;
+
+/* The function for a command, or NULL if it is "chat" or unknown. */
+pp_command_fn *pp_command_find(const char *name);
+
+#endif

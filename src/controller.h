@@ -1,0 +1,140 @@
+/* controller.h - the application without a screen: what is on it, and what the user can do.
+ *
+ * Owned by the UI thread, which calls everything here. Nothing blocks: actions start something, pp_controller_pump() takes in what has
+ * happened since, and says what has to be drawn again. States (an arrow names what causes it):
+ *
+ *              load                LOADED                 send: saved by io            first text
+ *   (start) ──────────► LOADING ──────────► IDLE ──► SAVING ──────────────► PREFILL ──────────────► ANSWER
+ *                          │                 ▲ ▲          io error │            │ cancel, error        │ done, cancel, error
+ *                          │ LOAD_FAILED     │ └───────────────────┘            │                      │
+ *                          ▼                 └──────────────────────────────────┴──────────────────────┘
+ *                        FAILED ── load ──► LOADING            quit, from anywhere ──► CLOSING ── CLOSED ──► (end)
+ *
+ * The words of the user are committed to the database (SAVING) before the model sees them. */
+#ifndef PP_SRC_CONTROLLER_H
+#define PP_SRC_CONTROLLER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/backend.h"
+#include "src/event.h"
+#include "src/options.h"
+#include "src/paths.h"
+#include "src/store.h"
+
+struct pp_controller;
+
+enum pp_state { PP_STATE_LOADING, PP_STATE_FAILED, PP_STATE_IDLE, PP_STATE_SAVING, PP_STATE_PREFILL, PP_STATE_ANSWER, PP_STATE_CLOSING, PP_STATE_CLOSED };
+
+/* Opens the store and starts worker and io threads; begins to load the model; opens the conversation asked for by o (--continue,
+ * --resume) or an empty, unsaved one. paths and o must outlive it. */
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err);
+/* Asks everything to stop and be saved; then pump until PP_STATE_CLOSED, then free. */
+void pp_controller_quit(struct pp_controller *c);
+void pp_controller_free(struct pp_controller *c); /* also without quit: quits and waits */
+
+int pp_controller_fd(const struct pp_controller *c); /* readable: call pump */
+enum pp_dirty { PP_DIRTY_TRANSCRIPT = 1, PP_DIRTY_STATUS = 2, PP_DIRTY_LISTS = 4, PP_DIRTY_ALL = 7 };
+unsigned pp_controller_pump(struct pp_controller *c); /* bits of enum pp_dirty, also of actions since the last call */
+
+/* --- what is on the screen (valid until the next pump or action) ------------------------------------------ */
+
+struct pp_chat_message {
+    int64_t id;
+    enum pp_role role;
+    enum pp_message_state state;
+    const char *text;       /* untrusted UTF-8 */
+    size_t len;
+    uint64_t revision;      /* changes whenever text or state do: for caches of wrapped lines */
+    int sibling, n_siblings;
+    int64_t n_tokens;
+    float tokens_per_s;     /* of the answer; 0 if unknown */
+    float acceptance;       /* share of drafted tokens that stood; < 0: no draft */
+};
+size_t pp_controller_n_messages(const struct pp_controller *c);
+const struct pp_chat_message *pp_controller_message(const struct pp_controller *c, size_t i);
+
+struct pp_status {
+    enum pp_state state;
+    struct pp_loaded model;      /* name "" while none is loaded */
+    const char *title;           /* of the conversation */
+    const char *session_key;     /* "" while nothing is saved */
+    int64_t ctx_used, ctx_total; /* tokens */
+    float tokens_per_s;          /* of the last or current answer */
+    uint64_t progress_done, progress_total; /* loading: bytes; prefill: tokens; total 0: unknown */
+    float eta_s;                 /* of the prefill; < 0: unknown */
+    bool draft_on;
+    float acceptance;            /* < 0: nothing drafted yet */
+    const char *adapters;        /* "bard 0.80, barista 1.00"; "" for none */
+    const char *persona;         /* name, or "" */
+    const char *template_name;   /* "" is the model's own */
+    const char *notice;          /* last one-line message; "" for none */
+    bool notice_is_error;
+    uint64_t notice_serial;      /* changes with every new notice */
+};
+const struct pp_status *pp_controller_status(const struct pp_controller *c);
+
+/* --- conversation ----------------------------------------------------------------------------------------- */
+
+/* text is copied. False (with a notice) if it cannot be taken now: the caller keeps the text in the input line. */
+bool pp_controller_send(struct pp_controller *c, const char *text);
+bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
+void pp_controller_regenerate(struct pp_controller *c);  /* a new sibling of the last answer */
+void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
+bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text); /* a new branch from a changed user message */
+void pp_controller_undo(struct pp_controller *c);        /* steps back over the last question and answer (kept as a branch) */
+void pp_controller_sibling(struct pp_controller *c, size_t message, int step); /* shows the branch left (-1) or right (+1) of it */
+void pp_controller_fork(struct pp_controller *c);        /* a new conversation that begins with this branch; pages are shared */
+
+/* --- conversations ---------------------------------------------------------------------------------------- */
+
+void pp_controller_new_session(struct pp_controller *c);
+void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
+void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
+void pp_controller_delete(struct pp_controller *c, int64_t session); /* the current one too: a new one opens */
+/* Asks for the list anew (PP_DIRTY_LISTS when it is there); query as in pp_store_session_list. */
+void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);
+const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n);
+int64_t pp_controller_session_id(const struct pp_controller *c); /* 0 while unsaved */
+
+/* --- choices; each is stored with the conversation and used from the next answer on -------------------------- */
+
+struct pp_adapter_entry {
+    char name[128];
+    char path[512];
+    float scale;  /* strength when on: -2 to 2 */
+    bool on;
+};
+const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n); /* found beside the model, in data/adapters, and by --lora */
+void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
+
+struct pp_named { char name[64]; char detail[256]; bool current; };
+const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n);
+void pp_controller_set_template(struct pp_controller *c, size_t i);
+const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);
+void pp_controller_set_persona(struct pp_controller *c, size_t i);
+void pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none */
+void pp_controller_set_draft(struct pp_controller *c, bool on);
+/* "temp", "top-k", ...: false and a notice if there is no such parameter or the value does not fit. */
+bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value);
+const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n); /* name, value in detail */
+void pp_controller_load(struct pp_controller *c, const char *model); /* another model; the conversation stays */
+
+/* --- slash commands --------------------------------------------------------------------------------------- */
+
+/* What a line that begins with '/' asks of the screen itself. */
+enum pp_slash {
+    PP_SLASH_TEXT,      /* not a command (an unknown /path/with/slashes, "//"): send it as text */
+    PP_SLASH_DONE,      /* carried out */
+    PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why; the line stays */
+    PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
+    PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
+};
+/* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
+enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);
+/* The table, for help and completion: name ("lora"), arguments ("[NAME STRENGTH | off]"), one line of text. i from 0; false at the end. */
+bool pp_slash_info(size_t i, const char **name, const char **args, const char **text);
+
+#endif

@@ -1,0 +1,58 @@
+/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned by whoever
+ * pops them; release with pp_event_free. */
+#ifndef PP_SRC_EVENT_H
+#define PP_SRC_EVENT_H
+
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/engine.h"
+
+struct pp_job;
+
+enum pp_event_type {
+    PP_EVENT_LOAD_PROGRESS,   /* done, total */
+    PP_EVENT_LOADED,          /* info */
+    PP_EVENT_LOAD_FAILED,     /* err */
+    PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
+    PP_EVENT_TEXT,            /* request; text: a piece of the answer; n: its tokens; stats so far */
+    PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
+    PP_EVENT_CONTEXT,         /* used, total of the session on screen changed: done, total */
+    PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why, an adapter that failed) */
+    PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
+    PP_EVENT_JOB,             /* job has run */
+    PP_EVENT_IO_ERROR,        /* err: something could not be saved */
+};
+
+/* A model as the screen shows it. Strings are copies, untrusted (sanitise before drawing). */
+struct pp_loaded {
+    char name[128];
+    char type_name[32];
+    char path[512];
+    char draft_name[128];     /* "" if there is no draft */
+    char draft_reason[256];   /* why there is none although one was asked for */
+    char kernels[16];
+    int n_threads;
+    int64_t n_ctx, n_params;
+    uint64_t bytes;
+    int has_template;
+};
+
+struct pp_event {
+    enum pp_event_type type;
+    uint64_t request;         /* which generation this is about */
+    uint64_t done, total, cached;
+    int n;
+    enum pp_finish finish;
+    struct pp_stats stats;
+    struct pp_error err;
+    struct pp_loaded *info;   /* owned */
+    char *text;               /* owned, NUL-terminated */
+    size_t text_len;
+    struct pp_job *job;       /* owned */
+};
+
+struct pp_event *pp_event_new(enum pp_event_type type); /* zeroed; NULL: out of memory */
+void pp_event_free(struct pp_event *e);
+
+#endif

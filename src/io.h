@@ -1,0 +1,44 @@
+/* io.h - the thread that owns the database and every file that is written.
+ *
+ * The controller posts jobs; they run in order, and come back as PP_EVENT_JOB. The worker hands its tokens here directly, so
+ * that a stopped terminal never stops saving: text is collected and committed at most a second later. */
+#ifndef PP_SRC_IO_H
+#define PP_SRC_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+#include "src/queue.h"
+#include "src/store.h"
+
+struct pp_io;
+
+struct pp_job {
+    void (*run)(struct pp_job *job, struct pp_store *store); /* io thread */
+    void (*done)(struct pp_job *job, void *controller);      /* UI thread, when the event arrives; releases the job. NULL: `release` is called */
+    void (*release)(struct pp_job *job);                     /* any thread: if it cannot be delivered any more */
+    enum pp_code code;                                       /* set by run */
+    struct pp_error err;
+};
+
+/* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR go
+ * (struct pp_event, malloced). It must outlive the io thread. */
+enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
+/* Finishes everything posted, commits, joins. */
+void pp_io_stop(struct pp_io *io);
+
+/* Any thread. Ownership of the job passes over. */
+void pp_io_post(struct pp_io *io, struct pp_job *job);
+
+/* An answer that streams in, by the id of its message. Any thread; copies the text. */
+void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n);
+/* Its end: committed at once. stats may be NULL. */
+void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats, int64_t n_tokens);
+
+/* Writes (temp, fsync, rename, mode 0600) or, with data NULL, removes a file. Takes over *data. Folders are made as needed (0700).
+ * Failures become PP_EVENT_IO_ERROR. */
+void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data);
+
+#endif

@@ -1,0 +1,84 @@
+/* options.h - the command line and pippin.conf: one table gives parser, --help, completion and manual check.
+ *
+ * Order of precedence: command line, environment (LLAMA_ARG_* names where llama.cpp has them), pippin.conf, defaults. */
+#ifndef PP_SRC_OPTIONS_H
+#define PP_SRC_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/engine.h"
+#include "src/paths.h"
+
+enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8 };
+
+struct pp_options {
+    const char *command;       /* "chat", "run", "tokenize", ... never NULL */
+    const char *subcommand;    /* of sessions, lora, models: "list", ...; or NULL */
+    const char *args[PP_MAX_POSITIONAL]; /* what is left: files, ids */
+    int n_args;
+
+    /* model and engine */
+    const char *model;         /* -m; "" is the starter */
+    const char *draft;         /* -md; NULL: the starter's draft with the starter, else none */
+    bool no_draft;             /* --no-draft */
+    int draft_max;             /* --draft-max; 4 */
+    int threads;               /* -t; 0: automatic */
+    int64_t ctx_size;          /* --ctx-size */
+    enum pp_kv_type kv_type;   /* --kv-type */
+    uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
+    const char *kernels;       /* --kernels scalar|avx2|avx512 */
+    struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
+    int n_lora;
+
+    /* answer */
+    struct pp_sampling sampling; /* --temp --top-k --top-p --min-p --repeat-penalty --frequency-penalty --presence-penalty --seed --logit-bias */
+    bool seed_given;
+    int64_t n_predict;         /* -n; -1 */
+    const char *stops[PP_MAX_STOPS]; /* --stop TEXT */
+    int n_stops;
+    bool ignore_eos;           /* --ignore-eos */
+    const char *system;        /* -sys, --system */
+    const char *chat_template_file;
+    const char *prompt;        /* -p */
+    const char *file;          /* -f */
+    bool raw;                  /* --raw: the prompt goes to the model without a chat template */
+
+    /* conversations */
+    bool save;                 /* --save */
+    bool resume_latest;        /* --continue */
+    const char *resume;        /* --resume ID */
+
+    /* output */
+    bool stats;                /* --stats */
+    bool json;                 /* --json */
+    bool plain;                /* --plain: no full screen, lines only */
+    bool no_color;             /* NO_COLOR or --no-color */
+    const char *theme;         /* --theme */
+    const char *output;        /* -o */
+
+    /* inspection */
+    const char *ids;           /* --ids 1,2,3 */
+    bool bos, special;         /* tokenize --bos --special */
+    const char *tools;         /* template --tools FILE */
+    bool no_generation_prompt;
+    const char *bos_text, *eos_text, *now;
+    int chunks;                /* perplexity --chunks; 0: all */
+    bool windows;              /* perplexity --windows */
+    int64_t n_prompt, n_gen;   /* bench: 512 and 32 */
+    int repetitions;           /* bench -r; 5 */
+    const char *out_type;      /* convert --outtype */
+
+    bool help, version;
+};
+
+/* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option, what it
+ * expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
+enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o, struct pp_error *err);
+/* --help of a command (NULL: of the program). */
+void pp_options_help(FILE *out, const char *command);
+/* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: unknown shell. */
+bool pp_options_completion(FILE *out, const char *shell);
+
+#endif

@@ -1,0 +1,99 @@
+/* store.h - conversations in SQLite: sessions, messages as a tree, full-text search. Schema: store_schema.c and
+ * pippin-formats(5).
+ *
+ * A struct pp_store is one connection: one thread at a time. Several programs may open the same database (WAL, busy
+ * timeout); writers wait for each other, at most 5 s, then PP_ERR_BUSY. Everything is committed when a function returns. */
+#ifndef PP_SRC_STORE_H
+#define PP_SRC_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+
+struct pp_store;
+
+/* Creates the file (0600) and its folder (0700) if needed; migrates older versions; refuses newer ones (PP_ERR_UNSUPPORTED)
+ * and damaged ones (PP_ERR_FORMAT, saying how to recover). path ":memory:" for tests. */
+enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_error *err);
+void pp_store_close(struct pp_store *s);
+
+/* --- sessions ------------------------------------------------------------------------------------------- */
+
+struct pp_session {
+    int64_t id;
+    char key[17];          /* 16 hexadecimal digits, random: the ID that users see and file names carry */
+    char *title;           /* "" until it has one */
+    char *model;           /* path or name as the user gave it; "" is the starter */
+    char *template_name;   /* "" is the model's own */
+    char *system;          /* system prompt; "" for none */
+    char *adapters;        /* JSON array of {"path": ..., "scale": ...} */
+    char *settings;        /* JSON object: sampling parameters that differ from the default, "draft": false, ... */
+    int64_t created, updated; /* seconds since the epoch */
+    int64_t head;          /* message at the tip of the branch on screen, 0 if there is none */
+    int64_t n_messages;    /* on all branches */
+};
+void pp_session_clear(struct pp_session *s); /* frees the strings */
+
+/* Fills id, key, created, updated of *s; the strings are taken as given (NULL is ""). */
+enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err);
+/* id: the 16 digits or a unique prefix of them (at least 4). PP_ERR_NOT_FOUND, or PP_ERR_USAGE if ambiguous. */
+enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
+enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err);
+enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err);
+/* Newest first. *list has *n entries; release with pp_session_list_free. query: full-text search in titles and messages,
+ * NULL or "" for all; any text is a valid query. */
+enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n, struct pp_error *err);
+void pp_session_list_free(struct pp_session *list, size_t n);
+/* Writes title, model, template_name, system, adapters, settings and head. */
+enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err);
+enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_error *err);
+
+/* --- messages ------------------------------------------------------------------------------------------- */
+
+enum pp_role { PP_ROLE_SYSTEM = 0, PP_ROLE_USER, PP_ROLE_ASSISTANT };
+const char *pp_role_name(enum pp_role r); /* "system", "user", "assistant" */
+
+enum pp_message_state {
+    PP_MESSAGE_COMPLETE = 0,
+    PP_MESSAGE_PARTIAL,   /* being written, or its writer died */
+    PP_MESSAGE_CANCELLED, /* stopped by the user; what is there stays */
+};
+
+struct pp_message {
+    int64_t id;
+    int64_t session;
+    int64_t parent;        /* 0: first message */
+    enum pp_role role;
+    enum pp_message_state state;
+    char *content;         /* UTF-8 as the model or the user wrote it, never sanitised here */
+    size_t content_len;    /* content may hold NULs */
+    char *model;           /* of an answer: "name (Q4_K_M)" */
+    char *adapters;        /* JSON, as in the session at that time */
+    char *params;          /* JSON: sampling, seed */
+    char *stats;           /* JSON: timings, draft acceptance */
+    int64_t n_tokens;      /* of the answer, 0 if unknown */
+    int64_t created;
+    int n_siblings;        /* messages with the same parent, itself included; read only */
+    int sibling;           /* its place among them by age, from 0; read only */
+};
+void pp_message_clear(struct pp_message *m);
+
+/* Fills id and created; the session's head becomes this message, its `updated` now. NULL strings are "". */
+enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, struct pp_error *err);
+/* Replaces the content and state (and, if not NULL/0, stats and n_tokens) of an answer. */
+enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
+                                    enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err);
+/* The branch that ends in `leaf`, first message first. leaf 0: empty. */
+enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n, struct pp_error *err);
+void pp_message_list_free(struct pp_message *list, size_t n);
+/* The youngest leaf below the `sibling`th child of message `parent` in a session (parent 0: the roots). */
+enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf, struct pp_error *err);
+
+/* --- one program at a time per session ------------------------------------------------------------------ */
+
+/* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another pippin". */
+enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err);
+
+#endif

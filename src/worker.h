@@ -1,0 +1,14 @@
+/* worker.h - the local backend: a thread that owns the engine and everything in it. */
+#ifndef PP_SRC_WORKER_H
+#define PP_SRC_WORKER_H
+
+#include "src/backend.h"
+
+/* Starts the thread. events and io must outlive it. cache_dir: for snapshots and identities; NULL: none are kept. */
+enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
+                             struct pp_error *err);
+
+/* One conversation's snapshot: DIR/kv/KEY.kv. out: at least 512 bytes. */
+void pp_snapshot_path(const char *cache_dir, const char *session_key, char *out, size_t cap);
+
+#endif
