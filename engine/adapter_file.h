@@ -1,0 +1,49 @@
+/* adapter_file.h - LoRA adapters as they lie on disk: a PEFT folder or a GGUF adapter, seen the same way.
+ *
+ * PEFT: adapter_config.json and adapter_model.safetensors, as https://huggingface.co/docs/peft writes them.
+ * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b.
+ * Nothing is copied: matrices point into the mapped file. Immutable after opening; any thread may read it. */
+#ifndef PP_ENGINE_ADAPTER_FILE_H
+#define PP_ENGINE_ADAPTER_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/error.h"
+#include "engine/types.h"
+
+struct pp_adapter_file;
+
+/* One adapted matrix: y = W x + scale * B (A x). */
+struct pp_adapter_target {
+    const char *name;      /* GGUF name of W: "blk.0.attn_q.weight" */
+    struct pp_tensor a;    /* [r, n_in], that is ne = {n_in, r} */
+    struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
+    float scale;           /* alpha / r; with rsLoRA alpha / sqrt(r); patterns per module are already in it */
+    enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: the rows of B are permuted between Hugging Face and GGUF */
+};
+
+/* path: a folder with adapter_config.json, or a GGUF adapter. a and b have runnable types and agree in r. What the
+ * file asks for and pippin cannot do (DoRA, modules_to_save, trained biases, embeddings) is PP_ERR_UNSUPPORTED and
+ * named; a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
+enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
+void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
+
+/* True if path looks like an adapter: a folder with adapter_config.json, or a GGUF whose general.type is "adapter". */
+bool pp_is_adapter(const char *path);
+
+const char *pp_adapter_file_name(const struct pp_adapter_file *f); /* "Lora Alpha"; printable UTF-8, may be "" */
+const char *pp_adapter_file_arch(const struct pp_adapter_file *f); /* GGUF architecture: "llama" */
+/* True if the rows of B that belong to q and k are in Hugging Face order (PEFT), false if in the GGUF order of the
+ * family. A base model whose hparams.rope_neox differs needs them moved: pp_hf_row, pp_gguf_row. */
+bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);
+/* For PEFT: base_model_name_or_path, or NULL. */
+const char *pp_adapter_file_base(const struct pp_adapter_file *f);
+float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
+size_t pp_adapter_file_n(const struct pp_adapter_file *f);
+const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);
+/* An error that names the file if the mapped file shrank. */
+enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_error *err);
+
+#endif
