@@ -2,6 +2,8 @@
 #ifndef PP_SRC_PATHS_H
 #define PP_SRC_PATHS_H
 
+#include <stddef.h>
+
 #include "engine/base/error.h"
 
 struct pp_paths {
