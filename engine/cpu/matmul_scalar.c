@@ -1,0 +1,231 @@
+/* matmul_scalar.c - the definition of the matrix products: the formulas of matmul.h, one weight row and one activation row
+ * at a time. The other kernel sets are tested against these bits. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+#include "engine/quant.h"
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+/* One block of n <= 32 values. A block so small that 1/d overflows counts as zeros; one that holds an infinity or a NaN gets
+ * the scale NaN, so that a broken model shows. */
+static void quantize_block(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    float max = 0;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        max = fmaxf(max, fabsf(x[i]));
+        finite = finite && isfinite(x[i]);
+    }
+    *sum = 0;
+    memset(q, 0, PP_ACT_BLOCK);
+    *d = finite ? max / 127 : NAN;
+    float inverse = 1 / *d;
+    if (isinf(inverse))
+        *d = 0;
+    if (!isfinite(inverse))
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        q[i] = (int8_t)rintf(x[i] * inverse);
+        *sum += q[i];
+    }
+}
+
+static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    for (int64_t i = 0; i < n; i += PP_ACT_BLOCK, q += PP_ACT_BLOCK)
+        quantize_block(x + i, n - i < PP_ACT_BLOCK ? n - i : PP_ACT_BLOCK, q, d++, sum++);
+}
+
+/* One activation row in its quantised form. */
+struct act {
+    const int8_t *q;
+    const float *d;
+    const int32_t *sum;
+};
+
+static struct act act_row(const struct pp_acts *x, int64_t i)
+{
+    return (struct act){x->q + i * x->q_stride, x->d + i * x->b_stride, x->sum + i * x->b_stride};
+}
+
+/* --- quantised weights -------------------------------------------------------------------------------------------- */
+
+static float half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return pp_f16_to_f32(h);
+}
+
+/* lane: the row in its group. */
+static float dot_q8_0(const uint8_t *group, int lane, int64_t n_cols, struct act x)
+{
+    const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
+    float acc = 0;
+    for (int64_t b = 0; b < n_cols / 32; b++) {
+        const uint8_t *w = slices + 8 * PP_SLICE * b + 4 * lane;
+        int32_t isum = 0;
+        for (int k = 0; k < 32; k++)
+            isum += (w[PP_SLICE * (k / 4) + k % 4] - 128) * x.q[32 * b + k];
+        float d = half_at(group + 32 * b + 2 * lane);
+        acc = fmaf(d * x.d[b], (float)isum, acc);
+    }
+    return acc;
+}
+
+static float dot_q4_0(const uint8_t *group, int lane, int64_t n_cols, struct act x)
+{
+    const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
+    float acc = 0;
+    for (int64_t b = 0; b < n_cols / 32; b++) {
+        const uint8_t *w = slices + 4 * PP_SLICE * b + 4 * lane;
+        int32_t isum = 0;
+        for (int k = 0; k < 16; k++) {
+            uint8_t two = w[PP_SLICE * (k / 4) + k % 4];
+            isum += ((two & 15) - 8) * x.q[32 * b + k];
+            isum += ((two >> 4) - 8) * x.q[32 * b + 16 + k];
+        }
+        float d = half_at(group + 32 * b + 2 * lane);
+        acc = fmaf(d * x.d[b], (float)isum, acc);
+    }
+    return acc;
+}
+
+static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act x)
+{
+    const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group;
+    float acc = 0;
+    for (int64_t b = 0; b < n_cols / 32; b++) {
+        const struct pp_q4_k_pack *super = p + b / 8;
+        int sub = (int)(b % 8);
+        int32_t isum = 0;
+        for (int k = 0; k < 32; k++) {
+            uint8_t two = super->q[sub / 2][k / 4][4 * lane + k % 4];
+            isum += (sub % 2 ? two >> 4 : two & 15) * x.q[32 * b + k];
+        }
+        float d = pp_f16_to_f32(super->d[lane]), dmin = pp_f16_to_f32(super->dmin[lane]);
+        acc = fmaf((d * (float)super->sc[sub][lane]) * x.d[b], (float)isum, acc);
+        acc = fmaf(-((dmin * (float)super->m[sub][lane]) * x.d[b]), (float)x.sum[b], acc);
+    }
+    return acc;
+}
+
+static float dot_q6_k(const uint8_t *group, int lane, int64_t n_cols, struct act x)
+{
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group;
+    float acc = 0;
+    for (int64_t b = 0; b < n_cols / 32; b++) {
+        const struct pp_q6_k_pack *super = p + b / 8;
+        int block = (int)(b % 8);
+        int32_t isum0 = 0, isum1 = 0;
+        for (int k = 0; k < 16; k++) {
+            int v = k / 4, at = 4 * lane + k % 4;
+            unsigned low = super->ql[block][v][at], high = super->qh[block][v / 2][at];
+            unsigned first = (low & 15) | (v % 2 ? high >> 6 : high >> 4 & 3) << 4;
+            unsigned second = (low >> 4) << 2 | (v % 2 ? high & 3 : high >> 2 & 3);
+            isum0 += ((int)first - 32) * x.q[32 * b + k];
+            isum1 += ((int)second - 32) * x.q[32 * b + 16 + k];
+        }
+        int32_t isum = super->sc[2 * block][lane] * isum0 + super->sc[2 * block + 1][lane] * isum1;
+        acc = fmaf(pp_f16_to_f32(super->d[lane]) * x.d[b], (float)isum, acc);
+    }
+    return acc;
+}
+
+typedef float dot_packed_fn(const uint8_t *group, int lane, int64_t n_cols, struct act x);
+
+static inline __attribute__((always_inline)) void matmul_packed(const struct pp_matrix *w, int64_t row0, int64_t row1,
+                                                                const struct pp_acts *x, int64_t m, float *y,
+                                                                int64_t y_stride, dot_packed_fn *dot)
+{
+    for (int64_t row = row0; row < row1; row++)
+        for (int64_t i = 0; i < m; i++)
+            y[i * y_stride + row] =
+                dot(pp_pack_group(w, row), (int)(row % PP_GROUP_ROWS), w->n_cols, act_row(x, i));
+}
+
+static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q8_0);
+}
+
+static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q4_0);
+}
+
+static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q4_k);
+}
+
+static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q6_k);
+}
+
+/* --- float weights ------------------------------------------------------------------------------------------------ */
+
+enum { LANES = 16 };
+
+static float sum_lanes(float p[LANES])
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            p[l] += p[l + half];
+    return p[0];
+}
+
+/* w: n weights of a float type, perhaps at an odd address. */
+static float dot_float(uint32_t type, const uint8_t *w, const float *x, int64_t n)
+{
+    size_t size = type == PP_TYPE_F32 ? 4 : 2;
+    float p[LANES] = {0};
+    for (int64_t k = 0; k < n; k += LANES) {
+        int64_t here = n - k < LANES ? n - k : LANES;
+        float wk[LANES] = {0}, xk[LANES] = {0};
+        pp_dequantize_row(type, w + (size_t)k * size, wk, here);
+        memcpy(xk, x + k, (size_t)here * sizeof *xk);
+        for (int l = 0; l < LANES; l++)
+            p[l] = fmaf(wk[l], xk[l], p[l]);
+    }
+    return sum_lanes(p);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    return dot_float(PP_TYPE_F32, (const uint8_t *)a, b, n);
+}
+
+static void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride)
+{
+    size_t row_bytes = (size_t)w->n_cols * (w->type == PP_TYPE_F32 ? 4 : 2);
+    for (int64_t row = row0; row < row1; row++)
+        for (int64_t i = 0; i < m; i++)
+            y[i * y_stride + row] = dot_float(w->type, (const uint8_t *)w->data + (size_t)row * row_bytes,
+                                              x->f32 + i * x->f32_stride, w->n_cols);
+}
+
+const struct pp_matmul_kernels pp_matmul_scalar = {
+    .quantize = quantize,
+    .dot = dot,
+    .by_type =
+        {
+            [PP_TYPE_F32] = matmul_float,
+            [PP_TYPE_F16] = matmul_float,
+            [PP_TYPE_BF16] = matmul_float,
+            [PP_TYPE_Q8_0] = matmul_q8_0,
+            [PP_TYPE_Q4_0] = matmul_q4_0,
+            [PP_TYPE_Q4_K] = matmul_q4_k,
+            [PP_TYPE_Q6_K] = matmul_q6_k,
+        },
+};

@@ -1,0 +1,238 @@
+#include "engine/quant.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/quant_blocks.h"
+
+/* --- 16-bit floats ------------------------------------------------------------------------------------------------ */
+
+static float float_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t bits_of_float(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+float pp_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t exponent = h >> 10 & 0x1fu;
+    uint32_t mantissa = h & 0x3ffu;
+    if (exponent == 0x1f)
+        return float_of_bits(sign | 0x7f800000u | (mantissa ? 0x400000u | mantissa << 13 : 0u)); /* NaNs become quiet */
+    if (exponent == 0) {
+        float magnitude = (float)mantissa * 0x1p-24f; /* exact: subnormal halves are normal floats */
+        return float_of_bits(sign | bits_of_float(magnitude));
+    }
+    return float_of_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
+}
+
+/* v >> shift, rounded to nearest, ties to even; 1 <= shift <= 31. */
+static uint32_t shift_round_even(uint32_t v, unsigned shift)
+{
+    uint32_t half = 1u << (shift - 1);
+    uint32_t odd = v >> shift & 1u;
+    return (v + half - 1u + odd) >> shift;
+}
+
+uint16_t pp_f32_to_f16(float f)
+{
+    uint32_t bits = bits_of_float(f);
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    uint32_t half;
+    if (magnitude > 0x7f800000u) {
+        half = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+    } else if (magnitude >= 0x47800000u) { /* 65536 and above */
+        half = 0x7c00u;
+    } else if (magnitude >= 0x38800000u) { /* normal halves; a carry out of the mantissa raises the exponent, as it should */
+        half = shift_round_even(magnitude - (112u << 23), 13);
+    } else if (magnitude >= 0x33000000u) { /* 2^-25 and above: subnormal halves, in units of 2^-24 */
+        uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+        half = shift_round_even(mantissa, 126u - (magnitude >> 23));
+    } else {
+        half = 0;
+    }
+    return (uint16_t)(sign | half);
+}
+
+float pp_bf16_to_f32(uint16_t h)
+{
+    return float_of_bits((uint32_t)h << 16);
+}
+
+uint16_t pp_f32_to_bf16(float f)
+{
+    uint32_t bits = bits_of_float(f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)(shift_round_even(bits & 0x7fffffffu, 16) | (bits >> 16 & 0x8000u));
+}
+
+/* --- to float ----------------------------------------------------------------------------------------------------- */
+
+void pp_q4_k_scale_min(const uint8_t scales[12], int b, uint8_t *scale, uint8_t *min)
+{
+    if (b < 4) {
+        *scale = scales[b] & 63u;
+        *min = scales[b + 4] & 63u;
+    } else {
+        *scale = (uint8_t)((scales[b + 4] & 15u) | (scales[b - 4] >> 6) << 4);
+        *min = (uint8_t)(scales[b + 4] >> 4 | (scales[b] >> 6) << 4);
+    }
+}
+
+void pp_q6_k_unpack(const struct pp_block_q6_k *b, uint8_t q[256])
+{
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *ql = b->ql + 64 * half;
+        const uint8_t *qh = b->qh + 32 * half;
+        uint8_t *out = q + 128 * half;
+        for (int i = 0; i < 32; i++) {
+            out[i] = (uint8_t)((ql[i] & 15) | (qh[i] & 3) << 4);
+            out[i + 32] = (uint8_t)((ql[i + 32] & 15) | (qh[i] >> 2 & 3) << 4);
+            out[i + 64] = (uint8_t)(ql[i] >> 4 | (qh[i] >> 4 & 3) << 4);
+            out[i + 96] = (uint8_t)(ql[i + 32] >> 4 | (qh[i] >> 6) << 4);
+        }
+    }
+}
+
+static void dequantize_q8_0(const struct pp_block_q8_0 *b, float *dst)
+{
+    float d = pp_f16_to_f32(b->d);
+    for (int i = 0; i < 32; i++)
+        dst[i] = (float)b->q[i] * d;
+}
+
+static void dequantize_q4_0(const struct pp_block_q4_0 *b, float *dst)
+{
+    float d = pp_f16_to_f32(b->d);
+    for (int i = 0; i < 16; i++) {
+        dst[i] = (float)((b->q[i] & 15) - 8) * d;
+        dst[i + 16] = (float)((b->q[i] >> 4) - 8) * d;
+    }
+}
+
+static void dequantize_q4_k(const struct pp_block_q4_k *b, float *dst)
+{
+    float d = pp_f16_to_f32(b->d), dmin = pp_f16_to_f32(b->dmin);
+    for (int sub = 0; sub < 8; sub++) {
+        uint8_t scale, min;
+        pp_q4_k_scale_min(b->scales, sub, &scale, &min);
+        float ds = d * (float)scale, dm = dmin * (float)min;
+        const uint8_t *q = b->q + 32 * (sub / 2);
+        for (int i = 0; i < 32; i++)
+            dst[32 * sub + i] = ds * (float)(sub % 2 ? q[i] >> 4 : q[i] & 15) - dm;
+    }
+}
+
+static void dequantize_q6_k(const struct pp_block_q6_k *b, float *dst)
+{
+    float d = pp_f16_to_f32(b->d);
+    uint8_t q[256];
+    pp_q6_k_unpack(b, q);
+    for (int i = 0; i < 256; i++)
+        dst[i] = d * (float)b->scales[i / 16] * (float)(q[i] - 32);
+}
+
+void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    /* Blocks are copied out first: rows of a mapped file may lie at odd addresses. */
+    switch (type) {
+    case PP_TYPE_F32:
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+        break;
+    case PP_TYPE_F16:
+    case PP_TYPE_BF16:
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t h;
+            memcpy(&h, p + 2 * i, sizeof h);
+            dst[i] = type == PP_TYPE_F16 ? pp_f16_to_f32(h) : pp_bf16_to_f32(h);
+        }
+        break;
+    case PP_TYPE_Q8_0:
+        for (int64_t i = 0; i < n; i += 32, p += sizeof(struct pp_block_q8_0)) {
+            struct pp_block_q8_0 b;
+            memcpy(&b, p, sizeof b);
+            dequantize_q8_0(&b, dst + i);
+        }
+        break;
+    case PP_TYPE_Q4_0:
+        for (int64_t i = 0; i < n; i += 32, p += sizeof(struct pp_block_q4_0)) {
+            struct pp_block_q4_0 b;
+            memcpy(&b, p, sizeof b);
+            dequantize_q4_0(&b, dst + i);
+        }
+        break;
+    case PP_TYPE_Q4_K:
+        for (int64_t i = 0; i < n; i += 256, p += sizeof(struct pp_block_q4_k)) {
+            struct pp_block_q4_k b;
+            memcpy(&b, p, sizeof b);
+            dequantize_q4_k(&b, dst + i);
+        }
+        break;
+    case PP_TYPE_Q6_K:
+        for (int64_t i = 0; i < n; i += 256, p += sizeof(struct pp_block_q6_k)) {
+            struct pp_block_q6_k b;
+            memcpy(&b, p, sizeof b);
+            dequantize_q6_k(&b, dst + i);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- checks ------------------------------------------------------------------------------------------------------- */
+
+/* All 16-bit floats at p, p + stride, ... (n of them) have an exponent that is not all ones. */
+static bool finite16(const uint8_t *p, size_t stride, int64_t n, uint16_t exponent_mask)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, p + (size_t)i * stride, sizeof h);
+        finite &= (h & exponent_mask) != exponent_mask;
+    }
+    return finite;
+}
+
+bool pp_row_finite(uint32_t type, const void *src, int64_t n)
+{
+    enum { HALF = 0x7c00, BRAIN = 0x7f80 };
+    const uint8_t *p = src;
+    bool finite = true;
+    switch (type) {
+    case PP_TYPE_F32:
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, p + 4 * i, sizeof bits);
+            finite &= (bits & 0x7f800000u) != 0x7f800000u;
+        }
+        return finite;
+    case PP_TYPE_F16:
+        return finite16(p, 2, n, HALF);
+    case PP_TYPE_BF16:
+        return finite16(p, 2, n, BRAIN);
+    case PP_TYPE_Q8_0:
+        return finite16(p + offsetof(struct pp_block_q8_0, d), sizeof(struct pp_block_q8_0), n / 32, HALF);
+    case PP_TYPE_Q4_0:
+        return finite16(p + offsetof(struct pp_block_q4_0, d), sizeof(struct pp_block_q4_0), n / 32, HALF);
+    case PP_TYPE_Q4_K:
+        return finite16(p + offsetof(struct pp_block_q4_k, d), sizeof(struct pp_block_q4_k), n / 256, HALF) &&
+               finite16(p + offsetof(struct pp_block_q4_k, dmin), sizeof(struct pp_block_q4_k), n / 256, HALF);
+    case PP_TYPE_Q6_K:
+        return finite16(p + offsetof(struct pp_block_q6_k, d), sizeof(struct pp_block_q6_k), n / 256, HALF);
+    default:
+        return false;
+    }
+}
