@@ -41,6 +41,7 @@ struct pp_str {
 size_t pp_gguf_n_kv(const struct pp_gguf *g);
 struct pp_str pp_gguf_kv_key(const struct pp_gguf *g, size_t i);
 enum pp_gguf_type pp_gguf_kv_type(const struct pp_gguf *g, size_t i); /* PP_GGUF_ARRAY for arrays */
+struct pp_str pp_gguf_kv_raw(const struct pp_gguf *g, size_t i); /* the value's bytes as they lie in the file */
 
 /* Each returns true and sets *v if the key is there with a fitting type (any integer type that holds the value
  * serves the integer readers; f32/f64 and integers serve _float). */

@@ -1,0 +1,292 @@
+#include "engine/safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/cursor.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/name_index.h"
+
+enum {
+    LENGTH_BYTES = 8,
+    MAX_HEADER = 100 * 1000 * 1000,
+    MAX_SHAPE = 8, /* dimensions that a header may name; leading ones beyond PP_MAX_DIMS must be 1 */
+};
+
+struct pp_safetensors {
+    struct pp_map map;
+    const uint8_t *data;
+    size_t size;
+    char *name;              /* for errors */
+    cJSON *header;           /* owns the tensors' names */
+    struct pp_tensor *tensors;
+    const char **dtypes;     /* [n], in the table below */
+    size_t n;
+    struct pp_name_index index;
+};
+
+static const struct dtype {
+    const char *name;
+    uint32_t type;
+    unsigned bytes;
+} dtypes[] = {
+    {"F32", PP_TYPE_F32, 4},       {"F16", PP_TYPE_F16, 2},     {"BF16", PP_TYPE_BF16, 2},  {"F64", PP_TYPE_LIMIT, 8},
+    {"I64", PP_TYPE_LIMIT, 8},     {"I32", PP_TYPE_LIMIT, 4},   {"I16", PP_TYPE_LIMIT, 2},  {"I8", PP_TYPE_LIMIT, 1},
+    {"U64", PP_TYPE_LIMIT, 8},     {"U32", PP_TYPE_LIMIT, 4},   {"U16", PP_TYPE_LIMIT, 2},  {"U8", PP_TYPE_LIMIT, 1},
+    {"BOOL", PP_TYPE_LIMIT, 1},    {"F8_E4M3", PP_TYPE_LIMIT, 1}, {"F8_E5M2", PP_TYPE_LIMIT, 1},
+    {"F8_E8M0", PP_TYPE_LIMIT, 1},
+};
+
+static const struct dtype *dtype_by_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (strcmp(dtypes[i].name, name) == 0)
+            return &dtypes[i];
+    return NULL;
+}
+
+/* A JSON number that is a whole number and exact in a double. */
+static bool json_u53(const cJSON *item, uint64_t *v)
+{
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 9007199254740992.0))
+        return false;
+    *v = (uint64_t)item->valuedouble;
+    return (double)*v == item->valuedouble;
+}
+
+/* Turns a row-major shape into ne (fastest first) and multiplies it out; zero-sized tensors have *elements 0. */
+static bool read_shape(const cJSON *shape, struct pp_tensor *t, uint64_t *elements)
+{
+    uint64_t dims[MAX_SHAPE];
+    int n = 0;
+    *elements = 1;
+    if (!cJSON_IsArray(shape))
+        return false;
+    for (const cJSON *d = shape->child; d; d = d->next, n++)
+        if (n == MAX_SHAPE || !json_u53(d, &dims[n]) || __builtin_mul_overflow(*elements, dims[n], elements))
+            return false;
+    for (int d = 0; d < PP_MAX_DIMS; d++)
+        t->ne[d] = 1;
+    int first = n > PP_MAX_DIMS ? n - PP_MAX_DIMS : 0;
+    for (int d = 0; d < first; d++)
+        if (dims[d] != 1)
+            return false;
+    for (int d = first; d < n; d++)
+        t->ne[n - 1 - d] = (int64_t)dims[d];
+    t->n_dims = n - first > 0 ? n - first : 1;
+    return *elements <= INT64_MAX;
+}
+
+static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, const uint8_t *data, size_t room,
+                                struct pp_error *err)
+{
+    struct pp_tensor *t = &s->tensors[s->n];
+    const cJSON *dtype_name = cJSON_GetObjectItemCaseSensitive(item, "dtype");
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    uint64_t elements, begin, end, bytes;
+    t->name = item->string;
+    const struct dtype *dtype = cJSON_IsString(dtype_name) ? dtype_by_name(dtype_name->valuestring) : NULL;
+    if (!dtype)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has dtype %.40s, which pippin does not know", s->name,
+                       t->name, cJSON_IsString(dtype_name) ? dtype_name->valuestring : "(none)");
+    if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), t, &elements))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
+    if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) || !json_u53(offsets->child->next, &end) ||
+        begin > end || end > room)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged or cut off: tensor %.200s lies beyond its end", s->name, t->name);
+    if (__builtin_mul_overflow(elements, (uint64_t)dtype->bytes, &bytes) || bytes != end - begin)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has %" PRIu64 " bytes, not what its shape says",
+                       s->name, t->name, end - begin);
+    t->type = dtype->type;
+    t->data = data + begin;
+    t->size = (size_t)bytes;
+    s->dtypes[s->n] = dtype->name;
+    if (!pp_name_index_add(&s->index, t->name, strlen(t->name)))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s occurs twice", s->name, t->name);
+    s->n++;
+    return PP_OK;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct pp_tensor *x = *(const struct pp_tensor *const *)a, *y = *(const struct pp_tensor *const *)b;
+    if (x->data != y->data)
+        return x->data < y->data ? -1 : 1;
+    return x->size < y->size ? -1 : x->size > y->size; /* empty ones first: they overlap nothing */
+}
+
+static enum pp_code check_overlaps(const struct pp_safetensors *s, struct pp_error *err)
+{
+    const struct pp_tensor **order = pp_malloc(s->n * sizeof *order);
+    enum pp_code code = PP_OK;
+    if (!order)
+        return pp_fail_nomem(err, "the list of tensors");
+    for (size_t i = 0; i < s->n; i++)
+        order[i] = &s->tensors[i];
+    qsort(order, s->n, sizeof *order, by_address);
+    for (size_t i = 1; i < s->n && !code; i++)
+        if ((const uint8_t *)order[i - 1]->data + order[i - 1]->size > (const uint8_t *)order[i]->data)
+            code = pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensors %.200s and %.200s overlap", s->name,
+                           order[i - 1]->name, order[i]->name);
+    pp_free(order);
+    return code;
+}
+
+static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(s->data, s->size);
+    uint64_t length = pp_cursor_u64(&c);
+    const char *text = pp_cursor_bytes(&c, length);
+    if (c.bad || length > MAX_HEADER || !length || text[0] != '{')
+        return pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
+    s->header = cJSON_ParseWithLength(text, (size_t)length);
+    if (!cJSON_IsObject(s->header))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: its header is not valid JSON", s->name);
+    size_t n = 0;
+    for (const cJSON *item = s->header->child; item; item = item->next)
+        n++;
+    s->tensors = pp_calloc(n, sizeof *s->tensors);
+    s->dtypes = pp_calloc(n, sizeof *s->dtypes);
+    if (!s->tensors || !s->dtypes || !pp_name_index_init(&s->index, n))
+        return pp_fail_nomem(err, "the list of tensors");
+    const uint8_t *data = s->data + c.pos;
+    for (const cJSON *item = s->header->child; item; item = item->next) {
+        if (strcmp(item->string, "__metadata__") == 0)
+            continue;
+        enum pp_code code = read_tensor(s, item, data, s->size - c.pos, err);
+        if (code)
+            return code;
+    }
+    return check_overlaps(s, err);
+}
+
+/* Takes over the map (zeroed for memory). */
+static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size, const char *name,
+                               struct pp_safetensors **out, struct pp_error *err)
+{
+    struct pp_safetensors *s = pp_calloc(1, sizeof *s);
+    char *copy = pp_strdup(name);
+    *out = NULL;
+    if (!s || !copy) {
+        pp_free(s);
+        pp_free(copy);
+        pp_map_close(map);
+        return pp_fail_nomem(err, name);
+    }
+    s->map = *map;
+    s->data = data;
+    s->size = size;
+    s->name = copy;
+    enum pp_code code = parse(s, err);
+    if (code) {
+        pp_safetensors_close(s);
+        return code;
+    }
+    *out = s;
+    return PP_OK;
+}
+
+enum pp_code pp_safetensors_open(const char *path, struct pp_safetensors **out, struct pp_error *err)
+{
+    struct pp_map map;
+    enum pp_code code = pp_map_open(path, &map, err);
+    *out = NULL;
+    return code ? code : open_bytes(&map, map.data, map.size, path, out, err);
+}
+
+enum pp_code pp_safetensors_open_memory(const void *data, size_t size, const char *name, struct pp_safetensors **out,
+                                        struct pp_error *err)
+{
+    struct pp_map none = {.slot = -1};
+    return open_bytes(&none, data, size, name, out, err);
+}
+
+void pp_safetensors_close(struct pp_safetensors *s)
+{
+    if (!s)
+        return;
+    pp_name_index_free(&s->index);
+    pp_free(s->tensors);
+    pp_free(s->dtypes);
+    cJSON_Delete(s->header);
+    pp_free(s->name);
+    pp_map_close(&s->map);
+    pp_free(s);
+}
+
+bool pp_safetensors_lost(const struct pp_safetensors *s)
+{
+    return pp_map_lost(&s->map);
+}
+
+size_t pp_safetensors_n(const struct pp_safetensors *s)
+{
+    return s->n;
+}
+
+const struct pp_tensor *pp_safetensors_at(const struct pp_safetensors *s, size_t i)
+{
+    return &s->tensors[i];
+}
+
+const struct pp_tensor *pp_safetensors_find(const struct pp_safetensors *s, const char *name)
+{
+    size_t i = pp_name_index_find(&s->index, name, strlen(name));
+    return i == SIZE_MAX ? NULL : &s->tensors[i];
+}
+
+const char *pp_safetensors_dtype(const struct pp_safetensors *s, const struct pp_tensor *t)
+{
+    return s->dtypes[t - s->tensors];
+}
+
+/* --- writing ------------------------------------------------------------------------------------------- */
+
+/* The header's entry of one tensor, at `offset` of the data. */
+static bool describe(cJSON *header, const struct pp_tensor *t, size_t offset)
+{
+    cJSON *item = cJSON_AddObjectToObject(header, t->name);
+    cJSON *shape = NULL, *offsets = NULL;
+    bool ok = item && cJSON_AddStringToObject(item, "dtype", "F32") && (shape = cJSON_AddArrayToObject(item, "shape")) &&
+              (offsets = cJSON_AddArrayToObject(item, "data_offsets"));
+    for (int d = t->n_dims; ok && d-- > 0;)
+        ok = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->ne[d]));
+    return ok && cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)offset)) &&
+           cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(offset + t->size)));
+}
+
+enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err)
+{
+    struct pp_buf file = {0};
+    cJSON *header = cJSON_CreateObject();
+    size_t offset = 0;
+    bool ok = header != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        if (tensors[i].type != PP_TYPE_F32) {
+            cJSON_Delete(header);
+            return pp_fail(err, PP_ERR_USAGE, "tensor %s is not F32, which alone can be written", tensors[i].name);
+        }
+        ok = describe(header, &tensors[i], offset);
+        offset += tensors[i].size;
+    }
+    char *text = ok ? cJSON_PrintUnformatted(header) : NULL;
+    cJSON_Delete(header);
+    if (!text)
+        return pp_fail_nomem(err, "the header of a safetensors file");
+    size_t length = strlen(text), padded = (length + 7) & ~(size_t)7; /* the data begin at a multiple of 8 */
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        pp_buf_char(&file, (char)(uint8_t)((uint64_t)padded >> (8 * i)));
+    pp_buf_add(&file, text, length);
+    cJSON_free(text);
+    for (; length < padded; length++)
+        pp_buf_char(&file, ' ');
+    for (size_t i = 0; i < n; i++)
+        pp_buf_add(&file, tensors[i].data, tensors[i].size);
+    enum pp_code code = file.bad ? pp_fail_nomem(err, path) : pp_write_file(path, file.data, file.len, 0666, err);
+    pp_buf_free(&file);
+    return code;
+}
