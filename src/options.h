@@ -27,6 +27,7 @@ struct pp_options {
     int threads;               /* -t; 0: automatic */
     int64_t ctx_size;          /* --ctx-size */
     enum pp_kv_type kv_type;   /* --kv-type */
+    bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
     const char *kernels;       /* --kernels scalar|avx2|avx512 */
     struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
