@@ -1,0 +1,12 @@
+/* ops_tables.h - the tables that ops_body.h makes, one per build; private to engine/cpu. */
+#ifndef PP_CPU_OPS_TABLES_H
+#define PP_CPU_OPS_TABLES_H
+
+#include "engine/cpu/ops.h"
+
+extern const struct pp_cpu_ops pp_ops_scalar;
+#if defined(__x86_64__)
+extern const struct pp_cpu_ops pp_ops_avx2, pp_ops_avx512;
+#endif
+
+#endif
