@@ -1,0 +1,427 @@
+/* test_matmul.c - matrix products: the scalar kernels against double precision, every other set against the scalar bits. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/matmul.h"
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+#include "tests/support.h"
+
+static const uint32_t packed_types[] = {PP_TYPE_Q8_0, PP_TYPE_Q4_0, PP_TYPE_Q4_K, PP_TYPE_Q6_K};
+static const uint32_t float_types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_BF16};
+enum { N_PACKED = 4, N_FLOAT = 3 };
+
+/* --- material ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t rng_state;
+
+static uint32_t rnd(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 33);
+}
+
+static float rnd_float(void) /* about normal, variance 1 */
+{
+    float s = 0;
+    for (int i = 0; i < 12; i++)
+        s += (float)(rnd() & 0xffff) / 65536.0f;
+    return s - 6;
+}
+
+enum kind { ORDINARY, EXTREME, SPARSE };
+
+/* Scales: ordinary ones about 0.01; else zeros, subnormals, the largest, negatives. */
+static uint16_t rnd_scale(enum kind kind)
+{
+    static const uint16_t odd[] = {0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff, 0x3c00, 0x0400};
+    if (kind == EXTREME)
+        return odd[rnd() % 8];
+    if (kind == SPARSE && rnd() % 4)
+        return 0;
+    return pp_f32_to_f16((rnd_float() + 4) * 0.01f);
+}
+
+static void put16(uint8_t *p, uint16_t h)
+{
+    memcpy(p, &h, sizeof h);
+}
+
+/* A matrix in file format, with random contents. */
+static uint8_t *make_weights(uint32_t type, int64_t n_rows, int64_t n_cols, enum kind kind)
+{
+    size_t row = pp_type_row_bytes(type, n_cols), size = row * (size_t)n_rows;
+    uint8_t *w = pp_malloc(size + 1);
+    assert_non_null(w);
+    assert_int_not_equal(row, 0);
+    for (size_t i = 0; i < size; i++) {
+        static const uint8_t edges[] = {0x80, 0x7f, 0xff, 0x00};
+        w[i] = kind == EXTREME ? edges[rnd() % 4] : (uint8_t)rnd();
+    }
+    size_t block = (size_t)pp_type_info(type)->block_bytes;
+    for (size_t at = 0; at < size; at += block) {
+        float f = rnd_float();
+        uint16_t h = type == PP_TYPE_F16 ? pp_f32_to_f16(f) : pp_f32_to_bf16(f);
+        switch (type) {
+        case PP_TYPE_F32:
+            memcpy(w + at, &f, sizeof f);
+            break;
+        case PP_TYPE_F16:
+        case PP_TYPE_BF16:
+            put16(w + at, h);
+            break;
+        case PP_TYPE_Q4_K:
+            put16(w + at + 2, rnd_scale(kind));
+            put16(w + at, rnd_scale(kind));
+            break;
+        case PP_TYPE_Q6_K:
+            put16(w + at + 208, rnd_scale(kind));
+            break;
+        default:
+            put16(w + at, rnd_scale(kind));
+        }
+    }
+    return w;
+}
+
+/* Activations in both forms, in one allocation each. */
+struct input {
+    float *f32;
+    int8_t *q;
+    float *d;
+    int32_t *sum;
+    struct pp_acts acts;
+};
+
+static struct input make_input(int64_t m, int64_t n, enum kind kind)
+{
+    struct input in = {0};
+    int64_t padded = (n + 63) / 64 * 64, blocks = padded / 32 + 1;
+    in.f32 = pp_calloc((size_t)(m * (n + 3)), sizeof *in.f32);
+    in.q = pp_aligned(64, (size_t)(m * padded));
+    in.d = pp_calloc((size_t)(m * blocks), sizeof *in.d);
+    in.sum = pp_calloc((size_t)(m * blocks), sizeof *in.sum);
+    assert_true(in.f32 && in.q && in.d && in.sum);
+    for (int64_t i = 0; i < m; i++) {
+        float *row = in.f32 + i * (n + 3);
+        for (int64_t k = 0; k < n; k++) {
+            row[k] = rnd_float();
+            if (kind == EXTREME)
+                row[k] = rnd() % 2 ? 1e4f : -1e4f;
+            if (kind == SPARSE && (k / 32) % 3)
+                row[k] = 0;
+        }
+        pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, in.q + i * padded, in.d + i * blocks, in.sum + i * blocks);
+    }
+    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks};
+    return in;
+}
+
+static void free_input(struct input *in)
+{
+    pp_free(in->f32);
+    pp_free(in->q);
+    pp_free(in->d);
+    pp_free(in->sum);
+}
+
+/* The matrix as kernels want it; *packed is to be freed. */
+static struct pp_matrix as_matrix(uint32_t type, const uint8_t *w, int64_t n_rows, int64_t n_cols, uint8_t **packed)
+{
+    struct pp_matrix matrix = {type, n_rows, n_cols, w};
+    *packed = NULL;
+    if (pp_pack_needed(type)) {
+        *packed = pp_aligned(64, pp_pack_bytes(type, n_rows, n_cols));
+        assert_non_null(*packed);
+        int64_t middle = n_rows / 32 * 16; /* in two parts, the second one first */
+        pp_pack_rows(type, w, n_rows, n_cols, middle, n_rows, *packed);
+        pp_pack_rows(type, w, n_rows, n_cols, 0, middle, *packed);
+        matrix.data = *packed;
+    }
+    return matrix;
+}
+
+static bool same(float a, float b)
+{
+    return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* --- against double precision ------------------------------------------------------------------------------------- */
+
+static void scalar_products_match_doubles(void **state)
+{
+    (void)state;
+    rng_state = 1;
+    for (int t = 0; t < N_PACKED + N_FLOAT; t++) {
+        bool quantised = t < N_PACKED;
+        uint32_t type = quantised ? packed_types[t] : float_types[t - N_PACKED];
+        int64_t n = quantised ? 512 : 173, rows = 21, m = 3;
+        uint8_t *w = make_weights(type, rows, n, ORDINARY), *packed;
+        struct input in = make_input(m, n, ORDINARY);
+        struct pp_matrix matrix = as_matrix(type, w, rows, n, &packed);
+        float y[3 * 21], wf[512];
+        pp_matmul_kernels(PP_ISA_SCALAR)->by_type[type](&matrix, 0, rows, &in.acts, m, y, rows);
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t r = 0; r < rows; r++) {
+                double expect = 0, size = 0;
+                pp_dequantize_row(type, w + (size_t)r * pp_type_row_bytes(type, n), wf, n);
+                for (int64_t k = 0; k < n; k++) {
+                    double x = quantised ? (double)in.q[i * in.acts.q_stride + k] * in.d[i * in.acts.b_stride + k / 32]
+                                         : in.f32[i * in.acts.f32_stride + k];
+                    expect += wf[k] * x;
+                    size += fabs(wf[k] * x);
+                }
+                if (fabs(y[i * rows + r] - expect) > 1e-6 * size)
+                    fail_msg("%s row %d: %g, not %g", pp_type_info(type)->name, (int)r, (double)y[i * rows + r], expect);
+            }
+        free_input(&in);
+        pp_free(packed);
+        pp_free(w);
+    }
+}
+
+static void reference_products(void **state)
+{
+    (void)state;
+    const char *path = testdata("quants/matmul.safetensors");
+    if (!path)
+        return;
+    struct pp_error err;
+    struct pp_safetensors *file;
+    assert_ok(pp_safetensors_open(path, &file, &err), err);
+    enum { M = 7, N = 1024, ROWS = 512 };
+    const float *x = pp_safetensors_find(file, "x")->data;
+    struct input in = make_input(M, N, ORDINARY);
+    static float y[M * ROWS];
+    for (int isa = 0; isa <= (int)pp_isa_best(); isa++) {
+        const struct pp_matmul_kernels *kernels = pp_matmul_kernels((enum pp_isa)isa);
+        for (int i = 0; i < M; i++)
+            kernels->quantize(x + i * N, N, in.q + i * in.acts.q_stride, in.d + i * in.acts.b_stride,
+                              in.sum + i * in.acts.b_stride);
+        for (int t = 0; t < N_PACKED; t++) {
+            char name[32];
+            snprintf(name, sizeof name, "%s.blocks", pp_type_info(packed_types[t])->name);
+            const uint8_t *w = pp_safetensors_find(file, name)->data;
+            snprintf(name, sizeof name, "%s.y", pp_type_info(packed_types[t])->name);
+            const double *expect = pp_safetensors_find(file, name)->data;
+            uint8_t *packed;
+            struct pp_matrix matrix = as_matrix(packed_types[t], w, ROWS, N, &packed);
+            kernels->by_type[packed_types[t]](&matrix, 0, ROWS, &in.acts, M, y, ROWS);
+            double error = 0, size = 0;
+            for (int i = 0; i < M * ROWS; i++) {
+                error += (y[i] - expect[i]) * (y[i] - expect[i]);
+                size += expect[i] * expect[i];
+            }
+            if (sqrt(error / size) > 0.006)
+                fail_msg("%s, %s: rms error %g", name, pp_isa_name((enum pp_isa)isa), sqrt(error / size));
+            pp_free(packed);
+        }
+    }
+    free_input(&in);
+    pp_safetensors_close(file);
+}
+
+/* --- every set of kernels against the scalar bits ----------------------------------------------------------------- */
+
+/* Rows [0, n_rows) in two calls that meet at a multiple of 16; all m rows at once, then a few of them alone. */
+static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
+                            const float *expect)
+{
+    pp_matmul_fn *fn = pp_matmul_kernels(isa)->by_type[w->type];
+    int64_t rows = w->n_rows, stride = rows + 5, split = rows / 48 * 16;
+    float *y = pp_calloc((size_t)(m * stride), sizeof *y);
+    assert_non_null(y);
+    fn(w, split, rows, x, m, y, stride);
+    fn(w, 0, split, x, m, y, stride);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t r = 0; r < rows; r++)
+            if (!same(y[i * stride + r], expect[i * rows + r]))
+                fail_msg("%s %s [%d x %d] m %d: act %d row %d: %.9g, not %.9g", pp_isa_name(isa),
+                         pp_type_info(w->type)->name, (int)rows, (int)w->n_cols, (int)m, (int)i, (int)r,
+                         (double)y[i * stride + r], (double)expect[i * rows + r]);
+        for (int64_t r = rows; r < stride; r++)
+            assert_true(y[i * stride + r] == 0);
+    }
+    pp_free(y);
+}
+
+static void check_shape(uint32_t type, int64_t rows, int64_t cols, const int *ms, int n_ms, enum kind kind)
+{
+    int64_t most = 0;
+    for (int i = 0; i < n_ms; i++)
+        most = ms[i] > most ? ms[i] : most;
+    uint8_t *w = make_weights(type, rows, cols, kind), *packed;
+    if (!pp_pack_needed(type)) /* mapped files promise no alignment */
+        memmove(w + 1, w, pp_type_row_bytes(type, cols) * (size_t)rows);
+    struct input in = make_input(most, cols, kind);
+    struct pp_matrix matrix = as_matrix(type, pp_pack_needed(type) ? w : w + 1, rows, cols, &packed);
+    float *expect = pp_calloc((size_t)(most * rows), sizeof *expect);
+    assert_non_null(expect);
+    pp_matmul_kernels(PP_ISA_SCALAR)->by_type[type](&matrix, 0, rows, &in.acts, most, expect, rows);
+    for (int isa = PP_ISA_SCALAR + 1; isa <= (int)pp_isa_best(); isa++)
+        for (int i = 0; i < n_ms; i++)
+            compare_kernels((enum pp_isa)isa, &matrix, &in.acts, ms[i], expect);
+    pp_free(expect);
+    pp_free(packed);
+    pp_free(w);
+    free_input(&in);
+}
+
+#define CHECK(type, rows, cols, kind, ...)                                                    \
+    do {                                                                                      \
+        const int ms_[] = {__VA_ARGS__};                                                      \
+        check_shape(type, rows, cols, ms_, (int)(sizeof ms_ / sizeof *ms_), kind);            \
+    } while (0)
+
+static void packed_products_have_the_scalar_bits(void **state)
+{
+    (void)state;
+    rng_state = 2;
+    for (int t = 0; t < N_PACKED; t++) {
+        uint32_t type = packed_types[t];
+        CHECK(type, 77, 512, ORDINARY, 1, 2, 3, 4, 5, 6, 7, 8, 16, 23, 33, 64, 65);
+        CHECK(type, 48, 256, ORDINARY, 512, 1);
+        CHECK(type, 1, 1280, ORDINARY, 1, 2, 8, 9);
+        CHECK(type, 163, 2048 + 256, ORDINARY, 1, 3, 12);
+        CHECK(type, 18, 8192 + 4096 + 256, ORDINARY, 1, 5);
+        CHECK(type, 37, 768, EXTREME, 1, 2, 3, 4, 8, 11);
+        CHECK(type, 37, 768, SPARSE, 1, 4, 7);
+    }
+    for (int t = 0; t < 2; t++) {
+        CHECK(packed_types[t], 35, 32, ORDINARY, 1, 2, 4, 8, 9);
+        CHECK(packed_types[t], 33, 96, ORDINARY, 1, 3, 17);
+    }
+}
+
+static void float_products_have_the_scalar_bits(void **state)
+{
+    (void)state;
+    static const int64_t cols[] = {1, 15, 16, 17, 64 + 3, 172, 256, 1280};
+    rng_state = 3;
+    for (int t = 0; t < N_FLOAT; t++) {
+        for (int c = 0; c < 8; c++)
+            CHECK(float_types[t], 37, cols[c], ORDINARY, 1, 2, 3, 4, 5, 7, 8, 9, 16);
+        CHECK(float_types[t], 50, 96, ORDINARY, 23, 33, 64, 65, 512);
+        CHECK(float_types[t], 19, 80, SPARSE, 1, 6);
+    }
+}
+
+static void dot_has_the_scalar_bits(void **state)
+{
+    (void)state;
+    rng_state = 4;
+    float a[303], b[303];
+    for (int n = 0; n <= 303; n++) {
+        for (int k = 0; k < n; k++) {
+            a[k] = rnd_float();
+            b[k] = rnd_float();
+        }
+        float expect = pp_matmul_kernels(PP_ISA_SCALAR)->dot(a, b, n);
+        for (int isa = 0; isa <= (int)pp_isa_best(); isa++)
+            assert_true(same(pp_matmul_kernels((enum pp_isa)isa)->dot(a, b, n), expect));
+    }
+}
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+static void compare_quantize(const float *x, int64_t n)
+{
+    enum { MAX = 320 };
+    int8_t q[2][MAX];
+    float d[2][MAX / 32];
+    int32_t sum[2][MAX / 32];
+    int64_t blocks = (n + 31) / 32;
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, n, q[0], d[0], sum[0]);
+    for (int isa = PP_ISA_SCALAR + 1; isa <= (int)pp_isa_best(); isa++) {
+        memset(q[1], 99, MAX);
+        pp_matmul_kernels((enum pp_isa)isa)->quantize(x, n, q[1], d[1], sum[1]);
+        assert_memory_equal(q[0], q[1], (size_t)blocks * 32);
+        assert_memory_equal(sum[0], sum[1], (size_t)blocks * sizeof sum[0][0]);
+        for (int64_t b = 0; b < blocks; b++)
+            assert_true(same(d[0][b], d[1][b]));
+    }
+}
+
+static void activations_have_the_scalar_bits(void **state)
+{
+    (void)state;
+    static const float scales[] = {1, 1e-20f, 1e30f, FLT_MAX / 8, 1e-37f, 1e-38f, 3e-39f, 1e-40f, 1e-44f, 0};
+    rng_state = 5;
+    float x[320];
+    for (int n = 1; n <= 320; n += n < 70 ? 1 : 50)
+        for (int s = 0; s < 10; s++) {
+            for (int k = 0; k < n; k++)
+                x[k] = rnd_float() * scales[(s + k / 32) % 10];
+            compare_quantize(x, n);
+        }
+    for (int k = 0; k < 64; k++) /* ties: 127 makes the scale 1 */
+        x[k] = k % 32 ? (float)(k - 32) + 0.5f : -127;
+    compare_quantize(x, 64);
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        x[40] = bad[i];
+        compare_quantize(x, 64);
+        compare_quantize(x, 41);
+    }
+}
+
+static void activations_follow_the_formula(void **state)
+{
+    (void)state;
+    float x[96] = {0};
+    int8_t q[96];
+    float d[3];
+    int32_t sum[3];
+    x[3] = 254;
+    x[5] = -3;   /* -1.5 to even */
+    x[6] = 1;    /* 0.5 to even */
+    x[70] = NAN;
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 71, q, d, sum);
+    assert_true(d[0] == 2 && d[1] == 0 && isnan(d[2]));
+    assert_int_equal(q[3], 127);
+    assert_int_equal(q[5], -2);
+    assert_int_equal(q[6], 0);
+    assert_int_equal(sum[0], 125);
+    assert_int_equal(sum[1], 0);
+    for (int k = 64; k < 96; k++)
+        assert_int_equal(q[k], 0);
+}
+
+static void a_broken_activation_shows(void **state)
+{
+    (void)state;
+    rng_state = 6;
+    uint8_t *packed, *w = make_weights(PP_TYPE_Q4_K, 16, 256, ORDINARY);
+    struct input in = make_input(1, 256, ORDINARY);
+    struct pp_matrix matrix = as_matrix(PP_TYPE_Q4_K, w, 16, 256, &packed);
+    in.f32[77] = NAN;
+    for (int isa = 0; isa <= (int)pp_isa_best(); isa++) {
+        float y[16] = {0};
+        const struct pp_matmul_kernels *kernels = pp_matmul_kernels((enum pp_isa)isa);
+        kernels->quantize(in.f32, 256, in.q, in.d, in.sum);
+        kernels->by_type[PP_TYPE_Q4_K](&matrix, 0, 16, &in.acts, 1, y, 16);
+        for (int r = 0; r < 16; r++)
+            assert_true(isnan(y[r]));
+    }
+    free_input(&in);
+    pp_free(packed);
+    pp_free(w);
+}
+
+TEST_GROUP(matmul)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scalar_products_match_doubles),
+        cmocka_unit_test(reference_products),
+        cmocka_unit_test(packed_products_have_the_scalar_bits),
+        cmocka_unit_test(float_products_have_the_scalar_bits),
+        cmocka_unit_test(dot_has_the_scalar_bits),
+        cmocka_unit_test(activations_have_the_scalar_bits),
+        cmocka_unit_test(activations_follow_the_formula),
+        cmocka_unit_test(a_broken_activation_shows),
+    };
+    return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
+}
