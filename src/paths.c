@@ -1,0 +1,197 @@
+#include "src/paths.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "src/near.h"
+
+#ifndef PP_DATADIR
+#define PP_DATADIR "/usr/local/share/pippin"
+#endif
+
+#define STARTER_FILE "starter-Q4_K_M.gguf"
+
+/* Joins into out[cap]; false if it does not fit. */
+static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(out, cap, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n < cap)
+        return true;
+    out[0] = 0;
+    return false;
+}
+
+/* The specification asks that relative XDG paths be ignored. */
+static enum pp_code xdg(char out[512], const char *variable, const char *below_home, struct pp_error *err)
+{
+    const char *base = getenv(variable), *home = getenv("HOME");
+    bool fits;
+    if (base && base[0] == '/')
+        fits = join(out, 512, "%s/pippin", base);
+    else if (home && home[0] == '/')
+        fits = join(out, 512, "%s/%s/pippin", home, below_home);
+    else
+        return pp_fail(err, PP_ERR_USAGE, "neither HOME nor %s holds an absolute path; set HOME to your home folder", variable);
+    return fits ? PP_OK : pp_fail(err, PP_ERR_USAGE, "the path in %s or HOME is too long; choose a shorter one", variable);
+}
+
+/* Takes folder as *out if `inside` (a file in it, or "") exists there. */
+static bool take_folder(char out[512], const char *folder, const char *inside)
+{
+    char probe[PATH_MAX], real[PATH_MAX];
+    struct stat st;
+    if (!join(probe, sizeof probe, "%s/%s", folder, inside) || stat(probe, &st) != 0)
+        return false;
+    return realpath(folder, real) && join(out, 512, "%s", real);
+}
+
+static void try_bundled(struct pp_paths *p, const char *base, const char *starter, const char *themes)
+{
+    char folder[PATH_MAX];
+    if (!p->starter[0] && join(folder, sizeof folder, "%s/%s", base, starter))
+        take_folder(p->starter, folder, STARTER_FILE);
+    if (!p->themes[0] && join(folder, sizeof folder, "%s/%s", base, themes))
+        take_folder(p->themes, folder, "");
+}
+
+/* A build tree first; then the place it was installed to, also when that was moved as a whole; then the place it was built for. */
+static void find_bundled(struct pp_paths *p)
+{
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(exe, '/');
+    if (slash) {
+        *slash = 0;
+        try_bundled(p, exe, "../engine/starter", "../themes");
+        try_bundled(p, exe, "../share/pippin/starter", "../share/pippin/themes");
+    }
+    try_bundled(p, PP_DATADIR, "starter", "themes");
+}
+
+enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err)
+{
+    enum pp_code code;
+    memset(p, 0, sizeof *p);
+    if ((code = xdg(p->config, "XDG_CONFIG_HOME", ".config", err)) ||
+        (code = xdg(p->data, "XDG_DATA_HOME", ".local/share", err)) ||
+        (code = xdg(p->state, "XDG_STATE_HOME", ".local/state", err)) ||
+        (code = xdg(p->cache, "XDG_CACHE_HOME", ".cache", err)))
+        return code;
+    join(p->db, sizeof p->db, "%s/pippin.db", p->data); /* cannot fail: 512 + 10 < 600 */
+    find_bundled(p);
+    return PP_OK;
+}
+
+static enum pp_code make_one(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (mkdir(path, 0700) == 0)
+        return PP_OK;
+    int saved = errno;
+    /* An existing folder may answer with EEXIST, but also with EROFS or EACCES. */
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return PP_OK;
+        return pp_fail(err, PP_ERR_IO, "%s is in the way: it should be a folder; move it away", path);
+    }
+    return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", path, strerror(saved));
+}
+
+enum pp_code pp_make_dirs(const char *path, struct pp_error *err)
+{
+    char part[PATH_MAX];
+    if (!path[0])
+        return PP_OK;
+    if (!join(part, sizeof part, "%s", path))
+        return pp_fail(err, PP_ERR_IO, "the path is too long: %.100s...", path);
+    for (char *p = part + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = 0;
+        enum pp_code code = make_one(part, err);
+        if (code)
+            return code;
+        *p = '/';
+    }
+    return make_one(part, err);
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+static void try_entries(struct pp_near *near, const char *folder)
+{
+    DIR *d = opendir(folder);
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            pp_near_try(near, e->d_name);
+    closedir(d);
+}
+
+/* Looks for names like the given one in data/models and in the folder that it names itself. */
+static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(name, '/');
+    struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
+    if (!slash)
+        snprintf(folder, sizeof folder, ".");
+    else if (!join(folder, sizeof folder, "%.*s", slash == name ? 1 : (int)(slash - name), name))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model with so long a name");
+    if (*here.wanted) {
+        try_entries(&here, folder);
+        if (!slash && join(folder, sizeof folder, "%s/models", p->data))
+            try_entries(&kept, folder);
+        if (!slash)
+            pp_near_try(&kept, "starter");
+    }
+    if (kept.best[0] && (!here.best[0] || kept.distance <= here.distance))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%s\"?", name, kept.best);
+    if (here.best[0])
+        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%.*s%s\"?", name,
+                       slash ? (int)(slash - name + 1) : 0, name, here.best);
+    return pp_fail(err, PP_ERR_NOT_FOUND,
+                   "there is no model \"%s\"; give the path of a GGUF file or of a model folder, or put it into %s/models",
+                   name, p->data);
+}
+
+enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err)
+{
+    if (!name || !*name || strcmp(name, "starter") == 0) {
+        if (!p->starter[0])
+            return pp_fail(err, PP_ERR_NOT_FOUND,
+                           "the bundled starter model is not installed; run `make install`, or name a model with -m");
+        return join(out, cap, "%s/" STARTER_FILE, p->starter)
+                   ? PP_OK
+                   : pp_fail(err, PP_ERR_USAGE, "the path of the starter model is too long");
+    }
+    if (exists(name))
+        return join(out, cap, "%s", name) ? PP_OK : pp_fail(err, PP_ERR_USAGE, "the path of the model is too long");
+    if (name[0] != '/' && name[0] != '.') {
+        if (join(out, cap, "%s/models/%s", p->data, name) && exists(out))
+            return PP_OK;
+        if (join(out, cap, "%s/models/%s.gguf", p->data, name) && exists(out))
+            return PP_OK;
+    }
+    if (cap)
+        out[0] = 0;
+    return not_found(p, name, err);
+}

@@ -1,0 +1,194 @@
+#include "src/queue.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+
+struct pp_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t not_empty;
+    pthread_cond_t not_full;
+    int fd;
+    size_t capacity;
+
+    /* -- protected by lock */
+    void **items; /* ring [capacity] */
+    size_t head;  /* index of the oldest */
+    size_t len;
+    bool closed;
+    bool signalled; /* the eventfd was written and not cleared since */
+};
+
+static bool init_sync(struct pp_queue *q)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0)
+        return false;
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* a changed wall clock must not stretch a timeout */
+    bool ok = pthread_mutex_init(&q->lock, NULL) == 0;
+    if (ok && pthread_cond_init(&q->not_empty, &attr) != 0) {
+        pthread_mutex_destroy(&q->lock);
+        ok = false;
+    }
+    if (ok && pthread_cond_init(&q->not_full, &attr) != 0) {
+        pthread_cond_destroy(&q->not_empty);
+        pthread_mutex_destroy(&q->lock);
+        ok = false;
+    }
+    pthread_condattr_destroy(&attr);
+    return ok;
+}
+
+enum pp_code pp_queue_new(size_t capacity, struct pp_queue **out, struct pp_error *err)
+{
+    *out = NULL;
+    if (capacity == 0)
+        return pp_fail(err, PP_ERR_USAGE, "a queue needs room for one item at least");
+    struct pp_queue *q = pp_calloc(1, sizeof *q);
+    if (q)
+        q->items = pp_calloc(capacity, sizeof *q->items);
+    if (!q || !q->items) {
+        pp_free(q);
+        return pp_fail_nomem(err, "a queue between threads");
+    }
+    q->capacity = capacity;
+    q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (q->fd < 0 || !init_sync(q)) {
+        if (q->fd >= 0)
+            close(q->fd);
+        pp_free(q->items);
+        pp_free(q);
+        return pp_fail(err, PP_ERR_IO, "the system has no event descriptor left; close other programs");
+    }
+    *out = q;
+    return PP_OK;
+}
+
+void pp_queue_free(struct pp_queue *q)
+{
+    if (!q)
+        return;
+    close(q->fd);
+    pthread_cond_destroy(&q->not_full);
+    pthread_cond_destroy(&q->not_empty);
+    pthread_mutex_destroy(&q->lock);
+    pp_free(q->items);
+    pp_free(q);
+}
+
+/* Called with the lock held, so that a clear can never swallow the signal of an item that came after it. The counter is
+ * at most 1: the write can neither block nor fail. */
+static void signal_fd(struct pp_queue *q)
+{
+    if (q->signalled)
+        return;
+    q->signalled = true;
+    (void)!eventfd_write(q->fd, 1);
+}
+
+static void put(struct pp_queue *q, void *item)
+{
+    q->items[(q->head + q->len) % q->capacity] = item;
+    q->len++;
+    pthread_cond_signal(&q->not_empty);
+    signal_fd(q);
+}
+
+static void *take(struct pp_queue *q)
+{
+    if (q->len == 0)
+        return NULL;
+    void *item = q->items[q->head];
+    q->head = (q->head + 1) % q->capacity;
+    q->len--;
+    pthread_cond_signal(&q->not_full);
+    return item;
+}
+
+bool pp_queue_push(struct pp_queue *q, void *item)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->len == q->capacity && !q->closed)
+        pthread_cond_wait(&q->not_full, &q->lock);
+    bool ok = !q->closed;
+    if (ok)
+        put(q, item);
+    pthread_mutex_unlock(&q->lock);
+    return ok;
+}
+
+bool pp_queue_try_push(struct pp_queue *q, void *item)
+{
+    pthread_mutex_lock(&q->lock);
+    bool ok = !q->closed && q->len < q->capacity;
+    if (ok)
+        put(q, item);
+    pthread_mutex_unlock(&q->lock);
+    return ok;
+}
+
+void *pp_queue_try_pop(struct pp_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    void *item = take(q);
+    pthread_mutex_unlock(&q->lock);
+    return item;
+}
+
+static struct timespec deadline_after(int timeout_ms)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_sec += timeout_ms / 1000;
+    ts.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
+    if (ts.tv_nsec >= 1000000000L) {
+        ts.tv_sec++;
+        ts.tv_nsec -= 1000000000L;
+    }
+    return ts;
+}
+
+void *pp_queue_pop(struct pp_queue *q, int timeout_ms)
+{
+    struct timespec until = deadline_after(timeout_ms > 0 ? timeout_ms : 0);
+    pthread_mutex_lock(&q->lock);
+    while (q->len == 0 && !q->closed && timeout_ms != 0) {
+        if (timeout_ms < 0)
+            pthread_cond_wait(&q->not_empty, &q->lock);
+        else if (pthread_cond_timedwait(&q->not_empty, &q->lock, &until) != 0)
+            break;
+    }
+    void *item = take(q);
+    pthread_mutex_unlock(&q->lock);
+    return item;
+}
+
+void pp_queue_close(struct pp_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->closed = true;
+    pthread_cond_broadcast(&q->not_empty);
+    pthread_cond_broadcast(&q->not_full);
+    signal_fd(q);
+    pthread_mutex_unlock(&q->lock);
+}
+
+int pp_queue_fd(const struct pp_queue *q)
+{
+    return q->fd;
+}
+
+void pp_queue_clear_fd(struct pp_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    if (q->signalled) {
+        eventfd_t count;
+        (void)!eventfd_read(q->fd, &count);
+        q->signalled = false;
+    }
+    pthread_mutex_unlock(&q->lock);
+}
