@@ -4,6 +4,12 @@
 
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa)
 {
-    (void)isa;
-    return &pp_matmul_scalar;
+    switch (isa) {
+#if defined(__x86_64__)
+    case PP_ISA_AVX512:
+        return &pp_matmul_avx512;
+#endif
+    default:
+        return &pp_matmul_scalar;
+    }
 }

@@ -1,0 +1,85 @@
+/* act_tile.h - activations as the vector kernels read them: up to 8 rows over up to 4096 columns, block by block, so that
+ * everything a kernel needs lies at constant distances from one pointer. Private to matmul_avx*.c, which share it.
+ *
+ * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32); what that adds to an integer sum is taken off
+ * beforehand, by starting it at `bias`. */
+#ifndef PP_CPU_ACT_TILE_H
+#define PP_CPU_ACT_TILE_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/cpu/pack.h"
+
+enum { ACT_TILE_ROWS = 8, ACT_TILE_BLOCKS = 128 };
+
+/* M rows; entry b * M + i belongs to block block0 + b of row i. */
+struct act_tile {
+    const int8_t *q;      /* [n_blocks, M, 32] */
+    const float *d;       /* [n_blocks, M] */
+    const int32_t *sum;   /* [n_blocks, M]; for Q4_K */
+    const int32_t *bias;  /* [n_blocks, M] for Q8_0 and Q4_0, [n_blocks, M, 2] for Q6_K */
+    int64_t block0, n_blocks;
+};
+
+struct act_tile_memory {
+    int8_t q[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 32] __attribute__((aligned(64)));
+    float d[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
+    int32_t sum[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
+    int32_t bias[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 2];
+};
+
+/* Weight rows that stay in the L2 cache while all activation rows pass. */
+static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
+{
+    enum { CACHED_BYTES = 256 * 1024 };
+    int64_t groups = CACHED_BYTES / (int64_t)pp_pack_group_bytes(type, n_cols);
+    return (groups > 2 ? groups / 2 * 2 : 2) * PP_GROUP_ROWS;
+}
+
+/* The sums of 16 columns each are not in struct pp_acts: only Q6_K asks for them. second_scale: see pack.h, its second
+ * weights are times 4. */
+static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
+{
+    int32_t first = 0, second = 0;
+    for (int k = 0; k < 16; k++) {
+        first += q[k];
+        second += q[16 + k];
+    }
+    bias[0] = -32 * first;
+    bias[1] = -32 * 4 * second;
+}
+
+/* Rows [row, row + m) of x over at most ACT_TILE_BLOCKS of the n_blocks from block0 on. One row is used where it lies. */
+static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts *x, int64_t row, int64_t m,
+                                            int64_t block0, int64_t n_blocks, struct act_tile_memory *memory)
+{
+    int64_t n = n_blocks < ACT_TILE_BLOCKS ? n_blocks : ACT_TILE_BLOCKS;
+    struct act_tile t = {memory->q, memory->d, memory->sum, memory->bias, block0, n};
+    int32_t bias = type == PP_TYPE_Q8_0 ? -128 : -8;
+    for (int64_t i = 0; i < m; i++) {
+        const int8_t *q = x->q + (row + i) * x->q_stride + 32 * block0;
+        const float *d = x->d + (row + i) * x->b_stride + block0;
+        const int32_t *sum = x->sum + (row + i) * x->b_stride + block0;
+        if (m == 1) {
+            t.q = q;
+            t.d = d;
+            t.sum = sum;
+        } else {
+            for (int64_t b = 0; b < n; b++) {
+                memcpy(memory->q + 32 * (b * m + i), q + 32 * b, 32);
+                memory->d[b * m + i] = d[b];
+                memory->sum[b * m + i] = sum[b];
+            }
+        }
+        if (type == PP_TYPE_Q6_K)
+            for (int64_t b = 0; b < n; b++)
+                act_tile_bias_q6_k(q + 32 * b, memory->bias + 2 * (b * m + i));
+        else if (type != PP_TYPE_Q4_K)
+            for (int64_t b = 0; b < n; b++)
+                memory->bias[b * m + i] = bias * sum[b];
+    }
+    return t;
+}
+
+#endif

@@ -1,0 +1,485 @@
+/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4 columns meets 4
+ * activations, repeated in all lanes, in one vpdpbusd. See pack.h for the layouts and matmul.h for the arithmetic. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/cpu/act_tile.h"
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+INLINE int32_t max_of_lanes(__m512i v)
+{
+    return (int32_t)_mm512_reduce_max_epu32(v);
+}
+
+/* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
+static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), infinity = _mm512_set1_epi32(0x7f800000);
+    for (int64_t at = 0; at < n; at += PP_ACT_BLOCK) {
+        uint32_t live = n - at < PP_ACT_BLOCK ? (1u << (n - at)) - 1u : ~0u;
+        __m512 x0 = _mm512_maskz_loadu_ps((__mmask16)live, x + at);
+        __m512 x1 = _mm512_maskz_loadu_ps((__mmask16)(live >> 16), x + at + 16);
+        __m512i bits = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
+                                        _mm512_and_si512(_mm512_castps_si512(x1), magnitude));
+        __m512i max_bits = _mm512_set1_epi32(max_of_lanes(bits));
+        __m512 scale = _mm512_div_ps(_mm512_castsi512_ps(max_bits), _mm512_set1_ps(127.0f));
+        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), scale);
+        __mmask16 finite = _mm512_cmplt_epu32_mask(max_bits, infinity);
+        __mmask16 usable = _mm512_cmplt_epu32_mask(_mm512_castps_si512(inverse), infinity) & finite;
+        scale = _mm512_maskz_mov_ps(usable | (__mmask16)~finite, scale);
+        scale = _mm512_mask_mov_ps(scale, (__mmask16)~finite, _mm512_set1_ps(__builtin_nanf("")));
+        __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, inverse));
+        __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, inverse));
+        _mm_storeu_si128((__m128i *)(q + at), _mm512_cvtepi32_epi8(q0));
+        _mm_storeu_si128((__m128i *)(q + at + 16), _mm512_cvtepi32_epi8(q1));
+        *d++ = _mm512_cvtss_f32(scale);
+        *sum++ = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+    }
+}
+
+/* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
+
+/* A tile function multiplies G groups of 16 rows with the M activation rows of a tile, over the tile's columns, and adds to what
+ * `acc` holds. G and M are constants where it is inlined, so that all the arrays below live in registers. */
+
+INLINE __m512i broadcast4(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+INLINE __m512 halves(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE __m512 unsigned_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+INLINE __m512 signed_bytes(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* Q8_0 and Q4_0 differ in how the slices of a block are opened. */
+INLINE void tile_by_32(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                       const int M, const bool nibbles)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    const int slices = nibbles ? 4 : 8;
+    const uint8_t *scales[2], *w[2];
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        scales[g] = group[g] + 32 * x->block0;
+        w[g] = group[g] + pp_pack_scale_bytes(n_cols) + PP_SLICE * slices * x->block0;
+    }
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++) {
+        __m512i isum[2 * ACT_TILE_ROWS];
+        UNROLL for (int g = 0; g < G; g++)
+            UNROLL for (int i = 0; i < M; i++)
+                isum[g * M + i] = _mm512_set1_epi32(x->bias[b * M + i]);
+        UNROLL for (int v = 0; v < slices; v++)
+        {
+            UNROLL for (int g = 0; g < G; g++)
+            {
+                __m512i slice = _mm512_load_si512(w[g] + PP_SLICE * v);
+                if (nibbles) {
+                    __m512i first = _mm512_and_si512(slice, low);
+                    __m512i second = _mm512_and_si512(_mm512_srli_epi16(slice, 4), low);
+                    UNROLL for (int i = 0; i < M; i++)
+                        isum[g * M + i] =
+                            _mm512_dpbusd_epi32(isum[g * M + i], first, broadcast4(q + 32 * i + 4 * v));
+                    UNROLL for (int i = 0; i < M; i++)
+                        isum[g * M + i] =
+                            _mm512_dpbusd_epi32(isum[g * M + i], second, broadcast4(q + 32 * i + 16 + 4 * v));
+                } else {
+                    UNROLL for (int i = 0; i < M; i++)
+                        isum[g * M + i] =
+                            _mm512_dpbusd_epi32(isum[g * M + i], slice, broadcast4(q + 32 * i + 4 * v));
+                }
+            }
+        }
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            __m512 d = halves(scales[g] + 32 * b);
+            UNROLL for (int i = 0; i < M; i++)
+                acc[g * M + i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])),
+                                                 _mm512_cvtepi32_ps(isum[g * M + i]), acc[g * M + i]);
+            w[g] += PP_SLICE * slices;
+        }
+        q += 32 * M;
+    }
+}
+
+INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                      const int M)
+{
+    tile_by_32(x, group, n_cols, acc, G, M, false);
+}
+
+INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                      const int M)
+{
+    tile_by_32(x, group, n_cols, acc, G, M, true);
+}
+
+/* One block of Q4_K, whose integer sums are known. at: of the block in the tile's arrays. */
+INLINE void scale_q4_k(const struct act_tile *x, int64_t at, const struct pp_q4_k_pack *p, int sub, const __m512i *isum,
+                       __m512 *acc, const int M)
+{
+    __m512 scale = _mm512_mul_ps(halves(p->d), unsigned_bytes(p->sc[sub]));
+    __m512 min = _mm512_mul_ps(halves(p->dmin), unsigned_bytes(p->m[sub]));
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        __m512 dx = _mm512_set1_ps(x->d[at + i]);
+        __m512 sum = _mm512_cvtepi32_ps(_mm512_set1_epi32(x->sum[at + i]));
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, dx), _mm512_cvtepi32_ps(isum[i]), acc[i]);
+        acc[i] = _mm512_fnmadd_ps(_mm512_mul_ps(min, dx), sum, acc[i]);
+    }
+}
+
+INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                      const int M)
+{
+    (void)n_cols;
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
+    const int8_t *q = x->q;
+    for (int64_t pair = 0; pair < x->n_blocks / 2; pair++, q += 64 * M) {
+        __m512i first[2 * ACT_TILE_ROWS], second[2 * ACT_TILE_ROWS]; /* the second sums are 16 times too large */
+        const struct pp_q4_k_pack *p[2];
+        int j = (int)(pair % 4);
+        UNROLL for (int g = 0; g < G; g++)
+            p[g] = (const struct pp_q4_k_pack *)group[g] + (x->block0 / 8 + pair / 4);
+        UNROLL for (int k = 0; k < G * M; k++)
+            first[k] = second[k] = _mm512_setzero_si512();
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            __m512i slice[2];
+            UNROLL for (int g = 0; g < G; g++)
+                slice[g] = _mm512_load_si512(p[g]->q[j][v]);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m512i xi = broadcast4(q + 32 * i + 4 * v);
+                UNROLL for (int g = 0; g < G; g++)
+                    first[g * M + i] = _mm512_dpbusd_epi32(first[g * M + i], _mm512_and_si512(slice[g], low), xi);
+            }
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m512i xi = broadcast4(q + 32 * (M + i) + 4 * v);
+                UNROLL for (int g = 0; g < G; g++)
+                    second[g * M + i] = _mm512_dpbusd_epi32(second[g * M + i], _mm512_and_si512(slice[g], high), xi);
+            }
+        }
+        UNROLL for (int k = 0; k < G * M; k++)
+            second[k] = _mm512_srai_epi32(second[k], 4);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            scale_q4_k(x, 2 * pair * M, p[g], 2 * j, first + g * M, acc + g * M, M);
+            scale_q4_k(x, (2 * pair + 1) * M, p[g], 2 * j + 1, second + g * M, acc + g * M, M);
+        }
+    }
+}
+
+INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                      const int M)
+{
+    (void)n_cols;
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
+    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
+    enum { A_AND_B_OR_C = 0xea };
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
+        __m512i first[2 * ACT_TILE_ROWS], second[2 * ACT_TILE_ROWS]; /* the second sums are 4 times too large */
+        const struct pp_q6_k_pack *p[2];
+        int in = (int)(b % 8);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            p[g] = (const struct pp_q6_k_pack *)group[g] + (x->block0 + b) / 8;
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                first[g * M + i] = _mm512_set1_epi32(x->bias[2 * (b * M + i)]);
+                second[g * M + i] = _mm512_set1_epi32(x->bias[2 * (b * M + i) + 1]);
+            }
+        }
+        UNROLL for (int v = 0; v < 4; v++)
+        {
+            UNROLL for (int g = 0; g < G; g++)
+            {
+                __m512i ql = _mm512_load_si512(p[g]->ql[in][v]), qh = _mm512_load_si512(p[g]->qh[in][v / 2]);
+                __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
+                __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
+                __m512i w0 = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
+                __m512i w1 = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
+                UNROLL for (int i = 0; i < M; i++)
+                    first[g * M + i] = _mm512_dpbusd_epi32(first[g * M + i], w0, broadcast4(q + 32 * i + 4 * v));
+                UNROLL for (int i = 0; i < M; i++)
+                    second[g * M + i] =
+                        _mm512_dpbusd_epi32(second[g * M + i], w1, broadcast4(q + 32 * i + 16 + 4 * v));
+            }
+        }
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            /* Whole numbers below 2^24 throughout: float is exact. */
+            __m512 d = halves(p[g]->d), sc0 = signed_bytes(p[g]->sc[2 * in]);
+            __m512 sc1 = _mm512_mul_ps(signed_bytes(p[g]->sc[2 * in + 1]), _mm512_set1_ps(0.25f));
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m512 isum = _mm512_mul_ps(sc0, _mm512_cvtepi32_ps(first[g * M + i]));
+                isum = _mm512_fmadd_ps(sc1, _mm512_cvtepi32_ps(second[g * M + i]), isum);
+                acc[g * M + i] =
+                    _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), isum, acc[g * M + i]);
+            }
+        }
+    }
+}
+
+/* --- loops over tiles --------------------------------------------------------------------------------------------- */
+
+typedef void tile_fn(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
+                     const int M);
+
+/* Groups from `row` on; row1 ends the last one. */
+INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, const struct act_tile *x,
+                     float *y, int64_t y_stride, const int G, const int M)
+{
+    __m512 acc[2 * ACT_TILE_ROWS];
+    const uint8_t *group[2];
+    __mmask16 live[2];
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        int64_t left = row1 - row - PP_GROUP_ROWS * g;
+        live[g] = (__mmask16)(left < PP_GROUP_ROWS ? (1u << left) - 1u : 0xffffu);
+        group[g] = pp_pack_group(w, row + PP_GROUP_ROWS * g);
+        UNROLL for (int i = 0; i < M; i++)
+            acc[g * M + i] = x->block0 ? _mm512_maskz_loadu_ps(live[g], y + i * y_stride + row + PP_GROUP_ROWS * g)
+                                       : _mm512_setzero_ps();
+    }
+    tile(x, group, w->n_cols, acc, G, M);
+    UNROLL for (int g = 0; g < G; g++)
+        UNROLL for (int i = 0; i < M; i++)
+            _mm512_mask_storeu_ps(y + i * y_stride + row + PP_GROUP_ROWS * g, live[g], acc[g * M + i]);
+}
+
+/* All groups of the rows with one tile of activations: two at a time while registers suffice. */
+INLINE void run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
+                       float *y, int64_t y_stride, const int M)
+{
+    int64_t row = row0;
+    if (M <= ACT_TILE_ROWS / 2)
+        for (; row + PP_GROUP_ROWS < row1; row += 2 * PP_GROUP_ROWS)
+            run_tile(tile, w, row, row1, x, y, y_stride, 2, M);
+    for (; row < row1; row += PP_GROUP_ROWS)
+        run_tile(tile, w, row, row1, x, y, y_stride, 1, M);
+}
+
+INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
+                   int64_t m, float *y, int64_t y_stride)
+{
+    struct act_tile_memory memory;
+    int64_t strip = act_tile_strip(w->type, w->n_cols);
+    for (int64_t row = row0; row < row1; row += strip) {
+        int64_t end = row + strip < row1 ? row + strip : row1;
+        for (int64_t i = 0; i < m; i += ACT_TILE_ROWS) {
+            int64_t rows = m - i < ACT_TILE_ROWS ? m - i : ACT_TILE_ROWS;
+            for (int64_t b = 0; b < w->n_cols / 32; b += ACT_TILE_BLOCKS) {
+                struct act_tile t = act_tile_make(w->type, x, i, rows, b, w->n_cols / 32 - b, &memory);
+                float *out = y + i * y_stride;
+                switch (rows) {
+                case 1:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 1);
+                    break;
+                case 2:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 2);
+                    break;
+                case 3:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
+                    break;
+                case 4:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 4);
+                    break;
+                case 5:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 5);
+                    break;
+                case 6:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 6);
+                    break;
+                case 7:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 7);
+                    break;
+                default:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 8);
+                }
+            }
+        }
+    }
+}
+
+static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
+}
+
+/* --- float weights ------------------------------------------------------------------------------------------------ */
+
+INLINE __mmask16 first_lanes(int64_t n)
+{
+    return (__mmask16)(n < 16 ? (1u << n) - 1u : 0xffffu);
+}
+
+/* 16 weights from column k on; lanes that are not live are 0. */
+INLINE __m512 load_floats(const uint8_t *row, int64_t k, __mmask16 live, const uint32_t type)
+{
+    if (type == PP_TYPE_F32)
+        return _mm512_maskz_loadu_ps(live, row + 4 * k);
+    __m256i h = _mm256_maskz_loadu_epi16(live, row + 2 * k);
+    if (type == PP_TYPE_F16)
+        return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+INLINE float sum_lanes(__m512 p)
+{
+    __m256 p8 = _mm256_add_ps(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+    __m128 p4 = _mm_add_ps(_mm256_castps256_ps128(p8), _mm256_extractf128_ps(p8, 1));
+    __m128 p2 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
+}
+
+/* R weight rows times M activation rows. */
+INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
+                       int64_t y_stride, const uint32_t type, const int R, const int M)
+{
+    __m512 acc[16];
+    UNROLL for (int k = 0; k < R * M; k++)
+        acc[k] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < n; k += 16) {
+        __mmask16 live = first_lanes(n - k);
+        __m512 wk[8];
+        UNROLL for (int r = 0; r < R; r++)
+            wk[r] = load_floats(w + (size_t)r * row_bytes, k, live, type);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            __m512 xk = _mm512_maskz_loadu_ps(live, x + i * x_stride + k);
+            UNROLL for (int r = 0; r < R; r++)
+                acc[r * M + i] = _mm512_fmadd_ps(wk[r], xk, acc[r * M + i]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int i = 0; i < M; i++)
+            y[i * y_stride + r] = sum_lanes(acc[r * M + i]);
+}
+
+INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride, float *y,
+                       int64_t y_stride, const uint32_t type, const int R, const int M)
+{
+    size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
+    const uint8_t *data = w->data;
+    int64_t row = row0;
+    for (; row + R <= row1; row += R)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, R, M);
+    for (; row < row1; row++)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, 1, M);
+}
+
+INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, const uint32_t type)
+{
+    for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
+        int64_t end = row + 64 < row1 ? row + 64 : row1;
+        for (int64_t i = 0; i < m; i += 4) {
+            const float *xi = x->f32 + i * x->f32_stride;
+            float *out = y + i * y_stride;
+            switch (m - i) {
+            case 1:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 8, 1);
+                break;
+            case 2:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 8, 2);
+                break;
+            case 3:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 4, 3);
+                break;
+            default:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 4, 4);
+            }
+        }
+    }
+}
+
+static void matmul_f32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32);
+}
+
+static void matmul_f16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16);
+}
+
+static void matmul_bf16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    __m512 p = _mm512_setzero_ps();
+    for (int64_t k = 0; k < n; k += 16) {
+        __mmask16 live = first_lanes(n - k);
+        p = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(live, a + k), _mm512_maskz_loadu_ps(live, b + k), p);
+    }
+    return sum_lanes(p);
+}
+
+const struct pp_matmul_kernels pp_matmul_avx512 = {
+    .quantize = quantize,
+    .dot = dot,
+    .by_type =
+        {
+            [PP_TYPE_F32] = matmul_f32,
+            [PP_TYPE_F16] = matmul_f16,
+            [PP_TYPE_BF16] = matmul_bf16,
+            [PP_TYPE_Q8_0] = matmul_q8_0,
+            [PP_TYPE_Q4_0] = matmul_q4_0,
+            [PP_TYPE_Q4_K] = matmul_q4_k,
+            [PP_TYPE_Q6_K] = matmul_q6_k,
+        },
+};
+
+#else
+typedef int pp_matmul_avx512_is_for_x86_64;
+#endif
