@@ -1,0 +1,216 @@
+#include "engine/model.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/text.h"
+
+static char *model_name(const struct pp_source *s)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    if (hp->name[0])
+        return pp_strdup(hp->name);
+    const char *path = pp_source_path(s);
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t begin = n;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (n - begin > 5 && strncmp(path + n - 5, ".gguf", 5) == 0)
+        n -= 5;
+    return pp_strndup(path + begin, n - begin);
+}
+
+enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err)
+{
+    struct pp_error own;
+    err = err ? err : &own;
+    *out = NULL;
+    struct pp_model *m = pp_calloc(1, sizeof *m);
+    if (!m)
+        return pp_fail_nomem(err, "the model");
+    pthread_mutex_init(&m->identity_lock, NULL);
+    enum pp_code code = pp_source_open(path, &m->source, err);
+    if (!code)
+        code = pp_plan_build(m->source, &m->plan, err);
+    if (!code) {
+        code = pp_tokenizer_from_source(m->source, &m->tokenizer, err);
+        if (code == PP_ERR_NOT_FOUND) { /* runs on ids alone */
+            m->tokenizer = NULL;
+            code = PP_OK;
+        }
+    }
+    if (!code && !(m->name = model_name(m->source)))
+        code = pp_fail_nomem(err, "the model's name");
+    if (code) {
+        pp_model_close(m);
+        return code;
+    }
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
+    m->info = (struct pp_model_info){
+        .path = pp_source_path(m->source),
+        .name = m->name,
+        .arch = hp->arch,
+        .type_name = pp_source_type_name(m->source),
+        .chat_template = pp_source_chat_template(m->source),
+        .n_params = pp_source_n_params(m->source),
+        .bytes = pp_source_bytes(m->source),
+        .n_ctx_train = hp->n_ctx_train,
+        .n_vocab = hp->n_vocab,
+        .n_embd = hp->n_embd,
+        .n_layer = hp->n_layer,
+        .n_head = hp->n_head,
+        .n_head_kv = hp->n_head_kv,
+        .head_dim = hp->head_dim,
+        .n_ff = hp->n_ff,
+    };
+    *out = m;
+    return PP_OK;
+}
+
+void pp_model_close(struct pp_model *m)
+{
+    if (!m)
+        return;
+    pp_plan_free(&m->plan);
+    pp_tokenizer_free(m->tokenizer);
+    pp_source_close(m->source);
+    pthread_mutex_destroy(&m->identity_lock);
+    pp_free(m->name);
+    pp_free(m);
+}
+
+const struct pp_model_info *pp_model_info(const struct pp_model *m)
+{
+    return &m->info;
+}
+
+const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m)
+{
+    return m->tokenizer;
+}
+
+/* --- identity ---------------------------------------------------------------------------------------------- */
+
+static void add_stat(struct pp_buf *b, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0)
+        pp_buf_fmt(b, "%llu-%llu-%lld-%lld.%09ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+                   (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+}
+
+/* What the file system says of the model's files; a changed file has another name in the cache. "" if it cannot be told. */
+static void stat_key(const struct pp_model *m, struct pp_buf *b)
+{
+    const char *folder = pp_source_folder(m->source);
+    if (!folder) {
+        add_stat(b, pp_source_path(m->source));
+        return;
+    }
+    struct dirent **names;
+    int n = scandir(folder, &names, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+        add_stat(b, path);
+        free(names[i]);
+    }
+    if (n >= 0)
+        free(names);
+}
+
+/* CACHE/identity/HASH: 64 hexadecimal digits and a newline. */
+static void cache_path(const struct pp_model *m, const char *cache_dir, char *out, size_t cap)
+{
+    struct pp_buf key = {0};
+    stat_key(m, &key);
+    out[0] = 0;
+    if (!key.bad && key.len) {
+        struct pp_hash128 h = pp_hash128(key.data, key.len);
+        snprintf(out, cap, "%s/identity/%016llx%016llx", cache_dir, (unsigned long long)h.hi, (unsigned long long)h.lo);
+    }
+    pp_buf_free(&key);
+}
+
+static bool read_cached(const char *path, struct pp_sha256 *id)
+{
+    char *text;
+    size_t n;
+    if (pp_read_file(path, 256, &text, &n, NULL) != PP_OK)
+        return false;
+    bool good = n == 65 && text[64] == '\n';
+    for (int i = 0; good && i < 32; i++) {
+        unsigned byte;
+        char pair[3] = {text[2 * i], text[2 * i + 1], 0};
+        good = strspn(pair, "0123456789abcdef") == 2 && sscanf(pair, "%2x", &byte) == 1;
+        if (good)
+            id->bytes[i] = (uint8_t)byte;
+    }
+    pp_free(text);
+    return good;
+}
+
+static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp)
+{
+    struct pp_buf b = {0};
+    pp_buf_fmt(&b, "%s %lld %lld %lld %lld %lld %lld %lld %a %a %lld %d %d %a %a %a %lld %a %a %a\n", hp->arch, (long long)hp->n_vocab,
+               (long long)hp->n_embd, (long long)hp->n_layer, (long long)hp->n_head, (long long)hp->n_head_kv, (long long)hp->head_dim,
+               (long long)hp->n_ff, (double)hp->norm_eps, (double)hp->rope_base, (long long)hp->rope_dim, hp->rope_neox, hp->rope_scaling,
+               (double)hp->rope_factor, (double)hp->rope_low_freq, (double)hp->rope_high_freq, (long long)hp->rope_orig_ctx,
+               (double)hp->rope_attn_factor, (double)hp->rope_beta_fast, (double)hp->rope_beta_slow);
+    pp_sha256_update(s, b.data, b.len);
+    pp_buf_free(&b);
+}
+
+static struct pp_sha256 hash_model(const struct pp_source *source)
+{
+    struct pp_sha256_stream s;
+    pp_sha256_begin(&s);
+    hash_hparams(&s, pp_source_hparams(source));
+    for (size_t i = 0; i < pp_source_n_tensors(source); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(source, i);
+        pp_sha256_update(&s, t->name, strlen(t->name) + 1);
+        pp_sha256_update(&s, &t->type, sizeof t->type);
+        pp_sha256_update(&s, t->ne, sizeof t->ne);
+        pp_sha256_update(&s, t->data, t->size);
+    }
+    return pp_sha256_end(&s);
+}
+
+enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_dir, struct pp_sha256 *out, struct pp_error *err)
+{
+    struct pp_model *m = (struct pp_model *)(uintptr_t)model; /* only the memo below changes, under its lock */
+    char path[1024] = "";
+    enum pp_code code = PP_OK;
+    pthread_mutex_lock(&m->identity_lock);
+    if (!m->identity_known) {
+        if (cache_dir)
+            cache_path(m, cache_dir, path, sizeof path);
+        if (!path[0] || !read_cached(path, &m->identity)) {
+            m->identity = hash_model(m->source);
+            code = pp_source_check(m->source, err);
+            if (!code && path[0]) {
+                char text[66];
+                pp_sha256_hex(&m->identity, text);
+                text[64] = '\n';
+                char folder[1024];
+                snprintf(folder, sizeof folder, "%s/identity", cache_dir);
+                mkdir(cache_dir, 0700);
+                mkdir(folder, 0700);
+                pp_write_file(path, text, 65, 0600, NULL); /* only a cache: failing to write it costs time, no more */
+            }
+        }
+        m->identity_known = code == PP_OK;
+    }
+    *out = m->identity;
+    pthread_mutex_unlock(&m->identity_lock);
+    return code;
+}

@@ -1,0 +1,118 @@
+#include "engine/plan.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+static const struct {
+    const char *arch;
+    pp_plan_fn *build;
+} families[] = {
+    {"llama", pp_plan_llama},
+};
+
+enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
+{
+    const char *arch = pp_source_hparams(s)->arch;
+    *plan = (struct pp_plan){0};
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(arch, families[i].arch) != 0)
+            continue;
+        enum pp_code code = families[i].build(s, plan, err);
+        if (!code && plan->bad)
+            code = pp_fail_nomem(err, "the model's plan");
+        if (code)
+            pp_plan_free(plan);
+        return code;
+    }
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: no plan for models of the family %s", pp_source_path(s), arch);
+}
+
+void pp_plan_free(struct pp_plan *p)
+{
+    pp_free(p->ops);
+    pp_free(p->linears);
+    pp_free(p->slot_width);
+    *p = (struct pp_plan){0};
+}
+
+static void *grow_by_one(struct pp_plan *p, void *items, int *n, int *cap, size_t size)
+{
+    size_t c = (size_t)*cap;
+    if (p->bad || pp_grow(items, &c, (size_t)*n + 1, size) != 0) {
+        p->bad = true;
+        return NULL;
+    }
+    *cap = (int)c;
+    (*n)++;
+    return p;
+}
+
+int pp_plan_slot(struct pp_plan *p, int64_t width)
+{
+    if (!grow_by_one(p, &p->slot_width, &p->n_slots, &p->cap_slots, sizeof *p->slot_width))
+        return 0;
+    p->slot_width[p->n_slots - 1] = width;
+    return p->n_slots - 1;
+}
+
+void pp_plan_add(struct pp_plan *p, struct pp_op op)
+{
+    if (grow_by_one(p, &p->ops, &p->n_ops, &p->cap_ops, sizeof *p->ops))
+        p->ops[p->n_ops - 1] = op;
+}
+
+static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t rows, int64_t cols,
+                                              struct pp_error *err)
+{
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    if (!t) {
+        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete, get it again", pp_source_path(s), name);
+        return NULL;
+    }
+    int64_t have_rows = t->n_dims >= 2 ? t->ne[1] : 0;
+    if (t->ne[0] != cols || have_rows != rows || t->n_dims > 2) {
+        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %lld x %lld values where %lld x %lld are needed", pp_source_path(s), name,
+                (long long)(have_rows ? have_rows : 1), (long long)t->ne[0], (long long)(rows ? rows : 1), (long long)cols);
+        return NULL;
+    }
+    const struct pp_type_info *info = pp_type_info(t->type);
+    if (!info->runnable) {
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which pippin cannot run yet; convert the model to Q4_K_M or Q8_0",
+                pp_source_path(s), name, info->name ? info->name : "unknown");
+        return NULL;
+    }
+    return t;
+}
+
+const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err, const char *fmt, ...)
+{
+    char name[96];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return checked_tensor(s, name, rows, cols, err);
+}
+
+int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err, const char *fmt, ...)
+{
+    char base[80], name[96];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(base, sizeof base, fmt, ap);
+    va_end(ap);
+    snprintf(name, sizeof name, "%s.weight", base);
+    const struct pp_tensor *w = checked_tensor(s, name, n_out, n_in, err), *b = NULL;
+    if (!w)
+        return -1;
+    snprintf(name, sizeof name, "%s.bias", base);
+    if (pp_source_tensor(s, name) && !(b = checked_tensor(s, name, 0, n_out, err)))
+        return -1;
+    if (!grow_by_one(p, &p->linears, &p->n_linears, &p->cap_linears, sizeof *p->linears))
+        return 0; /* `bad` is reported by pp_plan_build */
+    p->linears[p->n_linears - 1] = (struct pp_linear){.w = w, .b = b, .index = p->n_linears - 1};
+    return p->n_linears - 1;
+}

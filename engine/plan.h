@@ -1,0 +1,72 @@
+/* plan.h - a model as a list of small semantic operations over named activation slots.
+ *
+ * A family (engine/arch/) turns hyperparameters and weights into a plan; a backend (engine/cpu/) lowers and fuses it once at load.
+ * Backends know operations, never families. A slot holds one vector per row of the batch. Whatever changes between steps
+ * (positions, pages, adapters) is in the batch, not in the plan. Immutable once built. */
+#ifndef PP_ENGINE_PLAN_H
+#define PP_ENGINE_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/source.h"
+#include "engine/types.h"
+
+enum pp_op_kind {
+    PP_OP_EMBED,     /* out = row of `weight` for the row's token, or the row's input vector */
+    PP_OP_NORM,      /* out = rms_norm(in) * weight */
+    PP_OP_LINEAR,    /* out = linear(in), adapters included */
+    PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
+    PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
+    PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer` */
+    PP_OP_SWIGLU,    /* out = silu(in) * in2 */
+    PP_OP_ADD,       /* in place: out += in */
+    PP_OP_SELECT,    /* from here on only rows that want an output take part */
+    PP_OP_RESULT,    /* `in` is what PP_OUT_HIDDEN gives, `in2` what PP_OUT_LOGITS gives */
+};
+
+/* A projection: what adapters attach to. */
+struct pp_linear {
+    const struct pp_tensor *w; /* [n_out, n_in] */
+    const struct pp_tensor *b; /* [n_out], or NULL */
+    int index;                 /* in pp_plan.linears */
+};
+
+struct pp_op {
+    enum pp_op_kind kind;
+    int layer;
+    int in, in2, out;                /* slots; -1 if unused */
+    int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
+    const struct pp_tensor *weight;  /* PP_OP_EMBED, PP_OP_NORM */
+};
+
+struct pp_plan {
+    struct pp_op *ops;
+    int n_ops, cap_ops;
+    struct pp_linear *linears;
+    int n_linears, cap_linears;
+    int64_t *slot_width;             /* [n_slots]: values per row */
+    int n_slots, cap_slots;
+    bool bad;                        /* out of memory while building */
+};
+
+/* Builds the plan of an opened model; checks that every tensor is there, has the shape it must have and a type that can run. */
+enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
+void pp_plan_free(struct pp_plan *plan);
+
+/* --- for engine/arch/ ------------------------------------------------------------------------------------- */
+
+typedef enum pp_code pp_plan_fn(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
+pp_plan_fn pp_plan_llama;
+
+int pp_plan_slot(struct pp_plan *p, int64_t width);
+void pp_plan_add(struct pp_plan *p, struct pp_op op);
+/* A required tensor of shape [rows, cols] (rows 0: a vector of cols). NULL and *err if it is missing or wrong; first error wins. */
+const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
+int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
+
+#endif
