@@ -279,7 +279,7 @@ static enum pp_code check_overlaps(const struct pp_gguf *g, struct pp_error *err
  * the alignment. */
 static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint64_t *offsets, struct pp_error *err)
 {
-    uint64_t alignment;
+    uint64_t alignment = DEFAULT_ALIGNMENT;
     enum pp_code code = read_alignment(g, &alignment, err);
     if (code)
         return code;

@@ -1,0 +1,274 @@
+#include "engine/hf.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/name_index.h"
+#include "engine/safetensors.h"
+
+enum {
+    MAX_JSON = 64 << 20,
+    MAX_TEMPLATE = 4 << 20,
+    MAX_SHARDS = 512, /* each is one mapped file */
+};
+
+static const char single_file[] = "model.safetensors";
+static const char index_file[] = "model.safetensors.index.json";
+
+struct pp_hf {
+    cJSON *config;
+    struct pp_safetensors *shards[MAX_SHARDS];
+    size_t n_shards;
+    struct hf_tensor {
+        const struct pp_safetensors *shard;
+        const struct pp_tensor *tensor;
+    } *tensors;
+    size_t n;
+};
+
+/* --- files --------------------------------------------------------------------------------------------- */
+
+char *pp_path_join(const char *folder, const char *name)
+{
+    struct pp_buf b = {0};
+    size_t n = strlen(folder);
+    pp_buf_fmt(&b, "%s%s%s", folder, n && folder[n - 1] == '/' ? "" : "/", name);
+    return pp_buf_take(&b);
+}
+
+bool pp_file_exists(const char *folder, const char *name)
+{
+    struct stat st;
+    char *path = pp_path_join(folder, name);
+    bool there = path && stat(path, &st) == 0;
+    pp_free(path);
+    return there;
+}
+
+static enum pp_code read_text(const char *folder, const char *name, size_t limit, char **text, size_t *size,
+                              struct pp_error *err)
+{
+    char *path = pp_path_join(folder, name);
+    *text = NULL;
+    if (!path)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = pp_read_file(path, limit, text, size, err);
+    pp_free(path);
+    return code;
+}
+
+enum pp_code pp_json_read(const char *folder, const char *name, cJSON **out, struct pp_error *err)
+{
+    char *text;
+    size_t size;
+    *out = NULL;
+    enum pp_code code = read_text(folder, name, MAX_JSON, &text, &size, err);
+    if (code)
+        return code;
+    *out = cJSON_ParseWithLength(text, size);
+    pp_free(text);
+    if (cJSON_IsObject(*out))
+        return PP_OK;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return pp_fail(err, PP_ERR_FORMAT, "%s/%s is not a JSON object", folder, name);
+}
+
+/* --- shards -------------------------------------------------------------------------------------------- */
+
+static enum pp_code open_shard(struct pp_hf *hf, const char *folder, const char *name, struct pp_error *err)
+{
+    char *path = pp_path_join(folder, name);
+    if (!path)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = pp_safetensors_open(path, &hf->shards[hf->n_shards], err);
+    pp_free(path);
+    if (!code)
+        hf->n_shards++;
+    return code;
+}
+
+static enum pp_code take_single(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    enum pp_code code = open_shard(hf, folder, single_file, err);
+    if (code)
+        return code;
+    size_t n = pp_safetensors_n(hf->shards[0]);
+    hf->tensors = pp_calloc(n, sizeof *hf->tensors);
+    if (!hf->tensors)
+        return pp_fail_nomem(err, "the list of tensors");
+    for (; hf->n < n; hf->n++)
+        hf->tensors[hf->n] = (struct hf_tensor){hf->shards[0], pp_safetensors_at(hf->shards[0], hf->n)};
+    return PP_OK;
+}
+
+/* A shard must lie in the folder itself: no path may lead elsewhere. */
+static bool plain_name(const char *name)
+{
+    return name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;
+}
+
+/* Finds, or opens, the shard of one entry of the index. */
+static enum pp_code shard_of(struct pp_hf *hf, const char *folder, const cJSON *entry, struct pp_name_index *files,
+                             const struct pp_safetensors **shard, struct pp_error *err)
+{
+    const char *file = cJSON_IsString(entry) ? entry->valuestring : "";
+    size_t i = pp_name_index_find(files, file, strlen(file));
+    if (i == SIZE_MAX) {
+        if (!plain_name(file))
+            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.200s\" is no name of a shard", folder, index_file, file);
+        if (hf->n_shards == MAX_SHARDS || !pp_name_index_add(files, file, strlen(file)))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d shards", folder, MAX_SHARDS);
+        enum pp_code code = open_shard(hf, folder, file, err);
+        if (code)
+            return code;
+        i = hf->n_shards - 1;
+    }
+    *shard = hf->shards[i];
+    return PP_OK;
+}
+
+static enum pp_code take_entries(struct pp_hf *hf, const char *folder, const cJSON *map, struct pp_name_index *files,
+                                 struct pp_name_index *names, struct pp_error *err)
+{
+    for (const cJSON *entry = map->child; entry; entry = entry->next) {
+        struct hf_tensor *t = &hf->tensors[hf->n];
+        enum pp_code code = shard_of(hf, folder, entry, files, &t->shard, err);
+        if (code)
+            return code;
+        t->tensor = pp_safetensors_find(t->shard, entry->string);
+        if (!t->tensor)
+            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: tensor %.200s is not in %.200s", folder, index_file, entry->string,
+                           entry->valuestring);
+        if (!pp_name_index_add(names, entry->string, strlen(entry->string)))
+            return pp_fail(err, PP_ERR_FORMAT, "%s/%s lists tensor %.200s twice", folder, index_file, entry->string);
+        hf->n++;
+    }
+    return PP_OK;
+}
+
+static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    cJSON *index;
+    struct pp_name_index files = {0}, names = {0};
+    enum pp_code code = pp_json_read(folder, index_file, &index, err);
+    if (code)
+        return code;
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    size_t n = 0;
+    if (!cJSON_IsObject(map)) {
+        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s has no weight_map", folder, index_file);
+    } else {
+        for (const cJSON *entry = map->child; entry; entry = entry->next)
+            n++;
+        hf->tensors = pp_calloc(n, sizeof *hf->tensors);
+        if (!hf->tensors || !pp_name_index_init(&files, MAX_SHARDS) || !pp_name_index_init(&names, n))
+            code = pp_fail_nomem(err, "the list of tensors");
+        else
+            code = take_entries(hf, folder, map, &files, &names, err);
+    }
+    pp_name_index_free(&files);
+    pp_name_index_free(&names);
+    cJSON_Delete(index);
+    return code;
+}
+
+enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err)
+{
+    struct pp_hf *hf = pp_calloc(1, sizeof *hf);
+    *out = NULL;
+    if (!hf)
+        return pp_fail_nomem(err, folder);
+    enum pp_code code = pp_json_read(folder, "config.json", &hf->config, err);
+    if (!code && pp_file_exists(folder, index_file))
+        code = take_shards(hf, folder, err);
+    else if (!code && pp_file_exists(folder, single_file))
+        code = take_single(hf, folder, err);
+    else if (!code)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read", folder,
+                       single_file);
+    if (code) {
+        pp_hf_close(hf);
+        return code;
+    }
+    *out = hf;
+    return PP_OK;
+}
+
+void pp_hf_close(struct pp_hf *hf)
+{
+    if (!hf)
+        return;
+    for (size_t i = 0; i < hf->n_shards; i++)
+        pp_safetensors_close(hf->shards[i]);
+    pp_free(hf->tensors);
+    cJSON_Delete(hf->config);
+    pp_free(hf);
+}
+
+const cJSON *pp_hf_config(const struct pp_hf *hf)
+{
+    return hf->config;
+}
+
+size_t pp_hf_n(const struct pp_hf *hf)
+{
+    return hf->n;
+}
+
+const struct pp_tensor *pp_hf_at(const struct pp_hf *hf, size_t i)
+{
+    return hf->tensors[i].tensor;
+}
+
+const char *pp_hf_dtype(const struct pp_hf *hf, size_t i)
+{
+    return pp_safetensors_dtype(hf->tensors[i].shard, hf->tensors[i].tensor);
+}
+
+bool pp_hf_lost(const struct pp_hf *hf)
+{
+    for (size_t i = 0; i < hf->n_shards; i++)
+        if (pp_safetensors_lost(hf->shards[i]))
+            return true;
+    return false;
+}
+
+/* --- chat template ------------------------------------------------------------------------------------- */
+
+/* The template among several: [{"name": "default", "template": "..."}, {"name": "tool_use", ...}]. */
+static const char *default_template(const cJSON *list)
+{
+    for (const cJSON *item = list->child; item; item = item->next) {
+        const cJSON *name = cJSON_GetObjectItemCaseSensitive(item, "name");
+        const cJSON *text = cJSON_GetObjectItemCaseSensitive(item, "template");
+        if (cJSON_IsString(name) && strcmp(name->valuestring, "default") == 0 && cJSON_IsString(text))
+            return text->valuestring;
+    }
+    return NULL;
+}
+
+enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err)
+{
+    static const char jinja_file[] = "chat_template.jinja", config_file[] = "tokenizer_config.json";
+    cJSON *config;
+    size_t size;
+    *text = NULL;
+    if (pp_file_exists(folder, jinja_file))
+        return read_text(folder, jinja_file, MAX_TEMPLATE, text, &size, err);
+    if (!pp_file_exists(folder, config_file))
+        return PP_OK;
+    enum pp_code code = pp_json_read(folder, config_file, &config, err);
+    if (code)
+        return code;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
+    const char *found = cJSON_IsString(item) ? item->valuestring : cJSON_IsArray(item) ? default_template(item) : NULL;
+    if (found && !(*text = pp_strdup(found)))
+        code = pp_fail_nomem(err, "the chat template");
+    cJSON_Delete(config);
+    return code;
+}

@@ -1,0 +1,35 @@
+/* hf.h - a Hugging Face model folder as it is: config.json and tensors under their own names. Private to the engine.
+ *
+ * Tensors come from model.safetensors, or from the shards that model.safetensors.index.json lists. Nothing is
+ * copied. Immutable after opening; any thread. */
+#ifndef PP_ENGINE_HF_H
+#define PP_ENGINE_HF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/error.h"
+#include "engine/types.h"
+
+struct cJSON;
+struct pp_hf;
+
+enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err);
+void pp_hf_close(struct pp_hf *hf); /* NULL is fine */
+const struct cJSON *pp_hf_config(const struct pp_hf *hf);
+size_t pp_hf_n(const struct pp_hf *hf);
+const struct pp_tensor *pp_hf_at(const struct pp_hf *hf, size_t i);
+const char *pp_hf_dtype(const struct pp_hf *hf, size_t i); /* as the file calls it: "F8_E4M3" */
+bool pp_hf_lost(const struct pp_hf *hf);
+
+/* The folder's chat template: chat_template.jinja, or `chat_template` of tokenizer_config.json (of a list the one
+ * called "default"). *text (pp_free) is NULL if there is none. */
+enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err);
+
+/* folder/name; pp_free. NULL if out of memory. */
+char *pp_path_join(const char *folder, const char *name);
+bool pp_file_exists(const char *folder, const char *name);
+/* Reads and parses a JSON file of at most 64 MB that holds an object; cJSON_Delete. */
+enum pp_code pp_json_read(const char *folder, const char *name, struct cJSON **out, struct pp_error *err);
+
+#endif

@@ -1,0 +1,446 @@
+#include "engine/hparams.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "engine/gguf.h"
+
+/* --- names --------------------------------------------------------------------------------------------- */
+
+static bool printable(int32_t cp)
+{
+    bool control = cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == 0x2028 || cp == 0x2029;
+    bool direction = cp == 0x200e || cp == 0x200f || (cp >= 0x202a && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
+    return !control && !direction; /* what is no UTF-8 comes as -1, a control character */
+}
+
+void pp_clean_name(const char *s, size_t n, char *out, size_t out_size)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        size_t bytes = pp_utf8_decode(s + i, n - i, &cp);
+        bool good = printable(cp);
+        size_t need = good ? bytes : 1;
+        if (len + need >= out_size)
+            break;
+        memcpy(out + len, good ? s + i : "?", need);
+        len += need;
+        i += bytes;
+    }
+    out[len] = 0;
+}
+
+static bool is_lower_ascii(char c)
+{
+    return c >= 'a' && c <= 'z';
+}
+
+static bool is_letter_ascii(char c)
+{
+    return is_lower_ascii(c) || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Capitalises a word in place unless it has capitals of its own, or is a number or a version ("v2"). */
+static void title_word(char *word, size_t n)
+{
+    bool lower = false;
+    for (size_t i = 0; i < n; i++) {
+        if (is_letter_ascii(word[i]) && !is_lower_ascii(word[i]))
+            return;
+        lower = lower || is_lower_ascii(word[i]);
+    }
+    if (!lower || is_digit(word[0]) || (word[0] == 'v' && n > 1 && is_digit(word[1])))
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (is_lower_ascii(word[i]) && (i == 0 || !is_letter_ascii(word[i - 1])))
+            word[i] = (char)(word[i] - 'a' + 'A');
+}
+
+void pp_title_of_path(const char *path, char *out, size_t out_size)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    pp_clean_name(path + begin, end - begin, out, out_size);
+    size_t n = strlen(out), word = 0;
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && out[i] != '-' && out[i] != ' ')
+            continue;
+        title_word(out + word, i - word);
+        if (i < n)
+            out[i] = ' ';
+        word = i + 1;
+    }
+}
+
+/* --- limits -------------------------------------------------------------------------------------------- */
+
+static enum pp_code check_range(const char *what, int64_t v, int64_t least, int64_t most, struct pp_error *err)
+{
+    if (v >= least && v <= most)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %lld; it must be %lld to %lld", what, (long long)v,
+                   (long long)least, (long long)most);
+}
+
+static enum pp_code check_positive(const char *what, float v, struct pp_error *err)
+{
+    if (isfinite(v) && v > 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %g; it must be a positive number", what, (double)v);
+}
+
+static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = check_positive("RoPE base", hp->rope_base, err);
+    if (!code)
+        code = check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
+    if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
+                       (long long)hp->rope_dim, (long long)hp->head_dim);
+    if (code || hp->rope_scaling == PP_ROPE_NONE)
+        return code;
+    code = check_positive("RoPE scaling factor", hp->rope_factor, err);
+    if (!code && hp->rope_scaling != PP_ROPE_LINEAR)
+        code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
+    if (!code && hp->rope_scaling == PP_ROPE_LLAMA3 &&
+        !(hp->rope_low_freq > 0 && hp->rope_high_freq > hp->rope_low_freq && isfinite(hp->rope_high_freq)))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model's RoPE frequency factors are %g and %g; the first must be the smaller",
+                       (double)hp->rope_low_freq, (double)hp->rope_high_freq);
+    if (!code && hp->rope_scaling == PP_ROPE_YARN &&
+        !(hp->rope_beta_slow > 0 && hp->rope_beta_fast > hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
+          hp->rope_attn_factor >= 0 && isfinite(hp->rope_attn_factor)))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",
+                       (double)hp->rope_beta_slow, (double)hp->rope_beta_fast, (double)hp->rope_attn_factor);
+    return code;
+}
+
+enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        int64_t v, most;
+    } limits[] = {
+        {"number of layers", hp->n_layer, 1024},
+        {"vocabulary size", hp->n_vocab, 1 << 24},
+        {"embedding size", hp->n_embd, 1 << 20},
+        {"feed-forward size", hp->n_ff, 1 << 22},
+        {"number of heads", hp->n_head, 1 << 13},
+        {"number of key heads", hp->n_head_kv, hp->n_head},
+        {"head size", hp->head_dim, 1 << 12},
+        {"context length", hp->n_ctx_train, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        enum pp_code code = check_range(limits[i].what, limits[i].v, 1, limits[i].most, err);
+        if (code)
+            return code;
+    }
+    if (hp->n_head % hp->n_head_kv != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
+                       (long long)hp->n_head, (long long)hp->n_head_kv);
+    enum pp_code code = check_positive("norm epsilon", hp->norm_eps, err);
+    return code ? code : check_rope(hp, err);
+}
+
+/* --- GGUF ---------------------------------------------------------------------------------------------- */
+
+struct section {
+    const struct pp_gguf *g;
+    const char *arch;
+};
+
+static void full_key(const struct section *s, const char *key, char out[192])
+{
+    snprintf(out, 192, "%s.%s", s->arch, key);
+}
+
+/* Reads arch.key; absent leaves *v alone unless it is required. */
+static enum pp_code gguf_int(const struct section *s, const char *key, bool required, int64_t *v, struct pp_error *err)
+{
+    char full[192];
+    full_key(s, key, full);
+    if (pp_gguf_int(s->g, full, v) || (!required && !pp_gguf_has(s->g, full)))
+        return PP_OK;
+    if (!pp_gguf_has(s->g, full))
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not a single integer, which pippin needs", full);
+}
+
+static enum pp_code gguf_float(const struct section *s, const char *key, bool required, float *v, struct pp_error *err)
+{
+    char full[192];
+    double wide;
+    full_key(s, key, full);
+    if (pp_gguf_float(s->g, full, &wide)) {
+        *v = (float)wide;
+        return PP_OK;
+    }
+    if (!required && !pp_gguf_has(s->g, full))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not a number", full);
+}
+
+/* The vocabulary's size stands in a key, or follows from the embeddings, or from the list of tokens. */
+static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct pp_tensor *embd = pp_gguf_tensor(s->g, "token_embd.weight");
+    enum pp_gguf_type type;
+    size_t n;
+    enum pp_code code = gguf_int(s, "vocab_size", false, &hp->n_vocab, err);
+    if (code || hp->n_vocab)
+        return code;
+    if (embd && embd->n_dims == 2)
+        hp->n_vocab = embd->ne[1];
+    else if (pp_gguf_array(s->g, "tokenizer.ggml.tokens", &type, &n) && n < INT32_MAX)
+        hp->n_vocab = (int64_t)n;
+    return PP_OK;
+}
+
+/* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1; ours replaces it. */
+static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    float attn = 1;
+    hp->rope_scaling = PP_ROPE_YARN;
+    hp->rope_orig_ctx = hp->n_ctx_train;
+    hp->rope_beta_fast = 32;
+    hp->rope_beta_slow = 1;
+    enum pp_code code = gguf_int(s, "rope.scaling.original_context_length", false, &hp->rope_orig_ctx, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.attn_factor", false, &attn, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_attn_factor", false, &attn, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_beta_fast", false, &hp->rope_beta_fast, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_beta_slow", false, &hp->rope_beta_slow, err);
+    if (!code && attn != 1.0f)
+        hp->rope_attn_factor = attn * (0.1f * logf(hp->rope_factor) + 1.0f);
+    return code;
+}
+
+static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[192];
+    struct pp_str type = {"", 0};
+    enum pp_code code = gguf_int(s, "rope.dimension_count", false, &hp->rope_dim, err);
+    if (!code)
+        code = gguf_float(s, "rope.freq_base", false, &hp->rope_base, err);
+    if (!code)
+        code = gguf_float(s, "rope.scale_linear", false, &hp->rope_factor, err); /* before there were types */
+    if (!code)
+        code = gguf_float(s, "rope.scaling.factor", false, &hp->rope_factor, err);
+    if (code)
+        return code;
+    full_key(s, "rope.scaling.type", full);
+    bool named = pp_gguf_string(s->g, full, &type);
+    if (named && type.len == 4 && memcmp(type.data, "yarn", 4) == 0)
+        return gguf_yarn(s, hp, err);
+    if (named && !(type.len == 6 && memcmp(type.data, "linear", 6) == 0)) {
+        if (!(type.len == 4 && memcmp(type.data, "none", 4) == 0))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.*s\" is not supported; linear and yarn are",
+                           (int)(type.len < 40 ? type.len : 40), type.data);
+        hp->rope_factor = 1;
+    }
+    hp->rope_scaling = hp->rope_factor != 1.0f ? PP_ROPE_LINEAR : PP_ROPE_NONE;
+    return PP_OK;
+}
+
+enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct section s = {g, arch};
+    struct pp_str name;
+    enum pp_code code;
+    hp->rope_base = 10000;
+    hp->rope_factor = 1;
+    snprintf(hp->arch, sizeof hp->arch, "%s", arch);
+    if (pp_gguf_string(g, "general.name", &name))
+        pp_clean_name(name.data, name.len, hp->name, sizeof hp->name);
+    if ((code = gguf_int(&s, "block_count", true, &hp->n_layer, err)) ||
+        (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
+        (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
+        (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
+        (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
+        (code = gguf_float(&s, "attention.layer_norm_rms_epsilon", true, &hp->norm_eps, err)) ||
+        (code = gguf_vocab(&s, hp, err)))
+        return code;
+    hp->n_head_kv = hp->n_head;
+    hp->head_dim = hp->n_head > 0 ? hp->n_embd / hp->n_head : 0;
+    if ((code = gguf_int(&s, "attention.head_count_kv", false, &hp->n_head_kv, err)) ||
+        (code = gguf_int(&s, "attention.key_length", false, &hp->head_dim, err)))
+        return code;
+    int64_t value_length = hp->head_dim;
+    hp->rope_dim = hp->head_dim;
+    if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) || (code = gguf_rope(&s, hp, err)))
+        return code;
+    if (value_length != hp->head_dim)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
+                       (long long)hp->head_dim, (long long)value_length);
+    return PP_OK;
+}
+
+/* --- config.json --------------------------------------------------------------------------------------- */
+
+bool pp_json_int(const cJSON *object, const char *key, int64_t *v)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item))
+        return true;
+    if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 9007199254740992.0) ||
+        trunc(item->valuedouble) != item->valuedouble)
+        return false;
+    *v = (int64_t)item->valuedouble;
+    return true;
+}
+
+bool pp_json_float(const cJSON *object, const char *key, float *v)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item))
+        return true;
+    if (!cJSON_IsNumber(item))
+        return false;
+    *v = (float)item->valuedouble;
+    return true;
+}
+
+static enum pp_code fail_number(const char *key, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
+}
+
+/* DeepSeek's way of writing the attention factor: the quotient of two temperatures. */
+static float attention_factor(float factor, float mscale, float mscale_all_dim)
+{
+    float log_factor = factor > 1 ? logf(factor) : 0;
+    return (0.1f * mscale * log_factor + 1.0f) / (0.1f * mscale_all_dim * log_factor + 1.0f);
+}
+
+static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    float mscale = 0, mscale_all_dim = 0;
+    hp->rope_scaling = PP_ROPE_YARN;
+    hp->rope_beta_fast = 32;
+    hp->rope_beta_slow = 1;
+    if (!pp_json_float(rope, "beta_fast", &hp->rope_beta_fast) || !pp_json_float(rope, "beta_slow", &hp->rope_beta_slow) ||
+        !pp_json_float(rope, "attention_factor", &hp->rope_attn_factor) || !pp_json_float(rope, "mscale", &mscale) ||
+        !pp_json_float(rope, "mscale_all_dim", &mscale_all_dim))
+        return fail_number("a member of the YaRN scaling", err);
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "YaRN scaling without truncation is not supported");
+    if (hp->rope_attn_factor == 0 && mscale > 0 && mscale_all_dim > 0)
+        hp->rope_attn_factor = attention_factor(hp->rope_factor, mscale, mscale_all_dim);
+    return PP_OK;
+}
+
+static enum pp_code config_scaling(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    if (!type)
+        type = cJSON_GetObjectItemCaseSensitive(rope, "type");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "default";
+    if (strcmp(name, "default") == 0)
+        return PP_OK;
+    if (!pp_json_float(rope, "factor", &hp->rope_factor))
+        return fail_number("the RoPE scaling factor", err);
+    if (strcmp(name, "linear") == 0) {
+        hp->rope_scaling = PP_ROPE_LINEAR;
+        return PP_OK;
+    }
+    hp->rope_orig_ctx = hp->n_ctx_train;
+    if (!pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
+        return fail_number("original_max_position_embeddings", err);
+    if (strcmp(name, "yarn") == 0)
+        return config_yarn(rope, hp, err);
+    if (strcmp(name, "llama3") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" is not supported; linear, llama3 and yarn are", name);
+    hp->rope_scaling = PP_ROPE_LLAMA3;
+    if (!pp_json_float(rope, "low_freq_factor", &hp->rope_low_freq) ||
+        !pp_json_float(rope, "high_freq_factor", &hp->rope_high_freq))
+        return fail_number("a frequency factor", err);
+    return PP_OK;
+}
+
+static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    float part = 1;
+    hp->rope_base = 10000;
+    hp->rope_factor = 1;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    if (!pp_json_float(config, "rope_theta", &hp->rope_base) || !pp_json_float(config, "partial_rotary_factor", &part))
+        return fail_number("rope_theta or partial_rotary_factor", err);
+    if (cJSON_IsObject(rope)) {
+        if (!pp_json_float(rope, "rope_theta", &hp->rope_base) || !pp_json_float(rope, "partial_rotary_factor", &part))
+            return fail_number("rope_theta or partial_rotary_factor", err);
+        enum pp_code code = config_scaling(rope, hp, err);
+        if (code)
+            return code;
+    }
+    if (!(part > 0 && part <= 1))
+        return fail_number("partial_rotary_factor", err);
+    hp->rope_dim = part == 1.0f ? hp->head_dim : (int64_t)((float)hp->head_dim * part);
+    return PP_OK;
+}
+
+enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *key;
+        int64_t *v;
+    } required[] = {
+        {"vocab_size", &hp->n_vocab},           {"hidden_size", &hp->n_embd},      {"num_hidden_layers", &hp->n_layer},
+        {"num_attention_heads", &hp->n_head},   {"intermediate_size", &hp->n_ff},
+    };
+    static const char *const quantised[] = {"quantization_config", "quantization"};
+    for (size_t i = 0; i < 2; i++)
+        if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, quantised[i])))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json has %s: the folder's weights are quantised in a way that "
+                           "pippin cannot read; take the original model or a GGUF file", quantised[i]);
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (!pp_json_int(config, required[i].key, required[i].v) || *required[i].v <= 0)
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", required[i].key);
+    hp->n_head_kv = hp->n_head;
+    hp->head_dim = hp->n_embd / hp->n_head;
+    hp->n_ctx_train = 2048;
+    hp->norm_eps = 1e-6f;
+    if (!pp_json_int(config, "num_key_value_heads", &hp->n_head_kv) || !pp_json_int(config, "head_dim", &hp->head_dim) ||
+        !pp_json_int(config, "max_position_embeddings", &hp->n_ctx_train) ||
+        !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
+        return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
+    return config_rope(config, hp, err);
+}
+
+/* --- RoPE ---------------------------------------------------------------------------------------------- */
+
+/* Long waves (seen less than low_freq times in the original context) are stretched by the factor, short ones (more
+ * than high_freq times) are kept, and between them the frequency is interpolated. */
+void pp_rope_llama3_factors(const struct pp_hparams *hp, float *factors)
+{
+    const float pi = 3.14159265358979f;
+    float context = (float)hp->rope_orig_ctx;
+    for (int64_t i = 0; i < hp->rope_dim / 2; i++) {
+        float wavelength = 2.0f * pi * powf(hp->rope_base, (float)(2 * i) / (float)hp->rope_dim);
+        float turns = context / wavelength;
+        if (turns > hp->rope_high_freq) {
+            factors[i] = 1.0f;
+        } else if (turns < hp->rope_low_freq) {
+            factors[i] = hp->rope_factor;
+        } else {
+            float keep = (turns - hp->rope_low_freq) / (hp->rope_high_freq - hp->rope_low_freq);
+            factors[i] = 1.0f / ((1.0f - keep) / hp->rope_factor + keep);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+/* hparams.h - reading and checking the numbers that shape a model. Private to the engine.
+ *
+ * The readers fill what all families of decoders share; a family's own reader (engine/arch/) adds to it. */
+#ifndef PP_ENGINE_HPARAMS_H
+#define PP_ENGINE_HPARAMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/source.h"
+
+struct cJSON;
+
+/* From GGUF metadata under `arch.`; hp->rope_neox is left alone. */
+enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp, struct pp_error *err);
+/* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */
+enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Holds everything against its limits. */
+enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err);
+
+/* Copies n bytes to out as valid UTF-8 without control characters, line breaks or direction marks (each becomes '?'),
+ * cut at a character boundary. */
+void pp_clean_name(const char *s, size_t n, char *out, size_t out_size);
+/* A name for people out of a file name: "llama-bias" becomes "Llama Bias". */
+void pp_title_of_path(const char *path, char *out, size_t out_size);
+
+/* What the llama3 rule divides each rotation frequency by: factors [rope_dim / 2], 1 where nothing changes.
+ * Formula: "llama3" in modeling_rope_utils.py of transformers; GGUF files hold the result as rope_freqs.weight. */
+void pp_rope_llama3_factors(const struct pp_hparams *hp, float *factors);
+
+/* A number under a key of a JSON object; null counts as absent. false if it is there and no such number (integers
+ * must be whole); absent leaves *v alone. */
+bool pp_json_int(const struct cJSON *object, const char *key, int64_t *v);
+bool pp_json_float(const struct cJSON *object, const char *key, float *v);
+
+#endif

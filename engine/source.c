@@ -1,0 +1,290 @@
+#include "engine/source.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "engine/file_type.h"
+#include "engine/gguf.h"
+#include "engine/hf.h"
+#include "engine/hparams.h"
+#include "engine/name_index.h"
+
+struct pp_source {
+    char *path;
+    struct pp_gguf *gguf;       /* of a file */
+    struct pp_hf *hf;           /* of a folder */
+    struct pp_hparams hp;
+    char *chat_template;
+    struct pp_tensor *tensors;  /* of a folder: under their GGUF names, which are pp_free'd */
+    size_t n_tensors;
+    struct pp_name_index names; /* of a folder */
+};
+
+static enum pp_code fail_family(const char *path, const char *family, struct pp_error *err)
+{
+    struct pp_buf known = {0};
+    pp_arch_list(&known);
+    enum pp_code code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s",
+                                path, family, pp_buf_cstr(&known));
+    pp_buf_free(&known);
+    return code;
+}
+
+/* --- GGUF ---------------------------------------------------------------------------------------------- */
+
+static bool is_string(const struct pp_gguf *g, const char *key, const char *value)
+{
+    struct pp_str s;
+    return pp_gguf_string(g, key, &s) && s.len == strlen(value) && memcmp(s.data, value, s.len) == 0;
+}
+
+static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err)
+{
+    struct pp_str text;
+    if (!pp_gguf_string(s->gguf, "tokenizer.chat_template", &text))
+        return PP_OK;
+    s->chat_template = pp_strndup(text.data, text.len);
+    return s->chat_template ? PP_OK : pp_fail_nomem(err, "the chat template");
+}
+
+static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
+{
+    struct pp_str name;
+    char family[64];
+    int64_t parts = 1;
+    enum pp_code code = pp_gguf_open(s->path, &s->gguf, err);
+    if (code)
+        return code;
+    if (is_string(s->gguf, "general.type", "adapter"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a LoRA adapter, not a model; give it with --lora", s->path);
+    if (pp_gguf_int(s->gguf, "split.count", &parts) && parts > 1)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is one of %lld parts of a split model; merge them first "
+                       "(llama-gguf-split --merge)", s->path, (long long)parts);
+    if (!pp_gguf_string(s->gguf, "general.architecture", &name))
+        return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)", s->path);
+    pp_clean_name(name.data, name.len, family, sizeof family);
+    const struct pp_arch *arch = pp_arch_by_name(family);
+    if (!arch)
+        return fail_family(s->path, family, err);
+    s->hp.rope_neox = arch->gguf_neox;
+    code = pp_hparams_from_gguf(s->gguf, arch->name, &s->hp, err);
+    if (!code && arch->from_gguf)
+        code = arch->from_gguf(s->gguf, &s->hp, err);
+    if (!code)
+        code = pp_hparams_check(&s->hp, err);
+    if (code)
+        return pp_fail_prefix(err, "%s", s->path);
+    return take_gguf_template(s, err);
+}
+
+/* --- folder -------------------------------------------------------------------------------------------- */
+
+/* config.json names a class, or at least a model type. */
+static const char *family_of(const cJSON *config)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
+    if (!cJSON_IsString(first))
+        first = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    return cJSON_IsString(first) ? first->valuestring : "";
+}
+
+/* Adds tensor i of the folder under its GGUF name, unless nobody needs it. */
+static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch, bool tied, size_t i,
+                                struct pp_buf *name, struct pp_error *err)
+{
+    const struct pp_tensor *t = pp_hf_at(s->hf, i);
+    enum pp_name_match match = pp_arch_gguf_name(arch, t->name, name, NULL);
+    if (name->bad)
+        return pp_fail_nomem(err, "the list of tensors");
+    if (match == PP_NAME_UNKNOWN)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.200s, which a model of this family (%s) does not have",
+                       s->path, t->name, arch->name);
+    if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
+        return PP_OK;
+    if (t->type == PP_TYPE_LIMIT || t->size == 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can", s->path,
+                       t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
+    struct pp_tensor *mine = &s->tensors[s->n_tensors];
+    *mine = *t;
+    mine->name = pp_strdup(name->data);
+    if (!mine->name)
+        return pp_fail_nomem(err, "the list of tensors");
+    s->n_tensors++;
+    if (!pp_name_index_add(&s->names, mine->name, strlen(mine->name)))
+        return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, mine->name);
+    return PP_OK;
+}
+
+static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(pp_hf_config(s->hf), "tie_word_embeddings");
+    size_t n = pp_hf_n(s->hf);
+    struct pp_buf name = {0};
+    enum pp_code code = PP_OK;
+    s->tensors = pp_calloc(n, sizeof *s->tensors);
+    if (!s->tensors || !pp_name_index_init(&s->names, n))
+        return pp_fail_nomem(err, "the list of tensors");
+    for (size_t i = 0; i < n && !code; i++)
+        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &name, err);
+    pp_buf_free(&name);
+    return code;
+}
+
+static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
+{
+    if (!pp_file_exists(s->path, "config.json"))
+        return pp_fail(err, PP_ERR_NOT_FOUND, pp_file_exists(s->path, "adapter_config.json")
+                       ? "%s is a LoRA adapter, not a model; give it with --lora"
+                       : "%s is a folder without config.json, so it holds no model in Hugging Face's format", s->path);
+    enum pp_code code = pp_hf_open(s->path, &s->hf, err);
+    if (code)
+        return code;
+    const cJSON *config = pp_hf_config(s->hf);
+    const struct pp_arch *arch = pp_arch_by_class(family_of(config));
+    if (!arch) {
+        char family[64];
+        pp_clean_name(family_of(config), strlen(family_of(config)), family, sizeof family);
+        return fail_family(s->path, family, err);
+    }
+    strcpy(s->hp.arch, arch->name);
+    pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
+    s->hp.rope_neox = true;
+    code = pp_hparams_from_config(config, &s->hp, err);
+    if (!code && arch->from_config)
+        code = arch->from_config(config, &s->hp, err);
+    if (!code)
+        code = pp_hparams_check(&s->hp, err);
+    if (code)
+        return pp_fail_prefix(err, "%s", s->path);
+    code = take_tensors(s, arch, err);
+    return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
+}
+
+/* --- the interface ------------------------------------------------------------------------------------- */
+
+enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err)
+{
+    struct stat st;
+    *out = NULL;
+    if (stat(path, &st) != 0)
+        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s", path,
+                       strerror(errno));
+    struct pp_source *s = pp_calloc(1, sizeof *s);
+    if (!s || !(s->path = pp_strdup(path))) {
+        pp_free(s);
+        return pp_fail_nomem(err, path);
+    }
+    enum pp_code code = S_ISDIR(st.st_mode) ? open_folder(s, err) : open_gguf(s, err);
+    if (code) {
+        pp_source_close(s);
+        return code;
+    }
+    *out = s;
+    return PP_OK;
+}
+
+void pp_source_close(struct pp_source *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        pp_free((void *)(uintptr_t)s->tensors[i].name);
+    pp_free(s->tensors);
+    pp_name_index_free(&s->names);
+    pp_gguf_close(s->gguf);
+    pp_hf_close(s->hf);
+    pp_free(s->chat_template);
+    pp_free(s->path);
+    pp_free(s);
+}
+
+const char *pp_source_path(const struct pp_source *s)
+{
+    return s->path;
+}
+
+const struct pp_gguf *pp_source_gguf(const struct pp_source *s)
+{
+    return s->gguf;
+}
+
+const char *pp_source_folder(const struct pp_source *s)
+{
+    return s->hf ? s->path : NULL;
+}
+
+const struct pp_hparams *pp_source_hparams(const struct pp_source *s)
+{
+    return &s->hp;
+}
+
+const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *gguf_name)
+{
+    if (s->gguf)
+        return pp_gguf_tensor(s->gguf, gguf_name);
+    size_t i = pp_name_index_find(&s->names, gguf_name, strlen(gguf_name));
+    return i == SIZE_MAX ? NULL : &s->tensors[i];
+}
+
+size_t pp_source_n_tensors(const struct pp_source *s)
+{
+    return s->gguf ? pp_gguf_n_tensors(s->gguf) : s->n_tensors;
+}
+
+const struct pp_tensor *pp_source_tensor_at(const struct pp_source *s, size_t i)
+{
+    return s->gguf ? pp_gguf_tensor_at(s->gguf, i) : &s->tensors[i];
+}
+
+int64_t pp_source_n_params(const struct pp_source *s)
+{
+    int64_t total = 0;
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
+        const int64_t *ne = pp_source_tensor_at(s, i)->ne;
+        total += ne[0] * ne[1] * ne[2] * ne[3]; /* each is in a file: no overflow */
+    }
+    return total;
+}
+
+size_t pp_source_bytes(const struct pp_source *s)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++)
+        total += pp_source_tensor_at(s, i)->size;
+    return total;
+}
+
+const char *pp_source_type_name(const struct pp_source *s)
+{
+    size_t bytes[PP_TYPE_LIMIT] = {0};
+    int64_t id;
+    uint32_t most = 0;
+    if (s->gguf && pp_gguf_int(s->gguf, "general.file_type", &id) && pp_file_type_name(id))
+        return pp_file_type_name(id);
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        bytes[t->type] += t->size;
+    }
+    for (uint32_t t = 0; t < PP_TYPE_LIMIT; t++)
+        if (bytes[t] > bytes[most])
+            most = t;
+    return pp_type_info(most)->name;
+}
+
+const char *pp_source_chat_template(const struct pp_source *s)
+{
+    return s->chat_template;
+}
+
+enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
+{
+    if (s->gguf ? !pp_gguf_lost(s->gguf) : !pp_hf_lost(s->hf))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again", s->path);
+}
