@@ -85,6 +85,7 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
 /* Replaces the content and state (and, if not NULL/0, stats and n_tokens) of an answer. */
 enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
                                     enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err);
+enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_message *out, struct pp_error *err);
 /* The branch that ends in `leaf`, first message first. leaf 0: empty. */
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n, struct pp_error *err);
 void pp_message_list_free(struct pp_message *list, size_t n);

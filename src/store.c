@@ -1,0 +1,551 @@
+#include "src/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "src/paths.h"
+#include "src/store_internal.h"
+
+#define SESSION_COLUMNS                                                                                         \
+    "SELECT s.id, s.key, s.title, s.model, s.template_name, s.system, s.adapters, s.settings, s.created_ms,"    \
+    " s.updated_ms, s.head, (SELECT count(*) FROM message m WHERE m.session = s.id) FROM session s "
+#define NEWEST_FIRST " ORDER BY s.updated_ms DESC, s.id DESC"
+
+#define MESSAGE_COLUMNS                                                                                         \
+    " m.id, m.session, m.parent, m.role, m.state, m.content, m.model, m.adapters, m.params, m.stats,"           \
+    " m.n_tokens, m.created_ms,"                                                                                \
+    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent),"                   \
+    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id) "
+
+static const char *const statement_texts[PP_STMT_COUNT] = {
+    [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
+    [PP_STMT_COMMIT] = "COMMIT",
+    [PP_STMT_ROLLBACK] = "ROLLBACK",
+    [PP_STMT_SESSION_ADD] =
+        "INSERT INTO session (key, title, model, template_name, system, adapters, settings, created_ms, updated_ms)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)",
+    [PP_STMT_SESSION_GET] = SESSION_COLUMNS "WHERE s.id = ?1",
+    /* Keys are lower-case hexadecimal: 'g' is the first character behind them. */
+    [PP_STMT_SESSION_FIND] = SESSION_COLUMNS "WHERE s.key >= ?1 AND s.key < ?1 || 'g' LIMIT 2",
+    [PP_STMT_SESSION_LATEST] = SESSION_COLUMNS NEWEST_FIRST " LIMIT 1",
+    [PP_STMT_SESSION_LIST] = SESSION_COLUMNS NEWEST_FIRST,
+    [PP_STMT_SESSION_SEARCH] = SESSION_COLUMNS
+        "WHERE s.id IN (SELECT rowid FROM session_text WHERE session_text MATCH ?1"
+        " UNION SELECT session FROM message WHERE id IN (SELECT rowid FROM message_text WHERE message_text MATCH ?1))"
+        NEWEST_FIRST,
+    [PP_STMT_SESSION_UPDATE] =
+        "UPDATE session SET title = ?2, model = ?3, template_name = ?4, system = ?5, adapters = ?6, settings = ?7,"
+        " head = ?8 WHERE id = ?1",
+    /* A clock that was set back must not put a conversation behind what it was. */
+    [PP_STMT_SESSION_TOUCH] = "UPDATE session SET head = ?2, updated_ms = max(updated_ms, ?3) WHERE id = ?1",
+    [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
+    [PP_STMT_MESSAGE_ADD] =
+        "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens, created_ms)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    [PP_STMT_MESSAGE_GET] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.id = ?1",
+    [PP_STMT_MESSAGE_WRITE] =
+        "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens)"
+        " WHERE id = ?1",
+    /* parent < id, a constraint of the table, is asked again, so that a forged file cannot make this run for ever. */
+    [PP_STMT_MESSAGE_BRANCH] =
+        "WITH RECURSIVE line (id, parent) AS ("
+        " SELECT id, parent FROM message WHERE id = ?1"
+        " UNION ALL"
+        " SELECT p.id, p.parent FROM line JOIN message p ON p.id = line.parent AND p.id < line.id)"
+        " SELECT" MESSAGE_COLUMNS "FROM line JOIN message m ON m.id = line.id ORDER BY m.id",
+    /* Children are younger than their parents: the youngest descendant is a leaf. */
+    [PP_STMT_MESSAGE_DESCEND] =
+        "WITH RECURSIVE below (id) AS ("
+        " SELECT * FROM (SELECT id FROM message WHERE session = ?1 AND parent IS ?2 ORDER BY id LIMIT 1 OFFSET ?3)"
+        " UNION ALL"
+        " SELECT c.id FROM below JOIN message c ON c.session = ?1 AND c.parent = below.id AND c.id > below.id)"
+        " SELECT max(id) FROM below",
+};
+
+/* --- errors, statements, transactions ------------------------------------------------------------------------ */
+
+enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct pp_error *err)
+{
+    switch (rc & 0xFF) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; try again", what);
+    case SQLITE_FULL:
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; make room", what);
+    case SQLITE_NOMEM:
+        return pp_fail(err, PP_ERR_NOMEM, "cannot %s: out of memory; close other programs", what);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return pp_fail(err, PP_ERR_FORMAT, "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
+    case SQLITE_READONLY:
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the database is read-only; check the permissions of its file and folder", what);
+    case SQLITE_CONSTRAINT:
+        return pp_fail(err, PP_ERR_USAGE, "cannot %s: it names a message that its conversation does not have", what);
+    default:
+        return pp_fail(err, PP_ERR_IO, "cannot %s: %s", what, st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc));
+    }
+}
+
+enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err)
+{
+    sqlite3_stmt **slot = &st->stmts[which];
+    *out = NULL;
+    if (!*slot) {
+        int rc = sqlite3_prepare_v3(st->db, statement_texts[which], -1, SQLITE_PREPARE_PERSISTENT, slot, NULL);
+        if (rc != SQLITE_OK)
+            return pp_store_fail(st, rc, "use the database", err);
+    }
+    *out = *slot;
+    return PP_OK;
+}
+
+void pp_store_done(sqlite3_stmt *stmt)
+{
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+}
+
+enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *what, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_stmt(st, which, &stmt, err);
+    if (code)
+        return code;
+    int rc = sqlite3_step(stmt);
+    if (rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    pp_store_done(stmt);
+    return code;
+}
+
+enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err)
+{
+    return pp_store_run(st, PP_STMT_BEGIN, what, err);
+}
+
+enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err)
+{
+    if (code == PP_OK)
+        code = pp_store_run(st, PP_STMT_COMMIT, what, err);
+    if (!sqlite3_get_autocommit(st->db)) /* SQLite ends some failed transactions by itself */
+        pp_store_run(st, PP_STMT_ROLLBACK, what, NULL);
+    return code;
+}
+
+void pp_store_bind_text(sqlite3_stmt *stmt, int index, const char *text)
+{
+    sqlite3_bind_text(stmt, index, text ? text : "", -1, SQLITE_STATIC);
+}
+
+void pp_store_bind_id(sqlite3_stmt *stmt, int index, int64_t id)
+{
+    if (id)
+        sqlite3_bind_int64(stmt, index, id);
+    else
+        sqlite3_bind_null(stmt, index);
+}
+
+char *pp_store_column(sqlite3_stmt *stmt, int column, size_t *len)
+{
+    const void *text = sqlite3_column_text(stmt, column);
+    size_t n = text ? (size_t)sqlite3_column_bytes(stmt, column) : 0;
+    if (len)
+        *len = n;
+    return pp_strndup(text ? text : "", n);
+}
+
+int64_t pp_store_now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* --- opening --------------------------------------------------------------------------------------------------- */
+
+/* Makes the file with its mode before SQLite would with another. Only if it is absent: closing any descriptor of a file releases all locks
+ * that this process holds on it (POSIX), those of other connections included. */
+static enum pp_code make_file(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return S_ISREG(st.st_mode) ? PP_OK : pp_fail(err, PP_ERR_IO, "%s is not a regular file; move it away", path);
+    const char *slash = strrchr(path, '/');
+    if (slash && slash != path) {
+        char *folder = pp_strndup(path, (size_t)(slash - path));
+        if (!folder)
+            return pp_fail_nomem(err, "a folder name");
+        enum pp_code code = pp_make_dirs(folder, err);
+        pp_free(folder);
+        if (code)
+            return code;
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno != EEXIST)
+        return pp_fail(err, PP_ERR_IO, "cannot make the database %s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return PP_OK;
+}
+
+enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_error *err)
+{
+    *out = NULL;
+    enum pp_code code = strcmp(path, ":memory:") == 0 ? PP_OK : make_file(path, err);
+    if (code)
+        return code;
+    struct pp_store *st = pp_calloc(1, sizeof *st);
+    if (!st)
+        return pp_fail_nomem(err, "the conversations");
+    int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (rc != SQLITE_OK) {
+        pp_store_fail(st, rc, "open the conversations", err);
+        code = pp_fail_prefix(err, "%s", path);
+    } else {
+        code = pp_store_prepare_schema(st, path, err);
+    }
+    /* Tables that are not what their version promises are found now and not in the middle of a conversation. */
+    sqlite3_stmt *stmt;
+    for (int i = 0; !code && i < PP_STMT_COUNT; i++)
+        if (pp_store_stmt(st, (enum pp_stmt)i, &stmt, err) != PP_OK)
+            code = pp_fail_prefix(err, "%s", path);
+    if (code) {
+        pp_store_close(st);
+        return code;
+    }
+    *out = st;
+    return PP_OK;
+}
+
+void pp_store_close(struct pp_store *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < PP_STMT_COUNT; i++)
+        sqlite3_finalize(s->stmts[i]);
+    sqlite3_close(s->db);
+    pp_free(s);
+}
+
+/* --- sessions -------------------------------------------------------------------------------------------------- */
+
+void pp_session_clear(struct pp_session *s)
+{
+    pp_free(s->title);
+    pp_free(s->model);
+    pp_free(s->template_name);
+    pp_free(s->system);
+    pp_free(s->adapters);
+    pp_free(s->settings);
+    memset(s, 0, sizeof *s);
+}
+
+void pp_session_list_free(struct pp_session *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pp_session_clear(&list[i]);
+    pp_free(list);
+}
+
+static enum pp_code read_session(sqlite3_stmt *stmt, struct pp_session *s, struct pp_error *err)
+{
+    char *key = pp_store_column(stmt, 1, NULL);
+    *s = (struct pp_session){
+        .id = sqlite3_column_int64(stmt, 0),
+        .title = pp_store_column(stmt, 2, NULL),
+        .model = pp_store_column(stmt, 3, NULL),
+        .template_name = pp_store_column(stmt, 4, NULL),
+        .system = pp_store_column(stmt, 5, NULL),
+        .adapters = pp_store_column(stmt, 6, NULL),
+        .settings = pp_store_column(stmt, 7, NULL),
+        .created = sqlite3_column_int64(stmt, 8) / 1000,
+        .updated = sqlite3_column_int64(stmt, 9) / 1000,
+        .head = sqlite3_column_int64(stmt, 10),
+        .n_messages = sqlite3_column_int64(stmt, 11),
+    };
+    if (key && s->title && s->model && s->template_name && s->system && s->adapters && s->settings) {
+        /* Keys become file names: nothing but digits may come out of a forged database. */
+        size_t n = strspn(key, "0123456789abcdef");
+        bool good = n == 16 && key[16] == 0;
+        snprintf(s->key, sizeof s->key, "%.16s", key);
+        pp_free(key);
+        if (good)
+            return PP_OK;
+        pp_session_clear(s);
+        return pp_fail(err, PP_ERR_FORMAT, "the database holds a conversation with a malformed ID; it is damaged");
+    }
+    pp_free(key);
+    pp_session_clear(s);
+    return pp_fail_nomem(err, "a conversation");
+}
+
+/* Reads the one row of a bound statement. */
+static enum pp_code one_session(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session *out, struct pp_error *err)
+{
+    enum pp_code code;
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        code = read_session(stmt, out, err);
+    else if (rc == SQLITE_DONE)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "there is no such conversation; `pippin sessions list` shows those there are");
+    else
+        code = pp_store_fail(st, rc, "read the conversation", err);
+    pp_store_done(stmt);
+    return code;
+}
+
+static void bind_strings(sqlite3_stmt *stmt, const struct pp_session *s)
+{
+    pp_store_bind_text(stmt, 2, s->title);
+    pp_store_bind_text(stmt, 3, s->model);
+    pp_store_bind_text(stmt, 4, s->template_name);
+    pp_store_bind_text(stmt, 5, s->system);
+    pp_store_bind_text(stmt, 6, s->adapters);
+    pp_store_bind_text(stmt, 7, s->settings);
+}
+
+static enum pp_code random_key(char key[17], struct pp_error *err)
+{
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits)
+        return pp_fail(err, PP_ERR_IO, "the system gives no random numbers: %s", strerror(errno));
+    snprintf(key, 17, "%016llx", (unsigned long long)bits);
+    return PP_OK;
+}
+
+enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err)
+{
+    static const char what[] = "save the conversation";
+    sqlite3_stmt *stmt;
+    char key[17];
+    enum pp_code code = random_key(key, err);
+    if (code || (code = pp_store_begin(st, what, err)))
+        return code;
+    int64_t now = pp_store_now_ms(), id = 0;
+    code = pp_store_stmt(st, PP_STMT_SESSION_ADD, &stmt, err);
+    if (!code) {
+        pp_store_bind_text(stmt, 1, key);
+        bind_strings(stmt, s);
+        sqlite3_bind_int64(stmt, 8, now);
+        int rc = sqlite3_step(stmt);
+        if (rc != SQLITE_DONE)
+            code = pp_store_fail(st, rc, what, err);
+        id = sqlite3_last_insert_rowid(st->db);
+        pp_store_done(stmt);
+    }
+    code = pp_store_end(st, code, what, err);
+    if (!code) {
+        s->id = id;
+        s->created = s->updated = now / 1000;
+        memcpy(s->key, key, sizeof key);
+    }
+    return code;
+}
+
+enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    memset(out, 0, sizeof *out);
+    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_GET, &stmt, err);
+    if (code)
+        return code;
+    sqlite3_bind_int64(stmt, 1, id);
+    return one_session(st, stmt, out, err);
+}
+
+enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    memset(out, 0, sizeof *out);
+    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_LATEST, &stmt, err);
+    if (code)
+        return code;
+    code = one_session(st, stmt, out, err);
+    return code == PP_ERR_NOT_FOUND ? pp_fail(err, code, "no conversation is saved yet") : code;
+}
+
+enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err)
+{
+    char folded[17] = "";
+    sqlite3_stmt *stmt;
+    size_t n = strlen(key);
+    memset(out, 0, sizeof *out);
+    if (n > 16 || strspn(key, "0123456789abcdefABCDEF") != n)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "\"%.40s\" is not the ID of a conversation (16 hexadecimal digits, or the first of them)",
+                       key);
+    if (n < 4)
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is too short for an ID: give its first 4 digits at least", key);
+    for (size_t i = 0; i < n; i++)
+        folded[i] = (char)(key[i] >= 'A' && key[i] <= 'F' ? key[i] - 'A' + 'a' : key[i]);
+    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_FIND, &stmt, err);
+    if (code)
+        return code;
+    pp_store_bind_text(stmt, 1, folded);
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW) {
+        code = read_session(stmt, out, err);
+        rc = sqlite3_step(stmt);
+        if (!code && rc == SQLITE_ROW)
+            code = pp_fail(err, PP_ERR_USAGE, "several conversations begin with %s; give more digits", folded);
+    } else if (rc == SQLITE_DONE) {
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "there is no conversation %s; `pippin sessions list` shows those there are", folded);
+    }
+    if (!code && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, "find the conversation", err);
+    if (code)
+        pp_session_clear(out);
+    pp_store_done(stmt);
+    return code;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* Any text as a query of FTS5: every word becomes a quoted phrase, the last one the beginning of a word. Empty if there are no words. */
+static void write_query(struct pp_buf *b, const char *text)
+{
+    enum { MAX_WORDS = 32 }; /* the depth of FTS5's expressions is limited */
+    int words = 0;
+    while (words < MAX_WORDS) {
+        while (is_blank(*text))
+            text++;
+        if (!*text)
+            break;
+        pp_buf_str(b, words++ ? " \"" : "\"");
+        for (; *text && !is_blank(*text); text++) {
+            if (*text == '"')
+                pp_buf_char(b, '"');
+            pp_buf_char(b, *text);
+        }
+        pp_buf_char(b, '"');
+    }
+    if (words)
+        pp_buf_char(b, '*');
+}
+
+static enum pp_code read_sessions(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session **list, size_t *n, struct pp_error *err)
+{
+    size_t cap = 0;
+    int rc;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        if (pp_grow(list, &cap, *n + 1, sizeof **list) != 0)
+            return pp_fail_nomem(err, "the list of conversations");
+        enum pp_code code = read_session(stmt, &(*list)[*n], err);
+        if (code)
+            return code;
+        ++*n;
+    }
+    return rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, "list the conversations", err);
+}
+
+enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n, struct pp_error *err)
+{
+    struct pp_buf match = {0};
+    sqlite3_stmt *stmt;
+    *list = NULL;
+    *n = 0;
+    write_query(&match, query ? query : "");
+    if (match.bad) {
+        pp_buf_free(&match);
+        return pp_fail_nomem(err, "a search");
+    }
+    enum pp_code code = pp_store_stmt(st, match.len ? PP_STMT_SESSION_SEARCH : PP_STMT_SESSION_LIST, &stmt, err);
+    if (!code) {
+        if (match.len)
+            pp_store_bind_text(stmt, 1, match.data);
+        code = read_sessions(st, stmt, list, n, err);
+        pp_store_done(stmt);
+    }
+    pp_buf_free(&match);
+    if (code) {
+        pp_session_list_free(*list, *n);
+        *list = NULL;
+        *n = 0;
+    }
+    return code;
+}
+
+/* Runs a bound change of one session inside its transaction. */
+static enum pp_code change_session(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    int rc = sqlite3_step(stmt);
+    if (rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    else if (sqlite3_changes(st->db) == 0)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: it does not exist any more", what);
+    pp_store_done(stmt);
+    return code;
+}
+
+enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err)
+{
+    static const char what[] = "save the conversation";
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_stmt(st, PP_STMT_SESSION_UPDATE, &stmt, err);
+    if (!code) {
+        sqlite3_bind_int64(stmt, 1, s->id);
+        bind_strings(stmt, s);
+        pp_store_bind_id(stmt, 8, s->head);
+        code = change_session(st, stmt, what, err);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
+enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_error *err)
+{
+    static const char what[] = "delete the conversation";
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_stmt(st, PP_STMT_SESSION_DELETE, &stmt, err);
+    if (!code) {
+        sqlite3_bind_int64(stmt, 1, id);
+        code = change_session(st, stmt, what, err);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
+/* --- one program at a time per session --------------------------------------------------------------------------- */
+
+enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err)
+{
+    *fd = -1;
+    enum pp_code code = pp_make_dirs(dir, err);
+    if (code)
+        return code;
+    struct pp_buf path = {0};
+    pp_buf_fmt(&path, "%s/%s.lock", dir, key);
+    if (path.bad) {
+        pp_buf_free(&path);
+        return pp_fail_nomem(err, "a file name");
+    }
+    /* The file stays when the lock goes: removing it would let two programs hold locks on two files of one name. */
+    int lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock < 0)
+        code = pp_fail(err, PP_ERR_IO, "cannot make the lock %s: %s", path.data, strerror(errno));
+    else if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+        code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY, "this conversation is open in another pippin; close it there first")
+                                    : pp_fail(err, PP_ERR_IO, "cannot lock %s: %s", path.data, strerror(errno));
+    pp_buf_free(&path);
+    if (code && lock >= 0)
+        close(lock);
+    if (!code)
+        *fd = lock;
+    return code;
+}

@@ -1,0 +1,60 @@
+/* store_internal.h - what the files of the store share: the connection, prepared statements, transactions. */
+#ifndef PP_SRC_STORE_INTERNAL_H
+#define PP_SRC_STORE_INTERNAL_H
+
+#include <sqlite3.h>
+
+#include "src/store.h"
+
+/* One entry per prepared statement; the texts are in store.c. */
+enum pp_stmt {
+    PP_STMT_BEGIN,
+    PP_STMT_COMMIT,
+    PP_STMT_ROLLBACK,
+    PP_STMT_SESSION_ADD,
+    PP_STMT_SESSION_GET,
+    PP_STMT_SESSION_FIND,
+    PP_STMT_SESSION_LATEST,
+    PP_STMT_SESSION_LIST,
+    PP_STMT_SESSION_SEARCH,
+    PP_STMT_SESSION_UPDATE,
+    PP_STMT_SESSION_TOUCH,
+    PP_STMT_SESSION_DELETE,
+    PP_STMT_MESSAGE_ADD,
+    PP_STMT_MESSAGE_GET,
+    PP_STMT_MESSAGE_WRITE,
+    PP_STMT_MESSAGE_BRANCH,
+    PP_STMT_MESSAGE_DESCEND,
+    PP_STMT_COUNT,
+};
+
+struct pp_store {
+    sqlite3 *db;
+    sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
+};
+
+/* An SQLite result as an error: `what` says what was being done ("save the message"). */
+enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct pp_error *err);
+
+/* The statement, prepared, reset and without bindings. */
+enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err);
+/* Ends its use. Rows and bound texts are gone; locks are released. */
+void pp_store_done(sqlite3_stmt *stmt);
+/* Runs a statement without parameters or results. */
+enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *what, struct pp_error *err);
+
+/* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End commits if code
+ * is PP_OK, else rolls back; returns what came of it. */
+enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);
+enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err);
+
+void pp_store_bind_text(sqlite3_stmt *stmt, int index, const char *text); /* NULL is "" */
+void pp_store_bind_id(sqlite3_stmt *stmt, int index, int64_t id);         /* 0 is NULL */
+/* A copy of a text column, "" for NULL; NULL: out of memory. len may be NULL. */
+char *pp_store_column(sqlite3_stmt *stmt, int column, size_t *len);
+int64_t pp_store_now_ms(void);
+
+/* store_schema.c: settings of the connection, checks, migrations. */
+enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, struct pp_error *err);
+
+#endif

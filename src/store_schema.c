@@ -1,0 +1,198 @@
+/* store_schema.c - the tables, and how older databases become today's.
+ *
+ * PRAGMA user_version counts the steps below that a database has been through. A step that was once released is never changed: new
+ * needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of one second have an order. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/store_internal.h"
+
+enum { APPLICATION_ID = 0x50495050 /* "PIPP" in bytes 68 to 71 of the file */ };
+
+/* parent has no ON DELETE CASCADE: messages die with their session only, all at once, and a cascade from parent to child would
+ * stop at SQLite's limit of nested triggers in a conversation of 1,000 messages. Composite keys keep parent and head within
+ * the session. AUTOINCREMENT: the io thread knows an answer by its id, which must not come back for another message.
+ * parent < id makes cycles impossible. */
+static const char step_tables[] =
+    "CREATE TABLE session ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  key TEXT NOT NULL UNIQUE,"
+    "  title TEXT NOT NULL,"
+    "  model TEXT NOT NULL,"
+    "  template_name TEXT NOT NULL,"
+    "  system TEXT NOT NULL,"
+    "  adapters TEXT NOT NULL,"
+    "  settings TEXT NOT NULL,"
+    "  created_ms INTEGER NOT NULL,"
+    "  updated_ms INTEGER NOT NULL,"
+    "  head INTEGER,"
+    "  FOREIGN KEY (id, head) REFERENCES message (session, id) DEFERRABLE INITIALLY DEFERRED"
+    ");"
+    "CREATE INDEX session_updated ON session (updated_ms, id);"
+    "CREATE INDEX session_head ON session (id, head);"
+    "CREATE TABLE message ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  session INTEGER NOT NULL REFERENCES session (id) ON DELETE CASCADE,"
+    "  parent INTEGER CHECK (parent < id),"
+    "  role INTEGER NOT NULL CHECK (role BETWEEN 0 AND 2),"
+    "  state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2),"
+    "  content TEXT NOT NULL,"
+    "  model TEXT NOT NULL,"
+    "  adapters TEXT NOT NULL,"
+    "  params TEXT NOT NULL,"
+    "  stats TEXT NOT NULL,"
+    "  n_tokens INTEGER NOT NULL,"
+    "  created_ms INTEGER NOT NULL,"
+    "  UNIQUE (session, id),"
+    "  FOREIGN KEY (session, parent) REFERENCES message (session, id)"
+    ");"
+    "CREATE INDEX message_parent ON message (session, parent, id);";
+
+/* Two indexes without a copy of the text (external content), kept by triggers; 'rebuild' takes in what is there already. */
+static const char step_search[] =
+    "CREATE VIRTUAL TABLE session_text USING fts5 ("
+    "  title, content = 'session', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2');"
+    "CREATE VIRTUAL TABLE message_text USING fts5 ("
+    "  content, content = 'message', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2');"
+    "CREATE TRIGGER session_text_add AFTER INSERT ON session BEGIN"
+    "  INSERT INTO session_text (rowid, title) VALUES (new.id, new.title);"
+    "END;"
+    "CREATE TRIGGER session_text_remove AFTER DELETE ON session BEGIN"
+    "  INSERT INTO session_text (session_text, rowid, title) VALUES ('delete', old.id, old.title);"
+    "END;"
+    "CREATE TRIGGER session_text_change AFTER UPDATE OF title ON session WHEN old.title IS NOT new.title BEGIN"
+    "  INSERT INTO session_text (session_text, rowid, title) VALUES ('delete', old.id, old.title);"
+    "  INSERT INTO session_text (rowid, title) VALUES (new.id, new.title);"
+    "END;"
+    "CREATE TRIGGER message_text_add AFTER INSERT ON message BEGIN"
+    "  INSERT INTO message_text (rowid, content) VALUES (new.id, new.content);"
+    "END;"
+    "CREATE TRIGGER message_text_remove AFTER DELETE ON message BEGIN"
+    "  INSERT INTO message_text (message_text, rowid, content) VALUES ('delete', old.id, old.content);"
+    "END;"
+    "CREATE TRIGGER message_text_change AFTER UPDATE OF content ON message WHEN old.content IS NOT new.content BEGIN"
+    "  INSERT INTO message_text (message_text, rowid, content) VALUES ('delete', old.id, old.content);"
+    "  INSERT INTO message_text (rowid, content) VALUES (new.id, new.content);"
+    "END;"
+    "INSERT INTO session_text (session_text) VALUES ('rebuild');"
+    "INSERT INTO message_text (message_text) VALUES ('rebuild');";
+
+/* Step i leads from version i to i + 1; its last word is the new version number. */
+static const struct {
+    const char *sql;
+    const char *set_version;
+} steps[] = {
+    {step_tables, "PRAGMA user_version = 1"},
+    {step_search, "PRAGMA user_version = 2"},
+};
+enum { VERSION = sizeof steps / sizeof steps[0] };
+
+/* SQLite's own busy handler is not asked where waiting could deadlock (two programs that create the file, or turn on WAL, at once): there
+ * the whole statement is tried again. */
+static int exec_patiently(sqlite3 *db, const char *sql)
+{
+    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    int rc = SQLITE_OK;
+    for (int i = 0; i < 250; i++) {
+        rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+        if ((rc & 0xFF) != SQLITE_BUSY && (rc & 0xFF) != SQLITE_LOCKED)
+            return rc;
+        nanosleep(&pause, NULL);
+    }
+    return rc;
+}
+
+static int read_int(sqlite3 *db, const char *sql, int64_t *value)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
+    if (rc == SQLITE_OK) {
+        rc = sqlite3_step(stmt);
+        *value = rc == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : 0;
+        rc = rc == SQLITE_ROW ? SQLITE_OK : rc;
+    }
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, struct pp_error *err)
+{
+    if ((rc & 0xFF) == SQLITE_NOTADB)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is not a database; move it away, and pippin will begin a new one", path);
+    if ((rc & 0xFF) == SQLITE_CORRUPT)
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "%s is damaged; copy it, then try `sqlite3 %s .recover | sqlite3 new.db` and put new.db in its place",
+                       path, path);
+    pp_store_fail(st, rc, "open the conversations", err);
+    return pp_fail_prefix(err, "%s", path);
+}
+
+/* Reads the version, and makes sure that the file is ours or empty. */
+static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *version, struct pp_error *err)
+{
+    int64_t application = 0, n_objects = 0;
+    int rc = read_int(st->db, "PRAGMA user_version", version);
+    if (rc == SQLITE_OK)
+        rc = read_int(st->db, "PRAGMA application_id", &application);
+    if (rc == SQLITE_OK)
+        rc = read_int(st->db, "SELECT count(*) FROM sqlite_schema", &n_objects);
+    if (rc != SQLITE_OK)
+        return unreadable(st, rc, path, err);
+    if (application != APPLICATION_ID && (application || *version || n_objects))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is the database of another program; move it away, and pippin will begin a new one",
+                       path);
+    if (*version > VERSION)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s was written by a newer pippin (schema %lld, this one knows %d); update pippin to open it", path,
+                       (long long)*version, (int)VERSION);
+    if (*version < 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s has schema version %lld, which never existed", path, (long long)*version);
+    return PP_OK;
+}
+
+/* All steps that are missing, in one transaction: a crash leaves the old version whole. */
+static enum pp_code migrate(struct pp_store *st, const char *path, struct pp_error *err)
+{
+    int64_t version = 0;
+    int rc = exec_patiently(st->db, "BEGIN IMMEDIATE");
+    if (rc != SQLITE_OK)
+        return unreadable(st, rc, path, err);
+    enum pp_code code = check_owner(st, path, &version, err); /* again: another program may have been faster */
+    char mark[64];
+    snprintf(mark, sizeof mark, "PRAGMA application_id = %d", (int)APPLICATION_ID);
+    if (!code && version == 0)
+        rc = sqlite3_exec(st->db, mark, NULL, NULL, NULL);
+    for (int64_t i = version; !code && rc == SQLITE_OK && i < VERSION; i++) {
+        rc = sqlite3_exec(st->db, steps[i].sql, NULL, NULL, NULL);
+        if (rc == SQLITE_OK)
+            rc = sqlite3_exec(st->db, steps[i].set_version, NULL, NULL, NULL);
+    }
+    if (!code && rc == SQLITE_OK)
+        rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
+    if (!code && rc != SQLITE_OK)
+        code = unreadable(st, rc, path, err);
+    if (!sqlite3_get_autocommit(st->db))
+        sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
+    return code;
+}
+
+enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, struct pp_error *err)
+{
+    int64_t version = 0;
+    sqlite3_busy_timeout(st->db, 5000);
+    sqlite3_extended_result_codes(st->db, 1);
+    /* A hostile database must not be able to make its triggers and views call what they like. */
+    sqlite3_db_config(st->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(st->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    enum pp_code code = check_owner(st, path, &version, err);
+    if (code)
+        return code;
+    /* In WAL mode NORMAL does not wait for the disk at a commit, and a power cut may take back the last ones. FULL does: what the user
+     * wrote is there when we say so. There is one commit per message and second, so that its price does not matter. */
+    int rc = exec_patiently(st->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
+    if (rc != SQLITE_OK)
+        return unreadable(st, rc, path, err);
+    return version < VERSION ? migrate(st, path, err) : PP_OK;
+}
