@@ -1,0 +1,377 @@
+/* cmd_common.c - what the commands without a screen share. */
+#include "src/cmd_common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/plain_text.h"
+
+/* --- signals, talk, exit ---------------------------------------------------------------------------------- */
+
+static struct pp_cancel stop; /* the signal handler has no other way to reach it */
+
+static void on_stop(int sig)
+{
+    (void)sig;
+    pp_cancel_request(&stop);
+}
+
+struct pp_cancel *pp_cli_begin(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction sa = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND}, old;
+    sigemptyset(&sa.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &sa, NULL); /* without SA_RESTART: a wait for input or output ends */
+    signal(SIGPIPE, SIG_IGN);
+    pp_cancel_reset(&stop);
+    return &stop;
+}
+
+static void say_text(const char *text)
+{
+    struct pp_buf line = {0};
+    pp_buf_str(&line, "pippin: ");
+    if (isatty(STDERR_FILENO))
+        pp_plain_text(&line, text, strlen(text));
+    else
+        pp_buf_str(&line, text);
+    fprintf(stderr, "%s\n", line.bad ? text : pp_buf_cstr(&line));
+    pp_buf_free(&line);
+}
+
+void pp_cli_say(const char *fmt, ...)
+{
+    struct pp_buf text = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    pp_buf_vfmt(&text, fmt, ap);
+    va_end(ap);
+    say_text(pp_buf_cstr(&text));
+    pp_buf_free(&text);
+}
+
+int pp_cli_end(enum pp_code code, const struct pp_error *err)
+{
+    errno = 0;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (lost && errno != EPIPE)
+        pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : "an earlier write failed");
+    if (code == PP_ERR_CANCELLED)
+        return pp_exit_code(code); /* whoever asked for it knows */
+    if (code != PP_OK) {
+        say_text(err->text);
+        return pp_exit_code(code);
+    }
+    return lost ? 1 : 0;
+}
+
+void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, uint64_t total)
+{
+    enum { EVERY_NS = 100 * 1000 * 1000 };
+    uint64_t now = pp_now_ns();
+    if (!total || (bar->last_ns && now - bar->last_ns < EVERY_NS) || !isatty(STDERR_FILENO))
+        return;
+    bool first = bar->last_ns == 0;
+    bar->last_ns = now;
+    if (first)
+        return; /* what is over in a tenth of a second needs no bar */
+    fprintf(stderr, "\r\033[K%s %3.0f %%", what, 100.0 * (double)done / (double)total);
+    bar->shown = true;
+}
+
+void pp_cli_bar_clear(struct pp_cli_bar *bar)
+{
+    if (bar->shown)
+        fputs("\r\033[K", stderr);
+    *bar = (struct pp_cli_bar){0};
+}
+
+/* --- input and output ------------------------------------------------------------------------------------- */
+
+static enum pp_code read_all(int fd, const char *name, struct pp_buf *out, struct pp_error *err)
+{
+    char piece[16384];
+    size_t total = 0;
+    for (;;) {
+        ssize_t n = read(fd, piece, sizeof piece);
+        if (n < 0 && errno == EINTR) {
+            if (pp_cancelled(&stop))
+                return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+            continue;
+        }
+        if (n < 0)
+            return pp_fail(err, PP_ERR_IO, "cannot read %s: %s", name, strerror(errno));
+        if (n == 0)
+            break;
+        total += (size_t)n;
+        if (total > PP_CLI_MAX_INPUT)
+            return pp_fail(err, PP_ERR_USAGE, "%s holds more than %d MB; give a part of it", name, PP_CLI_MAX_INPUT >> 20);
+        pp_buf_add(out, piece, (size_t)n);
+    }
+    return out->bad ? pp_fail_nomem(err, name) : PP_OK;
+}
+
+enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *err)
+{
+    if (strcmp(path, "-") == 0)
+        return read_all(STDIN_FILENO, "standard input", out, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    enum pp_code code = read_all(fd, path, out, err);
+    close(fd);
+    return code;
+}
+
+enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err)
+{
+    if (o->prompt) {
+        pp_buf_str(out, o->prompt);
+        return out->bad ? pp_fail_nomem(err, "the text") : PP_OK;
+    }
+    if (o->file)
+        return pp_cli_read(o->file, out, err);
+    if (isatty(STDIN_FILENO))
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s needs input: name a file with -f, or send it through a pipe", o->command);
+    return pp_cli_read("-", out, err);
+}
+
+enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err)
+{
+    if (o->n_args >= min && o->n_args <= max)
+        return PP_OK;
+    const char *sub = o->subcommand ? o->subcommand : "", *gap = o->subcommand ? " " : "";
+    if (o->n_args > max && max == 0)
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no words, but got \"%s\"", o->command, gap, sub, o->args[0]);
+    return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
+}
+
+enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_ids, struct pp_error *err)
+{
+    int32_t *list = NULL;
+    size_t count = 0, cap = 0;
+    *ids = NULL;
+    *n_ids = 0;
+    for (size_t i = 0; i < n;) {
+        if (s[i] == 0 || strchr("[], \t\r\n", s[i])) {
+            i++;
+            continue;
+        }
+        int64_t value = 0;
+        size_t begin = i;
+        while (i < n && s[i] >= '0' && s[i] <= '9' && value <= INT32_MAX)
+            value = value * 10 + (s[i++] - '0');
+        if (i == begin || value > INT32_MAX || (i < n && (s[i] == 0 || !strchr("], \t\r\n", s[i])))) {
+            pp_free(list);
+            return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
+                           (int)(n - begin < 20 ? n - begin : 20), s + begin);
+        }
+        if (pp_grow(&list, &cap, count + 1, sizeof *list) != 0) {
+            pp_free(list);
+            return pp_fail_nomem(err, "the token ids");
+        }
+        list[count++] = (int32_t)value;
+    }
+    *ids = list;
+    *n_ids = count;
+    return PP_OK;
+}
+
+void pp_cli_print(const char *s, size_t n)
+{
+    if (!isatty(STDOUT_FILENO)) {
+        fwrite(s, 1, n, stdout);
+        return;
+    }
+    struct pp_buf plain = {0};
+    pp_plain_text(&plain, s, n);
+    fwrite(pp_buf_cstr(&plain), 1, plain.len, stdout);
+    pp_buf_free(&plain);
+}
+
+/* --- JSON ------------------------------------------------------------------------------------------------- */
+
+void pp_json_string(struct pp_buf *b, const char *s, size_t n)
+{
+    pp_buf_char(b, '"');
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        size_t len = pp_utf8_decode(s + i, n - i, &cp);
+        if (cp < 0)
+            pp_buf_str(b, "\xEF\xBF\xBD");
+        else if (cp == '"' || cp == '\\')
+            pp_buf_fmt(b, "\\%c", (char)cp);
+        else if (cp == '\n')
+            pp_buf_str(b, "\\n");
+        else if (cp == '\t')
+            pp_buf_str(b, "\\t");
+        else if (cp < 0x20 || cp == 0x7F)
+            pp_buf_fmt(b, "\\u%04x", (unsigned)cp);
+        else
+            pp_buf_add(b, s + i, len);
+        i += len;
+    }
+    pp_buf_char(b, '"');
+}
+
+void pp_json_next(struct pp_buf *b)
+{
+    char last = b->len ? b->data[b->len - 1] : '{';
+    if (last != '{' && last != '[' && last != '\n')
+        pp_buf_str(b, ", ");
+}
+
+void pp_json_name(struct pp_buf *b, const char *name)
+{
+    pp_json_next(b);
+    pp_json_string(b, name, strlen(name));
+    pp_buf_str(b, ": ");
+}
+
+void pp_json_str(struct pp_buf *b, const char *name, const char *value)
+{
+    pp_json_name(b, name);
+    pp_json_string(b, value ? value : "", value ? strlen(value) : 0);
+}
+
+void pp_json_int(struct pp_buf *b, const char *name, int64_t value)
+{
+    pp_json_name(b, name);
+    pp_buf_fmt(b, "%lld", (long long)value);
+}
+
+void pp_json_real(struct pp_buf *b, const char *name, double value, int digits)
+{
+    pp_json_name(b, name);
+    if (isfinite(value))
+        pp_buf_fmt(b, "%.*f", digits, value);
+    else
+        pp_buf_str(b, "null");
+}
+
+void pp_json_bool(struct pp_buf *b, const char *name, bool value)
+{
+    pp_json_name(b, name);
+    pp_buf_str(b, value ? "true" : "false");
+}
+
+/* --- models ----------------------------------------------------------------------------------------------- */
+
+struct pp_engine_options pp_cli_engine_options(const struct pp_options *o)
+{
+    return (struct pp_engine_options){
+        .n_threads = o->threads,
+        .kv_type = o->kv_type,
+        .n_ctx = o->ctx_size,
+        .kv_memory = o->kv_memory,
+        .kernels = o->kernels,
+    };
+}
+
+static void loading(void *user, uint64_t done, uint64_t total)
+{
+    pp_cli_bar_show(user, "loading", done, total);
+}
+
+enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name, const struct pp_engine_options *opt,
+                               struct pp_error *err)
+{
+    struct pp_cli_bar bar = {0};
+    enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
+    if (!code)
+        code = pp_model_open(m->path, &m->model, err);
+    if (!code)
+        code = pp_engine_new(m->model, opt, loading, &bar, &m->engine, err);
+    pp_cli_bar_clear(&bar);
+    if (!code && pp_cancelled(&stop))
+        code = pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    return code;
+}
+
+enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, float scale, struct pp_error *err)
+{
+    if (m->n_adapters == PP_MAX_ADAPTERS)
+        return pp_fail(err, PP_ERR_USAGE, "more than %d adapters at once; leave some out", PP_MAX_ADAPTERS);
+    struct pp_adapter *a;
+    enum pp_code code = pp_adapter_load(m->model, path, &a, err);
+    if (code)
+        return code;
+    m->adapters[m->n_adapters] = a;
+    m->uses[m->n_adapters++] = (struct pp_adapter_use){.adapter = a, .scale = scale};
+    return PP_OK;
+}
+
+enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_options *o, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = 0; !code && i < o->n_lora; i++)
+        code = pp_cli_model_adapter(m, o->lora[i].path, o->lora[i].scale, err);
+    return code;
+}
+
+enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struct pp_error *err)
+{
+    enum pp_code code = pp_seq_new(m->engine, out, err);
+    if (code)
+        return code;
+    code = pp_seq_set_adapters(*out, m->uses, m->n_adapters, err);
+    if (code) {
+        pp_seq_free(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
+void pp_cli_model_close(struct pp_cli_model *m)
+{
+    if (m->engine)
+        pp_engine_free(m->engine);
+    for (int i = 0; i < m->n_adapters; i++)
+        pp_adapter_free(m->adapters[i]);
+    if (m->model)
+        pp_model_close(m->model);
+    *m = (struct pp_cli_model){0};
+}
+
+void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
+{
+    if (t && id >= 0)
+        pp_token_text(t, id, true, out);
+}
+
+enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
+                         pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    size_t most = (size_t)pp_engine_max_rows(e);
+    struct pp_row *rows = pp_calloc(most, sizeof *rows);
+    if (!rows)
+        return pp_fail_nomem(err, "a batch");
+    enum pp_code code = PP_OK;
+    for (size_t begin = 0; !code && begin < n; begin += most) {
+        size_t count = n - begin < most ? n - begin : most;
+        for (size_t i = 0; i < count; i++)
+            rows[i] = (struct pp_row){
+                .seq = seq,
+                .token = tokens[begin + i],
+                .parent = -1,
+                .out = begin + i >= first_output ? PP_OUT_LOGITS : PP_OUT_NONE,
+            };
+        code = pp_step(e, rows, (int)count, cancel, err);
+        for (size_t i = 0; !code && row_done && i < count; i++)
+            if (begin + i >= first_output)
+                code = row_done(user, begin + i, pp_step_output(e, (int)i), err);
+    }
+    pp_free(rows);
+    return code;
+}

@@ -1,0 +1,96 @@
+/* cmd_common.h - what the commands without a screen share: talking, reading input, JSON, and a model made runnable.
+ *
+ * Everything here belongs to the one thread that runs the command. */
+#ifndef PP_SRC_CMD_COMMON_H
+#define PP_SRC_CMD_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/cancel.h"
+#include "engine/base/error.h"
+#include "engine/engine.h"
+#include "engine/text.h"
+#include "src/options.h"
+#include "src/paths.h"
+
+/* --- signals, talk, exit ---------------------------------------------------------------------------------- */
+
+/* SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned (a second one kills); SIGPIPE becomes an error of
+ * write. Signals that the caller of the program had ignored stay ignored. Call it once, first. */
+struct pp_cancel *pp_cli_begin(void);
+/* "pippin: ...\n" on stderr, safe for a terminal. */
+void pp_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Flushes stdout, says what went wrong, and gives the exit code. A reader of stdout that went away is not talked about: exit 1. */
+int pp_cli_end(enum pp_code code, const struct pp_error *err);
+
+/* One line on stderr, rewritten in place at most ten times a second, only if stderr is a terminal. Zero-initialise it. */
+struct pp_cli_bar {
+    uint64_t last_ns;
+    bool shown;
+};
+void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, uint64_t total);
+void pp_cli_bar_clear(struct pp_cli_bar *bar);
+
+/* --- input and output ------------------------------------------------------------------------------------- */
+
+enum { PP_CLI_MAX_INPUT = 1 << 28 }; /* bytes of a prompt, a text, a list of ids */
+
+/* Appends everything from a file, a pipe, or ("-") stdin. What cannot be opened is PP_ERR_IO: PP_ERR_NOT_FOUND is for models. */
+enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *err);
+/* The text a command works on: -p as it stands, else the file of -f, else stdin. PP_ERR_USAGE if that would be a terminal. */
+enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err);
+/* PP_ERR_USAGE unless the command got `min` to `max` words; `what` names them ("SRC DST"). */
+enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err);
+/* Ids "1,2,3", "[1, 2, 3]" or "1 2 3". *ids is the caller's (pp_free). */
+enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_ids, struct pp_error *err);
+/* Text from outside on stdout: made safe if stdout is a terminal, byte for byte otherwise. */
+void pp_cli_print(const char *s, size_t n);
+
+/* --- JSON ------------------------------------------------------------------------------------------------- */
+
+/* A string with its quotes. Bytes that are no UTF-8 become U+FFFD. */
+void pp_json_string(struct pp_buf *b, const char *s, size_t n);
+/* `"name": "value"` and `"name": number`, with ", " before all but the first member of an object or array. */
+void pp_json_str(struct pp_buf *b, const char *name, const char *value);
+void pp_json_int(struct pp_buf *b, const char *name, int64_t value);
+void pp_json_real(struct pp_buf *b, const char *name, double value, int digits); /* behind the point; null if it is not finite */
+void pp_json_bool(struct pp_buf *b, const char *name, bool value);
+void pp_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
+void pp_json_next(struct pp_buf *b);                   /* the comma, where one is due */
+
+/* --- models ----------------------------------------------------------------------------------------------- */
+
+/* A model with engine and adapters. Zero-initialise; release with pp_cli_model_close, also after an error. */
+struct pp_cli_model {
+    char path[1024];
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_adapter *adapters[PP_MAX_ADAPTERS];
+    struct pp_adapter_use uses[PP_MAX_ADAPTERS];
+    int n_adapters;
+};
+
+/* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
+struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);
+/* Opens the model (`name` as for -m) and makes an engine of it. */
+enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name, const struct pp_engine_options *opt,
+                               struct pp_error *err);
+enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, float scale, struct pp_error *err);
+/* Those of --lora and --lora-scaled. */
+enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_options *o, struct pp_error *err);
+/* A sequence that is computed with the model's adapters. */
+enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struct pp_error *err);
+void pp_cli_model_close(struct pp_cli_model *m);
+
+/* Text of a token such as BOS, "" for -1. */
+void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
+/* Computes `tokens` behind what the sequence holds, in steps of the engine's largest batch. Rows from `first_output` on give logits:
+ * row_done (or NULL) gets each, i counted from the first token. */
+typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, struct pp_error *err);
+enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
+                         pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);
+
+#endif

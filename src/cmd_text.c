@@ -1,0 +1,250 @@
+/* cmd_text.c - pippin tokenize, detokenize, template: between words and token ids. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/source.h"
+#include "src/cmd_common.h"
+#include "src/commands.h"
+
+/* --- tokenize --------------------------------------------------------------------------------------------- */
+
+static enum pp_code open_tokenizer(const struct pp_options *o, const struct pp_paths *p, struct pp_tokenizer **t, struct pp_error *err)
+{
+    char path[1024];
+    *t = NULL;
+    enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
+    return code ? code : pp_tokenizer_open(path, t, err);
+}
+
+static enum pp_code tokenize(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    struct pp_tokenizer *t = NULL;
+    struct pp_buf text = {0}, out = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    unsigned flags = (o->bos ? PP_TOKENIZE_BOS : 0u) | (o->special ? PP_TOKENIZE_SPECIAL : 0u);
+    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
+    if (!code)
+        code = open_tokenizer(o, p, &t, err);
+    if (!code)
+        code = pp_cli_input(o, &text, err);
+    if (!code)
+        code = pp_tokenize(t, pp_buf_cstr(&text), text.len, flags, &ids, &n, err);
+    if (!code) {
+        pp_buf_char(&out, '[');
+        for (size_t i = 0; i < n; i++)
+            pp_buf_fmt(&out, i ? ",%d" : "%d", ids[i]);
+        pp_buf_str(&out, "]\n");
+        if (out.bad)
+            code = pp_fail_nomem(err, "the list of ids");
+        else
+            fwrite(out.data, 1, out.len, stdout);
+    }
+    pp_free(ids);
+    pp_buf_free(&out);
+    pp_buf_free(&text);
+    pp_tokenizer_free(t);
+    return code;
+}
+
+int pp_cmd_tokenize(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    pp_cli_begin();
+    return pp_cli_end(tokenize(o, p, &err), &err);
+}
+
+/* --- detokenize ------------------------------------------------------------------------------------------- */
+
+static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *line, size_t len, bool special, struct pp_buf *text,
+                                    struct pp_error *err)
+{
+    int32_t *ids;
+    size_t n;
+    enum pp_code code = pp_cli_parse_ids(line, len, &ids, &n, err);
+    if (code)
+        return code;
+    for (size_t i = 0; !code && i < n; i++)
+        if (ids[i] >= pp_tokenizer_n(t))
+            code = pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %d tokens", ids[i], pp_tokenizer_n(t));
+    if (!code) {
+        pp_buf_clear(text);
+        pp_detokenize(t, ids, n, special, text);
+        if (text->bad)
+            code = pp_fail_nomem(err, "the text");
+    }
+    pp_free(ids);
+    return code;
+}
+
+/* Texts are parted by a line feed, and none follows the last: one list gives back exactly the text it came from. */
+static enum pp_code detokenize_all(const struct pp_options *o, const struct pp_tokenizer *t, const struct pp_buf *in, struct pp_error *err)
+{
+    struct pp_buf text = {0}, quoted = {0};
+    enum pp_code code = PP_OK;
+    size_t line = 0;
+    for (size_t at = 0; !code && at < in->len;) {
+        const char *begin = in->data + at, *end = memchr(begin, '\n', in->len - at);
+        size_t len = end ? (size_t)(end - begin) : in->len - at;
+        at += len + 1;
+        code = detokenize_line(t, begin, len, o->special, &text, err);
+        if (code) {
+            pp_fail_prefix(err, "line %zu", line + 1);
+        } else if (o->json) {
+            pp_buf_clear(&quoted);
+            pp_json_string(&quoted, pp_buf_cstr(&text), text.len);
+            puts(pp_buf_cstr(&quoted));
+        } else {
+            if (line)
+                putchar('\n');
+            pp_cli_print(pp_buf_cstr(&text), text.len);
+        }
+        line++;
+    }
+    pp_buf_free(&quoted);
+    pp_buf_free(&text);
+    return code;
+}
+
+static enum pp_code detokenize(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    struct pp_tokenizer *t = NULL;
+    struct pp_buf in = {0};
+    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
+    if (!code)
+        code = open_tokenizer(o, p, &t, err);
+    if (!code)
+        code = pp_cli_input(o, &in, err);
+    if (!code)
+        code = detokenize_all(o, t, &in, err);
+    pp_buf_free(&in);
+    pp_tokenizer_free(t);
+    return code;
+}
+
+int pp_cmd_detokenize(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    pp_cli_begin();
+    return pp_cli_end(detokenize(o, p, &err), &err);
+}
+
+/* --- template --------------------------------------------------------------------------------------------- */
+
+/* "2026-03-14 15:09:26", taken as UTC. */
+static enum pp_code parse_now(const char *text, int64_t *now, struct pp_error *err)
+{
+    struct tm tm = {0};
+    const char *rest = strptime(text, "%Y-%m-%d %H:%M:%S", &tm);
+    if (!rest || *rest)
+        return pp_fail(err, PP_ERR_USAGE, "--now wants a time like \"2026-03-14 15:09:26\", not \"%s\"", text);
+    *now = (int64_t)timegm(&tm);
+    return PP_OK;
+}
+
+/* What a template is rendered with; zero-initialise, release with parts_free. */
+struct parts {
+    struct pp_buf source, name, messages, tools, bos, eos;
+};
+
+static void parts_free(struct parts *t)
+{
+    pp_buf_free(&t->source);
+    pp_buf_free(&t->name);
+    pp_buf_free(&t->messages);
+    pp_buf_free(&t->tools);
+    pp_buf_free(&t->bos);
+    pp_buf_free(&t->eos);
+}
+
+static enum pp_code parts_from_model(const struct pp_options *o, const struct pp_paths *p, struct parts *t, struct pp_error *err)
+{
+    struct pp_source *s = NULL;
+    struct pp_tokenizer *tok = NULL;
+    char path[1024];
+    enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
+    if (!code)
+        code = pp_source_open(path, &s, err);
+    if (!code && !o->chat_template_file) {
+        const char *source = pp_source_chat_template(s);
+        if (!source)
+            code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no chat template; name one with --chat-template-file", path);
+        else
+            pp_buf_str(&t->source, source);
+        pp_buf_fmt(&t->name, "the chat template of %s", path);
+    }
+    if (!code) {
+        struct pp_error none;
+        if (pp_tokenizer_from_source(s, &tok, &none) == PP_OK) { /* without a vocabulary, both texts are empty */
+            pp_cli_token(tok, pp_tokenizer_bos(tok), &t->bos);
+            pp_cli_token(tok, pp_tokenizer_eos(tok), &t->eos);
+        }
+        pp_tokenizer_free(tok);
+    }
+    pp_source_close(s);
+    return code;
+}
+
+static enum pp_code parts_gather(const struct pp_options *o, const struct pp_paths *p, struct parts *t, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (!o->chat_template_file || o->model[0])
+        code = parts_from_model(o, p, t, err);
+    if (!code && o->chat_template_file) {
+        pp_buf_str(&t->name, o->chat_template_file);
+        code = pp_cli_read(o->chat_template_file, &t->source, err);
+    }
+    if (!code && o->tools)
+        code = pp_cli_read(o->tools, &t->tools, err);
+    if (o->bos_text) {
+        pp_buf_clear(&t->bos);
+        pp_buf_str(&t->bos, o->bos_text);
+    }
+    if (o->eos_text) {
+        pp_buf_clear(&t->eos);
+        pp_buf_str(&t->eos, o->eos_text);
+    }
+    return code ? code : pp_cli_input(o, &t->messages, err);
+}
+
+static enum pp_code template_render(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    struct parts t = {0};
+    struct pp_template *tmpl = NULL;
+    struct pp_buf out = {0};
+    int64_t now = (int64_t)time(NULL);
+    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
+    if (!code && o->now)
+        code = parse_now(o->now, &now, err);
+    if (!code)
+        code = parts_gather(o, p, &t, err);
+    if (!code)
+        code = pp_template_parse(pp_buf_cstr(&t.source), t.source.len, pp_buf_cstr(&t.name), &tmpl, err);
+    if (!code) {
+        struct pp_template_input in = {
+            .messages_json = pp_buf_cstr(&t.messages),
+            .tools_json = o->tools ? pp_buf_cstr(&t.tools) : NULL,
+            .bos_text = pp_buf_cstr(&t.bos),
+            .eos_text = pp_buf_cstr(&t.eos),
+            .add_generation_prompt = !o->no_generation_prompt,
+            .now = now,
+        };
+        code = pp_template_render(tmpl, &in, &out, err);
+    }
+    if (!code)
+        pp_cli_print(pp_buf_cstr(&out), out.len);
+    pp_buf_free(&out);
+    pp_template_free(tmpl);
+    parts_free(&t);
+    return code;
+}
+
+int pp_cmd_template(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    pp_cli_begin();
+    return pp_cli_end(template_render(o, p, &err), &err);
+}
