@@ -1,0 +1,80 @@
+/* cmd_convert.c - pippin convert, quantize: making GGUF files. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/convert.h"
+#include "src/cmd_common.h"
+#include "src/commands.h"
+
+static void show_progress(void *user, const char *tensor, size_t done, size_t total)
+{
+    (void)tensor;
+    pp_cli_bar_show(user, "writing", done, total);
+}
+
+/* src: a path, or a model's name. A file cannot be written over itself: it is read to the end while the new one grows. */
+static enum pp_code find_source(const struct pp_options *o, const struct pp_paths *p, char *src, size_t cap, struct pp_error *err)
+{
+    struct stat a, b;
+    enum pp_code code = pp_resolve_model(p, o->args[0], src, cap, err);
+    if (code)
+        return code;
+    if (stat(src, &a) == 0 && stat(o->args[1], &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return pp_fail(err, PP_ERR_USAGE, "%s is both source and target; give the new file another name", o->args[1]);
+    return PP_OK;
+}
+
+static enum pp_code known_type(const char *type, struct pp_error *err)
+{
+    struct pp_buf names = {0};
+    const char *name;
+    for (size_t i = 0; (name = pp_quantize_type(i)); i++) {
+        if (strcasecmp(name, type) == 0)
+            return PP_OK;
+        pp_buf_fmt(&names, i ? ", %s" : "%s", name);
+    }
+    pp_fail(err, PP_ERR_USAGE, "there is no type %s; pippin quantize knows %s", type, pp_buf_cstr(&names));
+    pp_buf_free(&names);
+    return PP_ERR_USAGE;
+}
+
+static enum pp_code report_size(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return pp_fail(err, PP_ERR_IO, "%s was written, but is gone", path);
+    pp_cli_say("wrote %s, %.1f MB", path, (double)st.st_size / 1e6);
+    return PP_OK;
+}
+
+static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type, const struct pp_cancel *cancel,
+                            struct pp_error *err)
+{
+    char src[1024];
+    struct pp_cli_bar bar = {0};
+    struct pp_convert_options opt = {.out_type = o->out_type, .progress = show_progress, .user = &bar, .cancel = cancel};
+    enum pp_code code = find_source(o, p, src, sizeof src, err);
+    if (!code)
+        code = type ? pp_quantize_file(src, o->args[1], type, &opt, err) : pp_convert_to_gguf(src, o->args[1], &opt, err);
+    pp_cli_bar_clear(&bar);
+    return code ? code : report_size(o->args[1], err);
+}
+
+int pp_cmd_convert(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    const struct pp_cancel *cancel = pp_cli_begin();
+    enum pp_code code = pp_cli_args(o, 2, 2, "SRC DST", &err);
+    return pp_cli_end(code ? code : convert(o, p, NULL, cancel, &err), &err);
+}
+
+int pp_cmd_quantize(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    const struct pp_cancel *cancel = pp_cli_begin();
+    enum pp_code code = pp_cli_args(o, 3, 3, "SRC DST TYPE", &err);
+    if (!code)
+        code = known_type(o->args[2], &err);
+    return pp_cli_end(code ? code : convert(o, p, o->args[2], cancel, &err), &err);
+}

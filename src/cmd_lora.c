@@ -1,0 +1,224 @@
+/* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/adapter_file.h"
+#include "engine/base/mem.h"
+#include "src/cmd_common.h"
+#include "src/commands.h"
+
+/* --- finding ---------------------------------------------------------------------------------------------- */
+
+struct found {
+    char **paths;
+    size_t n, cap;
+};
+
+static void found_free(struct found *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        pp_free(f->paths[i]);
+    pp_free(f->paths);
+}
+
+static enum pp_code found_add(struct found *f, const char *path, struct pp_error *err)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (strcmp(f->paths[i], path) == 0)
+            return PP_OK;
+    char *copy = pp_strdup(path);
+    if (!copy || pp_grow(&f->paths, &f->cap, f->n + 1, sizeof *f->paths) != 0) {
+        pp_free(copy);
+        return pp_fail_nomem(err, "the list of adapters");
+    }
+    f->paths[f->n++] = copy;
+    return PP_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Adapters that lie in a folder, by name. A folder that is not there has none. */
+static enum pp_code find_in(struct found *f, const char *folder, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    size_t begin = f->n;
+    DIR *d = opendir(folder);
+    if (!d)
+        return PP_OK;
+    for (struct dirent *e; !code && (e = readdir(d));) {
+        char path[2048];
+        int len = snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.' && len > 0 && (size_t)len < sizeof path && pp_is_adapter(path))
+            code = found_add(f, path, err);
+    }
+    closedir(d);
+    if (f->n > begin)
+        qsort(f->paths + begin, f->n - begin, sizeof *f->paths, by_name);
+    return code;
+}
+
+/* Beside the model, in the adapters folder, and those of --lora. */
+static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct found *f, struct pp_error *err)
+{
+    char folder[1024];
+    enum pp_code code = pp_resolve_model(p, o->model, folder, sizeof folder, err);
+    if (!code) {
+        char *slash = strrchr(folder, '/');
+        if (slash)
+            slash[slash == folder] = 0;
+        code = find_in(f, slash ? folder : ".", err);
+    }
+    snprintf(folder, sizeof folder, "%s/adapters", p->data);
+    if (!code)
+        code = find_in(f, folder, err);
+    for (int i = 0; !code && i < o->n_lora; i++)
+        code = found_add(f, o->lora[i].path, err);
+    return code;
+}
+
+/* --- showing ---------------------------------------------------------------------------------------------- */
+
+static int64_t largest_rank(const struct pp_adapter_file *f)
+{
+    int64_t rank = 0;
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++)
+        if (pp_adapter_file_at(f, i)->a.ne[1] > rank)
+            rank = pp_adapter_file_at(f, i)->a.ne[1];
+    return rank;
+}
+
+static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
+{
+    pp_json_next(b);
+    pp_buf_char(b, '{');
+    pp_json_str(b, "path", path);
+    pp_json_str(b, "name", pp_adapter_file_name(f));
+    pp_json_str(b, "arch", pp_adapter_file_arch(f));
+    pp_json_int(b, "rank", largest_rank(f));
+    pp_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
+    pp_json_int(b, "n_targets", (int64_t)pp_adapter_file_n(f));
+    if (pp_adapter_file_base(f))
+        pp_json_str(b, "base_model", pp_adapter_file_base(f));
+    if (with_targets) {
+        pp_json_name(b, "targets");
+        pp_buf_char(b, '[');
+        for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+            const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+            pp_json_next(b);
+            pp_buf_char(b, '{');
+            pp_json_str(b, "tensor", t->name);
+            pp_json_int(b, "rank", t->a.ne[1]);
+            pp_json_int(b, "n_in", t->a.ne[0]);
+            pp_json_int(b, "n_out", t->b.ne[1]);
+            pp_json_str(b, "type", pp_type_info(t->a.type)->name);
+            pp_json_real(b, "scale", (double)t->scale, 6);
+            pp_buf_char(b, '}');
+        }
+        pp_buf_char(b, ']');
+    }
+    pp_buf_char(b, '}');
+}
+
+static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
+{
+    const char *name = pp_adapter_file_name(f);
+    pp_buf_fmt(b, "%-24s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)", (long long)largest_rank(f),
+               (double)pp_adapter_file_alpha(f), pp_adapter_file_n(f), path);
+    if (!with_targets)
+        return;
+    if (pp_adapter_file_base(f))
+        pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        pp_buf_fmt(b, "  %-32s %5lld -> %-5lld rank %-4lld %-5s scale %g\n", t->name, (long long)t->a.ne[0], (long long)t->b.ne[1],
+                   (long long)t->a.ne[1], pp_type_info(t->a.type)->name, (double)t->scale);
+    }
+}
+
+/* One adapter into *b. */
+static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets, struct pp_buf *b, struct pp_error *err)
+{
+    struct pp_adapter_file *f = NULL;
+    enum pp_code code = pp_adapter_file_open(path, &f, err);
+    if (code)
+        return code;
+    (o->json ? json_adapter : text_adapter)(b, path, f, with_targets);
+    pp_adapter_file_close(f);
+    return b->bad ? pp_fail_nomem(err, "the list of adapters") : PP_OK;
+}
+
+static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    struct found f = {0};
+    struct pp_buf out = {0};
+    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
+    if (!code)
+        code = find_all(o, p, &f, err);
+    if (o->json)
+        pp_buf_char(&out, '[');
+    for (size_t i = 0; !code && i < f.n; i++) {
+        struct pp_error why;
+        if (describe(o, f.paths[i], false, &out, &why) != PP_OK)
+            pp_cli_say("%s: %s", f.paths[i], why.text); /* one bad file does not hide the others */
+    }
+    if (o->json)
+        pp_buf_str(&out, "]\n");
+    if (!code)
+        pp_cli_print(pp_buf_cstr(&out), out.len);
+    pp_buf_free(&out);
+    found_free(&f);
+    return code;
+}
+
+/* With -m the adapter is held against that model, too. */
+static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths *p, const char *path, struct pp_error *err)
+{
+    char model_path[1024];
+    struct pp_model *m = NULL;
+    struct pp_adapter *a = NULL;
+    enum pp_code code = pp_resolve_model(p, o->model, model_path, sizeof model_path, err);
+    if (!code)
+        code = pp_model_open(model_path, &m, err);
+    if (!code)
+        code = pp_adapter_load(m, path, &a, err);
+    if (a)
+        pp_adapter_free(a);
+    if (m)
+        pp_model_close(m);
+    return code;
+}
+
+static enum pp_code info(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    struct pp_buf out = {0};
+    enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "PATH...", err);
+    for (int i = 0; !code && i < o->n_args; i++) {
+        code = describe(o, o->args[i], true, &out, err);
+        if (o->json)
+            pp_buf_char(&out, '\n');
+        if (!code && o->model[0])
+            code = check_fit(o, p, o->args[i], err);
+    }
+    pp_cli_print(pp_buf_cstr(&out), out.len);
+    pp_buf_free(&out);
+    return code;
+}
+
+int pp_cmd_lora(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    enum pp_code code;
+    pp_cli_begin();
+    if (!o->subcommand || strcmp(o->subcommand, "list") == 0)
+        code = list(o, p, &err);
+    else if (strcmp(o->subcommand, "info") == 0)
+        code = info(o, p, &err);
+    else
+        code = pp_fail(&err, PP_ERR_USAGE, "there is no \"pippin lora %s\"; there are list and info", o->subcommand);
+    return pp_cli_end(code, &err);
+}

@@ -1,0 +1,217 @@
+/* cmd_sessions.c - pippin sessions list, search, show, rm, forget. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/cmd_common.h"
+#include "src/commands.h"
+#include "src/store.h"
+#include "src/worker.h"
+
+/* --- list, search ----------------------------------------------------------------------------------------- */
+
+static void format_time(int64_t seconds, char out[32])
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!localtime_r(&t, &tm) || strftime(out, 32, "%Y-%m-%d %H:%M", &tm) == 0)
+        snprintf(out, 32, "?");
+}
+
+static void json_session(struct pp_buf *b, const struct pp_session *s)
+{
+    pp_json_str(b, "id", s->key);
+    pp_json_str(b, "title", s->title);
+    pp_json_str(b, "model", s->model);
+    pp_json_int(b, "created", s->created);
+    pp_json_int(b, "updated", s->updated);
+    pp_json_int(b, "messages", s->n_messages);
+}
+
+/* A title is one line, whatever it holds. */
+static void add_title(struct pp_buf *b, const struct pp_session *s)
+{
+    const char *title = s->title && *s->title ? s->title : "(untitled)";
+    for (const char *c = title; *c; c++)
+        pp_buf_char(b, *c == '\n' || *c == '\t' ? ' ' : *c);
+}
+
+static enum pp_code list(const struct pp_options *o, struct pp_store *st, const char *query, struct pp_error *err)
+{
+    struct pp_session *sessions = NULL;
+    size_t n = 0;
+    struct pp_buf out = {0};
+    enum pp_code code = pp_store_session_list(st, query, &sessions, &n, err);
+    if (code)
+        return code;
+    if (o->json)
+        pp_buf_char(&out, '[');
+    for (size_t i = 0; i < n; i++) {
+        char when[32];
+        if (o->json) {
+            pp_json_next(&out);
+            pp_buf_char(&out, '{');
+            json_session(&out, &sessions[i]);
+            pp_buf_char(&out, '}');
+            continue;
+        }
+        format_time(sessions[i].updated, when);
+        pp_buf_fmt(&out, "%s  %s  %4lld  ", sessions[i].key, when, (long long)sessions[i].n_messages);
+        add_title(&out, &sessions[i]);
+        pp_buf_char(&out, '\n');
+    }
+    if (o->json)
+        pp_buf_str(&out, "]\n");
+    pp_cli_print(pp_buf_cstr(&out), out.len);
+    pp_buf_free(&out);
+    pp_session_list_free(sessions, n);
+    return PP_OK;
+}
+
+/* --- show ------------------------------------------------------------------------------------------------- */
+
+static const char *state_name(enum pp_message_state state)
+{
+    return state == PP_MESSAGE_COMPLETE ? "complete" : state == PP_MESSAGE_CANCELLED ? "cancelled" : "partial";
+}
+
+static void show_json(struct pp_buf *b, const struct pp_session *s, const struct pp_message *m, size_t n)
+{
+    pp_buf_char(b, '{');
+    json_session(b, s);
+    pp_json_str(b, "system", s->system);
+    pp_json_name(b, "branch");
+    pp_buf_char(b, '[');
+    for (size_t i = 0; i < n; i++) {
+        pp_json_next(b);
+        pp_buf_char(b, '{');
+        pp_json_int(b, "id", m[i].id);
+        pp_json_int(b, "parent", m[i].parent);
+        pp_json_str(b, "role", pp_role_name(m[i].role));
+        pp_json_str(b, "state", state_name(m[i].state));
+        pp_json_name(b, "content");
+        pp_json_string(b, m[i].content ? m[i].content : "", m[i].content_len);
+        if (m[i].role == PP_ROLE_ASSISTANT) {
+            pp_json_str(b, "model", m[i].model);
+            pp_json_int(b, "tokens", m[i].n_tokens);
+        }
+        pp_json_int(b, "created", m[i].created);
+        pp_json_int(b, "siblings", m[i].n_siblings);
+        pp_buf_char(b, '}');
+    }
+    pp_buf_str(b, "]}\n");
+}
+
+static void show_text(struct pp_buf *b, const struct pp_session *s, const struct pp_message *m, size_t n)
+{
+    char when[32];
+    format_time(s->updated, when);
+    add_title(b, s);
+    pp_buf_fmt(b, "\n%s, %s\n", s->key, when);
+    if (s->system && *s->system)
+        pp_buf_fmt(b, "\nsystem:\n%s\n", s->system);
+    for (size_t i = 0; i < n; i++) {
+        pp_buf_fmt(b, "\n%s", pp_role_name(m[i].role));
+        if (m[i].state != PP_MESSAGE_COMPLETE)
+            pp_buf_fmt(b, " (%s)", state_name(m[i].state));
+        pp_buf_str(b, ":\n");
+        pp_buf_add(b, m[i].content, m[i].content_len);
+        pp_buf_char(b, '\n');
+    }
+}
+
+static enum pp_code show(const struct pp_options *o, struct pp_store *st, const char *id, struct pp_error *err)
+{
+    struct pp_session s;
+    struct pp_message *branch = NULL;
+    size_t n = 0;
+    struct pp_buf out = {0};
+    enum pp_code code = pp_store_session_find(st, id, &s, err);
+    if (code)
+        return code;
+    code = pp_store_branch(st, s.head, &branch, &n, err);
+    if (!code) {
+        (o->json ? show_json : show_text)(&out, &s, branch, n);
+        pp_cli_print(pp_buf_cstr(&out), out.len);
+        pp_message_list_free(branch, n);
+    }
+    pp_buf_free(&out);
+    pp_session_clear(&s);
+    return code;
+}
+
+/* --- rm, forget ------------------------------------------------------------------------------------------- */
+
+static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, struct pp_error *err)
+{
+    char path[600];
+    pp_snapshot_path(p->cache, key, path, sizeof path);
+    if (unlink(path) != 0 && errno != ENOENT)
+        return pp_fail(err, PP_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    return PP_OK;
+}
+
+/* Both need the conversation for themselves: a program that has it open would write the snapshot again. */
+static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const char *id, bool everything, struct pp_error *err)
+{
+    struct pp_session s;
+    char locks[600];
+    int lock = -1;
+    enum pp_code code = pp_store_session_find(st, id, &s, err);
+    if (code)
+        return code;
+    snprintf(locks, sizeof locks, "%s/locks", p->data);
+    code = pp_make_dirs(locks, err);
+    if (!code)
+        code = pp_session_lock(locks, s.key, &lock, err);
+    if (!code && everything)
+        code = pp_store_session_delete(st, s.id, err);
+    if (!code)
+        code = remove_snapshot(p, s.key, err);
+    if (lock >= 0)
+        close(lock);
+    pp_session_clear(&s);
+    return code;
+}
+
+static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st, bool everything,
+                             struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "ID...", err);
+    for (int i = 0; !code && i < o->n_args; i++)
+        code = drop(p, st, o->args[i], everything, err);
+    return code;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------ */
+
+static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st, struct pp_error *err)
+{
+    const char *sub = o->subcommand ? o->subcommand : "list";
+    enum pp_code code;
+    if (strcmp(sub, "list") == 0)
+        return (code = pp_cli_args(o, 0, 0, "", err)) ? code : list(o, st, NULL, err);
+    if (strcmp(sub, "search") == 0)
+        return (code = pp_cli_args(o, 1, 1, "TEXT", err)) ? code : list(o, st, o->args[0], err);
+    if (strcmp(sub, "show") == 0)
+        return (code = pp_cli_args(o, 1, 1, "ID", err)) ? code : show(o, st, o->args[0], err);
+    if (strcmp(sub, "rm") == 0)
+        return drop_all(o, p, st, true, err);
+    if (strcmp(sub, "forget") == 0)
+        return drop_all(o, p, st, false, err);
+    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, rm and forget", sub);
+}
+
+int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    struct pp_store *st = NULL;
+    pp_cli_begin();
+    enum pp_code code = pp_store_open(p->db, &st, &err);
+    if (!code)
+        code = dispatch(o, p, st, &err);
+    pp_store_close(st);
+    return pp_cli_end(code, &err);
+}
