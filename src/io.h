@@ -15,24 +15,31 @@
 
 struct pp_io;
 
+struct pp_io_item { /* private to io.c: a place in its line */
+    struct pp_io_item *next;
+    int kind;
+};
+
 struct pp_job {
     void (*run)(struct pp_job *job, struct pp_store *store); /* io thread */
     void (*done)(struct pp_job *job, void *controller);      /* UI thread, when the event arrives; releases the job. NULL: `release` is called */
     void (*release)(struct pp_job *job);                     /* any thread: if it cannot be delivered any more */
     enum pp_code code;                                       /* set by run */
     struct pp_error err;
+    struct pp_io_item item;                                  /* private; so that posting a job cannot fail */
 };
 
 /* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR go
  * (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
-/* Finishes everything posted, commits, joins. */
+/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. */
 void pp_io_stop(struct pp_io *io);
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);
 
-/* An answer that streams in, by the id of its message. Any thread; copies the text. */
+/* An answer that streams in, by the id of its message: the text is appended to what the message holds. Any thread; copies the
+ * text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_IO_ERROR comes once. */
 void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n);
 /* Its end: committed at once. stats may be NULL. */
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats, int64_t n_tokens);

@@ -1,0 +1,534 @@
+/* io.c - one thread, one line of items.
+ *
+ * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted. Posting never waits for the disk,
+ * and the io thread never waits for the screen: events that find no room in the queue stay in `done_jobs` until there is. */
+#include "src/io.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/event.h"
+#include "src/paths.h"
+
+#define MS 1000000u
+/* Less than the second that is promised: the commit itself takes time, too. */
+static const uint64_t commit_after_ns = 700 * (uint64_t)MS;
+static const uint64_t retry_after_ns = 1000 * (uint64_t)MS;
+static const uint64_t deliver_after_ns = 50 * (uint64_t)MS;
+
+enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE };
+
+struct text_item {
+    struct pp_io_item item;
+    int64_t message;
+    struct pp_buf text;
+};
+
+struct end_item {
+    struct pp_io_item item;
+    int64_t message;
+    enum pp_message_state state;
+    char *stats; /* or NULL */
+    int64_t n_tokens;
+};
+
+struct file_item {
+    struct pp_io_item item;
+    char *path;
+    struct pp_buf data;
+    bool remove;
+};
+
+struct line {
+    struct pp_io_item *first, *last;
+};
+
+/* An answer that is not, or not wholly, in the database. */
+struct answer {
+    struct answer *next;
+    int64_t message;
+    struct pp_buf text; /* whole: what the message held before, and everything since */
+    bool begun;         /* what it held before has been read */
+    bool dirty, ended;
+    enum pp_message_state state;
+    char *stats;
+    int64_t n_tokens;
+};
+
+struct pp_io {
+    pthread_t thread;
+    struct pp_queue *events;
+    struct pp_store *store;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    /* -- protected by lock */
+    struct line posted;
+    bool stopping;
+    bool lost; /* something could not even be taken in: out of memory */
+
+    /* -- io thread only */
+    struct line done_jobs;
+    struct answer *answers;
+    struct pp_error complaint; /* to be delivered if code is not PP_OK */
+    struct pp_error store_trouble, file_trouble; /* conditions already told of */
+    uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
+};
+
+static void append(struct line *l, struct pp_io_item *item)
+{
+    item->next = NULL;
+    if (l->last)
+        l->last->next = item;
+    else
+        l->first = item;
+    l->last = item;
+}
+
+static struct pp_io_item *take(struct line *l)
+{
+    struct pp_io_item *item = l->first;
+    if (item) {
+        l->first = item->next;
+        if (!l->first)
+            l->last = NULL;
+    }
+    return item;
+}
+
+static struct pp_job *job_of(struct pp_io_item *item)
+{
+    return (struct pp_job *)(void *)((char *)item - offsetof(struct pp_job, item));
+}
+
+/* --- posting (any thread) ---------------------------------------------------------------------------------------- */
+
+static void post(struct pp_io *io, struct pp_io_item *item, enum item_kind kind)
+{
+    item->kind = (int)kind;
+    pthread_mutex_lock(&io->lock);
+    append(&io->posted, item);
+    pthread_cond_signal(&io->wake);
+    pthread_mutex_unlock(&io->lock);
+}
+
+static void note_loss(struct pp_io *io)
+{
+    pthread_mutex_lock(&io->lock);
+    io->lost = true;
+    pthread_cond_signal(&io->wake);
+    pthread_mutex_unlock(&io->lock);
+}
+
+void pp_io_post(struct pp_io *io, struct pp_job *job)
+{
+    post(io, &job->item, ITEM_JOB);
+}
+
+/* Appends to the last item of the line if that is the same answer: a busy database must not make the line long. */
+static bool add_to_last(struct pp_io *io, int64_t message, const char *text, size_t n)
+{
+    bool added = false;
+    pthread_mutex_lock(&io->lock);
+    struct pp_io_item *last = io->posted.last;
+    if (last && last->kind == ITEM_TEXT) {
+        struct text_item *t = (struct text_item *)(void *)last;
+        if (t->message == message) {
+            pp_buf_add(&t->text, text, n);
+            added = true;
+        }
+    }
+    pthread_mutex_unlock(&io->lock);
+    return added;
+}
+
+void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n)
+{
+    if (n == 0 || add_to_last(io, message, text, n))
+        return;
+    struct text_item *t = pp_calloc(1, sizeof *t);
+    if (!t) {
+        note_loss(io);
+        return;
+    }
+    t->message = message;
+    pp_buf_add(&t->text, text, n);
+    post(io, &t->item, ITEM_TEXT);
+}
+
+void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats, int64_t n_tokens)
+{
+    struct end_item *e = pp_calloc(1, sizeof *e);
+    if (!e) {
+        note_loss(io);
+        return;
+    }
+    e->message = message;
+    e->state = state;
+    e->n_tokens = n_tokens;
+    e->stats = stats ? pp_strdup(stats) : NULL;
+    if (stats && !e->stats)
+        note_loss(io);
+    post(io, &e->item, ITEM_END);
+}
+
+void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data)
+{
+    struct file_item *f = pp_calloc(1, sizeof *f);
+    char *copy = pp_strdup(path);
+    if (!f || !copy) {
+        pp_free(f);
+        pp_free(copy);
+        if (data)
+            pp_buf_free(data);
+        note_loss(io);
+        return;
+    }
+    f->path = copy;
+    f->remove = !data;
+    if (data) {
+        f->data = *data;
+        *data = (struct pp_buf){0};
+    }
+    post(io, &f->item, ITEM_FILE);
+}
+
+/* --- telling the UI thread ----------------------------------------------------------------------------------------- */
+
+static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *job, const struct pp_error *err)
+{
+    struct pp_event *e = pp_event_new(type);
+    if (!e)
+        return false;
+    e->job = job;
+    if (err)
+        e->err = *err;
+    if (pp_queue_try_push(io->events, e))
+        return true;
+    e->job = NULL;
+    pp_event_free(e);
+    return false;
+}
+
+static void deliver_all(struct pp_io *io)
+{
+    io->deliver_at = 0;
+    while (io->done_jobs.first && deliver(io, PP_EVENT_JOB, job_of(io->done_jobs.first), NULL))
+        take(&io->done_jobs);
+    if (io->complaint.code && deliver(io, PP_EVENT_IO_ERROR, NULL, &io->complaint))
+        io->complaint.code = PP_OK;
+    if (io->done_jobs.first || io->complaint.code)
+        io->deliver_at = pp_now_ns() + deliver_after_ns;
+}
+
+/* Tells of a failure, but of the same one only once as long as it lasts. `known` is the memory for that. */
+static void complain(struct pp_io *io, struct pp_error *known, const struct pp_error *err)
+{
+    if (known->code == err->code && strcmp(known->text, err->text) == 0)
+        return;
+    *known = *err;
+    io->complaint = *err;
+}
+
+/* --- answers --------------------------------------------------------------------------------------------------------- */
+
+static struct answer *find_answer(struct pp_io *io, int64_t message)
+{
+    struct answer *a = io->answers;
+    while (a && a->message != message)
+        a = a->next;
+    if (a)
+        return a;
+    a = pp_calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->message = message;
+    a->state = PP_MESSAGE_PARTIAL;
+    a->next = io->answers;
+    io->answers = a;
+    return a;
+}
+
+static void free_answer(struct answer *a)
+{
+    pp_buf_free(&a->text);
+    pp_free(a->stats);
+    pp_free(a);
+}
+
+/* Puts what the message held before in front of what has come since. */
+static enum pp_code begin_answer(struct pp_io *io, struct answer *a, struct pp_error *err)
+{
+    struct pp_message m;
+    enum pp_code code = pp_store_message_get(io->store, a->message, &m, err);
+    if (code)
+        return code;
+    if (m.content_len) {
+        struct pp_buf whole = {0};
+        pp_buf_add(&whole, m.content, m.content_len);
+        pp_buf_add(&whole, a->text.data, a->text.len);
+        if (whole.bad) {
+            pp_buf_free(&whole);
+            pp_message_clear(&m);
+            return pp_fail_nomem(err, "an answer");
+        }
+        pp_buf_free(&a->text);
+        a->text = whole;
+    }
+    pp_message_clear(&m);
+    a->begun = true;
+    return PP_OK;
+}
+
+/* True if the answer needs no more care: it ended and is saved, or there is nothing to save it to. */
+static bool save_answer(struct pp_io *io, struct answer *a)
+{
+    struct pp_error err = {0};
+    enum pp_code code = a->begun ? PP_OK : begin_answer(io, a, &err);
+    if (!code && a->text.bad) {
+        /* Appending failed once: what came before the gap is still whole. */
+        pp_fail_nomem(&err, "an answer; its end is not saved");
+        complain(io, &io->store_trouble, &err);
+    }
+    if (!code)
+        code = pp_store_message_write(io->store, a->message, a->text.data, a->text.len, a->state, a->stats, a->n_tokens, &err);
+    if (code == PP_ERR_NOT_FOUND)
+        return true; /* the conversation was deleted meanwhile */
+    if (code) {
+        complain(io, &io->store_trouble, &err);
+        return false;
+    }
+    if (!a->text.bad)
+        io->store_trouble.code = PP_OK;
+    a->dirty = false;
+    return a->ended;
+}
+
+/* The answers that wait, or only those that ended. What fails is tried again in a while. */
+static void save_answers(struct pp_io *io, bool ended_only)
+{
+    bool failed = false, waiting = false;
+    for (struct answer **slot = &io->answers; *slot;) {
+        struct answer *a = *slot;
+        if (a->dirty && (!ended_only || a->ended) && save_answer(io, a)) {
+            *slot = a->next;
+            free_answer(a);
+            continue;
+        }
+        if (a->dirty) {
+            failed = failed || !ended_only || a->ended;
+            waiting = true;
+        }
+        slot = &a->next;
+    }
+    uint64_t now = pp_now_ns();
+    if (!waiting)
+        io->commit_at = 0;
+    else if (failed)
+        io->commit_at = now + retry_after_ns;
+    else if (!io->commit_at)
+        io->commit_at = now + commit_after_ns;
+}
+
+static void take_text(struct pp_io *io, struct text_item *t)
+{
+    struct answer *a = find_answer(io, t->message);
+    if (!a || t->text.bad) {
+        note_loss(io);
+    }
+    if (a) {
+        pp_buf_add(&a->text, t->text.data, t->text.len);
+        a->dirty = true;
+        if (!io->commit_at)
+            io->commit_at = pp_now_ns() + commit_after_ns;
+    }
+    pp_buf_free(&t->text);
+    pp_free(t);
+}
+
+static void take_end(struct pp_io *io, struct end_item *e)
+{
+    struct answer *a = find_answer(io, e->message);
+    if (a) {
+        pp_free(a->stats);
+        a->stats = e->stats;
+        a->state = e->state;
+        a->n_tokens = e->n_tokens;
+        a->dirty = a->ended = true;
+        save_answers(io, true);
+    } else {
+        note_loss(io);
+        pp_free(e->stats);
+    }
+    pp_free(e);
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------------ */
+
+static enum pp_code write_file(struct file_item *f, struct pp_error *err)
+{
+    if (f->data.bad)
+        return pp_fail_nomem(err, f->path);
+    char *slash = strrchr(f->path, '/');
+    enum pp_code code = PP_OK;
+    if (slash && slash != f->path) {
+        *slash = 0;
+        code = pp_make_dirs(f->path, err);
+        *slash = '/';
+    }
+    return code ? code : pp_write_file(f->path, f->data.data, f->data.len, 0600, err);
+}
+
+static void take_file(struct pp_io *io, struct file_item *f)
+{
+    struct pp_error err = {0};
+    enum pp_code code = PP_OK;
+    if (!f->remove)
+        code = write_file(f, &err);
+    else if (unlink(f->path) != 0 && access(f->path, F_OK) == 0)
+        code = pp_fail(&err, PP_ERR_IO, "cannot remove %s; check the permissions of its folder", f->path);
+    if (code)
+        complain(io, &io->file_trouble, &err);
+    else
+        io->file_trouble.code = PP_OK;
+    pp_buf_free(&f->data);
+    pp_free(f->path);
+    pp_free(f);
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------------- */
+
+static void take_job(struct pp_io *io, struct pp_job *job)
+{
+    job->run(job, io->store);
+    if (job->done)
+        append(&io->done_jobs, &job->item);
+    else if (job->release)
+        job->release(job);
+}
+
+static void take_item(struct pp_io *io, struct pp_io_item *item)
+{
+    switch ((enum item_kind)item->kind) {
+    case ITEM_JOB: take_job(io, job_of(item)); break;
+    case ITEM_TEXT: take_text(io, (struct text_item *)(void *)item); break;
+    case ITEM_END: take_end(io, (struct end_item *)(void *)item); break;
+    case ITEM_FILE: take_file(io, (struct file_item *)(void *)item); break;
+    }
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return !a ? b : !b ? a : a < b ? a : b;
+}
+
+/* The next item, or NULL when something is due or everything is done. *stop: nothing more will come. */
+static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
+{
+    uint64_t due = earlier(io->commit_at, io->deliver_at);
+    struct timespec until = {.tv_sec = (time_t)(due / 1000000000u), .tv_nsec = (long)(due % 1000000000u)};
+    pthread_mutex_lock(&io->lock);
+    while (!io->posted.first && !io->stopping && !io->lost) {
+        if (!due)
+            pthread_cond_wait(&io->wake, &io->lock);
+        else if (pthread_cond_timedwait(&io->wake, &io->lock, &until) != 0)
+            break;
+    }
+    struct pp_io_item *item = take(&io->posted);
+    *stop = !item && io->stopping;
+    *lost = io->lost;
+    io->lost = false;
+    pthread_mutex_unlock(&io->lock);
+    return item;
+}
+
+static void *io_main(void *arg)
+{
+    struct pp_io *io = arg;
+    bool stop = false;
+    while (!stop) {
+        bool lost;
+        struct pp_io_item *item = next_item(io, &stop, &lost);
+        if (item)
+            take_item(io, item);
+        uint64_t now = pp_now_ns();
+        if (stop || (io->commit_at && now >= io->commit_at))
+            save_answers(io, false);
+        if (lost)
+            pp_fail(&io->complaint, PP_ERR_NOMEM, "out of memory: part of an answer or a file could not be saved; close other programs");
+        /* A backlog of events is looked at only now and then, so that a full queue costs nothing per item. */
+        if (stop || !io->deliver_at || now >= io->deliver_at)
+            deliver_all(io);
+    }
+    return NULL;
+}
+
+/* Signals belong to the UI thread: the new one inherits a full mask. */
+static int start_thread(struct pp_io *io)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&io->thread, NULL, io_main, io);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err)
+{
+    *out = NULL;
+    struct pp_io *io = pp_calloc(1, sizeof *io);
+    if (!io)
+        return pp_fail_nomem(err, "the io thread");
+    io->events = events;
+    enum pp_code code = pp_store_open(db_path, &io->store, err);
+    if (code) {
+        pp_free(io);
+        return code;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&io->lock, NULL);
+    pthread_cond_init(&io->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    if (start_thread(io) != 0) {
+        pthread_cond_destroy(&io->wake);
+        pthread_mutex_destroy(&io->lock);
+        pp_store_close(io->store);
+        pp_free(io);
+        return pp_fail(err, PP_ERR_IO, "the system starts no more threads; close other programs");
+    }
+    *out = io;
+    return PP_OK;
+}
+
+void pp_io_stop(struct pp_io *io)
+{
+    if (!io)
+        return;
+    pthread_mutex_lock(&io->lock);
+    io->stopping = true;
+    pthread_cond_signal(&io->wake);
+    pthread_mutex_unlock(&io->lock);
+    pthread_join(io->thread, NULL);
+    for (struct pp_io_item *item; (item = take(&io->done_jobs));)
+        if (job_of(item)->release)
+            job_of(item)->release(job_of(item));
+    while (io->answers) {
+        struct answer *a = io->answers;
+        io->answers = a->next;
+        free_answer(a);
+    }
+    pthread_cond_destroy(&io->wake);
+    pthread_mutex_destroy(&io->lock);
+    pp_store_close(io->store);
+    pp_free(io);
+}
