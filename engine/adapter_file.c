@@ -215,7 +215,7 @@ static enum pp_code alpha_of(const struct pp_adapter_file *f, const char *module
                            f->path, item->string);
         if (m <= n && strcmp(module + n - m, item->string) == 0 && (m == n || module[n - m - 1] == '.')) {
             *alpha = (float)item->valuedouble;
-            return PP_OK;
+            return isfinite(*alpha) ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s: alpha_pattern is not finite", f->path);
         }
     }
     return PP_OK;

@@ -17,6 +17,8 @@ struct pp_convert_options {
     pp_convert_progress *progress;   /* or NULL */
     void *user;
     const struct pp_cancel *cancel;  /* or NULL */
+    const char *base;                /* for adapters: the model they belong to, which tells how large a head is. NULL: what
+                                      * the adapter names if that is a path, else the folder that holds the adapter's */
 };
 
 /* src: a Hugging Face folder (config.json) or a PEFT adapter folder (adapter_config.json); dst: a GGUF path.

@@ -1,0 +1,367 @@
+#include "engine/export.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/pool.h"
+#include "engine/quant.h"
+#include "engine/text.h"
+
+enum {
+    SLICE_FLOATS = 1 << 20, /* weights in hand at a time */
+    MAX_THREADS = 16,
+};
+
+static const char quantization_version[] = "general.quantization_version"; /* of the block formats; 2 since 2023 */
+enum { QUANTIZATION_VERSION = 2 };
+
+/* --- tensors ------------------------------------------------------------------------------------------- */
+
+/* A slice of rows on its way: dequantised, and quantised again by the pool. */
+struct slice {
+    const struct pp_export_item *item;
+    const uint8_t *from;     /* all rows of the tensor */
+    size_t from_row, to_row; /* bytes of a row, before and after */
+    int64_t n_cols;
+    int64_t first, n;        /* rows of the new tensor in this slice */
+    float *floats;           /* [n, n_cols] */
+    uint8_t *to;             /* [n, to_row] */
+    int n_threads;
+    struct pp_error errors[MAX_THREADS];
+};
+
+static const uint8_t *source_row(const struct slice *s, int64_t row)
+{
+    if (s->item->head_dim)
+        row = pp_hf_row(row, s->item->head_dim);
+    return s->from + (size_t)row * s->from_row;
+}
+
+/* One thread's share of a slice. */
+static void convert_rows(void *arg, int thread)
+{
+    struct slice *s = arg;
+    int64_t begin = s->n * thread / s->n_threads, end = s->n * (thread + 1) / s->n_threads;
+    struct pp_error *err = &s->errors[thread];
+    err->code = PP_OK;
+    if (begin == end)
+        return;
+    if (s->item->type == s->item->from->type && s->item->factor == 1.0f) {
+        for (int64_t r = begin; r < end; r++)
+            memcpy(s->to + (size_t)r * s->to_row, source_row(s, s->first + r), s->to_row);
+        return;
+    }
+    for (int64_t r = begin; r < end; r++) {
+        float *row = s->floats + r * s->n_cols;
+        pp_dequantize_row(s->item->from->type, source_row(s, s->first + r), row, s->n_cols);
+        if (s->item->factor != 1.0f)
+            for (int64_t c = 0; c < s->n_cols; c++)
+                row[c] *= s->item->factor;
+    }
+    pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin, s->n_cols,
+                     NULL, err);
+}
+
+static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
+{
+    pp_pool_run(pool, convert_rows, s);
+    for (int i = 0; i < s->n_threads; i++)
+        if (s->errors[i].code) {
+            if (err)
+                *err = s->errors[i];
+            return s->errors[i].code;
+        }
+    return pp_gguf_write(w, s->to, (size_t)s->n * s->to_row, err);
+}
+
+static enum pp_code cancelled(const struct pp_convert_options *opt, struct pp_error *err)
+{
+    return opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written") : PP_OK;
+}
+
+static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, const struct pp_export_item *item,
+                                const struct pp_convert_options *opt, struct pp_error *err)
+{
+    const int64_t *ne = item->from->ne;
+    bool vector = item->from->n_dims == 1; /* a permuted bias moves single elements */
+    int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3], n_cols = vector ? 1 : ne[0];
+    struct slice s = {
+        .item = item,
+        .from = item->from->data,
+        .from_row = pp_type_row_bytes(item->from->type, n_cols),
+        .to_row = pp_type_row_bytes(item->type, n_cols),
+        .n_cols = n_cols,
+        .n_threads = pp_pool_n(pool),
+    };
+    int64_t step = SLICE_FLOATS / n_cols > 0 ? SLICE_FLOATS / n_cols : 1;
+    if (step > n_rows)
+        step = n_rows;
+    if (!s.from_row || !s.to_row)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s cannot be written as %s", item->name,
+                       pp_type_info(item->type)->name);
+    s.floats = pp_calloc((size_t)step * (size_t)n_cols, sizeof *s.floats);
+    s.to = pp_calloc((size_t)step, s.to_row);
+    enum pp_code code = s.floats && s.to ? PP_OK : pp_fail_nomem(err, item->name);
+    for (; s.first < n_rows && !code; s.first += step) {
+        s.n = step < n_rows - s.first ? step : n_rows - s.first;
+        code = cancelled(opt, err);
+        if (!code)
+            code = convert_slice(w, pool, &s, err);
+    }
+    pp_free(s.floats);
+    pp_free(s.to);
+    return code ? pp_fail_prefix(err, "%s", item->name) : PP_OK;
+}
+
+static enum pp_code check_item(const struct pp_export_item *item, struct pp_error *err)
+{
+    const struct pp_type_info *from = pp_type_info(item->from->type);
+    if (!from->runnable)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s is %s, which cannot be read yet", item->name,
+                       from->name ? from->name : "of an unknown type");
+    int64_t rows = item->from->n_dims == 1 ? item->from->ne[0] : item->from->ne[1];
+    if (item->head_dim && rows % item->head_dim != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, which heads of %lld do not divide", item->name,
+                       (long long)rows, (long long)item->head_dim);
+    return PP_OK;
+}
+
+static int thread_count(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (int)n;
+}
+
+enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_item *items, size_t n,
+                             const struct pp_convert_options *opt, struct pp_error *err)
+{
+    struct pp_pool *pool = NULL;
+    size_t done = 0, total = 0;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < n && !code; i++) {
+        code = check_item(&items[i], err);
+        pp_gguf_add_tensor(w, items[i].name, items[i].type, items[i].from->n_dims, items[i].from->ne);
+        total += items[i].from->size;
+    }
+    if (!code)
+        code = pp_gguf_writer_begin(w, err);
+    if (!code)
+        code = pp_pool_new(thread_count(), &pool, err);
+    for (size_t i = 0; i < n && !code; i++) {
+        if (opt && opt->progress)
+            opt->progress(opt->user, items[i].name, done, total);
+        code = export_item(w, pool, &items[i], opt, err);
+        done += items[i].from->size;
+    }
+    pp_pool_free(pool);
+    if (!code && opt && opt->progress)
+        opt->progress(opt->user, "", total, total);
+    return code;
+}
+
+bool pp_export_keeps_f32(const struct pp_tensor *t)
+{
+    size_t n = strlen(t->name);
+    static const char norm[] = "_norm.weight";
+    return t->n_dims == 1 || (n >= sizeof norm - 1 && strcmp(t->name + n - (sizeof norm - 1), norm) == 0);
+}
+
+/* --- metadata ------------------------------------------------------------------------------------------ */
+
+static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
+{
+    pp_gguf_add_str(w, key, text, strlen(text));
+}
+
+/* Keys of the form "llama.context_length". */
+struct keys {
+    struct pp_gguf_writer *w;
+    const char *arch;
+    char full[128];
+};
+
+static const char *key(struct keys *k, const char *name)
+{
+    snprintf(k->full, sizeof k->full, "%s.%s", k->arch, name);
+    return k->full;
+}
+
+static void add_number(struct keys *k, const char *name, int64_t v)
+{
+    pp_gguf_add_u32(k->w, key(k, name), (uint32_t)v);
+}
+
+/* What linear and YaRN scaling need; llama3's is the tensor rope_freqs.weight. */
+static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
+{
+    if (hp->rope_scaling != PP_ROPE_LINEAR && hp->rope_scaling != PP_ROPE_YARN)
+        return;
+    bool yarn = hp->rope_scaling == PP_ROPE_YARN;
+    add_text(k->w, key(k, "rope.scaling.type"), yarn ? "yarn" : "linear");
+    pp_gguf_add_f32(k->w, key(k, "rope.scaling.factor"), hp->rope_factor);
+    if (!yarn)
+        return;
+    add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
+    if (hp->rope_attn_factor != 0.0f) /* GGUF's multiplies the usual one, ours replaces it */
+        pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"),
+                        hp->rope_attn_factor / (0.1f * logf(hp->rope_factor) + 1.0f));
+    if (hp->rope_beta_fast != 32.0f)
+        pp_gguf_add_f32(k->w, key(k, "rope.scaling.yarn_beta_fast"), hp->rope_beta_fast);
+    if (hp->rope_beta_slow != 1.0f)
+        pp_gguf_add_f32(k->w, key(k, "rope.scaling.yarn_beta_slow"), hp->rope_beta_slow);
+}
+
+/* "152K", "1.4M", "7B": two digits at least. */
+static void size_label(int64_t n_params, char out[32])
+{
+    static const struct {
+        double one;
+        const char *suffix;
+    } units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
+    size_t u = 0;
+    while (u < 3 && (double)n_params <= units[u].one)
+        u++;
+    double scaled = (double)n_params / units[u].one;
+    snprintf(out, 32, "%.*f%s", rint(scaled) >= 10 ? 0 : 1, scaled, units[u].suffix);
+}
+
+static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
+{
+    struct keys k = {.w = w, .arch = hp->arch};
+    char label[32];
+    size_label(n_params, label);
+    add_text(w, "general.architecture", hp->arch);
+    add_text(w, "general.type", "model");
+    add_text(w, "general.name", hp->name);
+    add_text(w, "general.size_label", label);
+    add_number(&k, "block_count", hp->n_layer);
+    add_number(&k, "context_length", hp->n_ctx_train);
+    add_number(&k, "embedding_length", hp->n_embd);
+    add_number(&k, "feed_forward_length", hp->n_ff);
+    add_number(&k, "attention.head_count", hp->n_head);
+    add_number(&k, "attention.head_count_kv", hp->n_head_kv);
+    pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
+    add_rope_scaling(&k, hp);
+    pp_gguf_add_f32(w, key(&k, "attention.layer_norm_rms_epsilon"), hp->norm_eps);
+    add_number(&k, "attention.key_length", hp->head_dim);
+    add_number(&k, "attention.value_length", hp->head_dim);
+    add_number(&k, "vocab_size", hp->n_vocab);
+    add_number(&k, "rope.dimension_count", hp->rope_dim);
+}
+
+static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_source *s, struct pp_error *err)
+{
+    struct pp_tokenizer *t;
+    enum pp_code code = pp_tokenizer_from_source(s, &t, err);
+    if (code == PP_ERR_NOT_FOUND) { /* a model without vocabulary still runs on ids */
+        add_text(w, "tokenizer.ggml.model", "no_vocab");
+        return PP_OK;
+    }
+    if (code)
+        return code;
+    code = pp_tokenizer_to_gguf(t, w, err);
+    pp_tokenizer_free(t);
+    if (!code && pp_source_chat_template(s))
+        add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));
+    return code;
+}
+
+/* Copies all that the new types do not change. Our files are always aligned to 32 bytes. */
+static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
+{
+    static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version};
+    for (size_t i = 0; i < pp_gguf_n_kv(from); i++) {
+        struct pp_str name = pp_gguf_kv_key(from, i);
+        bool skip = false;
+        for (size_t o = 0; o < sizeof ours / sizeof *ours; o++)
+            skip = skip || (name.len == strlen(ours[o]) && memcmp(name.data, ours[o], name.len) == 0);
+        if (!skip)
+            pp_gguf_add_copy(w, from, i);
+    }
+}
+
+static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_source *s, int file_type, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (pp_source_gguf(s)) {
+        copy_metadata(w, pp_source_gguf(s));
+    } else {
+        add_hparams(w, pp_source_hparams(s), pp_source_n_params(s));
+        code = add_tokenizer(w, s, err);
+    }
+    if (file_type >= 0)
+        pp_gguf_add_u32(w, "general.file_type", (uint32_t)file_type);
+    pp_gguf_add_u32(w, quantization_version, QUANTIZATION_VERSION);
+    return code;
+}
+
+/* --- a model ------------------------------------------------------------------------------------------- */
+
+/* For a folder of a family whose GGUF files interleave the rows of q and k: the head size of those; else 0. */
+static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch *arch, const char *name)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    return hp->rope_neox != arch->gguf_neox && pp_arch_rows(arch, name) != PP_ROWS_SAME ? hp->head_dim : 0;
+}
+
+/* items: room for one more than the source has tensors. rope_freqs: what describes the extra tensor, and its values. */
+static size_t list_items(const struct pp_source *s, const uint32_t *types, struct pp_tensor *rope_freqs,
+                         struct pp_export_item *items)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    size_t n = 0;
+    if (rope_freqs->data)
+        items[n++] = (struct pp_export_item){rope_freqs, rope_freqs->name, PP_TYPE_F32, 0, 1.0f};
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        items[n++] = (struct pp_export_item){t, t->name, types[i], permuted_head_dim(s, arch, t->name), 1.0f};
+    }
+    return n;
+}
+
+/* GGUF has no key for llama3's scaling: its effect on each frequency stands in a tensor. */
+static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    int64_t n = hp->rope_dim / 2;
+    *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
+                            .size = (size_t)n * sizeof(float)};
+    if (hp->rope_scaling != PP_ROPE_LLAMA3)
+        return PP_OK;
+    float *factors = pp_malloc(t->size);
+    if (!factors)
+        return pp_fail_nomem(err, t->name);
+    pp_rope_llama3_factors(hp, factors);
+    t->data = factors;
+    return PP_OK;
+}
+
+enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const uint32_t *types, int file_type,
+                             const struct pp_convert_options *opt, struct pp_error *err)
+{
+    struct pp_gguf_writer *w = NULL;
+    struct pp_tensor rope_freqs = {0};
+    struct pp_export_item *items = pp_calloc(pp_source_n_tensors(s) + 1, sizeof *items);
+    enum pp_code code = items ? make_rope_freqs(s, &rope_freqs, err) : pp_fail_nomem(err, "the list of tensors");
+    if (!code)
+        code = pp_gguf_writer_new(dst, &w, err);
+    if (!code)
+        code = add_metadata(w, s, file_type, err);
+    if (!code)
+        code = pp_export_items(w, items, list_items(s, types, &rope_freqs, items), opt, err);
+    if (!code)
+        code = pp_source_check(s, err); /* zeros were written for what another program cut off */
+    if (!code)
+        code = pp_gguf_writer_finish(w, err);
+    pp_gguf_writer_free(w);
+    pp_free((void *)(uintptr_t)rope_freqs.data);
+    pp_free(items);
+    return code;
+}

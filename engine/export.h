@@ -1,0 +1,41 @@
+/* export.h - the part that converting and quantising share: streaming tensors into a GGUF file in other types, and
+ * writing a model's metadata. Private to the engine. Not thread-safe; uses threads of its own for quantising. */
+#ifndef PP_ENGINE_EXPORT_H
+#define PP_ENGINE_EXPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/convert.h"
+#include "engine/source.h"
+#include "engine/types.h"
+
+struct pp_gguf_writer;
+
+/* One tensor of the new file. */
+struct pp_export_item {
+    const struct pp_tensor *from; /* of a runnable type */
+    const char *name;             /* in the new file */
+    uint32_t type;                /* there; its block divides from->ne[0] */
+    int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face to GGUF order; 0: as they are */
+    float factor;                 /* everything is multiplied by it; 1 keeps the bits */
+};
+
+/* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that is more. */
+enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_item *items, size_t n,
+                             const struct pp_convert_options *opt, struct pp_error *err);
+
+/* Writes a whole model to dst: metadata (copied, or made from config.json and the tokenizer's files), and tensor i in
+ * types[i]. file_type: general.file_type. */
+enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const uint32_t *types, int file_type,
+                             const struct pp_convert_options *opt, struct pp_error *err);
+
+/* True for what is kept in F32 in every file: norms and biases, all that is no matrix. */
+bool pp_export_keeps_f32(const struct pp_tensor *t);
+
+/* Chooses types[i] for every tensor of a model as llama-quantize does for a file type ("Q4_K_M" = 15, ...) of those that
+ * pp_quantize_type lists. Where that tool would choose a type that cannot be run here, the next better one is taken. */
+void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types);
+
+#endif
