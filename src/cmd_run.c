@@ -1,0 +1,528 @@
+/* cmd_run.c - pippin run: one answer on stdout, everything else on stderr.
+ *
+ * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them and without the line
+ * feed at the end of each: material first, the question about it last. stdin is read unless it is a terminal. */
+#include "src/cmd_run.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/commands.h"
+#include "src/plain_text.h"
+
+struct run {
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    const struct pp_cancel *cancel;
+    struct pp_cli_model target, draft;
+    struct pp_seq *seq, *draft_seq;
+    struct run_session session;
+    struct pp_sampling sampling;
+    struct pp_buf question;
+    struct pp_buf answer;     /* as the model wrote it */
+    size_t shown;             /* of the answer */
+    bool reader_gone;         /* nobody reads stdout any more */
+    bool asked;               /* the prompt went to the model */
+    int64_t n_tokens;
+    enum pp_finish finish;
+    uint64_t began_ns, loaded_ns;
+    struct pp_cli_bar bar;
+};
+
+/* --- the prompt ------------------------------------------------------------------------------------------- */
+
+static void add_part(struct pp_buf *prompt, const struct pp_buf *part)
+{
+    size_t n = part->len;
+    if (n && part->data[n - 1] == '\n')
+        n -= n > 1 && part->data[n - 2] == '\r' ? 2 : 1;
+    if (!n)
+        return;
+    if (prompt->len)
+        pp_buf_str(prompt, "\n\n");
+    pp_buf_add(prompt, part->data, n);
+}
+
+/* path: a file, "-", or NULL for none. */
+static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_error *err)
+{
+    struct pp_buf part = {0};
+    enum pp_code code = path ? pp_cli_read(path, &part, err) : PP_OK;
+    if (!code)
+        add_part(prompt, &part);
+    pp_buf_free(&part);
+    return code;
+}
+
+static enum pp_code read_question(struct run *r, struct pp_error *err)
+{
+    const struct pp_options *o = r->o;
+    struct pp_buf given = {0};
+    bool file_is_stdin = o->file && strcmp(o->file, "-") == 0;
+    enum pp_code code = add_file(&r->question, !isatty(STDIN_FILENO) || file_is_stdin ? "-" : NULL, err);
+    if (!code)
+        code = add_file(&r->question, file_is_stdin ? NULL : o->file, err);
+    if (o->prompt)
+        pp_buf_str(&given, o->prompt);
+    add_part(&r->question, &given);
+    bool bad = r->question.bad || given.bad;
+    pp_buf_free(&given);
+    if (code)
+        return code;
+    if (bad)
+        return pp_fail_nomem(err, "the prompt");
+    if (!r->question.len)
+        return pp_fail(err, PP_ERR_USAGE, "there is no prompt: give it with -p TEXT or -f FILE, or send it through a pipe");
+    return PP_OK;
+}
+
+static enum pp_code check_options(const struct pp_options *o, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
+    if (code)
+        return code;
+    if (o->raw && (o->save || o->resume_latest || o->resume))
+        return pp_fail(err, PP_ERR_USAGE, "--raw knows no turns, so it cannot be part of a conversation; leave out --save, --continue and --resume");
+    if (o->raw && (o->system || o->chat_template_file))
+        return pp_fail(err, PP_ERR_USAGE, "--raw uses no chat template; leave out --system and --chat-template-file");
+    return PP_OK;
+}
+
+/* --- loading ---------------------------------------------------------------------------------------------- */
+
+static bool is_starter(const struct run *r)
+{
+    size_t n = strlen(r->p->starter);
+    return n && strncmp(r->target.path, r->p->starter, n) == 0 && r->target.path[n] == '/';
+}
+
+/* The draft that was asked for; the bundled one for the bundled model; or none. */
+static enum pp_code open_draft(struct run *r, struct pp_error *err)
+{
+    char path[600];
+    const char *name = r->o->draft;
+    struct pp_engine_options opt = pp_cli_engine_options(r->o);
+    struct pp_error why;
+    if (r->o->no_draft)
+        return PP_OK;
+    if (!name && is_starter(r)) {
+        snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", r->p->starter);
+        name = access(path, R_OK) == 0 ? path : NULL;
+    }
+    if (!name)
+        return PP_OK;
+    opt.share_pool = r->target.engine;
+    opt.n_ctx = pp_engine_n_ctx(r->target.engine);
+    enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
+    if (code)
+        return pp_fail_prefix(err, "draft model");
+    const struct pp_tokenizer *a = pp_model_tokenizer(r->target.model), *b = pp_model_tokenizer(r->draft.model);
+    if (!a || !b)
+        return pp_fail(err, PP_ERR_MISMATCH, "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
+    if (!pp_tokenizer_equal(a, b, &why))
+        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
+    return pp_seq_new(r->draft.engine, &r->draft_seq, err);
+}
+
+/* [{"path": ..., "scale": ...}] of the conversation. */
+static enum pp_code add_stored_adapters(struct run *r, const char *json, struct pp_error *err)
+{
+    cJSON *list = json && *json ? cJSON_Parse(json) : NULL, *item;
+    enum pp_code code = PP_OK;
+    cJSON_ArrayForEach(item, list)
+    {
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(item, "path"), *scale = cJSON_GetObjectItemCaseSensitive(item, "scale");
+        if (!code && cJSON_IsString(path) && cJSON_IsNumber(scale))
+            code = pp_cli_model_adapter(&r->target, path->valuestring, (float)scale->valuedouble, err);
+    }
+    cJSON_Delete(list);
+    return code;
+}
+
+static enum pp_code load(struct run *r, struct pp_error *err)
+{
+    const char *stored = r->session.session.model;
+    const char *name = !r->o->model[0] && stored ? stored : r->o->model;
+    struct pp_engine_options opt = pp_cli_engine_options(r->o);
+    enum pp_code code = pp_cli_model_open(&r->target, r->p, name, &opt, err);
+    if (!code && !pp_model_tokenizer(r->target.model))
+        code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot answer in words", r->target.path);
+    if (!code)
+        code = open_draft(r, err);
+    if (!code)
+        code = r->o->n_lora ? pp_cli_model_adapters(&r->target, r->o, err) : add_stored_adapters(r, r->session.session.adapters, err);
+    if (!code)
+        code = pp_cli_model_seq(&r->target, &r->seq, err);
+    r->loaded_ns = pp_now_ns();
+    return code;
+}
+
+/* --- notes and figures ------------------------------------------------------------------------------------ */
+
+static void adapters_json(const struct run *r, struct pp_buf *b)
+{
+    pp_buf_char(b, '[');
+    for (int i = 0; i < r->target.n_adapters; i++) {
+        pp_json_next(b);
+        pp_buf_char(b, '{');
+        pp_json_str(b, "path", pp_adapter_info(r->target.adapters[i])->path);
+        pp_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
+        pp_buf_char(b, '}');
+    }
+    pp_buf_char(b, ']');
+}
+
+static void params_json(const struct pp_sampling *s, struct pp_buf *b)
+{
+    pp_buf_char(b, '{');
+    pp_json_real(b, "temp", (double)s->temp, 4);
+    pp_json_int(b, "top-k", s->top_k);
+    pp_json_real(b, "top-p", (double)s->top_p, 4);
+    pp_json_real(b, "min-p", (double)s->min_p, 4);
+    pp_json_real(b, "repeat-penalty", (double)s->repeat_penalty, 4);
+    pp_json_real(b, "frequency-penalty", (double)s->frequency_penalty, 4);
+    pp_json_real(b, "presence-penalty", (double)s->presence_penalty, 4);
+    pp_json_int(b, "seed", (int64_t)s->seed);
+    pp_buf_char(b, '}');
+}
+
+static double per_second(uint64_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
+
+static const char *finish_name(const struct run *r)
+{
+    static const char *const names[] = {
+        [PP_FINISH_NONE] = "interrupted", [PP_FINISH_END] = "end",         [PP_FINISH_LENGTH] = "length",
+        [PP_FINISH_STOP] = "stop",        [PP_FINISH_CONTEXT] = "context",
+    };
+    return names[r->finish];
+}
+
+static void stats_json(const struct run *r, struct pp_buf *b)
+{
+    const struct pp_stats *s = pp_engine_stats(r->target.engine);
+    const struct pp_model_info *info = pp_model_info(r->target.model);
+    pp_buf_char(b, '{');
+    pp_json_int(b, "prompt_tokens", (int64_t)s->prompt_tokens);
+    pp_json_int(b, "cached_tokens", (int64_t)s->cached_tokens);
+    pp_json_int(b, "prefill_tokens", (int64_t)s->prefill_tokens);
+    pp_json_int(b, "decode_tokens", (int64_t)s->decode_tokens);
+    pp_json_real(b, "prefill_tps", per_second(s->prefill_tokens, s->prefill_ns), 2);
+    pp_json_real(b, "decode_tps", per_second(s->decode_tokens, s->decode_ns), 2);
+    pp_json_int(b, "draft_tokens", (int64_t)s->draft_tokens);
+    pp_json_int(b, "draft_accepted", (int64_t)s->draft_accepted);
+    pp_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
+    pp_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
+    pp_json_int(b, "passes", (int64_t)s->passes);
+    pp_json_str(b, "finish", finish_name(r));
+    pp_json_int(b, "seed", (int64_t)r->sampling.seed);
+    pp_json_str(b, "model", info->name);
+    pp_json_str(b, "type", info->type_name);
+    pp_json_str(b, "kv_type", pp_kv_type_name(pp_engine_kv_type(r->target.engine)));
+    pp_json_int(b, "n_threads", pp_engine_n_threads(r->target.engine));
+    pp_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
+    if (r->session.kept)
+        pp_json_str(b, "session", r->session.session.key);
+    pp_buf_char(b, '}');
+}
+
+/* --- from messages to tokens ------------------------------------------------------------------------------ */
+
+/* The template named on the command line, the conversation's, the model's, or as a last resort "plain". */
+static enum pp_code find_template(struct run *r, struct pp_buf *source, const char **name, struct pp_error *err)
+{
+    const char *own = pp_model_info(r->target.model)->chat_template;
+    if (r->o->chat_template_file) {
+        *name = r->o->chat_template_file;
+        return pp_cli_read(r->o->chat_template_file, source, err);
+    }
+    *name = "the chat template";
+    if (r->session.template_source) {
+        pp_buf_str(source, r->session.template_source);
+    } else if (own) {
+        pp_buf_str(source, own);
+    } else {
+        pp_cli_say("%s has no chat template; the plain one is used (choose with --chat-template-file, or --raw for none)", r->target.path);
+        pp_buf_str(source, pp_template_builtin("plain"));
+    }
+    return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
+}
+
+static enum pp_code render(struct run *r, const char *messages, struct pp_buf *text, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
+    struct pp_buf source = {0}, bos = {0}, eos = {0};
+    struct pp_template *tmpl = NULL;
+    const char *name = "";
+    enum pp_code code = find_template(r, &source, &name, err);
+    if (!code)
+        code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
+    if (!code) {
+        pp_cli_token(t, pp_tokenizer_bos(t), &bos);
+        pp_cli_token(t, pp_tokenizer_eos(t), &eos);
+        struct pp_template_input in = {
+            .messages_json = messages,
+            .bos_text = pp_buf_cstr(&bos),
+            .eos_text = pp_buf_cstr(&eos),
+            .add_generation_prompt = true,
+            .now = (int64_t)time(NULL),
+        };
+        code = pp_template_render(tmpl, &in, text, err);
+    }
+    pp_template_free(tmpl);
+    pp_buf_free(&source);
+    pp_buf_free(&bos);
+    pp_buf_free(&eos);
+    return code;
+}
+
+/* BOS stands before the text unless the template wrote it there. */
+static unsigned bos_flag(const struct pp_tokenizer *t, const struct pp_buf *text)
+{
+    struct pp_buf bos = {0};
+    pp_cli_token(t, pp_tokenizer_bos(t), &bos);
+    bool there = bos.len && text->len >= bos.len && memcmp(text->data, bos.data, bos.len) == 0;
+    pp_buf_free(&bos);
+    return there ? 0 : PP_TOKENIZE_BOS;
+}
+
+static enum pp_code make_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
+    const char *system = r->o->system ? r->o->system : r->session.session.system;
+    struct pp_buf text = {0};
+    enum pp_code code = PP_OK;
+    if (r->o->raw) {
+        pp_buf_add(&text, r->question.data, r->question.len);
+    } else {
+        char *messages = pp_branch_json(&r->session.branch, r->session.branch.n, system);
+        code = messages ? render(r, messages, &text, err) : pp_fail_nomem(err, "the conversation");
+        pp_free(messages);
+    }
+    if (!code && text.bad)
+        code = pp_fail_nomem(err, "the prompt");
+    if (!code)
+        code = pp_tokenize(t, pp_buf_cstr(&text), text.len, PP_TOKENIZE_SPECIAL | bos_flag(t, &text), ids, n, err);
+    pp_buf_free(&text);
+    if (!code && *n == 0) {
+        pp_free(*ids);
+        *ids = NULL;
+        code = pp_fail(err, PP_ERR_USAGE, "the prompt is empty");
+    }
+    return code;
+}
+
+/* --- the answer ------------------------------------------------------------------------------------------- */
+
+/* Writes to stdout. While whoever reads it does not, the answer so far is saved all the same. */
+static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_error *err)
+{
+    enum { PIECE = 4096, WAIT_MS = 250 }; /* a pipe that is ready takes PIPE_BUF bytes without blocking */
+    while (n) {
+        struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
+        int ready = poll(&fd, 1, WAIT_MS);
+        enum pp_code code = run_session_progress(&r->session, &r->answer, err);
+        if (code)
+            return code;
+        if (pp_cancelled(r->cancel))
+            return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+        if (ready <= 0)
+            continue;
+        ssize_t w = write(STDOUT_FILENO, s, n < PIECE ? n : PIECE);
+        if (w < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (w < 0) {
+            r->reader_gone = errno == EPIPE;
+            return pp_fail(err, PP_ERR_IO, "cannot write the answer: %s", strerror(errno));
+        }
+        s += w;
+        n -= (size_t)w;
+    }
+    return PP_OK;
+}
+
+static enum pp_code show_new(struct run *r, struct pp_error *err)
+{
+    const char *s = pp_buf_cstr(&r->answer) + r->shown;
+    size_t n = r->answer.len - r->shown;
+    struct pp_buf plain = {0};
+    enum pp_code code;
+    if (!n)
+        return PP_OK;
+    pp_cli_bar_clear(&r->bar);
+    r->shown = r->answer.len;
+    if (!isatty(STDOUT_FILENO))
+        return write_out(r, s, n, err);
+    pp_plain_text(&plain, s, n);
+    code = write_out(r, pp_buf_cstr(&plain), plain.len, err);
+    pp_buf_free(&plain);
+    return code;
+}
+
+static void prompt_progress(void *user, uint64_t done, uint64_t total)
+{
+    pp_cli_bar_show(user, "reading the prompt", done, total);
+}
+
+static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct pp_error *err)
+{
+    struct pp_gen_options opt = {
+        .sampling = r->sampling,
+        .max_tokens = r->o->n_predict,
+        .stops = r->o->stops,
+        .n_stops = r->o->n_stops,
+        .ignore_end = r->o->ignore_eos,
+        .draft = r->draft_seq,
+        .draft_max = r->o->draft_max,
+        .progress = prompt_progress,
+        .user = &r->bar,
+    };
+    struct pp_gen *gen = NULL;
+    r->asked = true;
+    enum pp_code code = pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err);
+    if (!code && r->o->n_predict == 0)
+        r->finish = PP_FINISH_LENGTH;
+    while (!code && r->finish == PP_FINISH_NONE) {
+        int fresh = 0;
+        code = pp_gen_next(gen, r->cancel, &r->answer, &fresh, &r->finish, err);
+        r->n_tokens += fresh;
+        if (!code && r->answer.bad)
+            code = pp_fail_nomem(err, "the answer");
+        if (!code)
+            code = show_new(r, err);
+        if (!code)
+            code = run_session_progress(&r->session, &r->answer, err);
+    }
+    pp_cli_bar_clear(&r->bar);
+    if (gen && code)
+        pp_gen_flush(gen, &r->answer);
+    if (gen)
+        pp_gen_free(gen);
+    return code;
+}
+
+static enum pp_code answer(struct run *r, struct pp_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    enum pp_code code = make_prompt(r, &ids, &n, err);
+    if (!code) {
+        run_snapshot_load(&r->session, r->p, r->seq, r->target.model);
+        code = generate(r, ids, n, err);
+    }
+    pp_free(ids);
+    bool at_line_start = !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
+    if (!code && !at_line_start)
+        code = write_out(r, "\n", 1, err);
+    if (!code && r->finish == PP_FINISH_CONTEXT)
+        code = pp_fail(err, PP_ERR_CONTEXT, "the answer stops here because the context of %lld tokens is full; give a larger --ctx-size",
+                       (long long)pp_engine_n_ctx(r->target.engine));
+    return code;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------ */
+
+static enum pp_code ask(struct run *r, struct pp_error *err)
+{
+    char model[256];
+    struct pp_buf adapters = {0}, params = {0};
+    const struct pp_model_info *info = pp_model_info(r->target.model);
+    snprintf(model, sizeof model, "%s (%s)", info->name, info->type_name);
+    adapters_json(r, &adapters);
+    params_json(&r->sampling, &params);
+    struct run_note note = {.model = model, .adapters = pp_buf_cstr(&adapters), .params = pp_buf_cstr(&params)};
+    enum pp_code code = adapters.bad || params.bad ? pp_fail_nomem(err, "the question")
+                                                   : run_session_ask(&r->session, r->o, r->p, &r->question, &note, err);
+    pp_buf_free(&adapters);
+    pp_buf_free(&params);
+    return code;
+}
+
+/* Saves what there is, also after a failure; the first thing that went wrong is what counts. */
+static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
+{
+    struct pp_buf stats = {0};
+    struct pp_error why;
+    bool stopped = code == PP_ERR_CANCELLED || r->reader_gone;
+    enum pp_message_state state = stopped ? PP_MESSAGE_CANCELLED : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL : PP_MESSAGE_COMPLETE;
+    stats_json(r, &stats);
+    enum pp_code saved = run_session_end(&r->session, &r->answer, state, pp_buf_cstr(&stats), r->n_tokens, &why);
+    pp_buf_free(&stats);
+    if (saved && !code) {
+        *err = why;
+        code = saved;
+    } else if (saved) {
+        pp_cli_say("%s", why.text);
+    }
+    if (r->asked && !saved)
+        run_snapshot_save(&r->session, r->p, r->seq, r->target.model);
+    return code;
+}
+
+static enum pp_code run(struct run *r, struct pp_error *err)
+{
+    enum pp_code code = check_options(r->o, err);
+    if (!code)
+        code = read_question(r, err);
+    if (!code)
+        code = run_session_open(&r->session, r->o, r->p, err);
+    if (!code)
+        code = load(r, err);
+    if (!code)
+        code = ask(r, err);
+    if (!code)
+        code = keep(r, answer(r, err), err);
+    return code;
+}
+
+static void run_free(struct run *r)
+{
+    if (r->draft_seq)
+        pp_seq_free(r->draft_seq);
+    if (r->seq)
+        pp_seq_free(r->seq);
+    pp_cli_model_close(&r->draft); /* before the engine whose threads it shares */
+    pp_cli_model_close(&r->target);
+    run_session_close(&r->session);
+    pp_buf_free(&r->question);
+    pp_buf_free(&r->answer);
+}
+
+/* A number that JSON and people can carry without loss. */
+static uint64_t fresh_seed(void)
+{
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = pp_now_ns();
+    return seed & ((UINT64_C(1) << 53) - 1);
+}
+
+int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
+{
+    struct pp_error err = {0};
+    struct run r = {.o = o, .p = p, .cancel = pp_cli_begin(), .sampling = o->sampling, .began_ns = pp_now_ns(), .session.lock_fd = -1};
+    if (!o->seed_given)
+        r.sampling.seed = fresh_seed();
+    enum pp_code code = run(&r, &err);
+    int exit_code = r.reader_gone ? 1 : pp_cli_end(code, &err);
+    if (r.session.kept && r.session.session.id)
+        pp_cli_say("conversation %s; go on with --resume %s", r.session.session.key, r.session.session.key);
+    if (o->stats && r.asked) {
+        struct pp_buf line = {0};
+        stats_json(&r, &line);
+        fprintf(stderr, "%s\n", pp_buf_cstr(&line));
+        pp_buf_free(&line);
+    }
+    run_free(&r);
+    return exit_code;
+}

@@ -1,0 +1,46 @@
+/* cmd_run.h - the inside of `pippin run`: what happens in memory (cmd_run.c), and what is kept (cmd_run_session.c). */
+#ifndef PP_SRC_CMD_RUN_H
+#define PP_SRC_CMD_RUN_H
+
+#include "engine/base/buf.h"
+#include "src/branch.h"
+#include "src/cmd_common.h"
+#include "src/store.h"
+
+/* The conversation that an answer belongs to. With `kept` false (the default) nothing is read or written. */
+struct run_session {
+    bool kept;
+    bool fresh;               /* not in the database before this run */
+    struct pp_store *store;
+    struct pp_session session;
+    struct pp_branch branch;  /* what was said before, and the new question */
+    char *template_source;    /* the conversation's own choice of a chat template, or NULL */
+    int lock_fd;
+    int64_t answer_id;
+    uint64_t saved_ns;        /* when the answer was last written */
+    size_t saved_len;
+};
+
+/* What an answer is noted with. */
+struct run_note {
+    const char *model;        /* "name (Q4_K_M)" */
+    const char *adapters;     /* JSON array */
+    const char *params;       /* JSON object */
+};
+
+/* --save, --continue, --resume: opens the store and finds and locks the conversation. Always leaves *rs fit for run_session_close. */
+enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, struct pp_error *err);
+/* Puts the question at the end of the branch and, if the conversation is kept, commits it and the place of its answer. */
+enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, const struct pp_buf *question,
+                             const struct run_note *note, struct pp_error *err);
+/* Writes the answer so far if the last time is half a second ago. Call it often, also while waiting. */
+enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, struct pp_error *err);
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state, const char *stats,
+                             int64_t n_tokens, struct pp_error *err);
+void run_session_close(struct run_session *rs);
+
+/* The snapshot beside the conversation. A snapshot that does not fit is said and left; one that cannot be written is said. */
+void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq, const struct pp_model *model);
+void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq, const struct pp_model *model);
+
+#endif

@@ -1,0 +1,277 @@
+/* cmd_run_session.c - what `pippin run --save`, --continue and --resume keep: messages in the store, KV in a snapshot. */
+#include "src/cmd_run.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/worker.h"
+
+/* --- opening ---------------------------------------------------------------------------------------------- */
+
+static enum pp_code lock_session(struct run_session *rs, const struct pp_paths *p, struct pp_error *err)
+{
+    char locks[600];
+    snprintf(locks, sizeof locks, "%s/locks", p->data);
+    enum pp_code code = pp_make_dirs(locks, err);
+    return code ? code : pp_session_lock(locks, rs->session.key, &rs->lock_fd, err);
+}
+
+/* The template that the conversation was given on the screen: one of ours, NAME.jinja among the user's, or a path. */
+static enum pp_code read_template(struct run_session *rs, const struct pp_paths *p, struct pp_error *err)
+{
+    const char *name = rs->session.template_name;
+    char path[1200];
+    struct pp_buf text = {0};
+    if (!name || !*name)
+        return PP_OK;
+    const char *builtin = pp_template_builtin(name);
+    if (strchr(name, '/'))
+        snprintf(path, sizeof path, "%s", name);
+    else
+        snprintf(path, sizeof path, "%s/templates/%s.jinja", p->config, name);
+    enum pp_code code = PP_OK;
+    if (builtin)
+        pp_buf_str(&text, builtin);
+    else
+        code = pp_cli_read(path, &text, err);
+    rs->template_source = code ? NULL : pp_buf_take(&text);
+    pp_buf_free(&text);
+    if (code)
+        return pp_fail_prefix(err, "the chat template of this conversation");
+    return rs->template_source ? PP_OK : pp_fail_nomem(err, "the chat template");
+}
+
+static enum pp_code read_branch(struct run_session *rs, struct pp_error *err)
+{
+    struct pp_message *list = NULL;
+    size_t n = 0;
+    enum pp_code code = pp_store_branch(rs->store, rs->session.head, &list, &n, err);
+    if (code)
+        return code;
+    if (!pp_branch_assign(&rs->branch, list, n))
+        code = pp_fail_nomem(err, "the conversation");
+    pp_message_list_free(list, n);
+    return code;
+}
+
+/* Another program may have added to the conversation, or deleted it, before the lock was ours. */
+static enum pp_code read_again(struct run_session *rs, struct pp_error *err)
+{
+    int64_t id = rs->session.id;
+    pp_session_clear(&rs->session);
+    return pp_store_session_get(rs->store, id, &rs->session, err);
+}
+
+enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+{
+    *rs = (struct run_session){.lock_fd = -1, .kept = o->save || o->resume_latest || o->resume};
+    if (!rs->kept)
+        return PP_OK;
+    enum pp_code code = pp_store_open(p->db, &rs->store, err);
+    if (code)
+        return code;
+    rs->fresh = !o->resume && !o->resume_latest;
+    if (rs->fresh)
+        return PP_OK;
+    if (o->resume)
+        code = pp_store_session_find(rs->store, o->resume, &rs->session, err);
+    else
+        code = pp_store_session_latest(rs->store, &rs->session, err);
+    if (!code)
+        code = lock_session(rs, p, err);
+    if (!code)
+        code = read_again(rs, err);
+    if (!code)
+        code = read_branch(rs, err);
+    return code ? code : read_template(rs, p, err);
+}
+
+void run_session_close(struct run_session *rs)
+{
+    pp_branch_free(&rs->branch);
+    pp_session_clear(&rs->session);
+    pp_free(rs->template_source);
+    pp_store_close(rs->store);
+    if (rs->lock_fd >= 0)
+        close(rs->lock_fd);
+    *rs = (struct run_session){.lock_fd = -1};
+}
+
+/* --- asking ----------------------------------------------------------------------------------------------- */
+
+static bool replace(char **slot, const char *value)
+{
+    char *copy = pp_strdup(value);
+    if (!copy)
+        return false;
+    pp_free(*slot);
+    *slot = copy;
+    return true;
+}
+
+/* One line of at most 60 characters from the question. */
+static char *make_title(const struct pp_buf *question)
+{
+    enum { MAX_CHARACTERS = 60 };
+    struct pp_buf title = {0};
+    bool space = false;
+    int characters = 0;
+    for (size_t i = 0; i < question->len;) {
+        int32_t cp;
+        size_t len = pp_utf8_decode(question->data + i, question->len - i, &cp);
+        if (cp <= ' ' || (cp >= 0x7F && cp < 0xA0)) {
+            space = title.len > 0;
+        } else if (characters + space >= MAX_CHARACTERS) {
+            pp_buf_str(&title, "…");
+            break;
+        } else {
+            pp_buf_str(&title, space ? " " : "");
+            pp_buf_add(&title, question->data + i, len);
+            characters += 1 + space;
+            space = false;
+        }
+        i += len;
+    }
+    return title.len ? pp_buf_take(&title) : pp_strdup("");
+}
+
+/* Choices made on this command line stay with the conversation. */
+static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct run_note *note)
+{
+    bool ok = true;
+    if (o->model[0] || !s->model)
+        ok = replace(&s->model, o->model);
+    if (ok && (o->system || !s->system))
+        ok = replace(&s->system, o->system ? o->system : "");
+    if (ok && (o->n_lora || !s->adapters))
+        ok = replace(&s->adapters, note->adapters);
+    return ok;
+}
+
+static enum pp_code store_session(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                                  const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
+{
+    struct pp_session *s = &rs->session;
+    if (!take_choices(s, o, note) || ((!s->title || !*s->title) && (pp_free(s->title), !(s->title = make_title(question)))))
+        return pp_fail_nomem(err, "the conversation");
+    if (!rs->fresh)
+        return pp_store_session_update(rs->store, s, err);
+    enum pp_code code = pp_store_session_add(rs->store, s, err);
+    if (code)
+        return code;
+    code = lock_session(rs, p, err);
+    if (code) {
+        pp_store_session_delete(rs->store, s->id, NULL); /* nothing half begun stays */
+        s->id = 0;
+    }
+    return code;
+}
+
+enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, const struct pp_buf *question,
+                             const struct run_note *note, struct pp_error *err)
+{
+    if (!pp_branch_append(&rs->branch, PP_ROLE_USER, pp_buf_cstr(question), question->len))
+        return pp_fail_nomem(err, "the question");
+    if (!rs->kept)
+        return PP_OK;
+    enum pp_code code = store_session(rs, o, p, question, note, err);
+    struct pp_message user = {
+        .session = rs->session.id,
+        .parent = rs->session.head,
+        .role = PP_ROLE_USER,
+        .content = question->data,
+        .content_len = question->len,
+    };
+    if (!code)
+        code = pp_store_message_add(rs->store, &user, err);
+    if (code)
+        return code;
+    struct pp_message answer = {
+        .session = rs->session.id,
+        .parent = user.id,
+        .role = PP_ROLE_ASSISTANT,
+        .state = PP_MESSAGE_PARTIAL,
+        .model = (char *)(uintptr_t)note->model, /* only read */
+        .adapters = (char *)(uintptr_t)note->adapters,
+        .params = (char *)(uintptr_t)note->params,
+    };
+    code = pp_store_message_add(rs->store, &answer, err);
+    rs->answer_id = answer.id;
+    rs->saved_ns = pp_now_ns();
+    return code;
+}
+
+/* --- the answer ------------------------------------------------------------------------------------------- */
+
+enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, struct pp_error *err)
+{
+    enum { EVERY_NS = 500 * 1000 * 1000 };
+    if (!rs->answer_id || answer->len == rs->saved_len || pp_now_ns() - rs->saved_ns < EVERY_NS)
+        return PP_OK;
+    rs->saved_ns = pp_now_ns();
+    rs->saved_len = answer->len;
+    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, PP_MESSAGE_PARTIAL, NULL, 0, err);
+}
+
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state, const char *stats,
+                             int64_t n_tokens, struct pp_error *err)
+{
+    if (!rs->answer_id)
+        return PP_OK;
+    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, state, stats, n_tokens, err);
+}
+
+/* --- snapshots -------------------------------------------------------------------------------------------- */
+
+void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq, const struct pp_model *model)
+{
+    char path[600];
+    struct pp_map map;
+    struct pp_sha256 identity;
+    struct pp_error err;
+    if (!rs->kept || rs->fresh)
+        return;
+    pp_snapshot_path(p->cache, rs->session.key, path, sizeof path);
+    enum pp_code code = pp_map_open(path, &map, &err);
+    if (code == PP_ERR_NOT_FOUND)
+        return; /* it may vanish at any time */
+    if (!code) {
+        code = pp_model_identity(model, p->cache, &identity, &err);
+        if (!code)
+            code = pp_snapshot_load(seq, &identity, map.data, map.size, &err);
+        pp_map_close(&map);
+    }
+    if (code)
+        pp_cli_say("the snapshot of this conversation is not used: %s", err.text);
+}
+
+void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq, const struct pp_model *model)
+{
+    char path[600];
+    struct pp_buf data = {0};
+    struct pp_sha256 identity;
+    struct pp_error err;
+    if (!rs->kept || !rs->session.id)
+        return;
+    pp_snapshot_path(p->cache, rs->session.key, path, sizeof path);
+    char *slash = strrchr(path, '/');
+    enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
+    if (!code)
+        code = pp_snapshot_save(seq, &identity, &data, &err);
+    if (!code && slash) {
+        *slash = 0;
+        code = pp_make_dirs(path, &err);
+        *slash = '/';
+    }
+    if (!code)
+        code = pp_write_file(path, pp_buf_cstr(&data), data.len, 0600, &err);
+    if (code)
+        pp_cli_say("no snapshot is kept: %s", err.text);
+    pp_buf_free(&data);
+}
