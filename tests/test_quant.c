@@ -181,6 +181,178 @@ static void what_is_not_finite_is_found(void **state)
     }
 }
 
+/* --- and back ----------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 16, COLS = 512, N = ROWS * COLS };
+
+static const uint32_t block_types[] = {PP_TYPE_Q8_0, PP_TYPE_Q4_0, PP_TYPE_Q4_K, PP_TYPE_Q6_K};
+
+static uint32_t lcg_state;
+
+static float rnd_normal(void)
+{
+    float s = 0;
+    for (int i = 0; i < 12; i++) {
+        lcg_state = lcg_state * 1664525u + 1013904223u;
+        s += (float)(lcg_state >> 8) / 16777216.0f;
+    }
+    return s - 6;
+}
+
+/* Heavy tails: many small weights, a few large ones, as in real models. */
+static void make_weights(float *x, float scale, bool heavy)
+{
+    for (int i = 0; i < N; i++) {
+        float r = rnd_normal();
+        x[i] = scale * (heavy ? r * r * r : r);
+    }
+}
+
+/* Quantises and comes back; relative error as a root mean square, weighted by importance (or NULL) per column. */
+static double round_trip(uint32_t type, const float *x, const float *importance, float *back)
+{
+    static uint8_t blocks[N * 4];
+    struct pp_error err;
+    assert_ok(pp_quantize_rows(type, x, blocks, ROWS, COLS, importance, &err), err);
+    double error = 0, size = 0;
+    for (int r = 0; r < ROWS; r++) {
+        const uint8_t *row = blocks + (size_t)r * pp_type_row_bytes(type, COLS);
+        assert_true(pp_row_finite(type, row, COLS));
+        pp_dequantize_row(type, row, back + r * COLS, COLS);
+        for (int i = r * COLS; i < (r + 1) * COLS; i++) {
+            double w = importance ? importance[i % COLS] : 1;
+            error += w * (x[i] - back[i]) * (x[i] - back[i]);
+            size += w * x[i] * x[i];
+        }
+    }
+    return size > 0 ? sqrt(error / size) : sqrt(error);
+}
+
+static void errors_are_small(void **state)
+{
+    (void)state;
+    static float x[N], back[N];
+    /* Measured with these searches, plus 2 %. Plain rounding gives 0.0845 and 0.110 for Q4_0, 0.0053 and 0.0086 for Q8_0. */
+    static const double bounds[2][4] = {{0.0050, 0.0810, 0.0710, 0.0170}, {0.0085, 0.1090, 0.0890, 0.0242}};
+    lcg_state = 1;
+    for (int heavy = 0; heavy < 2; heavy++) {
+        make_weights(x, 0.02f, heavy);
+        for (int t = 0; t < 4; t++) {
+            double error = round_trip(block_types[t], x, NULL, back);
+            if (error > bounds[heavy][t])
+                fail_msg("%s, heavy %d: error %.5f", pp_type_info(block_types[t])->name, heavy, error);
+        }
+    }
+}
+
+/* The same weights times a power of two have the same error, down to where half-precision scales become subnormal. */
+static void errors_do_not_depend_on_size(void **state)
+{
+    (void)state;
+    static float x[N], back[N];
+    for (int t = 0; t < 4; t++)
+        for (int e = -10; e <= 10; e += 4) {
+            lcg_state = 2;
+            make_weights(x, ldexpf(1, e), false);
+            assert_true(round_trip(block_types[t], x, NULL, back) < 0.1);
+        }
+}
+
+static void importance_moves_the_error(void **state)
+{
+    (void)state;
+    static float x[N], back[N], importance[COLS];
+    lcg_state = 3;
+    make_weights(x, 1, false);
+    for (int i = 0; i < COLS; i++)
+        importance[i] = i % 8 ? 0.001f : 1000;
+    for (int t = 0; t < 4; t++) {
+        double blind = 0, size = 0;
+        round_trip(block_types[t], x, NULL, back);
+        for (int i = 0; i < N; i++) {
+            blind += importance[i % COLS] * (x[i] - back[i]) * (x[i] - back[i]);
+            size += importance[i % COLS] * x[i] * x[i];
+        }
+        double aware = round_trip(block_types[t], x, importance, back);
+        if (aware > 0.9 * sqrt(blind / size))
+            fail_msg("%s: %g with importance, %g without", pp_type_info(block_types[t])->name, aware, sqrt(blind / size));
+    }
+    for (int i = 0; i < COLS; i++)
+        importance[i] = 0; /* says nothing: like none */
+    for (int t = 0; t < 4; t++)
+        round_trip(block_types[t], x, importance, back);
+}
+
+static void odd_blocks_survive(void **state)
+{
+    (void)state;
+    static float x[N], back[N];
+    for (int t = 0; t < 4; t++) {
+        for (int i = 0; i < N; i++)
+            x[i] = 0;
+        assert_true(round_trip(block_types[t], x, NULL, back) == 0);
+        for (int i = 0; i < N; i++)
+            x[i] = i % 3 ? 1e-12f : -1e-38f; /* far below the smallest scale */
+        round_trip(block_types[t], x, NULL, back);
+        for (int i = 0; i < N; i++)
+            assert_true(fabsf(back[i]) < 1e-6f);
+        for (int i = 0; i < N; i++)
+            x[i] = 3e-7f * (float)(i % 7 - 3); /* scales are subnormal halves */
+        round_trip(block_types[t], x, NULL, back);
+        for (int i = 0; i < N; i++)
+            assert_true(fabsf(back[i] - x[i]) < 1e-6f);
+        for (int sign = -1; sign <= 1; sign += 2) {
+            for (int i = 0; i < N; i++)
+                x[i] = (float)sign * 0.75f;
+            assert_true(round_trip(block_types[t], x, NULL, back) < 0.02);
+            for (int i = 0; i < N; i++)
+                x[i] = i % 256 == 77 ? (float)sign * 5 : 0;
+            assert_true(round_trip(block_types[t], x, NULL, back) < 0.02);
+            for (int i = 0; i < N; i++)
+                x[i] = (float)sign * (float)(1 + i % 5) * 60000; /* near the largest scales */
+            assert_true(round_trip(block_types[t], x, NULL, back) < 0.1);
+        }
+    }
+}
+
+static void floats_are_rounded(void **state)
+{
+    (void)state;
+    static float x[N], back[N];
+    lcg_state = 4;
+    make_weights(x, 1, false);
+    assert_true(round_trip(PP_TYPE_F32, x, NULL, back) == 0);
+    assert_true(round_trip(PP_TYPE_F16, x, NULL, back) < 0.0003);
+    assert_true(round_trip(PP_TYPE_BF16, x, NULL, back) < 0.0025);
+}
+
+static void what_cannot_be_quantised_is_refused(void **state)
+{
+    (void)state;
+    static float x[512];
+    float importance[256] = {0};
+    uint8_t out[2048];
+    struct pp_error err;
+    for (int t = 0; t < 4; t++) {
+        const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
+        for (int i = 0; i < 4; i++) {
+            x[300] = bad[i];
+            assert_int_equal(pp_quantize_rows(block_types[t], x, out, 2, 256, NULL, &err), PP_ERR_FORMAT);
+            assert_non_null(strstr(err.text, "44")); /* its place */
+        }
+        x[300] = 0;
+        assert_int_equal(pp_quantize_rows(block_types[t], x, out, 1, 48, NULL, &err), PP_ERR_USAGE);
+        importance[9] = -1;
+        assert_int_equal(pp_quantize_rows(block_types[t], x, out, 1, 256, importance, &err), PP_ERR_FORMAT);
+        importance[9] = 0;
+    }
+    x[0] = 1e6f;
+    assert_int_equal(pp_quantize_rows(PP_TYPE_F16, x, out, 1, 256, NULL, &err), PP_ERR_FORMAT);
+    x[0] = 0;
+    assert_int_equal(pp_quantize_rows(10, x, out, 1, 256, NULL, &err), PP_ERR_UNSUPPORTED);   /* Q2_K */
+    assert_int_equal(pp_quantize_rows(4000, x, out, 1, 256, NULL, &err), PP_ERR_UNSUPPORTED); /* no type at all */
+}
+
 TEST_GROUP(quant)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +363,12 @@ TEST_GROUP(quant)
         cmocka_unit_test(blocks_have_the_reference_values),
         cmocka_unit_test(a_block_by_hand),
         cmocka_unit_test(what_is_not_finite_is_found),
+        cmocka_unit_test(errors_are_small),
+        cmocka_unit_test(errors_do_not_depend_on_size),
+        cmocka_unit_test(importance_moves_the_error),
+        cmocka_unit_test(odd_blocks_survive),
+        cmocka_unit_test(floats_are_rounded),
+        cmocka_unit_test(what_cannot_be_quantised_is_refused),
     };
     return cmocka_run_group_tests_name("quant", tests, NULL, NULL);
 }
