@@ -6,6 +6,8 @@ const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa)
 {
     switch (isa) {
 #if defined(__x86_64__)
+    case PP_ISA_AVX2:
+        return &pp_matmul_avx2;
     case PP_ISA_AVX512:
         return &pp_matmul_avx512;
 #endif

@@ -1,0 +1,529 @@
+/* matmul_avx2.c - the products for AVX2 with FMA and F16C. A 32-bit lane is a weight row, a vector has 8 of a group's 16 rows.
+ * vpmaddubsw adds neighbouring products in 16 bits: what can be added up there without overflow is said at each kernel. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/cpu/act_tile.h"
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { LANES = 8, MAX_ACTS = 4 };
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+INLINE int32_t max_of_lanes(__m256i v)
+{
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
+}
+
+INLINE int32_t sum_of_lanes(__m256i v)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return _mm_cvtsi128_si32(s);
+}
+
+/* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
+INLINE void quantize_block(const float *x, int8_t *q, float *d, int32_t *sum)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256 v[4];
+    __m256i max = _mm256_setzero_si256(), whole[4], total = _mm256_setzero_si256();
+    UNROLL for (int k = 0; k < 4; k++)
+    {
+        v[k] = _mm256_loadu_ps(x + LANES * k);
+        max = _mm256_max_epu32(max, _mm256_and_si256(_mm256_castps_si256(v[k]), magnitude));
+    }
+    int32_t max_bits = max_of_lanes(max);
+    float most, inverse;
+    memcpy(&most, &max_bits, sizeof most);
+    *d = max_bits < 0x7f800000 ? most / 127.0f : __builtin_nanf("");
+    inverse = 1 / *d;
+    if (__builtin_isinf(inverse))
+        *d = 0;
+    if (!__builtin_isfinite(inverse)) {
+        memset(q, 0, PP_ACT_BLOCK);
+        *sum = 0;
+        return;
+    }
+    UNROLL for (int k = 0; k < 4; k++)
+    {
+        whole[k] = _mm256_cvtps_epi32(_mm256_mul_ps(v[k], _mm256_set1_ps(inverse)));
+        total = _mm256_add_epi32(total, whole[k]);
+    }
+    *sum = sum_of_lanes(total);
+    __m256i words0 = _mm256_packs_epi32(whole[0], whole[1]), words1 = _mm256_packs_epi32(whole[2], whole[3]);
+    __m256i bytes = _mm256_packs_epi16(words0, words1); /* fours in the order 0 2 4 6 1 3 5 7 */
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)q, bytes);
+}
+
+static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    int64_t at = 0;
+    for (; at + PP_ACT_BLOCK <= n; at += PP_ACT_BLOCK)
+        quantize_block(x + at, q + at, d++, sum++);
+    if (at < n) {
+        float rest[PP_ACT_BLOCK] = {0};
+        memcpy(rest, x + at, (size_t)(n - at) * sizeof *x);
+        quantize_block(rest, q + at, d, sum);
+    }
+}
+
+/* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
+
+/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over the tile's columns, and
+ * adds to what `acc` holds. H and M are constants where it is inlined; `half` is the first half. */
+
+INLINE __m256i load32(const void *p)
+{
+    return _mm256_load_si256((const __m256i *)p);
+}
+
+INLINE __m256i broadcast4(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+INLINE __m256 halves(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE __m256 unsigned_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+INLINE __m256 signed_bytes(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+INLINE __m256i widen(__m256i words)
+{
+    return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
+}
+
+/* acc += (d * dx) * isum */
+INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256 isum)
+{
+    return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), isum, acc);
+}
+
+/* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at once. */
+INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+                      const int M)
+{
+    const uint8_t *scales = group + 32 * x->block0;
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * x->block0;
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 8 * PP_SLICE) {
+        __m256i isum[2 * MAX_ACTS];
+        UNROLL for (int k = 0; k < H * M; k++)
+            isum[k] = _mm256_setzero_si256();
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            UNROLL for (int h = 0; h < H; h++)
+            {
+                __m256i signs = _mm256_xor_si256(load32(w + PP_SLICE * v + 32 * (half + h)), _mm256_set1_epi8(-128));
+                __m256i size = _mm256_abs_epi8(signs);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i xi = _mm256_sign_epi8(broadcast4(q + 32 * i + 4 * v), signs);
+                    isum[h * M + i] = _mm256_add_epi32(isum[h * M + i], widen(_mm256_maddubs_epi16(size, xi)));
+                }
+            }
+        }
+        UNROLL for (int h = 0; h < H; h++)
+        {
+            __m256 d = halves(scales + 32 * b + 16 * (half + h));
+            UNROLL for (int i = 0; i < M; i++)
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], _mm256_cvtepi32_ps(isum[h * M + i]));
+        }
+    }
+}
+
+/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
+INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+                      const int M)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    const uint8_t *scales = group + 32 * x->block0;
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * x->block0;
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 4 * PP_SLICE) {
+        __m256i words[2 * MAX_ACTS];
+        UNROLL for (int v = 0; v < 4; v++)
+        {
+            UNROLL for (int h = 0; h < H; h++)
+            {
+                __m256i slice = load32(w + PP_SLICE * v + 32 * (half + h));
+                __m256i w0 = _mm256_and_si256(slice, low), w1 = _mm256_and_si256(_mm256_srli_epi16(slice, 4), low);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(w0, broadcast4(q + 32 * i + 4 * v)),
+                                                   _mm256_maddubs_epi16(w1, broadcast4(q + 32 * i + 16 + 4 * v)));
+                    words[h * M + i] = v ? _mm256_add_epi16(words[h * M + i], two) : two;
+                }
+            }
+        }
+        UNROLL for (int h = 0; h < H; h++)
+        {
+            __m256 d = halves(scales + 32 * b + 16 * (half + h));
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i isum = _mm256_add_epi32(widen(words[h * M + i]), _mm256_set1_epi32(x->bias[b * M + i]));
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], _mm256_cvtepi32_ps(isum));
+            }
+        }
+    }
+}
+
+/* As Q4_0; the low nibbles are one block, the high ones the next. */
+INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+                      const int M)
+{
+    (void)n_cols;
+    const __m256i low = _mm256_set1_epi8(15);
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
+        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
+        int sub = (int)(b % 8);
+        __m128i shift = _mm_cvtsi32_si128(sub % 2 * 4);
+        __m256i words[2 * MAX_ACTS];
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            UNROLL for (int h = 0; h < H; h++)
+            {
+                __m256i slice = load32(p->q[sub / 2][v] + 32 * (half + h));
+                __m256i wv = _mm256_and_si256(_mm256_srl_epi16(slice, shift), low);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i two = _mm256_maddubs_epi16(wv, broadcast4(q + 32 * i + 4 * v));
+                    words[h * M + i] = v ? _mm256_add_epi16(words[h * M + i], two) : two;
+                }
+            }
+        }
+        UNROLL for (int h = 0; h < H; h++)
+        {
+            int r = LANES * (half + h);
+            __m256 scale = _mm256_mul_ps(halves(p->d + r), unsigned_bytes(p->sc[sub] + r));
+            __m256 min = _mm256_mul_ps(halves(p->dmin + r), unsigned_bytes(p->m[sub] + r));
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                float dx = x->d[b * M + i];
+                __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(x->sum[b * M + i]));
+                __m256 a = scaled(acc[h * M + i], scale, dx, _mm256_cvtepi32_ps(widen(words[h * M + i])));
+                acc[h * M + i] = _mm256_fnmadd_ps(_mm256_mul_ps(min, _mm256_set1_ps(dx)), sum, a);
+            }
+        }
+    }
+}
+
+/* 2 products of 2 * 63 * 127 fit 16 bits. The bias of the second weights is times 4, for another kernel. */
+INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+                      const int M)
+{
+    (void)n_cols;
+    const __m256i low = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
+    const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
+    const int8_t *q = x->q;
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
+        const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
+        int in = (int)(b % 8);
+        UNROLL for (int h = 0; h < H; h++)
+        {
+            __m256i first[MAX_ACTS], second[MAX_ACTS];
+            int r = LANES * (half + h);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                first[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
+                second[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
+            }
+            UNROLL for (int v = 0; v < 4; v += 2)
+            {
+                __m256i ql0 = load32(p->ql[in][v] + 4 * r), ql1 = load32(p->ql[in][v + 1] + 4 * r);
+                __m256i qh = load32(p->qh[in][v / 2] + 4 * r);
+                __m256i a0 = _mm256_or_si256(_mm256_and_si256(ql0, low), _mm256_and_si256(qh, bits45));
+                __m256i a1 = _mm256_or_si256(_mm256_and_si256(ql1, low),
+                                             _mm256_and_si256(_mm256_srli_epi16(qh, 2), bits45));
+                __m256i b0 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(ql0, 2), bits25),
+                                             _mm256_and_si256(_mm256_srli_epi16(qh, 2), bits01));
+                __m256i b1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(ql1, 2), bits25),
+                                             _mm256_and_si256(qh, bits01));
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    const int8_t *qi = q + 32 * i + 4 * v;
+                    __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(a0, broadcast4(qi)),
+                                                   _mm256_maddubs_epi16(a1, broadcast4(qi + 4)));
+                    first[i] = _mm256_add_epi32(first[i], widen(two));
+                    two = _mm256_add_epi16(_mm256_maddubs_epi16(b0, broadcast4(qi + 16)),
+                                           _mm256_maddubs_epi16(b1, broadcast4(qi + 20)));
+                    second[i] = _mm256_add_epi32(second[i], widen(two));
+                }
+            }
+            /* Whole numbers below 2^24 throughout: float is exact. */
+            __m256 d = halves(p->d + r), sc0 = signed_bytes(p->sc[2 * in] + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256 isum = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(first[i]));
+                isum = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(second[i]), isum);
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum);
+            }
+        }
+    }
+}
+
+/* --- loops over tiles --------------------------------------------------------------------------------------------- */
+
+typedef void tile_fn(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+                     const int M);
+
+/* Rows of `live` lanes are read and written. */
+INLINE __m256i lane_mask(int64_t live)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(live < LANES ? (int)live : LANES), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* H halves of the group that begins at `row`, from `half` on; rows end at row1. */
+INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, int half,
+                     const struct act_tile *x, float *y, int64_t y_stride, const int H, const int M)
+{
+    __m256 acc[2 * MAX_ACTS];
+    __m256i live[2];
+    float *out = y + row + LANES * half;
+    UNROLL for (int h = 0; h < H; h++)
+    {
+        live[h] = lane_mask(row1 - row - LANES * (half + h));
+        UNROLL for (int i = 0; i < M; i++)
+            acc[h * M + i] = x->block0 ? _mm256_maskload_ps(out + i * y_stride + LANES * h, live[h]) : _mm256_setzero_ps();
+    }
+    tile(x, pp_pack_group(w, row), w->n_cols, half, acc, H, M);
+    UNROLL for (int h = 0; h < H; h++)
+        UNROLL for (int i = 0; i < M; i++)
+            _mm256_maskstore_ps(out + i * y_stride + LANES * h, live[h], acc[h * M + i]);
+}
+
+/* All groups of the rows with one tile of activations; both halves at once while registers suffice. */
+INLINE void run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
+                       float *y, int64_t y_stride, const int M)
+{
+    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+        if (M <= 2) {
+            run_tile(tile, w, row, row1, 0, x, y, y_stride, 2, M);
+            continue;
+        }
+        run_tile(tile, w, row, row1, 0, x, y, y_stride, 1, M);
+        if (row + LANES < row1)
+            run_tile(tile, w, row, row1, 1, x, y, y_stride, 1, M);
+    }
+}
+
+INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
+                   int64_t m, float *y, int64_t y_stride)
+{
+    struct act_tile_memory memory;
+    int64_t strip = act_tile_strip(w->type, w->n_cols);
+    for (int64_t row = row0; row < row1; row += strip) {
+        int64_t end = row + strip < row1 ? row + strip : row1;
+        for (int64_t i = 0; i < m; i += MAX_ACTS) {
+            int64_t rows = m - i < MAX_ACTS ? m - i : MAX_ACTS;
+            for (int64_t b = 0; b < w->n_cols / 32; b += ACT_TILE_BLOCKS) {
+                struct act_tile t = act_tile_make(w->type, x, i, rows, b, w->n_cols / 32 - b, &memory);
+                float *out = y + i * y_stride;
+                switch (rows) {
+                case 1:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 1);
+                    break;
+                case 2:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 2);
+                    break;
+                case 3:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
+                    break;
+                default:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 4);
+                }
+            }
+        }
+    }
+}
+
+static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
+}
+
+static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
+}
+
+/* --- float weights ------------------------------------------------------------------------------------------------ */
+
+/* The 16 partial sums are two vectors: columns k to k + 7 and k + 8 to k + 15. */
+
+INLINE __m256 load_floats(const uint8_t *row, int64_t k, const uint32_t type)
+{
+    if (type == PP_TYPE_F32)
+        return _mm256_loadu_ps((const float *)(const void *)(row + 4 * k));
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(row + 2 * k));
+    if (type == PP_TYPE_F16)
+        return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+INLINE float sum_lanes(__m256 low, __m256 high)
+{
+    __m256 p8 = _mm256_add_ps(low, high);
+    __m128 p4 = _mm_add_ps(_mm256_castps256_ps128(p8), _mm256_extractf128_ps(p8, 1));
+    __m128 p2 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
+}
+
+/* acc += 16 columns of R weight rows times M activation rows. */
+INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k, __m256 (*acc)[2],
+                       const uint32_t type, const int R, const int M)
+{
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        __m256 wk[4];
+        UNROLL for (int r = 0; r < R; r++)
+            wk[r] = load_floats(w + (size_t)r * row_bytes, k + LANES * half, type);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            __m256 xk = _mm256_loadu_ps(x + i * x_stride + k + LANES * half);
+            UNROLL for (int r = 0; r < R; r++)
+                acc[r * M + i][half] = _mm256_fmadd_ps(wk[r], xk, acc[r * M + i][half]);
+        }
+    }
+}
+
+/* R weight rows times M activation rows, R and M at most 4. */
+INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
+                       int64_t y_stride, const uint32_t type, const int R, const int M)
+{
+    const size_t size = type == PP_TYPE_F32 ? 4 : 2;
+    __m256 acc[8][2];
+    UNROLL for (int k = 0; k < R * M; k++)
+        acc[k][0] = acc[k][1] = _mm256_setzero_ps();
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        float_step(w, row_bytes, x, x_stride, k, acc, type, R, M);
+    if (k < n) { /* the tail, with zeros behind it */
+        uint8_t w_rest[4][16 * 4] = {{0}};
+        float x_rest[4][16] = {{0}};
+        for (int r = 0; r < R; r++)
+            memcpy(w_rest[r], w + (size_t)r * row_bytes + (size_t)k * size, (size_t)(n - k) * size);
+        for (int i = 0; i < M; i++)
+            memcpy(x_rest[i], x + i * x_stride + k, (size_t)(n - k) * sizeof *x);
+        float_step(w_rest[0], sizeof w_rest[0], x_rest[0], 16, 0, acc, type, R, M);
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int i = 0; i < M; i++)
+            y[i * y_stride + r] = sum_lanes(acc[r * M + i][0], acc[r * M + i][1]);
+}
+
+INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride, float *y,
+                       int64_t y_stride, const uint32_t type, const int R, const int M)
+{
+    size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
+    const uint8_t *data = w->data;
+    int64_t row = row0;
+    for (; row + R <= row1; row += R)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, R, M);
+    for (; row < row1; row++)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, 1, M);
+}
+
+INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, const uint32_t type)
+{
+    for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
+        int64_t end = row + 64 < row1 ? row + 64 : row1;
+        for (int64_t i = 0; i < m; i += 3) {
+            const float *xi = x->f32 + i * x->f32_stride;
+            float *out = y + i * y_stride;
+            switch (m - i) {
+            case 1:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 4, 1);
+                break;
+            case 2:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 2, 2);
+                break;
+            default:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 2, 3);
+            }
+        }
+    }
+}
+
+static void matmul_f32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32);
+}
+
+static void matmul_f16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16);
+}
+
+static void matmul_bf16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    float result;
+    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, 1, 1);
+    return result;
+}
+
+const struct pp_matmul_kernels pp_matmul_avx2 = {
+    .quantize = quantize,
+    .dot = dot,
+    .by_type =
+        {
+            [PP_TYPE_F32] = matmul_f32,
+            [PP_TYPE_F16] = matmul_f16,
+            [PP_TYPE_BF16] = matmul_bf16,
+            [PP_TYPE_Q8_0] = matmul_q8_0,
+            [PP_TYPE_Q4_0] = matmul_q4_0,
+            [PP_TYPE_Q4_K] = matmul_q4_k,
+            [PP_TYPE_Q6_K] = matmul_q6_k,
+        },
+};
+
+#else
+typedef int pp_matmul_avx2_is_for_x86_64;
+#endif
