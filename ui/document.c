@@ -1,0 +1,299 @@
+#include "ui/document.h"
+
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "ui/markdown.h"
+#include "ui/sanitize.h"
+
+enum { SEGMENT_MAX = 4096, LINE_MAX_BYTES = 8192, FENCE_INDENT_MAX = 12 };
+
+enum segment_kind { SEGMENT_TEXT, SEGMENT_FENCE_OPEN, SEGMENT_FENCE_CLOSE, SEGMENT_CODE };
+
+struct segment {
+    enum segment_kind kind;
+    size_t end;      /* of its text */
+    size_t next;     /* where the one after it begins: blank lines are skipped */
+    bool complete;   /* more text behind it cannot change it */
+    bool cut;        /* ended only because of its length */
+};
+
+/* --- lines of the source ----------------------------------------------------------------------------------- */
+
+struct source_line {
+    size_t end;  /* without the line end */
+    size_t next; /* n if there is no line end */
+    bool whole;  /* has a line end */
+    bool cut;
+};
+
+/* A place near `limit` that splits neither a word, if it can be helped, nor a character. */
+static size_t cut_point(const char *s, size_t pos, size_t limit)
+{
+    for (size_t i = limit; i > limit - 64; i--)
+        if (s[i - 1] == ' ')
+            return i;
+    return pos + pp_utf8_complete(s + pos, limit - pos);
+}
+
+static struct source_line line_at(const char *s, size_t n, size_t pos)
+{
+    size_t room = n - pos < LINE_MAX_BYTES ? n - pos : LINE_MAX_BYTES;
+    const char *nl = memchr(s + pos, '\n', room);
+    if (nl) {
+        size_t end = (size_t)(nl - s);
+        size_t text = end > pos && s[end - 1] == '\r' ? end - 1 : end;
+        return (struct source_line){text, end + 1, true, false};
+    }
+    if (room == LINE_MAX_BYTES && n - pos > room) {
+        size_t end = cut_point(s, pos, pos + room);
+        return (struct source_line){end, end, true, true};
+    }
+    return (struct source_line){n, n, false, false};
+}
+
+static bool is_blank(const char *s, size_t from, size_t to)
+{
+    while (from < to && (s[from] == ' ' || s[from] == '\t'))
+        from++;
+    return from == to;
+}
+
+/* Length of the row of fence characters that a line begins with, 0 if it is no fence. */
+static size_t fence_at(const char *s, size_t from, size_t to, char *mark, int *indent)
+{
+    size_t i = from;
+    while (i < to && s[i] == ' ' && i - from < FENCE_INDENT_MAX)
+        i++;
+    *indent = (int)(i - from);
+    if (i == to || (s[i] != '`' && s[i] != '~'))
+        return 0;
+    *mark = s[i];
+    size_t len = 0;
+    while (i + len < to && s[i + len] == *mark)
+        len++;
+    if (len < 3 || (*mark == '`' && memchr(s + i + len, '`', to - i - len)))
+        return 0;
+    return len;
+}
+
+static bool closes_fence(const struct pp_document *doc, const char *s, size_t from, size_t to)
+{
+    char mark = 0;
+    int indent;
+    size_t len = fence_at(s, from, to, &mark, &indent);
+    return len >= doc->fence_len && mark == doc->fence_char && is_blank(s, from + (size_t)indent + len, to);
+}
+
+/* --- segments ---------------------------------------------------------------------------------------------- */
+
+static struct segment code_segment(const struct pp_document *doc, const char *s, size_t n)
+{
+    struct source_line line = line_at(s, n, doc->done);
+    bool closing = !line.cut && closes_fence(doc, s, doc->done, line.end);
+    return (struct segment){closing ? SEGMENT_FENCE_CLOSE : SEGMENT_CODE, line.end, line.next, line.whole, line.cut};
+}
+
+/* Text without Markdown: as many lines as fit a segment. */
+static struct segment plain_segment(const char *s, size_t n, size_t pos)
+{
+    struct segment seg = {SEGMENT_TEXT, pos, pos, false, false};
+    while (seg.next < n && seg.next - pos < SEGMENT_MAX) {
+        struct source_line line = line_at(s, n, seg.next);
+        if (line.cut && seg.next > pos)
+            break;
+        seg = (struct segment){SEGMENT_TEXT, line.next, line.next, line.whole, line.cut};
+    }
+    seg.complete = seg.complete && seg.next - pos >= SEGMENT_MAX;
+    return seg;
+}
+
+/* Paragraphs up to a blank line that is followed by a line without indent (with one it may belong to a list), or up to a fence. */
+static struct segment text_segment(const char *s, size_t n, size_t pos)
+{
+    struct segment seg = {SEGMENT_TEXT, pos, pos, false, false};
+    bool blank = false;
+    for (size_t at = pos; at < n;) {
+        struct source_line line = line_at(s, n, at);
+        char mark;
+        int indent;
+        if (is_blank(s, at, line.end)) {
+            blank = true;
+            at = line.next;
+            seg.next = at;
+            continue;
+        }
+        bool fence = fence_at(s, at, line.end, &mark, &indent) > 0;
+        if (fence && at == pos)
+            return (struct segment){SEGMENT_FENCE_OPEN, line.end, line.next, line.whole, false};
+        if (fence || (blank && s[at] != ' ' && s[at] != '\t') || (line.cut && at > pos)) {
+            seg.next = at;
+            seg.complete = true;
+            return seg;
+        }
+        seg.end = line.end;
+        seg.next = at = line.next;
+        if (line.cut || (line.whole && at - pos >= SEGMENT_MAX)) {
+            seg.complete = seg.cut = true;
+            return seg;
+        }
+    }
+    return seg;
+}
+
+static size_t skip_blank_lines(const char *s, size_t n, size_t pos)
+{
+    while (pos < n) {
+        struct source_line line = line_at(s, n, pos);
+        if (!line.whole || line.cut || !is_blank(s, pos, line.end))
+            break;
+        pos = line.next;
+    }
+    return pos;
+}
+
+static struct segment next_segment(const struct pp_document *doc, const char *s, size_t n)
+{
+    if (!doc->markdown)
+        return plain_segment(s, n, doc->done);
+    return doc->fenced ? code_segment(doc, s, n) : text_segment(s, n, doc->done);
+}
+
+/* --- layout of one segment --------------------------------------------------------------------------------- */
+
+static void show_plain(struct pp_document *doc, const char *s, size_t n)
+{
+    struct pp_buf clean = {0};
+    size_t from = doc->layout.text.len;
+    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
+    pp_layout_text(&doc->layout, pp_buf_cstr(&clean), clean.len, doc->base);
+    pp_layout_lines(&doc->layout, from, &(struct pp_frame){.width = doc->width});
+    doc->layout.bad |= clean.bad;
+    pp_buf_free(&clean);
+}
+
+static void show_markdown(struct pp_document *doc, const char *s, size_t n)
+{
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
+    if (doc->layout.n_lines > 0 && !doc->continues)
+        pp_layout_blank(&doc->layout, 0);
+    pp_markdown(&doc->layout, pp_buf_cstr(&clean), clean.len, doc->width, doc->base);
+    doc->layout.bad |= clean.bad;
+    pp_buf_free(&clean);
+}
+
+static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style style)
+{
+    struct pp_buf clean = {0};
+    size_t from = doc->layout.text.len;
+    int indent = doc->fence_indent;
+    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
+    pp_layout_text(&doc->layout, pp_buf_cstr(&clean), clean.len, style);
+    pp_layout_lines(&doc->layout, from,
+                    &(struct pp_frame){.width = doc->width - 1, .first = indent + 2, .rest = indent + 2, .kind = PP_LINE_CODE});
+    doc->layout.bad |= clean.bad;
+    pp_buf_free(&clean);
+}
+
+/* The language after the fence labels the block. */
+static void show_fence(struct pp_document *doc, const char *s, size_t n)
+{
+    size_t at = (size_t)doc->fence_indent + doc->fence_len;
+    while (at < n && s[at] == ' ')
+        at++;
+    if (doc->layout.n_lines > 0)
+        pp_layout_blank(&doc->layout, 0);
+    if (doc->fence_indent > doc->width / 3)
+        doc->fence_indent = 0;
+    code_line(doc, s + at, n - at, PP_SLOT_CODE_LABEL);
+}
+
+static void show_code(struct pp_document *doc, const char *s, size_t n)
+{
+    size_t skip = 0;
+    while (skip < n && s[skip] == ' ' && (int)skip < doc->fence_indent)
+        skip++;
+    code_line(doc, s + skip, n - skip, PP_SLOT_CODE_BLOCK);
+}
+
+static void show(struct pp_document *doc, const struct segment *seg, const char *s)
+{
+    const char *from = s + doc->done;
+    size_t n = seg->end - doc->done;
+    switch (seg->kind) {
+    case SEGMENT_FENCE_OPEN:
+        doc->fence_len = fence_at(s, doc->done, seg->end, &doc->fence_char, &doc->fence_indent);
+        doc->fenced = true;
+        show_fence(doc, from, n);
+        break;
+    case SEGMENT_FENCE_CLOSE:
+        code_line(doc, "", 0, PP_SLOT_CODE_BLOCK);
+        doc->fenced = false;
+        break;
+    case SEGMENT_CODE:
+        show_code(doc, from, n);
+        break;
+    case SEGMENT_TEXT:
+        if (doc->markdown)
+            show_markdown(doc, from, n);
+        else
+            show_plain(doc, from, n);
+        break;
+    }
+}
+
+/* --- updating ---------------------------------------------------------------------------------------------- */
+
+static void restart(struct pp_document *doc, int width, bool markdown, pp_style base)
+{
+    struct pp_layout layout = doc->layout;
+    pp_layout_rewind(&layout, (struct pp_layout_mark){0});
+    layout.bad = layout.text.bad = false;
+    *doc = (struct pp_document){.layout = layout, .width = width, .markdown = markdown, .base = base};
+}
+
+static bool still_begins_so(const struct pp_document *doc, const char *s, size_t n)
+{
+    return n >= doc->done && memcmp(s + doc->done - doc->guard_len, doc->guard, doc->guard_len) == 0;
+}
+
+static void advance(struct pp_document *doc, const char *s, size_t to)
+{
+    doc->done = to;
+    doc->guard_len = to < sizeof doc->guard ? to : sizeof doc->guard;
+    memcpy(doc->guard, s + to - doc->guard_len, doc->guard_len);
+}
+
+void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base)
+{
+    if (width < 1)
+        width = 1;
+    if (doc->width != width || doc->markdown != markdown || doc->base != base || !still_begins_so(doc, s, n))
+        restart(doc, width, markdown, base);
+    pp_layout_rewind(&doc->layout, doc->settled);
+    while (doc->done < n && !doc->layout.bad) {
+        if (markdown && !doc->fenced)
+            advance(doc, s, skip_blank_lines(s, n, doc->done));
+        if (doc->done >= n || (markdown && !doc->fenced && is_blank(s, doc->done, n)))
+            break;
+        struct segment seg = next_segment(doc, s, n);
+        if (!seg.complete) {
+            struct pp_document settled = *doc;
+            show(doc, &seg, s);
+            settled.layout = doc->layout;
+            *doc = settled;
+            break;
+        }
+        show(doc, &seg, s);
+        advance(doc, s, seg.next);
+        doc->continues = seg.cut;
+        doc->settled = pp_layout_mark(&doc->layout);
+    }
+}
+
+void pp_document_free(struct pp_document *doc)
+{
+    pp_layout_free(&doc->layout);
+    *doc = (struct pp_document){0};
+}

@@ -1,0 +1,36 @@
+/* document.h - a message on its way to the screen: source text in, layout out, only the end anew while it grows.
+ *
+ * The source is cut into segments that can be laid out alone: paragraphs between blank lines, single lines of a fenced code block,
+ * at most a few kilobytes each. A segment whose end has been seen is settled and never touched again; the last one is laid out
+ * anew at each update. So an update costs what is new plus one segment, however long the message is. UI thread. */
+#ifndef PP_UI_DOCUMENT_H
+#define PP_UI_DOCUMENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ui/layout.h"
+
+struct pp_document {
+    struct pp_layout layout;
+    /* how it was laid out; a change starts from the beginning */
+    int width;
+    bool markdown;
+    pp_style base;
+    /* settled part */
+    struct pp_layout_mark settled;
+    size_t done;            /* bytes of the source that it covers */
+    bool fenced;            /* inside a code block ... */
+    char fence_char;        /* ... opened by so many of these */
+    size_t fence_len;
+    int fence_indent;
+    bool continues;         /* the segment before was cut for its length */
+    char guard[32];         /* its last bytes: a source that no longer has them is another text */
+    size_t guard_len;
+};
+
+/* Makes doc->layout show s[0..n). With markdown false the text is shown as it is. */
+void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base);
+void pp_document_free(struct pp_document *doc);
+
+#endif

@@ -1,0 +1,260 @@
+#include "ui/edit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <readline/history.h>
+#include <readline/readline.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "ui/history.h"
+#include "ui/text.h"
+
+enum { CTRL_G = 7 };
+
+static struct {
+    struct pp_edit_hooks hooks;
+    char history[1024];
+    FILE *nowhere;        /* what readline writes to */
+    char queue[256];      /* bytes of keys that it has not read */
+    size_t queued, taken;
+    char *kept;           /* a text that was not taken, to be put back */
+} ed;
+
+/* --- what readline calls ----------------------------------------------------------------------------------- */
+
+static int next_byte(FILE *unused)
+{
+    (void)unused;
+    if (ed.taken < ed.queued)
+        return (unsigned char)ed.queue[ed.taken++];
+    return CTRL_G; /* a command that wants more than the key gave: it is given up */
+}
+
+static int bytes_waiting(void)
+{
+    return ed.taken < ed.queued;
+}
+
+static void draw_nothing(void)
+{
+}
+
+static void leave_terminal(void)
+{
+}
+
+static void prepare_terminal(int meta)
+{
+    (void)meta;
+}
+
+static void on_line(char *line)
+{
+    if (!line)
+        return;
+    if (!ed.hooks.accept(ed.hooks.user, line)) {
+        pp_free(ed.kept);
+        ed.kept = pp_strdup(line);
+    }
+    free(line); /* readline's */
+}
+
+static int on_tab(int count, int key)
+{
+    (void)count, (void)key;
+    if (rl_point != rl_end)
+        return 0;
+    char *text = ed.hooks.complete(ed.hooks.user, pp_edit_text());
+    if (text)
+        pp_edit_set(text);
+    pp_free(text);
+    return 0;
+}
+
+/* --- starting and ending ------------------------------------------------------------------------------------ */
+
+static void add_loaded(void *user, const char *text)
+{
+    (void)user;
+    add_history(text);
+}
+
+/* Keys that readline does not bind by itself and people expect. */
+static void bind_keys(void)
+{
+    static const struct { const char *keys; rl_command_func_t *function; } table[] = {
+        {"\\e[1;5C", rl_forward_word}, {"\\e[1;5D", rl_backward_word}, {"\\e[1;3C", rl_forward_word}, {"\\e[1;3D", rl_backward_word},
+        {"\\e[3~", rl_delete}, {"\\e[1~", rl_beg_of_line}, {"\\e[4~", rl_end_of_line}, {"\\e[7~", rl_beg_of_line}, {"\\e[8~", rl_end_of_line},
+        {"\\e[3;5~", rl_kill_word},
+    };
+    Keymap maps[] = {emacs_standard_keymap, vi_insertion_keymap};
+    for (int m = 0; m < 2; m++) {
+        for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+            rl_bind_keyseq_if_unbound_in_map(table[i].keys, table[i].function, maps[m]);
+        rl_bind_key_in_map('\t', on_tab, maps[m]);
+    }
+}
+
+enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err)
+{
+    ed.hooks = *hooks;
+    snprintf(ed.history, sizeof ed.history, "%s", history);
+    ed.nowhere = fopen("/dev/null", "we");
+    if (!ed.nowhere)
+        return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened.");
+    rl_readline_name = "pippin";
+    rl_terminal_name = "dumb"; /* it draws nothing, and must not meddle with the terminfo entry that ncurses has loaded */
+    rl_outstream = ed.nowhere;
+    rl_catch_signals = 0;
+    rl_catch_sigwinch = 0;
+    rl_change_environment = 0;
+    rl_getc_function = next_byte;
+    rl_input_available_hook = bytes_waiting;
+    rl_redisplay_function = draw_nothing;
+    rl_prep_term_function = prepare_terminal;
+    rl_deprep_term_function = leave_terminal;
+    rl_initialize();
+    rl_variable_bind("bell-style", "none");
+    rl_callback_handler_install("", on_line);
+    bind_keys();
+    using_history();
+    stifle_history(PP_HISTORY_ENTRIES);
+    enum pp_code code = pp_history_load(ed.history, add_loaded, NULL, err);
+    using_history();
+    return code;
+}
+
+void pp_edit_close(void)
+{
+    rl_callback_handler_remove();
+    clear_history();
+    if (ed.nowhere)
+        fclose(ed.nowhere);
+    pp_free(ed.kept);
+    memset(&ed, 0, sizeof ed);
+}
+
+/* --- keys and text ------------------------------------------------------------------------------------------ */
+
+static void put_back(void)
+{
+    if (!ed.kept)
+        return;
+    char *text = ed.kept;
+    ed.kept = NULL;
+    pp_edit_set(text);
+    pp_free(text);
+}
+
+void pp_edit_feed(const char *bytes, size_t n)
+{
+    if (n > sizeof ed.queue)
+        return;
+    memcpy(ed.queue, bytes, n);
+    ed.queued = n;
+    ed.taken = 0;
+    while (ed.taken < ed.queued) {
+        rl_callback_read_char();
+        put_back();
+    }
+}
+
+void pp_edit_insert(const char *text, size_t n)
+{
+    char *copy = pp_strndup(text, n);
+    if (!copy)
+        return;
+    rl_begin_undo_group();
+    rl_insert_text(copy);
+    rl_end_undo_group();
+    pp_free(copy);
+}
+
+void pp_edit_set(const char *text)
+{
+    rl_replace_line(text, 1);
+    rl_point = rl_end;
+    rl_mark = 0;
+}
+
+static size_t line_start(const char *s, size_t at)
+{
+    while (at > 0 && s[at - 1] != '\n')
+        at--;
+    return at;
+}
+
+/* The offset on the line s[start..] that lies in the same column as the cursor on its own. */
+static int same_column(const char *s, size_t start, size_t current)
+{
+    int column = pp_text_width(s + current, (size_t)rl_point - current);
+    size_t end = start;
+    while (s[end] && s[end] != '\n')
+        end++;
+    return (int)(start + pp_text_fit(s + start, end - start, column, NULL));
+}
+
+void pp_edit_up(void)
+{
+    const char *s = rl_line_buffer;
+    size_t current = line_start(s, (size_t)rl_point);
+    if (current > 0)
+        rl_point = same_column(s, line_start(s, current - 1), current);
+    else
+        rl_get_previous_history(1, 0);
+}
+
+void pp_edit_down(void)
+{
+    const char *s = rl_line_buffer;
+    const char *end = memchr(s + rl_point, '\n', (size_t)(rl_end - rl_point));
+    if (end)
+        rl_point = same_column(s, (size_t)(end - s) + 1, line_start(s, (size_t)rl_point));
+    else
+        rl_get_next_history(1, 0);
+}
+
+enum pp_code pp_edit_remember(const char *text, struct pp_error *err)
+{
+    HIST_ENTRY *last = history_length > 0 ? history_get(history_base + history_length - 1) : NULL;
+    using_history();
+    if (!*text || strlen(text) > PP_HISTORY_ENTRY_MAX || (last && strcmp(last->line, text) == 0))
+        return PP_OK;
+    add_history(text);
+    using_history();
+    return pp_history_append(ed.history, text, err);
+}
+
+const char *pp_edit_text(void)
+{
+    return rl_line_buffer ? rl_line_buffer : "";
+}
+
+size_t pp_edit_len(void)
+{
+    return (size_t)rl_end;
+}
+
+size_t pp_edit_cursor(void)
+{
+    return (size_t)rl_point;
+}
+
+const char *pp_edit_message(void)
+{
+    return rl_display_prompt && rl_display_prompt != rl_prompt && *rl_display_prompt ? rl_display_prompt : NULL;
+}
+
+bool pp_edit_searching(void)
+{
+    return RL_ISSTATE(RL_STATE_ISEARCH | RL_STATE_NSEARCH | RL_STATE_NUMERICARG | RL_STATE_MULTIKEY | RL_STATE_CHARSEARCH |
+                      RL_STATE_VIMOTION) != 0;
+}
+
+bool pp_edit_vi_command(void)
+{
+    return rl_editing_mode == 0 && rl_get_keymap() == vi_movement_keymap;
+}

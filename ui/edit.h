@@ -1,0 +1,41 @@
+/* edit.h - the input line: readline behind a queue of bytes, with no hand on the terminal.
+ *
+ * readline edits (emacs and vi keys, inputrc, undo, kill ring, history, incremental search); it reads what pp_edit_feed puts in its
+ * queue, draws nothing, changes no signal handler, no environment and no terminal setting. The text may have several lines.
+ * One per program; UI thread. */
+#ifndef PP_UI_EDIT_H
+#define PP_UI_EDIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/error.h"
+
+struct pp_edit_hooks {
+    /* Enter. True: the text was taken, the line becomes empty; false: it stays. */
+    bool (*accept)(void *user, const char *text);
+    /* Tab with the cursor at the end: the text to have instead (pp_malloced, becomes ours), or NULL. */
+    char *(*complete)(void *user, const char *text);
+    void *user;
+};
+
+/* history: file name. An unreadable history is reported, but everything works. */
+enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err);
+void pp_edit_close(void);
+
+void pp_edit_feed(const char *bytes, size_t n); /* of one key */
+void pp_edit_insert(const char *text, size_t n); /* at the cursor, literally, as one change for undo */
+void pp_edit_set(const char *text);              /* cursor at the end */
+void pp_edit_up(void);                           /* a line up, or back in the history from the first */
+void pp_edit_down(void);
+/* Adds a text to the history, in memory and on disk. */
+enum pp_code pp_edit_remember(const char *text, struct pp_error *err);
+
+const char *pp_edit_text(void);
+size_t pp_edit_len(void);
+size_t pp_edit_cursor(void);         /* byte offset, at a character's start */
+const char *pp_edit_message(void);   /* what readline says instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
+bool pp_edit_searching(void);        /* in an incremental search or in the middle of a command of several keys */
+bool pp_edit_vi_command(void);       /* vi's command mode */
+
+#endif

@@ -1,0 +1,129 @@
+#include "ui/history.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+
+enum { REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20 };
+
+static void escape(struct pp_buf *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '\n')
+            pp_buf_str(out, "\\n");
+        else if (*s == '\\')
+            pp_buf_str(out, "\\\\");
+        else
+            pp_buf_char(out, *s);
+    }
+    pp_buf_char(out, '\n');
+}
+
+/* In place; what is written can only become shorter. */
+static void unescape(char *s)
+{
+    char *to = s;
+    for (; *s; s++) {
+        if (*s == '\\' && s[1]) {
+            s++;
+            *to++ = *s == 'n' ? '\n' : *s;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = '\0';
+}
+
+/* A ring of the last entries. */
+struct ring {
+    char *items[PP_HISTORY_ENTRIES];
+    size_t n;
+};
+
+static void ring_add(struct ring *r, char *text)
+{
+    char **slot = &r->items[r->n++ % PP_HISTORY_ENTRIES];
+    pp_free(*slot);
+    *slot = text;
+}
+
+static void ring_read(struct ring *r, FILE *f)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    for (ssize_t len; (len = getline(&line, &cap, f)) >= 0;) {
+        if (len > 0 && line[len - 1] == '\n')
+            line[--len] = '\0';
+        char *copy = len > 0 && len <= 2 * PP_HISTORY_ENTRY_MAX ? pp_strndup(line, (size_t)len) : NULL;
+        if (!copy)
+            continue;
+        unescape(copy);
+        ring_add(r, copy);
+    }
+    free(line); /* getline's */
+}
+
+static void rewrite(const char *path, const struct ring *r, size_t first)
+{
+    char temporary[1100];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary)
+        return;
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return;
+    struct pp_buf text = {0};
+    for (size_t i = first; i < r->n; i++)
+        escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
+    bool good = !text.bad && write(fd, pp_buf_cstr(&text), text.len) == (ssize_t)text.len;
+    pp_buf_free(&text);
+    if (close(fd) != 0 || !good || rename(temporary, path) != 0)
+        unlink(temporary);
+}
+
+enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user, struct pp_error *err)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return errno == ENOENT ? PP_OK : pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
+    struct stat st;
+    struct ring *ring = pp_calloc(1, sizeof *ring);
+    if (!ring || fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
+        fclose(f);
+        pp_free(ring);
+        return ring ? pp_fail(err, PP_ERR_FORMAT, "The input history %s is not used: no file, or far too large.", path)
+                    : pp_fail_nomem(err, "the input history");
+    }
+    ring_read(ring, f);
+    fclose(f);
+    size_t first = ring->n > PP_HISTORY_ENTRIES ? ring->n - PP_HISTORY_ENTRIES : 0;
+    for (size_t i = first; i < ring->n; i++)
+        add(user, ring->items[i % PP_HISTORY_ENTRIES]);
+    if (ring->n > (size_t)REWRITE_FACTOR * PP_HISTORY_ENTRIES)
+        rewrite(path, ring, first);
+    for (size_t i = 0; i < PP_HISTORY_ENTRIES; i++)
+        pp_free(ring->items[i]);
+    pp_free(ring);
+    return PP_OK;
+}
+
+enum pp_code pp_history_append(const char *path, const char *text, struct pp_error *err)
+{
+    if (!*text || strlen(text) > PP_HISTORY_ENTRY_MAX)
+        return PP_OK;
+    struct pp_buf line = {0};
+    escape(&line, text);
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    bool good = fd >= 0 && !line.bad && write(fd, line.data, line.len) == (ssize_t)line.len;
+    int error = errno;
+    pp_buf_free(&line);
+    if (fd >= 0)
+        close(fd);
+    return good ? PP_OK : pp_fail(err, PP_ERR_IO, "The input history %s cannot be written: %s.", path, strerror(error));
+}

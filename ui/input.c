@@ -1,0 +1,449 @@
+#include "ui/input.h"
+
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+
+enum { MAX_SEQUENCE = 64, MAX_REPLY = 8192, MAX_LEARNED = 48, MAX_PARAMS = 4 };
+enum { ESC = 0x1B, DEL = 0x7F };
+
+static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
+
+struct learned {
+    char bytes[16];
+    size_t len;
+    enum pp_key_type type;
+    unsigned mods;
+};
+
+struct pp_input {
+    struct pp_buf raw;   /* bytes not yet decoded, from `at` on */
+    size_t at;
+    bool flushed;        /* nothing will follow what is there */
+    bool pasting;
+    bool overfull;       /* the paste was longer than PP_MAX_PASTE: its rest is dropped */
+    struct pp_buf paste;
+    struct learned learned[MAX_LEARNED];
+    int n_learned;
+};
+
+struct pp_input *pp_input_new(void)
+{
+    return pp_calloc(1, sizeof(struct pp_input));
+}
+
+void pp_input_free(struct pp_input *in)
+{
+    if (!in)
+        return;
+    pp_buf_free(&in->raw);
+    pp_buf_free(&in->paste);
+    pp_free(in);
+}
+
+void pp_input_learn(struct pp_input *in, const char *sequence, enum pp_key_type type, unsigned mods)
+{
+    size_t len = sequence ? strlen(sequence) : 0;
+    if (len < 2 || len >= sizeof in->learned[0].bytes || sequence[0] != ESC || in->n_learned == MAX_LEARNED)
+        return;
+    struct learned *l = &in->learned[in->n_learned++];
+    *l = (struct learned){.len = len, .type = type, .mods = mods};
+    memcpy(l->bytes, sequence, len);
+}
+
+bool pp_input_feed(struct pp_input *in, const char *bytes, size_t n)
+{
+    if (in->at > 0) {
+        in->raw.len -= in->at;
+        if (in->raw.len)
+            memmove(in->raw.data, in->raw.data + in->at, in->raw.len);
+        in->at = 0;
+    }
+    pp_buf_add(&in->raw, bytes, n);
+    in->flushed = false;
+    if (!in->raw.bad)
+        return true;
+    pp_buf_free(&in->raw);
+    return false;
+}
+
+int pp_input_wait_ms(const struct pp_input *in)
+{
+    size_t n = in->raw.len - in->at;
+    if (in->pasting || n == 0 || in->flushed)
+        return -1;
+    return n > 2 ? PP_SEQUENCE_MS : PP_ESCAPE_MS;
+}
+
+void pp_input_flush(struct pp_input *in)
+{
+    in->flushed = true;
+}
+
+/* --- sequences --------------------------------------------------------------------------------------------- */
+
+/* How a decoder step ended: MORE bytes are needed, a KEY is there, or the bytes mean NOTHING. */
+enum step { STEP_MORE, STEP_KEY, STEP_NOTHING };
+
+struct view { /* bytes to decode */
+    const char *s;
+    size_t n;
+    size_t used; /* set by a step that is not STEP_MORE */
+};
+
+static bool key_of_letter(char final, enum pp_key_type *type)
+{
+    switch (final) {
+    case 'A': *type = PP_KEY_UP; return true;
+    case 'B': *type = PP_KEY_DOWN; return true;
+    case 'C': *type = PP_KEY_RIGHT; return true;
+    case 'D': *type = PP_KEY_LEFT; return true;
+    case 'H': *type = PP_KEY_HOME; return true;
+    case 'F': *type = PP_KEY_END; return true;
+    case 'M': *type = PP_KEY_ENTER; return true; /* keypad */
+    case 'P': *type = PP_KEY_F1; return true;
+    case 'Q': *type = PP_KEY_F2; return true;
+    case 'R': *type = PP_KEY_F3; return true;
+    case 'S': *type = PP_KEY_F4; return true;
+    case 'Z': *type = PP_KEY_BACKTAB; return true;
+    default: return false;
+    }
+}
+
+static bool key_of_number(int number, enum pp_key_type *type)
+{
+    static const struct { int number; enum pp_key_type type; } table[] = {
+        {1, PP_KEY_HOME}, {2, PP_KEY_INSERT}, {3, PP_KEY_DELETE}, {4, PP_KEY_END}, {5, PP_KEY_PGUP}, {6, PP_KEY_PGDN}, {7, PP_KEY_HOME},
+        {8, PP_KEY_END}, {11, PP_KEY_F1}, {12, PP_KEY_F2}, {13, PP_KEY_F3}, {14, PP_KEY_F4}, {15, PP_KEY_F5}, {17, PP_KEY_F6},
+        {18, PP_KEY_F7}, {19, PP_KEY_F8}, {20, PP_KEY_F9}, {21, PP_KEY_F10}, {23, PP_KEY_F11}, {24, PP_KEY_F12},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].number == number) {
+            *type = table[i].type;
+            return true;
+        }
+    return false;
+}
+
+/* Modifiers as xterm counts them: 1 plus a bit each for Shift, Alt, Ctrl. */
+static unsigned modifiers(int parameter)
+{
+    return parameter > 1 ? (unsigned)(parameter - 1) & 7u : 0;
+}
+
+static void set_char(struct pp_key *key, int32_t cp)
+{
+    switch (cp) {
+    case '\r': key->type = PP_KEY_ENTER; break;
+    case '\t': key->type = PP_KEY_TAB; break;
+    case DEL:
+    case '\b': key->type = PP_KEY_BACKSPACE; break;
+    case ESC: key->type = PP_KEY_ESC; break;
+    default: key->type = PP_KEY_CHAR;
+    }
+    key->cp = cp;
+}
+
+/* A key that the terminal names by its character (CSI u, modifyOtherKeys): bytes become those that older terminals send. */
+static void set_named_char(struct pp_key *key, int32_t cp, unsigned mods)
+{
+    key->mods = mods;
+    if ((mods & PP_MOD_CTRL) && ((cp >= 'a' && cp <= 'z') || (cp >= '@' && cp <= '_'))) {
+        cp = PP_CTRL(cp);
+        key->mods &= ~(unsigned)PP_MOD_CTRL;
+    }
+    set_char(key, cp);
+    key->n_bytes = 0;
+    if (mods & PP_MOD_ALT)
+        key->bytes[key->n_bytes++] = ESC;
+    key->n_bytes += pp_utf8_encode(cp, key->bytes + key->n_bytes);
+}
+
+static bool may_be_char(int cp)
+{
+    return cp > 0 && cp < 0x110000 && !(cp >= 0xD800 && cp < 0xE000);
+}
+
+/* What a complete control sequence means. False: nothing. */
+static bool key_of_csi(struct pp_key *key, const int *params, int n_params, char final)
+{
+    int first = n_params > 0 ? params[0] : 0, second = n_params > 1 ? params[1] : 0;
+    key->mods = modifiers(second);
+    switch (final) {
+    case '~':
+        if (first == 27 && n_params == 3 && may_be_char(params[2])) {
+            set_named_char(key, params[2], modifiers(second));
+            return true;
+        }
+        return key_of_number(first, &key->type);
+    case 'u':
+        if (!may_be_char(first))
+            return false;
+        set_named_char(key, first, modifiers(second));
+        return true;
+    case '^': /* rxvt: Ctrl, Shift, both */
+    case '$':
+    case '@':
+        key->mods = final == '^' ? PP_MOD_CTRL : final == '$' ? PP_MOD_SHIFT : PP_MOD_CTRL | PP_MOD_SHIFT;
+        return key_of_number(first, &key->type);
+    case 'a':
+    case 'b':
+    case 'c':
+    case 'd':
+        key->mods = PP_MOD_SHIFT;
+        return key_of_letter((char)(final - 'a' + 'A'), &key->type);
+    default:
+        return final != 'M' && key_of_letter(final, &key->type);
+    }
+}
+
+/* ESC [ parameters intermediates final */
+static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
+{
+    int params[MAX_PARAMS] = {0}, n_params = 0;
+    bool private = false;
+    if (at < v->n && v->s[at] == '[') { /* the Linux console: ESC [ [ A to E */
+        if (at + 1 == v->n)
+            return STEP_MORE;
+        v->used = at + 2;
+        key->type = (enum pp_key_type)(PP_KEY_F1 + (v->s[at + 1] - 'A'));
+        return v->s[at + 1] >= 'A' && v->s[at + 1] <= 'E' ? STEP_KEY : STEP_NOTHING;
+    }
+    for (size_t i = at; i < v->n; i++) {
+        char c = v->s[i];
+        if (i - at > MAX_SEQUENCE) {
+            v->used = i;
+            return STEP_NOTHING;
+        }
+        if (c >= '0' && c <= '9') {
+            if (n_params == 0)
+                n_params = 1;
+            int *p = &params[n_params - 1];
+            if (*p < 1 << 24)
+                *p = *p * 10 + (c - '0');
+        } else if (c == ';') {
+            n_params = n_params == 0 ? 2 : n_params + 1;
+            if (n_params > MAX_PARAMS)
+                n_params = MAX_PARAMS;
+        } else if (c == ':' || (c >= 0x3C && c <= 0x3F) || (c >= 0x20 && c < 0x30 && c != '$')) {
+            private = true;
+        } else if (c < 0x20 || c == DEL || (c & 0x80)) { /* no sequence after all: the byte is looked at anew */
+            v->used = i;
+            return STEP_NOTHING;
+        } else {
+            v->used = i + 1;
+            return !private && key_of_csi(key, params, n_params, c) ? STEP_KEY : STEP_NOTHING;
+        }
+    }
+    return STEP_MORE;
+}
+
+/* ESC O letter, with xterm's old way to put a modifier before the letter */
+static enum step step_ss3(struct view *v, size_t at, struct pp_key *key)
+{
+    if (at < v->n && v->s[at] >= '1' && v->s[at] <= '8')
+        key->mods = modifiers(v->s[at++] - '0');
+    if (at >= v->n)
+        return STEP_MORE;
+    v->used = at + 1;
+    char c = v->s[at];
+    if (c >= 'a' && c <= 'd') {
+        key->mods = PP_MOD_CTRL;
+        c = (char)(c - 'a' + 'A');
+    }
+    return key_of_letter(c, &key->type) ? STEP_KEY : STEP_NOTHING;
+}
+
+/* OSC, DCS, APC, PM, SOS: a reply of the terminal up to BEL or ST. */
+static enum step step_string(struct view *v, size_t at)
+{
+    for (size_t i = at; i < v->n; i++) {
+        if (v->s[i] == '\a' || i - at > MAX_REPLY) {
+            v->used = i + 1;
+            return STEP_NOTHING;
+        }
+        if (v->s[i] == ESC) {
+            if (i + 1 == v->n)
+                return STEP_MORE;
+            v->used = v->s[i + 1] == '\\' ? i + 2 : i;
+            return STEP_NOTHING;
+        }
+    }
+    return STEP_MORE;
+}
+
+static enum step step_char(struct view *v, struct pp_key *key)
+{
+    int32_t cp;
+    if (pp_utf8_complete(v->s, v->n < 4 ? v->n : 4) == 0)
+        return STEP_MORE;
+    v->used = pp_utf8_decode(v->s, v->n, &cp);
+    if (cp < 0)
+        return STEP_NOTHING;
+    set_char(key, cp);
+    return STEP_KEY;
+}
+
+static enum step step_learned(const struct pp_input *in, struct view *v, struct pp_key *key)
+{
+    enum step result = STEP_NOTHING;
+    for (int i = 0; i < in->n_learned; i++) {
+        const struct learned *l = &in->learned[i];
+        if (v->n >= l->len && memcmp(v->s, l->bytes, l->len) == 0) {
+            key->type = l->type;
+            key->mods = l->mods;
+            v->used = l->len;
+            return STEP_KEY;
+        }
+        if (v->n < l->len && memcmp(v->s, l->bytes, v->n) == 0)
+            result = STEP_MORE;
+    }
+    return result;
+}
+
+static enum step step_escape(const struct pp_input *in, struct view *v, struct pp_key *key)
+{
+    if (v->n == 1)
+        return STEP_MORE;
+    enum step learned = step_learned(in, v, key);
+    if (learned == STEP_KEY)
+        return learned;
+    char c = v->s[1];
+    enum step result;
+    switch (c) {
+    case '[': result = step_csi(v, 2, key); break;
+    case 'O': result = step_ss3(v, 2, key); break;
+    case ']': case 'P': case '_': case '^': case 'X': result = step_string(v, 2); break;
+    case ESC:
+        if (v->n == 2)
+            return STEP_MORE;
+        if (v->s[2] == '[' || v->s[2] == 'O') { /* rxvt: Alt with a key that has a sequence */
+            result = v->s[2] == '[' ? step_csi(v, 3, key) : step_ss3(v, 3, key);
+            key->mods |= PP_MOD_ALT;
+            break;
+        }
+        set_char(key, ESC);
+        v->used = 1;
+        return STEP_KEY;
+    default: {
+        struct view rest = {v->s + 1, v->n - 1, 0};
+        result = step_char(&rest, key);
+        key->mods |= PP_MOD_ALT;
+        v->used = rest.used + 1;
+    }
+    }
+    return learned == STEP_MORE && result == STEP_NOTHING ? STEP_MORE : result;
+}
+
+/* Nothing follows any more: an Escape is a key (with the character behind it, if there is one: Alt-[), broken UTF-8 is nothing. */
+static enum step step_flushed(struct view *v, struct pp_key *key)
+{
+    *key = (struct pp_key){0};
+    v->used = 1;
+    if (v->s[0] != ESC)
+        return STEP_NOTHING;
+    if (v->n == 2 && v->s[1] > 0x20 && v->s[1] < DEL) {
+        set_char(key, v->s[1]);
+        key->mods = PP_MOD_ALT;
+        v->used = 2;
+        return STEP_KEY;
+    }
+    if (v->n > 2) { /* a sequence that stopped in the middle */
+        v->used = v->n;
+        return STEP_NOTHING;
+    }
+    set_char(key, ESC);
+    return STEP_KEY;
+}
+
+/* --- pastes ------------------------------------------------------------------------------------------------ */
+
+static void add_pasted(struct pp_input *in, const char *s, size_t n)
+{
+    if (in->paste.len + n > PP_MAX_PASTE) {
+        n = PP_MAX_PASTE - in->paste.len;
+        in->overfull = true;
+    }
+    pp_buf_add(&in->paste, s, n);
+}
+
+/* Line ends become \n, NULs go. */
+static size_t tidy(char *s, size_t n)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '\r' && i + 1 < n && s[i + 1] == '\n')
+            continue;
+        if (s[i] != '\0')
+            s[to++] = s[i] == '\r' ? '\n' : s[i];
+    }
+    return to;
+}
+
+/* Collects the paste; true when its end has come. */
+static bool next_paste(struct pp_input *in, struct pp_key *key)
+{
+    const char *s = in->raw.data + in->at;
+    size_t n = in->raw.len - in->at, mark = strlen(paste_end);
+    const char *end = n ? memmem(s, n, paste_end, mark) : NULL;
+    size_t take = end ? (size_t)(end - s) : n > mark ? n - mark : 0; /* the mark itself may be cut */
+    if (take)
+        add_pasted(in, s, take);
+    in->at += take;
+    if (!end)
+        return false;
+    in->at += mark;
+    in->pasting = false;
+    *key = (struct pp_key){.type = PP_KEY_PASTE, .cut = in->overfull};
+    if (!in->paste.bad && in->paste.data) {
+        key->len = tidy(in->paste.data, pp_utf8_complete(in->paste.data, in->paste.len));
+        key->text = in->paste.data;
+        in->paste.data[key->len] = '\0';
+    } else {
+        key->text = "";
+        pp_buf_free(&in->paste);
+    }
+    return true;
+}
+
+static bool begins_paste(struct pp_input *in, const struct view *v)
+{
+    size_t mark = strlen(paste_begin);
+    if (v->n < mark || memcmp(v->s, paste_begin, mark) != 0)
+        return false;
+    in->at += mark;
+    in->pasting = true;
+    in->overfull = false;
+    pp_buf_clear(&in->paste);
+    return true;
+}
+
+bool pp_input_next(struct pp_input *in, struct pp_key *key)
+{
+    for (;;) {
+        if (in->pasting)
+            return next_paste(in, key);
+        struct view v = {in->raw.data + in->at, in->raw.len - in->at, 0};
+        if (v.n == 0)
+            return false;
+        if (begins_paste(in, &v))
+            continue;
+        *key = (struct pp_key){0};
+        enum step step = v.s[0] == ESC ? step_escape(in, &v, key) : step_char(&v, key);
+        if (step == STEP_MORE) {
+            if (!in->flushed)
+                return false;
+            step = step_flushed(&v, key);
+        }
+        in->at += v.used;
+        if (step == STEP_NOTHING)
+            continue;
+        if (key->n_bytes == 0 && v.used <= sizeof key->bytes) {
+            memcpy(key->bytes, v.s, v.used);
+            key->n_bytes = v.used;
+        }
+        return true;
+    }
+}

@@ -1,0 +1,307 @@
+#include "ui/markdown.h"
+
+#include <md4c.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_LISTS = 12, MAX_QUOTES = 6 };
+
+struct list {
+    bool ordered, tight;
+    unsigned next;
+    int indent;      /* where its bullets stand */
+    int text_indent; /* where its items' text begins */
+};
+
+struct writer {
+    struct pp_layout *l;
+    int width;
+    pp_style base;
+    struct list lists[MAX_LISTS];
+    int n_lists, lists_beyond; /* deeper ones are drawn at the last depth */
+    int quotes;
+    int bold, italic, strike, code, link;
+    bool heading, code_block;
+    bool open;            /* a paragraph has begun */
+    size_t start;         /* its first byte in the layout's text */
+    int bullet_width;     /* of the bullet it begins with, 0 if none */
+    bool bullet_pending;  /* the next paragraph begins with a bullet */
+    bool gap;             /* a blank line goes before the next paragraph */
+    size_t first_line;    /* lines of the layout before this piece: no gap there */
+    size_t link_start;
+};
+
+static struct list *innermost(struct writer *w)
+{
+    return w->n_lists ? &w->lists[w->n_lists - 1] : NULL;
+}
+
+static int quote_indent(const struct writer *w)
+{
+    return 2 * w->quotes;
+}
+
+static pp_style style_now(const struct writer *w)
+{
+    unsigned s = w->base;
+    if (w->code || w->code_block)
+        s = w->code_block ? PP_SLOT_CODE_BLOCK : PP_SLOT_CODE;
+    else if (w->link)
+        s = PP_SLOT_LINK;
+    else if (w->heading)
+        s = PP_SLOT_HEADING;
+    else if (w->quotes)
+        s = PP_SLOT_QUOTE;
+    return (pp_style)(s | (w->bold ? PP_BOLD : 0) | (w->italic ? PP_ITALIC : 0) | (w->strike ? PP_FAINT : 0));
+}
+
+static void write_bullet(struct writer *w)
+{
+    struct list *list = innermost(w);
+    char text[32];
+    int width = 2;
+    if (list->ordered)
+        width = snprintf(text, sizeof text, "%u. ", list->next++);
+    else
+        snprintf(text, sizeof text, "%s ", w->n_lists % 2 ? "•" : "◦");
+    pp_layout_text(w->l, text, strlen(text), PP_SLOT_BULLET);
+    w->bullet_width = width;
+    list->text_indent = list->indent + width;
+    w->bullet_pending = false;
+}
+
+static void open_paragraph(struct writer *w)
+{
+    if (w->open)
+        return;
+    if (w->gap && w->l->n_lines > w->first_line)
+        pp_layout_blank(w->l, (uint8_t)w->quotes);
+    w->gap = false;
+    w->open = true;
+    w->start = w->l->text.len;
+    w->bullet_width = 0;
+    if (w->bullet_pending && w->n_lists)
+        write_bullet(w);
+}
+
+static void close_paragraph(struct writer *w)
+{
+    if (!w->open)
+        return;
+    w->open = false;
+    struct list *list = innermost(w);
+    int indent = quote_indent(w) + (list ? list->text_indent : 0);
+    struct pp_frame f = {.width = w->width, .first = indent - w->bullet_width, .rest = indent, .quote = (uint8_t)w->quotes};
+    if (w->code_block) {
+        f.kind = PP_LINE_CODE;
+        if (w->l->text.len > w->start && w->l->text.data[w->l->text.len - 1] == '\n')
+            w->l->text.data[--w->l->text.len] = '\0';
+    }
+    pp_layout_lines(w->l, w->start, &f);
+}
+
+static void enter_list(struct writer *w, bool ordered, bool tight, unsigned start)
+{
+    close_paragraph(w);
+    if (w->n_lists == MAX_LISTS) {
+        w->lists_beyond++;
+        return;
+    }
+    struct list *outer = innermost(w);
+    int indent = outer ? outer->text_indent : 0;
+    if (indent > w->width / 2)
+        indent = w->width / 2;
+    w->lists[w->n_lists++] = (struct list){ordered, tight, start, indent, indent + 2};
+    w->gap = w->gap && !(outer && outer->tight);
+}
+
+static void leave_list(struct writer *w)
+{
+    close_paragraph(w);
+    if (w->lists_beyond) {
+        w->lists_beyond--;
+        return;
+    }
+    w->n_lists--;
+    w->bullet_pending = false;
+    w->gap = w->n_lists == 0 || !innermost(w)->tight;
+}
+
+static int enter_block(MD_BLOCKTYPE type, void *detail, void *user)
+{
+    struct writer *w = user;
+    switch (type) {
+    case MD_BLOCK_UL:
+        enter_list(w, false, ((MD_BLOCK_UL_DETAIL *)detail)->is_tight != 0, 0);
+        break;
+    case MD_BLOCK_OL:
+        enter_list(w, true, ((MD_BLOCK_OL_DETAIL *)detail)->is_tight != 0, ((MD_BLOCK_OL_DETAIL *)detail)->start);
+        break;
+    case MD_BLOCK_LI:
+        close_paragraph(w);
+        w->bullet_pending = true;
+        break;
+    case MD_BLOCK_QUOTE:
+        close_paragraph(w);
+        if (w->quotes < MAX_QUOTES)
+            w->quotes++;
+        break;
+    case MD_BLOCK_H:
+        close_paragraph(w);
+        w->heading = true;
+        w->bold++;
+        break;
+    case MD_BLOCK_CODE:
+        close_paragraph(w);
+        open_paragraph(w);
+        w->code_block = true;
+        break;
+    case MD_BLOCK_HR:
+        close_paragraph(w);
+        open_paragraph(w);
+        w->open = false;
+        pp_layout_lines(w->l, w->l->text.len, &(struct pp_frame){.width = w->width, .kind = PP_LINE_RULE, .quote = (uint8_t)w->quotes});
+        w->gap = true;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+static int leave_block(MD_BLOCKTYPE type, void *detail, void *user)
+{
+    struct writer *w = user;
+    (void)detail;
+    switch (type) {
+    case MD_BLOCK_UL:
+    case MD_BLOCK_OL:
+        leave_list(w);
+        break;
+    case MD_BLOCK_LI:
+        if (w->bullet_pending) /* an empty item */
+            open_paragraph(w);
+        close_paragraph(w);
+        w->gap = w->n_lists && !innermost(w)->tight;
+        break;
+    case MD_BLOCK_QUOTE:
+        close_paragraph(w);
+        if (w->quotes > 0)
+            w->quotes--;
+        w->gap = true;
+        break;
+    case MD_BLOCK_H:
+        close_paragraph(w);
+        w->heading = false;
+        w->bold--;
+        w->gap = true;
+        break;
+    case MD_BLOCK_CODE:
+        close_paragraph(w);
+        w->code_block = false;
+        w->gap = true;
+        break;
+    case MD_BLOCK_P:
+        close_paragraph(w);
+        w->gap = true;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+static int enter_span(MD_SPANTYPE type, void *detail, void *user)
+{
+    struct writer *w = user;
+    (void)detail;
+    open_paragraph(w);
+    switch (type) {
+    case MD_SPAN_STRONG: w->bold++; break;
+    case MD_SPAN_EM: w->italic++; break;
+    case MD_SPAN_DEL: w->strike++; break;
+    case MD_SPAN_CODE: w->code++; break;
+    case MD_SPAN_A:
+    case MD_SPAN_IMG:
+        w->link++;
+        w->link_start = w->l->text.len;
+        break;
+    default: break;
+    }
+    return 0;
+}
+
+/* The address is shown wherever it is not the text itself: a link must not say one thing and be another. */
+static void write_address(struct writer *w, const MD_ATTRIBUTE *address)
+{
+    const struct pp_buf *text = &w->l->text;
+    size_t shown = text->len - w->link_start;
+    if (!address->text || address->size == 0)
+        return;
+    if (shown == address->size && memcmp(text->data + w->link_start, address->text, shown) == 0)
+        return;
+    pp_layout_text(w->l, " (", 2, PP_SLOT_DIM);
+    pp_layout_text(w->l, address->text, address->size, PP_SLOT_DIM);
+    pp_layout_text(w->l, ")", 1, PP_SLOT_DIM);
+}
+
+static int leave_span(MD_SPANTYPE type, void *detail, void *user)
+{
+    struct writer *w = user;
+    switch (type) {
+    case MD_SPAN_STRONG: w->bold--; break;
+    case MD_SPAN_EM: w->italic--; break;
+    case MD_SPAN_DEL: w->strike--; break;
+    case MD_SPAN_CODE: w->code--; break;
+    case MD_SPAN_A:
+        w->link--;
+        write_address(w, &((MD_SPAN_A_DETAIL *)detail)->href);
+        break;
+    case MD_SPAN_IMG:
+        w->link--;
+        write_address(w, &((MD_SPAN_IMG_DETAIL *)detail)->src);
+        break;
+    default: break;
+    }
+    return 0;
+}
+
+/* Only names that stand for visible characters; a numeric reference stays as it was written, it could smuggle a control character past
+ * the sanitiser. */
+static const char *entity(const char *s, size_t n)
+{
+    static const struct { const char *name, *text; } table[] = {
+        {"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", " "},
+        {"&hellip;", "…"}, {"&mdash;", "—"}, {"&ndash;", "–"}, {"&times;", "×"}, {"&copy;", "©"}, {"&rarr;", "→"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strlen(table[i].name) == n && memcmp(table[i].name, s, n) == 0)
+            return table[i].text;
+    return NULL;
+}
+
+static int text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *user)
+{
+    struct writer *w = user;
+    open_paragraph(w);
+    const char *known = type == MD_TEXT_ENTITY ? entity(s, n) : NULL;
+    if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR)
+        pp_layout_text(w->l, "\n", 1, style_now(w));
+    else if (known)
+        pp_layout_text(w->l, known, strlen(known), style_now(w));
+    else if (type != MD_TEXT_NULLCHAR)
+        pp_layout_text(w->l, s, n, style_now(w));
+    return w->l->bad;
+}
+
+void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base)
+{
+    static const MD_PARSER parser = {
+        .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH,
+        .enter_block = enter_block, .leave_block = leave_block, .enter_span = enter_span, .leave_span = leave_span, .text = text,
+    };
+    struct writer w = {.l = l, .width = width, .base = base, .first_line = l->n_lines};
+    if (md_parse(s, (MD_SIZE)n, &parser, &w) != 0)
+        l->bad = true;
+    close_paragraph(&w);
+}

@@ -1,0 +1,15 @@
+/* markdown.h - one piece of Markdown (some paragraphs, lists, quotes; no fenced code, document.c takes that out) made into lines.
+ *
+ * Parsed with md4c: emphasis, code spans, links (their address is shown), headings, lists, quotes, rules. Line ends inside a
+ * paragraph stay line ends, as models mean them. HTML is text. */
+#ifndef PP_UI_MARKDOWN_H
+#define PP_UI_MARKDOWN_H
+
+#include <stddef.h>
+
+#include "ui/layout.h"
+
+/* s[0..n) is clean text (sanitize.h) of a few kilobytes; base is the style of ordinary words. */
+void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base);
+
+#endif

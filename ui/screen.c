@@ -1,0 +1,207 @@
+#include "ui/screen.h"
+
+#include <curses.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <term.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "ui/signals.h"
+
+enum { MAX_COPY = 74 * 1024 }; /* terminals and tmux refuse more */
+
+static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
+
+static struct {
+    SCREEN *screen;
+    struct termios before;              /* the user's settings */
+    struct termios ours;
+    volatile sig_atomic_t taken;        /* the terminal is ours */
+    char give_back[256];                /* bytes that end full screen, colours, paste mode; prepared, for signal handlers */
+    size_t give_back_len;
+} scr;
+
+static void write_all(const char *s, size_t n)
+{
+    while (n > 0) {
+        ssize_t written = write(STDOUT_FILENO, s, n);
+        if (written <= 0)
+            return;
+        s += written;
+        n -= (size_t)written;
+    }
+}
+
+static void add_capability(const char *name)
+{
+    const char *s = tigetstr(name);
+    if (!s || s == (const char *)-1)
+        return;
+    size_t len = strlen(s);
+    if (scr.give_back_len + len < sizeof scr.give_back) {
+        memcpy(scr.give_back + scr.give_back_len, s, len);
+        scr.give_back_len += len;
+    }
+}
+
+static void prepare_give_back(void)
+{
+    scr.give_back_len = strlen(paste_off);
+    memcpy(scr.give_back, paste_off, scr.give_back_len);
+    add_capability("op");
+    add_capability("sgr0");
+    add_capability("cnorm");
+    add_capability("rmcup");
+}
+
+/* Async-signal-safe. */
+static void restore_in_emergency(void)
+{
+    if (!scr.taken)
+        return;
+    scr.taken = 0;
+    write_all(scr.give_back, scr.give_back_len);
+    tcsetattr(STDIN_FILENO, TCSANOW, &scr.before);
+}
+
+static void restore_at_exit(void)
+{
+    restore_in_emergency();
+}
+
+/* Ctrl-C and Ctrl-Z are keys here, so that they arrive in order with the others; Ctrl-\ stays what it is. */
+static void set_modes(void)
+{
+    noecho();
+    nonl();
+    raw();
+    tcgetattr(STDIN_FILENO, &scr.ours);
+    scr.ours.c_lflag |= ISIG;
+    scr.ours.c_cc[VINTR] = scr.ours.c_cc[VSUSP] = _POSIX_VDISABLE;
+    scr.ours.c_cc[VMIN] = 1;
+    scr.ours.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &scr.ours);
+    def_prog_mode();
+}
+
+enum pp_code pp_screen_open(struct pp_error *err)
+{
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "This is no terminal; use `pippin run` or --plain.");
+    scr.screen = newterm(NULL, stdout, stdin);
+    if (!scr.screen)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "Nothing is known about the terminal '%s' (TERM); use --plain.",
+                       getenv("TERM") ? getenv("TERM") : "");
+    set_term(scr.screen);
+    if (!cursor_address || pp_signals_open(restore_in_emergency, err) != PP_OK) {
+        endwin();
+        delscreen(scr.screen);
+        scr.screen = NULL;
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "This terminal cannot move its cursor; use --plain.");
+    }
+    prepare_give_back();
+    scr.taken = 1;
+    static bool registered;
+    if (!registered)
+        registered = atexit(restore_at_exit) == 0;
+    set_modes();
+    if (has_colors()) {
+        start_color();
+        use_default_colors();
+    }
+    write_all(paste_on, strlen(paste_on));
+    return PP_OK;
+}
+
+void pp_screen_close(void)
+{
+    if (!scr.screen)
+        return;
+    write_all(paste_off, strlen(paste_off));
+    endwin();
+    scr.taken = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+    pp_signals_close();
+    delscreen(scr.screen);
+    scr.screen = NULL;
+}
+
+void pp_screen_pause(void)
+{
+    write_all(paste_off, strlen(paste_off));
+    endwin();
+    scr.taken = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+}
+
+void pp_screen_resume(void)
+{
+    tcgetattr(STDIN_FILENO, &scr.before);
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.ours);
+    scr.taken = 1;
+    write_all(paste_on, strlen(paste_on));
+    pp_screen_repaint();
+    refresh();
+}
+
+void pp_screen_resize(int *rows, int *cols)
+{
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
+        resizeterm(size.ws_row, size.ws_col);
+    getmaxyx(stdscr, *rows, *cols);
+}
+
+void pp_screen_repaint(void)
+{
+    clearok(curscr, TRUE);
+}
+
+void pp_screen_learn_keys(struct pp_input *in)
+{
+    static const struct { const char *capability; enum pp_key_type key; unsigned mods; } table[] = {
+        {"kf1", PP_KEY_F1, 0}, {"kf2", PP_KEY_F2, 0}, {"kf3", PP_KEY_F3, 0}, {"kf4", PP_KEY_F4, 0}, {"kf5", PP_KEY_F5, 0},
+        {"kf6", PP_KEY_F6, 0}, {"kf7", PP_KEY_F7, 0}, {"kf8", PP_KEY_F8, 0}, {"kf9", PP_KEY_F9, 0}, {"kf10", PP_KEY_F10, 0},
+        {"kf11", PP_KEY_F11, 0}, {"kf12", PP_KEY_F12, 0}, {"kcuu1", PP_KEY_UP, 0}, {"kcud1", PP_KEY_DOWN, 0}, {"kcub1", PP_KEY_LEFT, 0},
+        {"kcuf1", PP_KEY_RIGHT, 0}, {"khome", PP_KEY_HOME, 0}, {"kend", PP_KEY_END, 0}, {"kpp", PP_KEY_PGUP, 0}, {"knp", PP_KEY_PGDN, 0},
+        {"kich1", PP_KEY_INSERT, 0}, {"kdch1", PP_KEY_DELETE, 0}, {"kcbt", PP_KEY_BACKTAB, PP_MOD_SHIFT}, {"kent", PP_KEY_ENTER, 0},
+        {"kri", PP_KEY_UP, PP_MOD_SHIFT}, {"kind", PP_KEY_DOWN, PP_MOD_SHIFT}, {"kLFT", PP_KEY_LEFT, PP_MOD_SHIFT},
+        {"kRIT", PP_KEY_RIGHT, PP_MOD_SHIFT},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        const char *s = tigetstr(table[i].capability);
+        if (s && s != (const char *)-1)
+            pp_input_learn(in, s, table[i].key, table[i].mods);
+    }
+}
+
+static void add_base64(struct pp_buf *out, const unsigned char *s, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned v = (unsigned)s[i] << 16 | (i + 1 < n ? (unsigned)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
+        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], i + 1 < n ? digits[v >> 6 & 63] : '=', i + 2 < n ? digits[v & 63] : '='};
+        pp_buf_add(out, four, 4);
+    }
+}
+
+bool pp_screen_copy(const char *text, size_t n)
+{
+    struct pp_buf out = {0};
+    bool fits = n <= MAX_COPY * 3 / 4;
+    if (fits) {
+        pp_buf_str(&out, "\033]52;c;");
+        add_base64(&out, (const unsigned char *)text, n);
+        pp_buf_str(&out, "\a");
+        fits = !out.bad;
+        if (fits)
+            write_all(out.data, out.len);
+    }
+    pp_buf_free(&out);
+    return fits;
+}

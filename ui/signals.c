@@ -1,0 +1,130 @@
+#include "ui/signals.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+
+enum { STACK_BYTES = 64 * 1024 };
+
+static struct {
+    int pipe[2];
+    atomic_uint pending;
+    atomic_int quit_signal;
+    void (*restore)(void);
+    char *stack;
+} sig = {.pipe = {-1, -1}};
+
+static void die_of(int number)
+{
+    sig.restore();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static unsigned bit_of(int number)
+{
+    switch (number) {
+    case SIGWINCH: return PP_SIGNAL_RESIZE;
+    case SIGTSTP: return PP_SIGNAL_STOP;
+    case SIGCONT: return PP_SIGNAL_RESUMED;
+    case SIGINT: return PP_SIGNAL_INTERRUPT;
+    default: return PP_SIGNAL_QUIT;
+    }
+}
+
+static void on_gentle(int number)
+{
+    int error = errno;
+    int none = 0;
+    unsigned bit = bit_of(number);
+    if (bit == PP_SIGNAL_QUIT && !atomic_compare_exchange_strong(&sig.quit_signal, &none, number))
+        die_of(number);
+    if (atomic_fetch_or(&sig.pending, bit) == 0) {
+        ssize_t unused = write(sig.pipe[1], "", 1);
+        (void)unused;
+    }
+    errno = error;
+}
+
+static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
+static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
+
+static void install(int number, void (*handler)(int), int flags)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, NULL);
+}
+
+enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
+{
+    sig.restore = restore;
+    atomic_store(&sig.pending, 0);
+    atomic_store(&sig.quit_signal, 0);
+    if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        return pp_fail(err, PP_ERR_IO, "No pipe for signals: %s.", strerror(errno));
+    sig.stack = pp_malloc(STACK_BYTES);
+    if (!sig.stack) {
+        close(sig.pipe[0]);
+        close(sig.pipe[1]);
+        return pp_fail_nomem(err, "the signal stack");
+    }
+    sigaltstack(&(stack_t){.ss_sp = sig.stack, .ss_size = STACK_BYTES}, NULL);
+    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
+        install(gentle[i], on_gentle, SA_RESTART);
+    for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
+        struct sigaction old;
+        sigaction(deadly[i], NULL, &old);
+        if (deadly[i] != SIGBUS || (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL))
+            install(deadly[i], die_of, SA_ONSTACK | SA_NODEFER);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    return PP_OK;
+}
+
+void pp_signals_close(void)
+{
+    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
+        signal(gentle[i], SIG_DFL);
+    for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
+        struct sigaction old;
+        sigaction(deadly[i], NULL, &old);
+        if (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == die_of)
+            signal(deadly[i], SIG_DFL);
+    }
+    sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+    close(sig.pipe[0]);
+    close(sig.pipe[1]);
+    pp_free(sig.stack);
+    sig.stack = NULL;
+}
+
+int pp_signals_fd(void)
+{
+    return sig.pipe[0];
+}
+
+unsigned pp_signals_take(void)
+{
+    char bytes[64];
+    while (read(sig.pipe[0], bytes, sizeof bytes) > 0) {
+    }
+    return atomic_exchange(&sig.pending, 0);
+}
+
+int pp_signals_last_quit(void)
+{
+    return atomic_load(&sig.quit_signal);
+}
+
+void pp_signals_suspend(void)
+{
+    signal(SIGTSTP, SIG_DFL);
+    kill(0, SIGTSTP);
+    install(SIGTSTP, on_gentle, SA_RESTART);
+}

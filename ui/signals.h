@@ -1,0 +1,24 @@
+/* signals.h - signals of the terminal program: the gentle ones wake the event loop, the deadly ones give the terminal back first. */
+#ifndef PP_UI_SIGNALS_H
+#define PP_UI_SIGNALS_H
+
+#include "engine/base/error.h"
+
+enum pp_signal {
+    PP_SIGNAL_RESIZE = 1,  /* SIGWINCH */
+    PP_SIGNAL_STOP = 2,    /* SIGTSTP from outside; Ctrl-Z is a key here */
+    PP_SIGNAL_RESUMED = 4, /* SIGCONT */
+    PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
+    PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second one kills at once */
+};
+
+/* Installs handlers. restore is called in a signal handler, on a stack of its own, before the program dies of a signal: it may
+ * use only async-signal-safe functions. A SIGBUS handler that is already there stays. */
+enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err);
+void pp_signals_close(void);          /* the default handlers */
+int pp_signals_fd(void);              /* readable when pp_signals_take has something */
+unsigned pp_signals_take(void);       /* bits of enum pp_signal since the last call */
+int pp_signals_last_quit(void);       /* SIGHUP or SIGTERM if one came, else 0 */
+void pp_signals_suspend(void);        /* stops the whole job, as Ctrl-Z does; returns when it goes on */
+
+#endif
