@@ -37,6 +37,7 @@ struct pp_generate_request {
     int64_t max_tokens;             /* -1: no limit */
     const char *const *stops;
     int n_stops;
+    bool ignore_end;                /* go on past end tokens */
     int64_t message_id;             /* where the io thread saves the answer; 0: nowhere */
 };
 

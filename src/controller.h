@@ -80,6 +80,9 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c);
 
 /* text is copied. False (with a notice) if it cannot be taken now: the caller keeps the text in the input line. */
 bool pp_controller_send(struct pp_controller *c, const char *text);
+/* A message that was taken but could not be saved (the notice says why): to be put back into the input line. The caller's (pp_free);
+ * NULL if there is none. */
+char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
 void pp_controller_regenerate(struct pp_controller *c);  /* a new sibling of the last answer */
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */

@@ -1,0 +1,155 @@
+/* branch.c - the messages on screen, in memory. */
+#include "src/branch.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+void pp_branch_touch(struct pp_branch *b, size_t i)
+{
+    struct pp_branch_item *it = &b->items[i];
+    it->msg.text = pp_buf_cstr(&it->text);
+    it->msg.len = it->text.len;
+    it->msg.revision = ++b->revision;
+}
+
+struct pp_branch_item *pp_branch_append(struct pp_branch *b, enum pp_role role, const char *text, size_t len)
+{
+    if (pp_grow(&b->items, &b->cap, b->n + 1, sizeof *b->items) != 0)
+        return NULL;
+    struct pp_branch_item *it = &b->items[b->n];
+    memset(it, 0, sizeof *it);
+    it->msg.role = role;
+    it->msg.n_siblings = 1;
+    it->msg.acceptance = -1;
+    pp_buf_add(&it->text, text, len);
+    if (it->text.bad) {
+        pp_buf_free(&it->text);
+        return NULL;
+    }
+    pp_branch_touch(b, b->n++);
+    return it;
+}
+
+bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len)
+{
+    struct pp_buf *t = &b->items[i].text;
+    pp_buf_add(t, text, len);
+    bool ok = !t->bad;
+    t->bad = false; /* what was there is still whole */
+    pp_branch_touch(b, i);
+    return ok;
+}
+
+void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state state)
+{
+    b->items[i].msg.state = state;
+    pp_branch_touch(b, i);
+}
+
+void pp_branch_truncate(struct pp_branch *b, size_t n)
+{
+    while (b->n > n)
+        pp_buf_free(&b->items[--b->n].text);
+}
+
+void pp_branch_free(struct pp_branch *b)
+{
+    pp_branch_truncate(b, 0);
+    pp_free(b->items);
+    b->items = NULL;
+    b->cap = 0;
+}
+
+/* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where they are not to be had. */
+static void read_stats(const char *json, struct pp_chat_message *m)
+{
+    cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
+    const cJSON *tps = cJSON_GetObjectItemCaseSensitive(o, "decode_tps");
+    const cJSON *drafted = cJSON_GetObjectItemCaseSensitive(o, "draft_tokens");
+    const cJSON *accepted = cJSON_GetObjectItemCaseSensitive(o, "draft_accepted");
+    if (cJSON_IsNumber(tps) && tps->valuedouble >= 0 && tps->valuedouble < 1e9)
+        m->tokens_per_s = (float)tps->valuedouble;
+    if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
+        m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
+    cJSON_Delete(o);
+}
+
+bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t n)
+{
+    struct pp_branch fresh = {.revision = b->revision};
+    for (size_t i = 0; i < n; i++) {
+        const struct pp_message *m = &list[i];
+        struct pp_branch_item *it = pp_branch_append(&fresh, m->role, m->content ? m->content : "", m->content_len);
+        if (!it) {
+            pp_branch_free(&fresh);
+            return false;
+        }
+        it->msg.id = m->id;
+        it->msg.state = m->state;
+        it->msg.sibling = m->sibling;
+        it->msg.n_siblings = m->n_siblings > 0 ? m->n_siblings : 1;
+        it->msg.n_tokens = m->n_tokens;
+        read_stats(m->stats, &it->msg);
+    }
+    pp_branch_free(b);
+    *b = fresh;
+    return true;
+}
+
+/* --- for the model ------------------------------------------------------------------------------------------ */
+
+static void add_clean(struct pp_buf *out, const struct pp_buf *text)
+{
+    size_t start = out->len;
+    pp_buf_add(out, text->data, text->len);
+    for (size_t i = start; !out->bad && i < out->len; i++)
+        if (!out->data[i])
+            out->data[i] = ' '; /* a NUL would end the JSON string early */
+}
+
+static bool add_message(cJSON *array, const char *role, const char *content)
+{
+    cJSON *m = cJSON_CreateObject();
+    bool ok = m && cJSON_AddStringToObject(m, "role", role) && cJSON_AddStringToObject(m, "content", content);
+    if (ok && cJSON_AddItemToArray(array, m))
+        return true;
+    cJSON_Delete(m);
+    return false;
+}
+
+static bool add_branch(cJSON *array, const struct pp_branch *b, size_t n)
+{
+    struct pp_buf turn = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < n;) {
+        enum pp_role role = b->items[i].msg.role;
+        pp_buf_clear(&turn);
+        /* One turn: messages of one role, with empty answers between them skipped. */
+        for (; i < n && (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len)); i++) {
+            if (!b->items[i].text.len)
+                continue;
+            if (turn.len)
+                pp_buf_str(&turn, "\n\n");
+            add_clean(&turn, &b->items[i].text);
+        }
+        if (turn.len || role != PP_ROLE_ASSISTANT)
+            ok = !turn.bad && add_message(array, pp_role_name(role), pp_buf_cstr(&turn));
+    }
+    pp_buf_free(&turn);
+    return ok;
+}
+
+char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system)
+{
+    cJSON *array = cJSON_CreateArray();
+    char *json = NULL;
+    if (array && (!system || !*system || add_message(array, pp_role_name(PP_ROLE_SYSTEM), system)) && add_branch(array, b, n))
+        json = cJSON_PrintUnformatted(array);
+    cJSON_Delete(array);
+    char *copy = json ? pp_strdup(json) : NULL;
+    cJSON_free(json);
+    return copy;
+}

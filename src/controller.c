@@ -1,0 +1,345 @@
+/* controller.c - the controller's life, its states, and what it does with events. */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+#include "src/worker.h"
+
+enum {
+    EVENT_CAPACITY = 1024,
+    CLOSE_SECONDS = 20,    /* a model that is being loaded cannot be interrupted: after this the program ends without it */
+};
+
+/* --- small things ------------------------------------------------------------------------------------------- */
+
+void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(c->notice, sizeof c->notice, fmt, ap);
+    va_end(ap);
+    c->status.notice = c->notice;
+    c->status.notice_is_error = is_error;
+    c->status.notice_serial++;
+    ctl_dirty(c, PP_DIRTY_STATUS);
+}
+
+void ctl_dirty(struct pp_controller *c, unsigned bits)
+{
+    c->dirty |= bits;
+}
+
+void ctl_set_state(struct pp_controller *c, enum pp_state s)
+{
+    if (c->state == PP_STATE_CLOSED || (c->state == PP_STATE_CLOSING && s != PP_STATE_CLOSED))
+        return; /* nothing leads back */
+    c->state = c->status.state = s;
+    if (s == PP_STATE_IDLE)
+        c->status.progress_done = c->status.progress_total = 0;
+    ctl_dirty(c, PP_DIRTY_STATUS);
+}
+
+bool ctl_set_string(struct pp_controller *c, char **slot, const char *value)
+{
+    char *copy = pp_strdup(value ? value : "");
+    if (!copy) {
+        ctl_notice(c, true, "out of memory");
+        return false;
+    }
+    pp_free(*slot);
+    *slot = copy;
+    return true;
+}
+
+/* --- loading ------------------------------------------------------------------------------------------------ */
+
+static bool is_starter(const struct pp_controller *c, const char *path)
+{
+    size_t n = strlen(c->paths->starter);
+    return n && strncmp(path, c->paths->starter, n) == 0 && path[n] == '/';
+}
+
+static void start_load(struct pp_controller *c, const char *model, const char *draft)
+{
+    char starter_draft[600];
+    if (!draft && is_starter(c, model)) {
+        snprintf(starter_draft, sizeof starter_draft, "%s/starter-draft-Q4_0.gguf", c->paths->starter);
+        if (access(starter_draft, R_OK) == 0)
+            draft = starter_draft;
+    }
+    struct pp_load_request r = {
+        .model = model,
+        .draft = draft,
+        .engine = {.n_threads = c->o->threads, .kv_type = c->o->kv_type, .n_ctx = c->o->ctx_size, .kv_memory = c->o->kv_memory,
+                   .kernels = c->o->kernels},
+    };
+    memset(&c->status.model, 0, sizeof c->status.model);
+    c->status.ctx_used = c->status.ctx_total = 0;
+    c->status.progress_done = c->status.progress_total = 0;
+    ctl_set_state(c, PP_STATE_LOADING);
+    c->backend->ops->load(c->backend, &r);
+}
+
+static void load_failed(struct pp_controller *c, const char *why)
+{
+    ctl_set_state(c, PP_STATE_FAILED);
+    ctl_notice(c, true, "%s", why);
+}
+
+void pp_controller_load(struct pp_controller *c, const char *model)
+{
+    char path[512];
+    struct pp_error err;
+    if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED) {
+        ctl_notice(c, true, "another model can be loaded when %s", c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
+        return;
+    }
+    if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK) {
+        ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
+        return;
+    }
+    if (ctl_set_string(c, &c->session.model, model)) {
+        ctl_update_session(c, UPDATE_CHOICES);
+        start_load(c, path, NULL);
+    }
+}
+
+static void on_loaded(struct pp_controller *c, const struct pp_event *e)
+{
+    c->status.model = *e->info;
+    c->status.ctx_total = e->info->n_ctx;
+    ctl_set_state(c, PP_STATE_IDLE);
+    ctl_scan(c);
+    if (e->info->draft_reason[0])
+        ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
+    ctl_mark_current(c);
+}
+
+/* --- events ------------------------------------------------------------------------------------------------- */
+
+static void run_done(struct pp_controller *c, struct pp_event *e)
+{
+    struct pp_job *job = e->job;
+    e->job = NULL;
+    if (!job)
+        return;
+    if (job->done)
+        job->done(job, c);
+    else if (job->release)
+        job->release(job);
+}
+
+static void take_event(struct pp_controller *c, struct pp_event *e)
+{
+    bool current = e->request == c->request;
+    switch (e->type) {
+    case PP_EVENT_LOAD_PROGRESS:
+        if (c->state == PP_STATE_LOADING) {
+            c->status.progress_done = e->done;
+            c->status.progress_total = e->total;
+            ctl_dirty(c, PP_DIRTY_STATUS);
+        }
+        break;
+    case PP_EVENT_LOADED:
+        if (e->info)
+            on_loaded(c, e);
+        break;
+    case PP_EVENT_LOAD_FAILED:
+        load_failed(c, e->err.text);
+        break;
+    case PP_EVENT_PROMPT_PROGRESS:
+        if (current)
+            ctl_on_prompt_progress(c, e);
+        break;
+    case PP_EVENT_TEXT:
+        if (current)
+            ctl_on_text(c, e);
+        break;
+    case PP_EVENT_DONE:
+        if (current)
+            ctl_on_done(c, e);
+        break;
+    case PP_EVENT_CONTEXT:
+        c->status.ctx_used = (int64_t)e->done;
+        c->status.ctx_total = (int64_t)e->total;
+        ctl_dirty(c, PP_DIRTY_STATUS);
+        break;
+    case PP_EVENT_NOTICE:
+        if (e->text)
+            ctl_notice(c, false, "%s", e->text);
+        break;
+    case PP_EVENT_CLOSED:
+        ctl_set_state(c, PP_STATE_CLOSED);
+        break;
+    case PP_EVENT_JOB:
+        run_done(c, e);
+        break;
+    case PP_EVENT_IO_ERROR:
+        ctl_notice(c, true, "%s", e->err.text);
+        break;
+    }
+}
+
+unsigned pp_controller_pump(struct pp_controller *c)
+{
+    struct pp_event *e;
+    pp_queue_clear_fd(c->events);
+    while ((e = pp_queue_try_pop(c->events))) {
+        take_event(c, e);
+        pp_event_free(e);
+    }
+    if (c->state == PP_STATE_CLOSING && pp_now_ns() > c->close_deadline_ns) {
+        c->abandoned = true;
+        ctl_set_state(c, PP_STATE_CLOSED);
+    }
+    unsigned dirty = c->dirty;
+    c->dirty = 0;
+    return dirty;
+}
+
+int pp_controller_fd(const struct pp_controller *c)
+{
+    return pp_queue_fd(c->events);
+}
+
+/* --- what is on the screen ---------------------------------------------------------------------------------- */
+
+size_t pp_controller_n_messages(const struct pp_controller *c)
+{
+    return c->branch.n;
+}
+
+const struct pp_chat_message *pp_controller_message(const struct pp_controller *c, size_t i)
+{
+    return i < c->branch.n ? &c->branch.items[i].msg : NULL;
+}
+
+const struct pp_status *pp_controller_status(const struct pp_controller *c)
+{
+    return &c->status;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------- */
+
+/* The model of the command line; without one, the one that the resumed conversation was had with. */
+static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
+{
+    const char *model = c->o->model ? c->o->model : "";
+    char path[512], draft[512];
+    if (!*model && c->session.id && *c->session.model) {
+        if (pp_resolve_model(c->paths, c->session.model, path, sizeof path, NULL) == PP_OK)
+            model = c->session.model;
+        else
+            ctl_notice(c, true, "%s, the model of this conversation, is gone; the starter answers instead", c->session.model);
+    }
+    enum pp_code code = pp_resolve_model(c->paths, model, path, sizeof path, err);
+    if (code == PP_OK && c->o->draft && (code = pp_resolve_model(c->paths, c->o->draft, draft, sizeof draft, err)) != PP_OK)
+        pp_fail_prefix(err, "draft model");
+    if (code == PP_OK)
+        start_load(c, path, c->o->draft ? draft : NULL);
+    return code;
+}
+
+static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, struct pp_error *err)
+{
+    static const struct pp_session empty;
+    enum pp_code code;
+    c->lock_fd = -1;
+    c->status.acceptance = c->status.eta_s = -1;
+    c->status.notice = c->status.adapters = c->status.persona = c->status.template_name = "";
+    if (!ctl_copy_session(&c->session, &empty) || !ctl_set_string(c, &c->session.model, c->o->model))
+        return pp_fail_nomem(err, "the conversation");
+    if ((code = pp_queue_new(EVENT_CAPACITY, &c->events, err)) || (code = ctl_choices_init(c, err)) ||
+        (code = pp_make_dirs(c->paths->data, err)) || (code = pp_io_start(c->paths->db, c->events, &c->io, err)) ||
+        (code = factory(c->events, c->io, c->paths->cache, &c->backend, err)) || (code = ctl_open_first(c, err)) ||
+        (code = ctl_apply_options(c, err)) || (code = load_first(c, err)))
+        return code;
+    ctl_scan(c);
+    ctl_mark_current(c);
+    return PP_OK;
+}
+
+enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths, pp_backend_factory *factory,
+                                    struct pp_controller **out, struct pp_error *err)
+{
+    *out = NULL;
+    struct pp_controller *c = pp_calloc(1, sizeof *c);
+    if (!c)
+        return pp_fail_nomem(err, "the program's state");
+    c->o = o;
+    c->paths = paths;
+    enum pp_code code = start(c, factory, err);
+    if (code != PP_OK) {
+        pp_controller_free(c);
+        return code;
+    }
+    c->dirty = PP_DIRTY_ALL;
+    *out = c;
+    return PP_OK;
+}
+
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err)
+{
+    return pp_controller_new_with(o, paths, pp_worker_start, out, err);
+}
+
+void pp_controller_quit(struct pp_controller *c)
+{
+    if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)
+        return;
+    c->close_deadline_ns = pp_now_ns() + CLOSE_SECONDS * UINT64_C(1000000000);
+    ctl_set_state(c, PP_STATE_CLOSING);
+    c->backend->ops->close(c->backend);
+}
+
+static void wait_closed(struct pp_controller *c)
+{
+    pp_controller_quit(c);
+    while (c->state != PP_STATE_CLOSED) {
+        struct pollfd p = {.fd = pp_queue_fd(c->events), .events = POLLIN};
+        (void)poll(&p, 1, 100);
+        pp_controller_pump(c);
+    }
+}
+
+static void drain(struct pp_queue *events)
+{
+    for (struct pp_event *e; (e = pp_queue_try_pop(events));)
+        pp_event_free(e);
+}
+
+void pp_controller_free(struct pp_controller *c)
+{
+    if (!c)
+        return;
+    if (c->backend)
+        wait_closed(c);
+    /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it had to save of
+     * the conversation is in the database all the same; only its KV snapshot is not. */
+    if (!c->abandoned) {
+        if (c->backend)
+            c->backend->ops->free(c->backend);
+        if (c->events)
+            pp_queue_close(c->events); /* from here on finished jobs are released where they ran */
+        if (c->io)
+            pp_io_stop(c->io);
+        if (c->events)
+            drain(c->events);
+        pp_queue_free(c->events);
+    }
+    if (c->lock_fd >= 0)
+        close(c->lock_fd);
+    ctl_choices_free(c);
+    pp_branch_free(&c->branch);
+    pp_branch_free(&c->saved_tail);
+    pp_session_clear(&c->session);
+    if (c->sessions)
+        pp_session_list_free(c->sessions, c->n_sessions);
+    pp_free(c->template_source);
+    pp_free(c->unsent);
+    pp_free(c);
+}

@@ -1,0 +1,501 @@
+/* controller_choices.c - what the user can choose: adapters, templates, personas, parameters, the draft. */
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/text.h"
+#include "src/controller_int.h"
+
+enum { MAX_TEMPLATE_FILE = 1 << 20 };
+
+static const float MAX_SCALE = 2;
+
+/* --- parameters ----------------------------------------------------------------------------------------------- */
+
+const struct ctl_param ctl_params[] = {
+    {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp), 0, 10},
+    {"top-k", CTL_INT, offsetof(struct pp_sampling, top_k), 0, 1000000},
+    {"top-p", CTL_FLOAT, offsetof(struct pp_sampling, top_p), 0, 1},
+    {"min-p", CTL_FLOAT, offsetof(struct pp_sampling, min_p), 0, 1},
+    {"repeat-penalty", CTL_FLOAT, offsetof(struct pp_sampling, repeat_penalty), 0.1, 10},
+    {"frequency-penalty", CTL_FLOAT, offsetof(struct pp_sampling, frequency_penalty), -10, 10},
+    {"presence-penalty", CTL_FLOAT, offsetof(struct pp_sampling, presence_penalty), -10, 10},
+    {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), -1, 1000000},
+    {"seed", CTL_SEED, 0, 0, 9007199254740991.0},
+    {"n", CTL_MAX_TOKENS, 0, -1, 100000000},
+    {"draft-max", CTL_DRAFT_MAX, 0, 1, 16},
+};
+const size_t ctl_n_params = sizeof ctl_params / sizeof *ctl_params;
+
+double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p)
+{
+    const char *field = (const char *)s + p->offset;
+    switch (p->kind) {
+    case CTL_FLOAT: {
+        float f;
+        memcpy(&f, field, sizeof f);
+        return (double)f;
+    }
+    case CTL_INT: {
+        int i;
+        memcpy(&i, field, sizeof i);
+        return i;
+    }
+    case CTL_SEED:
+        return (double)s->seed;
+    case CTL_MAX_TOKENS:
+        return (double)c->max_tokens;
+    case CTL_DRAFT_MAX:
+        return c->draft_max;
+    }
+    return 0;
+}
+
+bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
+{
+    bool whole = p->kind != CTL_FLOAT;
+    if (!isfinite(v) || v < p->min || v > p->max || (whole && v != floor(v)))
+        return false;
+    char *field = (char *)&c->sampling + p->offset;
+    float f = (float)v;
+    switch (p->kind) {
+    case CTL_FLOAT:
+        memcpy(field, &f, sizeof f);
+        break;
+    case CTL_INT: {
+        int i = (int)v;
+        memcpy(field, &i, sizeof i);
+        break;
+    }
+    case CTL_SEED:
+        c->sampling.seed = (uint64_t)v;
+        c->seed_fixed = true;
+        break;
+    case CTL_MAX_TOKENS:
+        c->max_tokens = (int64_t)v;
+        break;
+    case CTL_DRAFT_MAX:
+        c->draft_max = (int)v;
+        break;
+    }
+    return true;
+}
+
+const struct ctl_param *ctl_param_find(const char *name)
+{
+    for (size_t i = 0; i < ctl_n_params; i++)
+        if (strcasecmp(ctl_params[i].name, name) == 0)
+            return &ctl_params[i];
+    return NULL;
+}
+
+static void show_param(const struct pp_controller *c, const struct ctl_param *p, char *out, size_t cap)
+{
+    if (p->kind == CTL_SEED && !c->seed_fixed)
+        snprintf(out, cap, "random");
+    else if (p->kind == CTL_MAX_TOKENS && c->max_tokens < 0)
+        snprintf(out, cap, "-1 (no limit)");
+    else
+        snprintf(out, cap, "%.15g", p->kind == CTL_FLOAT ? round(ctl_param_get(c, &c->sampling, p) * 1e6) / 1e6
+                                                         : ctl_param_get(c, &c->sampling, p));
+}
+
+bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
+{
+    const struct ctl_param *p = ctl_param_find(name);
+    if (!p) {
+        ctl_notice(c, true, "there is no parameter \"%s\"; /set lists them", name);
+        return false;
+    }
+    char *end;
+    double v = strtod(value, &end);
+    if (p->kind == CTL_SEED && strcasecmp(value, "random") == 0) {
+        c->seed_fixed = false;
+    } else if (end == value || *end || !ctl_param_put(c, p, v)) {
+        ctl_notice(c, true, "%s wants %s from %g to %g%s", p->name, p->kind == CTL_FLOAT ? "a number" : "a whole number", p->min, p->max,
+                   p->kind == CTL_SEED ? ", or \"random\"" : "");
+        return false;
+    }
+    char shown[64];
+    show_param(c, p, shown, sizeof shown);
+    ctl_update_session(c, UPDATE_CHOICES);
+    ctl_notice(c, false, "%s is now %s", p->name, shown);
+    return true;
+}
+
+const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n)
+{
+    *n = c->params.n;
+    return c->params.items;
+}
+
+void pp_controller_set_draft(struct pp_controller *c, bool on)
+{
+    const struct pp_loaded *m = &c->status.model;
+    if (on && m->name[0] && !m->draft_name[0]) {
+        ctl_notice(c, true, "there is no draft model%s%s; name one with --model-draft", m->draft_reason[0] ? ": " : "", m->draft_reason);
+        return;
+    }
+    c->draft_on = on;
+    ctl_update_session(c, UPDATE_CHOICES);
+}
+
+/* --- adapters -------------------------------------------------------------------------------------------------- */
+
+const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n)
+{
+    *n = c->adapters.n;
+    return c->adapters.items;
+}
+
+void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
+{
+    if (i >= c->adapters.n)
+        return;
+    struct pp_adapter_entry *a = &c->adapters.items[i];
+    size_t others = 0;
+    for (size_t k = 0; k < c->adapters.n; k++)
+        others += k != i && c->adapters.items[k].on;
+    if (on && others >= PP_MAX_ADAPTERS) {
+        ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
+        return;
+    }
+    a->on = on;
+    a->scale = isfinite(scale) ? fminf(fmaxf(scale, -MAX_SCALE), MAX_SCALE) : 1;
+    ctl_update_session(c, UPDATE_CHOICES);
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}
+
+size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->adapters.n && n < PP_MAX_ADAPTERS; i++)
+        if (c->adapters.items[i].on && c->adapters.items[i].scale != 0)
+            out[n++] = (struct pp_adapter_choice){.path = c->adapters.items[i].path, .scale = c->adapters.items[i].scale};
+    return n;
+}
+
+static struct pp_adapter_entry *by_path(struct adapter_list *l, const char *path)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i].path, path) == 0)
+            return &l->items[i];
+    return NULL;
+}
+
+struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path)
+{
+    struct pp_adapter_entry *a = by_path(l, path);
+    if (a || strlen(path) >= sizeof a->path || pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
+        return a;
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    if (strncmp(base, "starter-", 8) == 0 && base[8])
+        base += 8;
+    if (strncmp(base, "lora-", 5) == 0 && base[5])
+        base += 5;
+    size_t n = strlen(base);
+    if (n > 5 && strcasecmp(base + n - 5, ".gguf") == 0)
+        n -= 5;
+    a = &l->items[l->n++];
+    *a = (struct pp_adapter_entry){.scale = 1};
+    snprintf(a->path, sizeof a->path, "%s", path);
+    snprintf(a->name, sizeof a->name, "%.*s", (int)n, base);
+    return a;
+}
+
+/* --- templates and personas ------------------------------------------------------------------------------------- */
+
+static void add_named(struct named_list *l, const char *name, const char *detail)
+{
+    if (pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
+        return; /* a shorter list is better than none */
+    struct pp_named *e = &l->items[l->n++];
+    *e = (struct pp_named){0};
+    snprintf(e->name, sizeof e->name, "%s", name);
+    snprintf(e->detail, sizeof e->detail, "%s", detail);
+}
+
+void ctl_add_template(struct named_list *l, const char *name, const char *detail)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i].name, name) == 0)
+            return;
+    add_named(l, name, detail);
+}
+
+/* What is stored for an entry: "" for the model's own, a path for one named on the command line, else its name. */
+static const char *template_ref(const struct pp_controller *c, size_t i)
+{
+    const struct pp_named *e = &c->templates.items[i];
+    return i == 0 ? "" : e->detail[0] == '/' ? e->detail : e->name;
+}
+
+const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n)
+{
+    *n = c->templates.n;
+    return c->templates.items;
+}
+
+static void on_template(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+    } else if (j->serial == c->epoch && ctl_set_string(c, &c->session.template_name, j->session.template_name)) {
+        pp_free(c->template_source);
+        c->template_source = j->text;
+        j->text = NULL;
+        ctl_update_session(c, UPDATE_CHOICES);
+    }
+    ctl_job_free(job);
+}
+
+void pp_controller_set_template(struct pp_controller *c, size_t i)
+{
+    if (i >= c->templates.n)
+        return;
+    struct ctl_job *j = ctl_job_new(c, ctl_run_template, on_template);
+    if (!j)
+        return;
+    j->serial = c->epoch;
+    if (ctl_set_string(c, &j->session.template_name, template_ref(c, i)))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
+}
+
+const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n)
+{
+    *n = c->persona_names.n;
+    return c->persona_names.items;
+}
+
+void pp_controller_set_persona(struct pp_controller *c, size_t i)
+{
+    if (i >= c->personas.n || !ctl_set_string(c, &c->session.system, c->personas.items[i].system))
+        return;
+    snprintf(c->persona, sizeof c->persona, "%s", i ? c->personas.items[i].name : "");
+    ctl_update_session(c, UPDATE_CHOICES);
+}
+
+void pp_controller_set_system(struct pp_controller *c, const char *text)
+{
+    if (!ctl_set_string(c, &c->session.system, text))
+        return;
+    c->persona[0] = 0;
+    ctl_update_session(c, UPDATE_CHOICES);
+}
+
+/* --- lists and status -------------------------------------------------------------------------------------------- */
+
+static void list_personas(struct pp_controller *c)
+{
+    c->persona_names.n = 0;
+    for (size_t i = 0; i < c->personas.n; i++) {
+        add_named(&c->persona_names, c->personas.items[i].name, *c->personas.items[i].system ? c->personas.items[i].system : "no system prompt");
+        if (c->persona_names.n)
+            c->persona_names.items[c->persona_names.n - 1].current =
+                c->persona[0] ? strcmp(c->persona, c->personas.items[i].name) == 0 : i == 0 && !*c->session.system;
+    }
+}
+
+static void list_params(struct pp_controller *c)
+{
+    struct pp_sampling standard = pp_sampling_default();
+    c->params.n = 0;
+    for (size_t i = 0; i < ctl_n_params; i++) {
+        char value[64];
+        const struct ctl_param *p = &ctl_params[i];
+        size_t before = c->params.n;
+        show_param(c, p, value, sizeof value);
+        add_named(&c->params, p->name, value);
+        if (c->params.n > before)
+            c->params.items[before].current = (p->kind == CTL_FLOAT || p->kind == CTL_INT) &&
+                                              ctl_param_get(c, &c->sampling, p) != ctl_param_get(c, &standard, p);
+    }
+}
+
+static void list_adapters(struct pp_controller *c)
+{
+    size_t len = 0;
+    c->adapters_line[0] = 0;
+    for (size_t i = 0; i < c->adapters.n; i++) {
+        const struct pp_adapter_entry *a = &c->adapters.items[i];
+        if (!a->on || len >= sizeof c->adapters_line - 1)
+            continue;
+        int n = snprintf(c->adapters_line + len, sizeof c->adapters_line - len, "%s%s %.2f", len ? ", " : "", a->name, (double)a->scale);
+        len += n > 0 ? (size_t)n : 0;
+    }
+}
+
+void ctl_mark_current(struct pp_controller *c)
+{
+    const char *name = c->session.template_name, *slash = strrchr(name, '/');
+    list_personas(c);
+    list_params(c);
+    list_adapters(c);
+    for (size_t i = 0; i < c->templates.n; i++)
+        c->templates.items[i].current = strcmp(template_ref(c, i), name) == 0;
+    c->status.adapters = c->adapters_line;
+    c->status.persona = c->persona;
+    c->status.template_name = slash ? slash + 1 : name;
+    c->status.title = c->session.title;
+    c->status.session_key = c->session.id ? c->session.key : "";
+    c->status.draft_on = c->draft_on && c->status.model.draft_name[0];
+    ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
+}
+
+/* An exact name wins, else the only one that begins so. */
+static int better(int found, size_t i, const char *name, const char *word, bool *exact)
+{
+    if (strcasecmp(name, word) == 0) {
+        *exact = true;
+        return (int)i;
+    }
+    if (*exact || strncasecmp(name, word, strlen(word)) != 0)
+        return found;
+    return found == -1 ? (int)i : -2;
+}
+
+int ctl_find_adapter(const struct pp_controller *c, const char *word)
+{
+    int found = -1;
+    bool exact = false;
+    for (size_t i = 0; *word && i < c->adapters.n; i++)
+        found = better(found, i, c->adapters.items[i].name, word, &exact);
+    return found < 0 ? -1 : found;
+}
+
+int ctl_find_named(const struct named_list *l, const char *word)
+{
+    int found = -1;
+    bool exact = false;
+    for (size_t i = 0; *word && i < l->n; i++)
+        found = better(found, i, l->items[i].name, word, &exact);
+    return found < 0 ? -1 : found;
+}
+
+/* --- at the start -------------------------------------------------------------------------------------------------- */
+
+static bool is_option(const struct pp_controller *c, const char *path)
+{
+    char real[PATH_MAX];
+    for (int i = 0; i < c->o->n_lora; i++)
+        if (strcmp(path, realpath(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
+            return true;
+    return false;
+}
+
+/* What is found replaces the list, but what is switched on stays in it. */
+static void on_scanned(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    for (size_t i = 0; i < c->adapters.n; i++) {
+        const struct pp_adapter_entry *old = &c->adapters.items[i];
+        struct pp_adapter_entry *a = old->on || is_option(c, old->path) ? ctl_adapter_add(&j->adapters, old->path) : NULL;
+        if (a) {
+            a->on = old->on;
+            a->scale = old->scale;
+        }
+    }
+    struct adapter_list t = c->adapters;
+    c->adapters = j->adapters;
+    j->adapters = t;
+    for (size_t i = 0; i < j->templates.n; i++)
+        ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
+    for (size_t i = 0; i < j->personas.n; i++)
+        pp_personas_add(&c->personas, j->personas.items[i].name, j->personas.items[i].system, NULL);
+    if (job->code != PP_OK)
+        ctl_notice(c, true, "%s", job->err.text);
+    ctl_mark_current(c);
+    ctl_job_free(job);
+}
+
+void ctl_scan(struct pp_controller *c)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_scan, on_scanned);
+    if (!j)
+        return;
+    snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
+    ctl_job_post(c, j);
+}
+
+static void add_options_adapters(struct pp_controller *c)
+{
+    char real[PATH_MAX];
+    for (int i = 0; i < c->o->n_lora; i++) {
+        struct pp_adapter_entry *a =
+            ctl_adapter_add(&c->adapters, realpath(c->o->lora[i].path, real) ? real : c->o->lora[i].path);
+        if (a) {
+            a->on = true;
+            a->scale = c->o->lora[i].scale;
+        }
+    }
+}
+
+static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *err)
+{
+    char real[PATH_MAX], *source;
+    const char *path = c->o->chat_template_file;
+    size_t size;
+    enum pp_code code = pp_read_file(path, MAX_TEMPLATE_FILE, &source, &size, err);
+    if (code != PP_OK)
+        return code;
+    if (!realpath(path, real))
+        snprintf(real, sizeof real, "%s", path);
+    pp_free(c->template_source);
+    c->template_source = source;
+    ctl_add_template(&c->templates, strrchr(real, '/') ? strrchr(real, '/') + 1 : real, real);
+    return ctl_set_string(c, &c->session.template_name, real) ? PP_OK : pp_fail_nomem(err, "the chat template");
+}
+
+enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
+{
+    add_options_adapters(c);
+    if (c->o->system) {
+        if (!ctl_set_string(c, &c->session.system, c->o->system))
+            return pp_fail_nomem(err, "the system prompt");
+        c->persona[0] = 0;
+    }
+    if (c->o->no_draft)
+        c->draft_on = false;
+    return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
+}
+
+void ctl_reset_params(struct pp_controller *c)
+{
+    c->sampling = c->o->sampling;
+    c->seed_fixed = c->o->seed_given;
+    c->max_tokens = c->o->n_predict;
+    c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : 4;
+    c->draft_on = !c->o->no_draft;
+    c->persona[0] = 0;
+}
+
+enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err)
+{
+    const char *name;
+    ctl_reset_params(c);
+    ctl_add_template(&c->templates, "model", "the model's own");
+    for (size_t i = 0; (name = pp_template_builtin_name(i)); i++)
+        ctl_add_template(&c->templates, name, "comes with pippin");
+    return pp_personas_init(&c->personas, err);
+}
+
+void ctl_choices_free(struct pp_controller *c)
+{
+    pp_personas_free(&c->personas);
+    pp_free(c->adapters.items);
+    pp_free(c->templates.items);
+    pp_free(c->persona_names.items);
+    pp_free(c->params.items);
+}

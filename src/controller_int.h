@@ -1,0 +1,211 @@
+/* controller_int.h - the inside of the controller, shared by controller*.c and slash.c. UI thread only, but for what says
+ * otherwise.
+ *
+ *   controller.c           life, states, events, status
+ *   controller_answer.c    sending, answering, stopping
+ *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
+ *   controller_choices.c   adapters, templates, personas, parameters
+ *   controller_settings.c  those choices as the JSON that is stored with a conversation
+ *   controller_jobs.c      what the io thread does for all of them */
+#ifndef PP_SRC_CONTROLLER_INT_H
+#define PP_SRC_CONTROLLER_INT_H
+
+#include "src/branch.h"
+#include "src/controller.h"
+#include "src/io.h"
+#include "src/personas.h"
+#include "src/queue.h"
+
+/* Makes the backend; pp_worker_start is one. Tests bring their own. */
+typedef enum pp_code pp_backend_factory(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
+                                        struct pp_error *err);
+enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths, pp_backend_factory *factory,
+                                    struct pp_controller **out, struct pp_error *err);
+
+struct adapter_list {
+    struct pp_adapter_entry *items; /* [n] */
+    size_t n, cap;
+};
+
+struct named_list {
+    struct pp_named *items; /* [n] */
+    size_t n, cap;
+};
+
+/* What is to happen once the answer under way has ended. */
+enum afterwards { THEN_NOTHING, THEN_NEW, THEN_OPEN, THEN_DELETE, THEN_FORK };
+
+struct pp_controller {
+    const struct pp_options *o;
+    const struct pp_paths *paths;
+    struct pp_queue *events;
+    struct pp_io *io;
+    struct pp_backend *backend;
+
+    enum pp_state state;
+    unsigned dirty;
+    uint64_t close_deadline_ns;   /* CLOSING: when to stop waiting for the worker */
+    bool abandoned;               /* the worker did not end in time: its memory is left to the process's end */
+
+    /* the conversation */
+    struct pp_session session;    /* strings never NULL; id 0 while unsaved */
+    int lock_fd;                  /* of the session, -1 */
+    struct pp_branch branch;
+    uint64_t epoch;               /* changes when another conversation is on screen */
+    bool switching;               /* a job that replaces the conversation is under way */
+    struct pp_error open_err;     /* how the last opening went */
+    enum afterwards then;
+    int64_t then_session;
+
+    /* the answer */
+    uint64_t request;             /* number of the current or last generation */
+    bool cancel_asked;
+    size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
+    struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
+    char *unsent;                 /* a message that could not be saved */
+    int64_t answer_base;          /* tokens that the continued answer had before */
+    int64_t context_base;         /* tokens of the prompt */
+    uint64_t prompt_started_ns;
+
+    /* choices */
+    struct adapter_list adapters;
+    struct named_list templates, persona_names, params;
+    struct pp_personas personas;
+    char persona[64];             /* "" for none or a system prompt of one's own */
+    char *template_source;        /* of session.template_name; NULL: the model's own */
+    struct pp_sampling sampling;
+    bool seed_fixed;
+    int64_t max_tokens;
+    int draft_max;
+    bool draft_on;
+
+    /* lists and status */
+    struct pp_session *sessions;
+    size_t n_sessions;
+    uint64_t list_serial;         /* only the answer to the last question counts */
+    struct pp_status status;
+    char adapters_line[512], notice[600];
+};
+
+/* --- controller.c ------------------------------------------------------------------------------------------- */
+
+void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void ctl_dirty(struct pp_controller *c, unsigned bits);
+void ctl_set_state(struct pp_controller *c, enum pp_state s);
+/* Replaces an owned string; false (with a notice): out of memory. */
+bool ctl_set_string(struct pp_controller *c, char **slot, const char *value);
+
+/* --- controller_answer.c ------------------------------------------------------------------------------------ */
+
+void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_done(struct pp_controller *c, const struct pp_event *e);
+bool ctl_answering(const struct pp_controller *c); /* SAVING, PREFILL or ANSWER */
+void ctl_run_afterwards(struct pp_controller *c);
+/* True if the tree of messages may change now; else a notice. */
+bool ctl_may_change(struct pp_controller *c);
+
+/* --- controller_session.c ----------------------------------------------------------------------------------- */
+
+/* The conversation that the command line asks for, or an empty one. Waits for the database. */
+enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
+/* Writes what has changed in the stored session: bits of enum update_bits. */
+enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
+void ctl_update_session(struct pp_controller *c, unsigned bits);
+/* Lets go of the session on screen: its pages are saved, its lock opened. */
+void ctl_leave(struct pp_controller *c);
+void ctl_start_new(struct pp_controller *c);
+void ctl_start_open(struct pp_controller *c, int64_t session);
+void ctl_start_fork(struct pp_controller *c);
+void ctl_start_delete(struct pp_controller *c, int64_t session);
+/* One line of at most 60 characters from what the user wrote. out: at least 256 bytes. */
+void ctl_title(const char *text, char *out, size_t cap);
+bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
+
+/* --- controller_choices.c ----------------------------------------------------------------------------------- */
+
+/* The parameters that can be set by name; `offset` is of a member of struct pp_sampling. */
+struct ctl_param {
+    const char *name;
+    enum { CTL_FLOAT, CTL_INT, CTL_SEED, CTL_MAX_TOKENS, CTL_DRAFT_MAX } kind;
+    size_t offset;
+    double min, max;
+};
+extern const struct ctl_param ctl_params[];
+extern const size_t ctl_n_params;
+const struct ctl_param *ctl_param_find(const char *name);
+double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p);
+bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v); /* false: out of range, nothing changed */
+
+enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err);
+void ctl_choices_free(struct pp_controller *c);
+/* Parameters as on the command line. */
+void ctl_reset_params(struct pp_controller *c);
+/* What the command line says expressly is above what is stored with a resumed conversation. */
+enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err);
+/* Any thread, on lists that are that thread's: the entry for a path, new or old; NULL if it cannot be had. */
+struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path);
+void ctl_add_template(struct named_list *l, const char *name, const char *detail); /* unless there is one of that name */
+/* Starts the search for adapters and templates (a job). */
+void ctl_scan(struct pp_controller *c);
+void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
+size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
+/* Finds an entry by a word of the user: name, else unique prefix; -1. */
+int ctl_find_adapter(const struct pp_controller *c, const char *word);
+int ctl_find_named(const struct named_list *l, const char *word);
+
+/* --- controller_settings.c ---------------------------------------------------------------------------------- */
+
+/* JSON (pp_free), NULL if out of memory. */
+char *ctl_adapters_json(const struct pp_controller *c);
+char *ctl_settings_json(const struct pp_controller *c); /* what differs from the command line's choice */
+char *ctl_params_json(const struct pp_controller *c, uint64_t seed);
+/* Takes over a stored session's choices. What is malformed is skipped, with one notice. */
+void ctl_apply_session(struct pp_controller *c);
+
+/* --- controller_jobs.c -------------------------------------------------------------------------------------- */
+
+/* One kind of job serves them all; each run_ function says which members it reads and fills. */
+struct ctl_job {
+    struct pp_job job;           /* first */
+    struct pp_session session;
+    unsigned bits;
+    int64_t id;
+    char *key;
+    char *text;                  /* owned */
+    size_t text_len;
+    char *query;
+    struct pp_message user, answer;
+    int step;
+    struct pp_message *list;     /* [n] a branch */
+    struct pp_session *sessions; /* [n] */
+    size_t n;
+    int lock_fd;                 /* -1 */
+    char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
+    struct adapter_list adapters;
+    struct named_list templates;
+    struct pp_personas personas;
+    uint64_t serial;
+    bool flag;
+};
+
+/* A job with the given functions, its folders filled in; NULL (with a notice) if there is no memory. */
+struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
+                            void (*done)(struct pp_job *, void *));
+void ctl_job_post(struct pp_controller *c, struct ctl_job *j); /* takes it over */
+void ctl_job_free(struct pp_job *job);                         /* any thread */
+
+/* io thread; see each for what goes in and out */
+void ctl_run_send(struct pp_job *job, struct pp_store *st);
+void ctl_run_open(struct pp_job *job, struct pp_store *st);
+void ctl_run_update(struct pp_job *job, struct pp_store *st);
+void ctl_run_sibling(struct pp_job *job, struct pp_store *st);
+void ctl_run_fork(struct pp_job *job, struct pp_store *st);
+void ctl_run_delete(struct pp_job *job, struct pp_store *st);
+void ctl_run_list(struct pp_job *job, struct pp_store *st);
+void ctl_run_template(struct pp_job *job, struct pp_store *st);
+void ctl_run_unlock(struct pp_job *job, struct pp_store *st);
+/* controller_scan.c */
+void ctl_run_scan(struct pp_job *job, struct pp_store *st);
+
+#endif

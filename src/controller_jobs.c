@@ -1,0 +1,269 @@
+/* controller_jobs.c - what the io thread does for the controller: every use of the database and of slow files. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/text.h"
+#include "src/controller_int.h"
+
+enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+
+struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
+                            void (*done)(struct pp_job *, void *))
+{
+    struct ctl_job *j = pp_calloc(1, sizeof *j);
+    if (!j) {
+        ctl_notice(c, true, "out of memory");
+        return NULL;
+    }
+    j->job.run = run;
+    j->job.done = done;
+    j->job.release = ctl_job_free;
+    j->lock_fd = -1;
+    snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
+    snprintf(j->config_dir, sizeof j->config_dir, "%s", c->paths->config);
+    snprintf(j->data_dir, sizeof j->data_dir, "%s", c->paths->data);
+    snprintf(j->starter, sizeof j->starter, "%s", c->paths->starter);
+    return j;
+}
+
+void ctl_job_free(struct pp_job *job)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (!j)
+        return;
+    pp_session_clear(&j->session);
+    pp_free(j->key);
+    pp_free(j->text);
+    pp_free(j->query);
+    pp_message_clear(&j->user);
+    pp_message_clear(&j->answer);
+    if (j->list)
+        pp_message_list_free(j->list, j->n);
+    if (j->sessions)
+        pp_session_list_free(j->sessions, j->n);
+    if (j->lock_fd >= 0)
+        close(j->lock_fd);
+    pp_free(j->adapters.items);
+    pp_free(j->templates.items);
+    pp_personas_free(&j->personas);
+    pp_free(j);
+}
+
+void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
+{
+    pp_io_post(c->io, &j->job);
+}
+
+/* --- templates ---------------------------------------------------------------------------------------------- */
+
+/* The source of a template by name: one that comes with pippin, NAME.jinja in the configuration folder, or a path. */
+static enum pp_code read_template(const char *config_dir, const char *name, char **source, struct pp_error *err)
+{
+    const char *builtin = pp_template_builtin(name);
+    char path[1200];
+    size_t size;
+    if (builtin) {
+        *source = pp_strdup(builtin);
+        return *source ? PP_OK : pp_fail_nomem(err, "the chat template");
+    }
+    if (strchr(name, '/'))
+        snprintf(path, sizeof path, "%s", name);
+    else
+        snprintf(path, sizeof path, "%s/templates/%s.jinja", config_dir, name);
+    enum pp_code code = pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
+    if (code != PP_OK)
+        return pp_fail_prefix(err, "chat template %s", name);
+    struct pp_template *t;
+    code = pp_template_parse(*source, size, name, &t, err);
+    if (code == PP_OK) {
+        pp_template_free(t);
+    } else {
+        pp_free(*source);
+        *source = NULL;
+    }
+    return code;
+}
+
+/* In: session.template_name. Out: text, NULL for the model's own. */
+void ctl_run_template(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    (void)st;
+    const char *name = j->session.template_name;
+    if (!name || !*name)
+        return;
+    job->code = read_template(j->config_dir, name, &j->text, &job->err);
+}
+
+/* --- conversations ------------------------------------------------------------------------------------------ */
+
+/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer. Out: the ids of all
+ * three, lock_fd. The words of the user are committed before the answer is. */
+void ctl_run_send(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_error *err = &job->err;
+    bool fresh = j->session.id == 0;
+    if (fresh) {
+        job->code = pp_store_session_add(st, &j->session, err);
+        if (job->code == PP_OK)
+            job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, err);
+    }
+    if (job->code == PP_OK && j->user.content) {
+        j->user.session = j->session.id;
+        job->code = pp_store_message_add(st, &j->user, err);
+        j->answer.parent = j->user.id;
+    }
+    if (job->code == PP_OK) {
+        j->answer.session = j->session.id;
+        job->code = pp_store_message_add(st, &j->answer, err);
+    }
+    if (job->code != PP_OK && fresh && j->session.id)
+        pp_store_session_delete(st, j->session.id, NULL); /* nothing half begun stays; the screen still has the text */
+}
+
+/* The session's branch, and the template that it names. */
+static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
+{
+    struct pp_error why;
+    const char *name = j->session.template_name;
+    if (name && *name && read_template(j->config_dir, name, &j->text, &why) != PP_OK) {
+        j->query = pp_strdup(why.text); /* not fatal: the model's own template serves, and the user is told */
+        name = NULL;
+    }
+    return pp_store_branch(st, j->session.head, &j->list, &j->n, err);
+}
+
+/* In: id, or key (unique prefix), or neither for the latest. Out: session, list and n, lock_fd, text (its template's source), query (a
+ * complaint about the template, or NULL). */
+void ctl_run_open(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (j->id)
+        job->code = pp_store_session_get(st, j->id, &j->session, &job->err);
+    else if (j->key)
+        job->code = pp_store_session_find(st, j->key, &j->session, &job->err);
+    else
+        job->code = pp_store_session_latest(st, &j->session, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
+    if (job->code == PP_OK)
+        job->code = load_branch(j, st, &job->err);
+}
+
+static void swap_strings(char **a, char **b)
+{
+    char *t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* In: session with its id, and bits for what of it is new. The rest is read from the store first, so that an update that was
+ * prepared before a message was added cannot move the head back. */
+void ctl_run_update(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_session now = {0};
+    job->code = pp_store_session_get(st, j->session.id, &now, &job->err);
+    if (job->code != PP_OK)
+        return;
+    if (j->bits & UPDATE_TITLE)
+        swap_strings(&now.title, &j->session.title);
+    if (j->bits & UPDATE_HEAD)
+        now.head = j->session.head;
+    if (j->bits & UPDATE_CHOICES) {
+        swap_strings(&now.model, &j->session.model);
+        swap_strings(&now.template_name, &j->session.template_name);
+        swap_strings(&now.system, &j->session.system);
+        swap_strings(&now.adapters, &j->session.adapters);
+        swap_strings(&now.settings, &j->session.settings);
+    }
+    job->code = pp_store_session_update(st, &now, &job->err);
+    pp_session_clear(&now);
+}
+
+/* In: session.id, id (the parent message, 0 for the first), step (which of its children). Out: session.head, list and n. */
+void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    int64_t leaf = 0;
+    struct pp_session now = {0};
+    job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_store_session_get(st, j->session.id, &now, &job->err);
+    if (job->code == PP_OK) {
+        now.head = leaf;
+        job->code = pp_store_session_update(st, &now, &job->err);
+    }
+    pp_session_clear(&now);
+    if (job->code == PP_OK)
+        job->code = pp_store_branch(st, leaf, &j->list, &j->n, &job->err);
+    j->session.head = leaf;
+}
+
+static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, const struct pp_message *list, size_t n, struct pp_error *err)
+{
+    int64_t parent = 0;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; code == PP_OK && i < n; i++) {
+        struct pp_message m = list[i]; /* the strings stay the list's */
+        m.session = j->session.id;
+        m.parent = parent;
+        code = pp_store_message_add(st, &m, err);
+        parent = m.id;
+    }
+    j->session.head = parent;
+    return code;
+}
+
+/* In: session (the new one's strings), id (head of the branch to be copied). Out: session, list and n, lock_fd. */
+void ctl_run_fork(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_message *list = NULL;
+    size_t n = 0;
+    job->code = pp_store_branch(st, j->id, &list, &n, &job->err);
+    j->session.head = 0;
+    if (job->code == PP_OK)
+        job->code = pp_store_session_add(st, &j->session, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
+    if (job->code == PP_OK)
+        job->code = copy_branch(j, st, list, n, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_store_branch(st, j->session.head, &j->list, &j->n, &job->err);
+    if (job->code != PP_OK && j->session.id)
+        pp_store_session_delete(st, j->session.id, NULL);
+    pp_message_list_free(list, n);
+}
+
+/* In: id, flag (it is the one on screen: this program has the lock). Out: key, for the snapshot. */
+void ctl_run_delete(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_session_get(st, j->id, &j->session, &job->err);
+    if (job->code == PP_OK && !j->flag)
+        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_store_session_delete(st, j->id, &job->err);
+}
+
+/* In: query. Out: sessions and n. */
+void ctl_run_list(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_session_list(st, j->query, &j->sessions, &j->n, &job->err);
+}
+
+/* In: lock_fd, which ctl_job_free closes: as a job, so that everything posted for that session before is done by then. */
+void ctl_run_unlock(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    (void)st;
+    close(j->lock_fd);
+    j->lock_fd = -1;
+}

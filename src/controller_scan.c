@@ -1,0 +1,109 @@
+/* controller_scan.c - what lies about on the disk and can be chosen: adapters, templates. io thread. */
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "engine/adapter_file.h"
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+enum { MAX_ENTRIES = 256, MAX_PROBED = 64, MAX_ADAPTERS_LISTED = 64 };
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n > m && strcasecmp(s + n - m, end) == 0;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder, sorted; hidden ones are left out. */
+static char **list_folder(const char *folder, size_t *n)
+{
+    char **names = NULL;
+    size_t cap = 0;
+    *n = 0;
+    DIR *d = opendir(folder);
+    if (!d)
+        return NULL;
+    for (struct dirent *e; *n < MAX_ENTRIES && (e = readdir(d));) {
+        if (e->d_name[0] == '.' || pp_grow(&names, &cap, *n + 1, sizeof *names) != 0)
+            continue;
+        if ((names[*n] = pp_strdup(e->d_name)))
+            ++*n;
+    }
+    closedir(d);
+    if (*n)
+        qsort(names, *n, sizeof *names, by_name);
+    return names;
+}
+
+static void free_names(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pp_free(names[i]);
+    pp_free(names);
+}
+
+/* GGUF adapters and, where `folders`, PEFT folders in a folder. */
+static void find_adapters(struct ctl_job *j, const char *folder, bool folders)
+{
+    char path[PATH_MAX], real[PATH_MAX];
+    size_t n, probed = 0;
+    char **names = list_folder(folder, &n);
+    for (size_t i = 0; i < n && probed < MAX_PROBED && j->adapters.n < MAX_ADAPTERS_LISTED; i++) {
+        int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (len < 0 || (size_t)len >= sizeof path || !(ends_with(path, ".gguf") || (folders && is_folder(path))))
+            continue;
+        probed++;
+        if (pp_is_adapter(path) && realpath(path, real))
+            ctl_adapter_add(&j->adapters, real);
+    }
+    free_names(names, n);
+}
+
+static void find_templates(struct ctl_job *j)
+{
+    char folder[600];
+    size_t n;
+    snprintf(folder, sizeof folder, "%s/templates", j->config_dir);
+    char **names = list_folder(folder, &n);
+    for (size_t i = 0; i < n; i++) {
+        size_t stem = strlen(names[i]) - strlen(".jinja");
+        if (!ends_with(names[i], ".jinja") || stem >= sizeof j->templates.items->name)
+            continue;
+        names[i][stem] = 0;
+        ctl_add_template(&j->templates, names[i], "from the configuration folder");
+    }
+    free_names(names, n);
+}
+
+/* In: model (its path, "" if none is loaded). Out: adapters, templates. */
+void ctl_run_scan(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    char folder[600];
+    (void)st;
+    char *slash = strrchr(j->model, '/');
+    if (j->model[0] && !is_folder(j->model)) {
+        if (slash)
+            *slash = 0;
+        find_adapters(j, slash ? (slash == j->model ? "/" : j->model) : ".", true);
+    }
+    snprintf(folder, sizeof folder, "%s/adapters", j->data_dir);
+    find_adapters(j, folder, true);
+    find_templates(j);
+}

@@ -1,0 +1,422 @@
+/* controller_session.c - opening, leaving, forking, renaming and deleting conversations, and walking their trees. */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/controller_int.h"
+
+/* --- small things -------------------------------------------------------------------------------------------- */
+
+void ctl_title(const char *text, char *out, size_t cap)
+{
+    enum { MAX_CHARACTERS = 60 };
+    size_t n = strlen(text), len = 0;
+    int characters = 0;
+    bool space = false, cut = false;
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        size_t bytes = pp_utf8_decode(text + i, n - i, &cp);
+        const char *piece = text + i;
+        i += bytes;
+        if (cp <= ' ' || cp == 0x7f || (cp >= 0x80 && cp < 0xa0)) { /* also what is not UTF-8 */
+            space = len > 0;
+            continue;
+        }
+        cut = characters + space >= MAX_CHARACTERS || len + space + bytes + sizeof "…" > cap;
+        if (cut)
+            break;
+        if (space)
+            out[len++] = ' ';
+        memcpy(out + len, piece, bytes);
+        len += bytes;
+        characters += 1 + space;
+        space = false;
+    }
+    out[len] = 0;
+    if (cut)
+        strcpy(out + len, "…");
+}
+
+bool ctl_copy_session(struct pp_session *to, const struct pp_session *from)
+{
+    *to = *from;
+    to->title = pp_strdup(from->title ? from->title : "");
+    to->model = pp_strdup(from->model ? from->model : "");
+    to->template_name = pp_strdup(from->template_name ? from->template_name : "");
+    to->system = pp_strdup(from->system ? from->system : "");
+    to->adapters = pp_strdup(from->adapters ? from->adapters : "");
+    to->settings = pp_strdup(from->settings ? from->settings : "");
+    return to->title && to->model && to->template_name && to->system && to->adapters && to->settings;
+}
+
+/* Posts a job that replaces the conversation; takes it over. */
+static void post_switch(struct pp_controller *c, struct ctl_job *j)
+{
+    c->switching = true;
+    ctl_job_post(c, j);
+}
+
+/* Frees a job of which only the failure is of interest. */
+static void on_reported(struct pp_job *job, void *controller)
+{
+    if (job->code != PP_OK)
+        ctl_notice(controller, true, "%s", job->err.text);
+    ctl_job_free(job);
+}
+
+void ctl_update_session(struct pp_controller *c, unsigned bits)
+{
+    if (bits & UPDATE_CHOICES) {
+        char *adapters = ctl_adapters_json(c), *settings = ctl_settings_json(c);
+        if (adapters)
+            ctl_set_string(c, &c->session.adapters, adapters);
+        if (settings)
+            ctl_set_string(c, &c->session.settings, settings);
+        pp_free(adapters);
+        pp_free(settings);
+    }
+    ctl_mark_current(c);
+    if (!c->session.id)
+        return; /* it is stored with its first message */
+    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_reported);
+    if (!j)
+        return;
+    j->bits = bits;
+    if (ctl_copy_session(&j->session, &c->session))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
+}
+
+/* --- leaving and entering ------------------------------------------------------------------------------------ */
+
+void ctl_leave(struct pp_controller *c)
+{
+    if (c->session.id)
+        c->backend->ops->leave(c->backend, c->session.key);
+    if (c->lock_fd < 0)
+        return;
+    struct ctl_job *j = ctl_job_new(c, ctl_run_unlock, NULL);
+    if (j) {
+        j->lock_fd = c->lock_fd;
+        ctl_job_post(c, j);
+    } else {
+        close(c->lock_fd);
+    }
+    c->lock_fd = -1;
+}
+
+/* Shows what a job has brought: its session, branch and lock become those of the screen. */
+static bool enter(struct pp_controller *c, struct ctl_job *j)
+{
+    if (!pp_branch_assign(&c->branch, j->list, j->n)) {
+        ctl_notice(c, true, "out of memory");
+        return false;
+    }
+    ctl_leave(c);
+    c->epoch++;
+    pp_session_clear(&c->session);
+    c->session = j->session;
+    j->session = (struct pp_session){0};
+    c->lock_fd = j->lock_fd;
+    j->lock_fd = -1;
+    c->status.ctx_used = 0;
+    c->status.tokens_per_s = 0;
+    c->status.acceptance = -1;
+    ctl_dirty(c, PP_DIRTY_ALL);
+    return true;
+}
+
+static void on_opened(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    c->switching = false;
+    c->open_err = job->err;
+    c->open_err.code = job->code;
+    if (job->code == PP_OK && enter(c, j)) {
+        pp_free(c->template_source);
+        c->template_source = j->text;
+        j->text = NULL;
+        ctl_apply_session(c);
+        if (j->query)
+            ctl_notice(c, true, "%s", j->query);
+    } else if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+    }
+    ctl_job_free(job);
+}
+
+enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
+{
+    bool latest = c->o->resume_latest && !c->o->resume;
+    if (!latest && !c->o->resume)
+        return PP_OK;
+    struct ctl_job *j = ctl_job_new(c, ctl_run_open, on_opened);
+    if (!j || (!latest && !(j->key = pp_strdup(c->o->resume)))) {
+        if (j)
+            ctl_job_free(&j->job);
+        return pp_fail_nomem(err, "the conversation");
+    }
+    post_switch(c, j);
+    while (c->switching) {
+        struct pollfd p = {.fd = pp_queue_fd(c->events), .events = POLLIN};
+        (void)poll(&p, 1, -1);
+        pp_controller_pump(c);
+    }
+    if (latest && c->open_err.code == PP_ERR_NOT_FOUND) {
+        ctl_notice(c, false, "there is no conversation to go on with yet; this is a new one");
+        return PP_OK;
+    }
+    if (c->open_err.code != PP_OK && err)
+        *err = c->open_err;
+    return c->open_err.code;
+}
+
+/* True if the action may run now; if an answer is under way it is stopped, and the action runs after it. */
+static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
+{
+    if (!ctl_answering(c))
+        return ctl_may_change(c);
+    c->then = what;
+    c->then_session = session;
+    pp_controller_cancel(c);
+    return false;
+}
+
+void pp_controller_new_session(struct pp_controller *c)
+{
+    if (now_or_then(c, THEN_NEW, 0))
+        ctl_start_new(c);
+}
+
+/* Adapters, template, persona and parameters stay as they are: they are what the user has chosen in this run. */
+void ctl_start_new(struct pp_controller *c)
+{
+    struct pp_session *s = &c->session;
+    if (!ctl_set_string(c, &s->title, ""))
+        return;
+    ctl_leave(c);
+    c->epoch++;
+    s->id = s->head = s->n_messages = 0;
+    s->key[0] = 0;
+    pp_branch_truncate(&c->branch, 0);
+    c->status.ctx_used = 0;
+    ctl_mark_current(c);
+    ctl_dirty(c, PP_DIRTY_ALL);
+}
+
+void pp_controller_open(struct pp_controller *c, int64_t session)
+{
+    if (session != c->session.id && now_or_then(c, THEN_OPEN, session))
+        ctl_start_open(c, session);
+}
+
+void ctl_start_open(struct pp_controller *c, int64_t session)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_open, on_opened);
+    if (j) {
+        j->id = session;
+        post_switch(c, j);
+    }
+}
+
+/* --- the tree ------------------------------------------------------------------------------------------------- */
+
+static void on_sibling(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    c->switching = false;
+    if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
+        job->code = pp_fail_nomem(&job->err, "the messages");
+    if (job->code == PP_OK)
+        c->session.head = j->session.head;
+    else
+        ctl_notice(c, true, "%s", job->err.text);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    ctl_job_free(job);
+}
+
+void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
+{
+    if (!ctl_may_change(c) || message >= c->branch.n)
+        return;
+    const struct pp_chat_message *m = &c->branch.items[message].msg;
+    int to = m->sibling + step;
+    if (to < 0 || to >= m->n_siblings)
+        return;
+    struct ctl_job *j = ctl_job_new(c, ctl_run_sibling, on_sibling);
+    if (!j)
+        return;
+    j->session.id = c->session.id;
+    j->id = message ? c->branch.items[message - 1].msg.id : 0;
+    j->step = to;
+    post_switch(c, j);
+}
+
+void pp_controller_undo(struct pp_controller *c)
+{
+    if (!ctl_may_change(c))
+        return;
+    size_t n = c->branch.n;
+    while (n && c->branch.items[n - 1].msg.role != PP_ROLE_USER)
+        n--;
+    if (!n) {
+        ctl_notice(c, true, "there is nothing to take back");
+        return;
+    }
+    pp_branch_truncate(&c->branch, n - 1);
+    c->session.head = n > 1 ? c->branch.items[n - 2].msg.id : 0;
+    c->status.ctx_used = 0;
+    ctl_update_session(c, UPDATE_HEAD);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+}
+
+static void on_forked(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    c->switching = false;
+    if (job->code == PP_OK && enter(c, j)) {
+        ctl_notice(c, false, "this is a copy now; the original is in the list of conversations");
+        ctl_mark_current(c);
+    } else if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+    }
+    ctl_job_free(job);
+}
+
+void pp_controller_fork(struct pp_controller *c)
+{
+    if (now_or_then(c, THEN_FORK, 0))
+        ctl_start_fork(c);
+}
+
+void ctl_start_fork(struct pp_controller *c)
+{
+    if (!c->branch.n || !c->session.id) {
+        ctl_notice(c, true, "there is nothing to copy yet");
+        return;
+    }
+    struct ctl_job *j = ctl_job_new(c, ctl_run_fork, on_forked);
+    if (!j)
+        return;
+    struct pp_buf title = {0};
+    pp_buf_fmt(&title, "%s (copy)", c->session.title);
+    j->id = c->branch.items[c->branch.n - 1].msg.id;
+    if (!ctl_copy_session(&j->session, &c->session) || !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
+        ctl_job_free(&j->job);
+    } else {
+        j->session.id = 0;
+        post_switch(c, j);
+    }
+    pp_buf_free(&title);
+}
+
+/* --- rename, delete, list -------------------------------------------------------------------------------------- */
+
+void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
+{
+    char line[256];
+    ctl_title(title, line, sizeof line);
+    if (!session || session == c->session.id) {
+        if (ctl_set_string(c, &c->session.title, line))
+            ctl_update_session(c, UPDATE_TITLE);
+        return;
+    }
+    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_reported);
+    if (!j)
+        return;
+    j->bits = UPDATE_TITLE;
+    j->session.id = session;
+    if (ctl_set_string(c, &j->session.title, line))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
+}
+
+static void on_deleted(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    c->switching = false;
+    if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+    } else {
+        if (c->session.id == j->id) {
+            c->session.id = 0; /* so that it is not saved on leaving */
+            ctl_start_new(c);
+        }
+        c->backend->ops->forget(c->backend, j->session.key);
+        ctl_notice(c, false, "deleted: %s", *j->session.title ? j->session.title : j->session.key);
+        ctl_dirty(c, PP_DIRTY_LISTS);
+    }
+    ctl_job_free(job);
+}
+
+void pp_controller_delete(struct pp_controller *c, int64_t session)
+{
+    if (session && session != c->session.id)
+        ctl_start_delete(c, session);
+    else if (!c->session.id)
+        pp_controller_new_session(c); /* nothing of it is stored */
+    else if (now_or_then(c, THEN_DELETE, c->session.id))
+        ctl_start_delete(c, c->session.id);
+}
+
+void ctl_start_delete(struct pp_controller *c, int64_t session)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_delete, on_deleted);
+    if (!j)
+        return;
+    j->id = session;
+    j->flag = session == c->session.id;
+    if (j->flag)
+        post_switch(c, j);
+    else
+        ctl_job_post(c, j);
+}
+
+static void on_listed(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+    } else if (j->serial == c->list_serial) {
+        if (c->sessions)
+            pp_session_list_free(c->sessions, c->n_sessions);
+        c->sessions = j->sessions;
+        c->n_sessions = j->n;
+        j->sessions = NULL;
+        ctl_dirty(c, PP_DIRTY_LISTS);
+    }
+    ctl_job_free(job);
+}
+
+void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_list, on_listed);
+    if (!j)
+        return;
+    j->serial = ++c->list_serial;
+    if (ctl_set_string(c, &j->query, query))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
+}
+
+const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n)
+{
+    *n = c->n_sessions;
+    return c->sessions;
+}
+
+int64_t pp_controller_session_id(const struct pp_controller *c)
+{
+    return c->session.id;
+}

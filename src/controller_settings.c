@@ -1,0 +1,139 @@
+/* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
+ *
+ * adapters: [{"path": "/…/bard.gguf", "scale": 0.8}, …], those that are on
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft": false, "draft-max": 6, "persona": "pirate"}, what differs from the default
+ * params:   of one answer: the same, complete, with the seed that was used */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+/* Prints and deletes o; the string is pp_malloced. */
+static char *finish(cJSON *o, bool ok)
+{
+    char *json = ok && o ? cJSON_PrintUnformatted(o) : NULL;
+    char *copy = json ? pp_strdup(json) : NULL;
+    cJSON_free(json);
+    cJSON_Delete(o);
+    return copy;
+}
+
+/* As short as it can be said: 0.8, not 0.800000011920929. */
+static double rounded(double v)
+{
+    return round(v * 1e6) / 1e6;
+}
+
+char *ctl_adapters_json(const struct pp_controller *c)
+{
+    cJSON *array = cJSON_CreateArray();
+    bool ok = array;
+    for (size_t i = 0; ok && i < c->adapters.n; i++) {
+        const struct pp_adapter_entry *a = &c->adapters.items[i];
+        if (!a->on)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        ok = o && cJSON_AddStringToObject(o, "path", a->path) && cJSON_AddNumberToObject(o, "scale", rounded((double)a->scale)) &&
+             cJSON_AddItemToArray(array, o);
+        if (!ok)
+            cJSON_Delete(o);
+    }
+    return finish(array, ok);
+}
+
+char *ctl_settings_json(const struct pp_controller *c)
+{
+    struct pp_sampling standard = pp_sampling_default();
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o;
+    for (size_t i = 0; ok && i < ctl_n_params; i++) {
+        const struct ctl_param *p = &ctl_params[i];
+        double v = ctl_param_get(c, &c->sampling, p);
+        bool differs = p->kind == CTL_SEED         ? c->seed_fixed
+                       : p->kind == CTL_MAX_TOKENS ? v >= 0
+                       : p->kind == CTL_DRAFT_MAX  ? v != 4
+                                                   : v != ctl_param_get(c, &standard, p);
+        if (differs)
+            ok = cJSON_AddNumberToObject(o, p->name, rounded(v));
+    }
+    if (ok && !c->draft_on)
+        ok = cJSON_AddBoolToObject(o, "draft", false);
+    if (ok && c->persona[0])
+        ok = cJSON_AddStringToObject(o, "persona", c->persona);
+    return finish(o, ok);
+}
+
+char *ctl_params_json(const struct pp_controller *c, uint64_t seed)
+{
+    struct pp_sampling used = c->sampling;
+    used.seed = seed;
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o;
+    for (size_t i = 0; ok && i < ctl_n_params; i++)
+        ok = cJSON_AddNumberToObject(o, ctl_params[i].name, rounded(ctl_param_get(c, &used, &ctl_params[i])));
+    if (ok)
+        ok = cJSON_AddBoolToObject(o, "draft", c->status.draft_on);
+    return finish(o, ok);
+}
+
+/* --- back ------------------------------------------------------------------------------------------------------- */
+
+static bool apply_adapters(struct pp_controller *c)
+{
+    const char *json = c->session.adapters;
+    cJSON *array = *json ? cJSON_Parse(json) : NULL;
+    bool good = !*json || cJSON_IsArray(array);
+    size_t on = 0;
+    for (size_t i = 0; i < c->adapters.n; i++)
+        c->adapters.items[i].on = false;
+    for (const cJSON *o = cJSON_IsArray(array) ? array->child : NULL; o; o = o->next) {
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"), *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
+        if (!cJSON_IsString(path) || !*path->valuestring || on >= PP_MAX_ADAPTERS) {
+            good = false;
+            continue;
+        }
+        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, path->valuestring);
+        if (!a) {
+            good = false;
+            continue;
+        }
+        double v = cJSON_IsNumber(scale) ? scale->valuedouble : 1;
+        a->on = true;
+        a->scale = isfinite(v) ? (float)fmin(fmax(v, -2), 2) : 1;
+        on++;
+    }
+    cJSON_Delete(array);
+    return good;
+}
+
+static bool apply_settings(struct pp_controller *c)
+{
+    const char *json = c->session.settings;
+    cJSON *all = *json ? cJSON_Parse(json) : NULL;
+    bool good = !*json || cJSON_IsObject(all);
+    ctl_reset_params(c);
+    for (const cJSON *o = cJSON_IsObject(all) ? all->child : NULL; o; o = o->next) {
+        const struct ctl_param *p = ctl_param_find(o->string);
+        if (p)
+            good = cJSON_IsNumber(o) && ctl_param_put(c, p, o->valuedouble) && good;
+        else if (strcmp(o->string, "draft") == 0)
+            c->draft_on = cJSON_IsBool(o) ? cJSON_IsTrue(o) : c->draft_on;
+        else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))
+            snprintf(c->persona, sizeof c->persona, "%s", o->valuestring);
+        /* anything else was written by a newer pippin: it is of no use here and does no harm */
+    }
+    cJSON_Delete(all);
+    return good;
+}
+
+void ctl_apply_session(struct pp_controller *c)
+{
+    bool adapters = apply_adapters(c), settings = apply_settings(c);
+    if (!adapters || !settings)
+        ctl_notice(c, true, "part of what was set for this conversation cannot be read any more; it has the default now");
+    ctl_mark_current(c);
+    ctl_dirty(c, PP_DIRTY_ALL);
+}

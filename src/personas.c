@@ -1,0 +1,64 @@
+/* personas.c - system prompts by name. */
+#include "src/personas.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/mem.h"
+
+static const struct {
+    const char *name, *system;
+} builtin[] = {
+    {"none", ""},
+    {"concise", "Answer as briefly as possible. No preamble, no repetition of the question, no closing remarks."},
+    {"tutor", "You are a patient tutor. Explain step by step in simple words, give a small example, and end with one question that "
+              "checks whether the student understood."},
+    {"editor", "You are a careful editor. Improve the text you are given without changing its meaning or its voice, then list "
+               "what you changed and why."},
+    {"programmer", "You are an experienced programmer. Show short, complete, correct code first and explain only what is not obvious."},
+    {"sceptic", "Question every claim, also your own. Say what is known, what is assumed, and what would change your mind."},
+    {"pirate", "You are a pirate. Answer correctly, but talk like a pirate."},
+};
+
+enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; code == PP_OK && i < sizeof builtin / sizeof *builtin; i++)
+        code = pp_personas_add(p, builtin[i].name, builtin[i].system, err);
+    return code;
+}
+
+int pp_personas_find(const struct pp_personas *p, const char *name)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (strcasecmp(p->items[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err)
+{
+    int at = pp_personas_find(p, name);
+    char *copy = pp_strdup(system);
+    if (!copy || pp_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items) != 0) {
+        pp_free(copy);
+        return pp_fail_nomem(err, "the list of personas");
+    }
+    if (at < 0) {
+        at = (int)p->n++;
+        p->items[at] = (struct pp_persona){0};
+        snprintf(p->items[at].name, sizeof p->items[at].name, "%s", name);
+    }
+    pp_free(p->items[at].system);
+    p->items[at].system = copy;
+    return PP_OK;
+}
+
+void pp_personas_free(struct pp_personas *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        pp_free(p->items[i].system);
+    pp_free(p->items);
+    *p = (struct pp_personas){0};
+}

@@ -1,0 +1,27 @@
+/* personas.h - system prompts by name: a few that come with pippin, and those of pippin.conf. */
+#ifndef PP_SRC_PERSONAS_H
+#define PP_SRC_PERSONAS_H
+
+#include <stddef.h>
+
+#include "engine/base/error.h"
+
+struct pp_persona {
+    char name[64];
+    char *system; /* owned; "" for none */
+};
+
+struct pp_personas {
+    struct pp_persona *items; /* [n]; the first is "none", without a system prompt */
+    size_t n, cap;
+};
+
+/* Fills *p (zeroed) with the built-in ones. */
+enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err);
+/* Adds one, or replaces the one of that name. */
+enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err);
+void pp_personas_free(struct pp_personas *p);
+/* Index by name, case ignored; -1 if there is none. */
+int pp_personas_find(const struct pp_personas *p, const char *name);
+
+#endif

@@ -1,0 +1,363 @@
+/* slash.c - the commands that begin with '/': one table for carrying out, help and completion. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "src/controller_int.h"
+#include "src/near.h"
+
+/* Carries out a command; arg is what follows it, without blanks at its ends. */
+typedef enum pp_slash slash_fn(struct pp_controller *c, char *arg);
+
+struct slash {
+    const char *name, *aliases; /* aliases: words with blanks between them */
+    const char *args, *help;
+    slash_fn *run;              /* NULL: the screen does it */
+    enum pp_slash screen;
+};
+
+static bool is_on(const char *s)
+{
+    return strcasecmp(s, "on") == 0 || strcasecmp(s, "yes") == 0;
+}
+
+static bool is_off(const char *s)
+{
+    return strcasecmp(s, "off") == 0 || strcasecmp(s, "no") == 0 || strcasecmp(s, "none") == 0;
+}
+
+/* Cuts the last word off arg if more than one is there; NULL else. */
+static char *split_last(char *arg)
+{
+    char *p = arg + strlen(arg);
+    while (p > arg && p[-1] != ' ' && p[-1] != '\t')
+        p--;
+    if (p == arg)
+        return NULL;
+    char *word = p;
+    while (p > arg && (p[-1] == ' ' || p[-1] == '\t'))
+        p--;
+    *p = 0;
+    return word;
+}
+
+/* --- handlers ------------------------------------------------------------------------------------------------------ */
+
+static enum pp_slash do_new(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_new_session(c);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_model(struct pp_controller *c, char *arg)
+{
+    const struct pp_loaded *m = &c->status.model;
+    if (*arg)
+        pp_controller_load(c, arg);
+    else if (m->name[0])
+        ctl_notice(c, false, "%s, %s, %.1f M parameters: %s", m->name, m->type_name, (double)m->n_params / 1e6, m->path);
+    else
+        ctl_notice(c, false, "no model is loaded");
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash all_adapters_off(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->adapters.n; i++)
+        if (c->adapters.items[i].on)
+            pp_controller_set_adapter(c, i, false, c->adapters.items[i].scale);
+    ctl_notice(c, false, "all adapters are off");
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_lora(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_LORA_MENU;
+    if (is_off(arg))
+        return all_adapters_off(c);
+    bool on = true;
+    double scale = -100;
+    int i = ctl_find_adapter(c, arg);
+    char *last = i < 0 ? split_last(arg) : NULL;
+    if (last) {
+        char *end;
+        i = ctl_find_adapter(c, arg);
+        scale = strtod(last, &end);
+        if (is_off(last) || is_on(last)) {
+            on = is_on(last);
+            scale = -100;
+        } else if (end == last || *end || !(scale >= -2 && scale <= 2)) {
+            ctl_notice(c, true, "\"%s\" is no strength: a number from -2 to 2, or \"off\"", last);
+            return PP_SLASH_ERROR;
+        }
+    }
+    if (i < 0) {
+        struct pp_near near = {.wanted = arg};
+        for (size_t k = 0; k < c->adapters.n; k++)
+            pp_near_try(&near, c->adapters.items[k].name);
+        ctl_notice(c, true, near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?" : "there is no adapter \"%s\"%s", arg, near.best);
+        return PP_SLASH_ERROR;
+    }
+    const struct pp_adapter_entry *a = &c->adapters.items[i];
+    pp_controller_set_adapter(c, (size_t)i, on, scale > -100 ? (float)scale : a->scale);
+    if (a->on)
+        ctl_notice(c, false, "%s is on, strength %.2f", a->name, (double)a->scale);
+    else if (!on)
+        ctl_notice(c, false, "%s is off", a->name);
+    return a->on == on ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
+static enum pp_slash do_draft(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_DRAFT_MENU;
+    if (!is_on(arg) && !is_off(arg)) {
+        ctl_notice(c, true, "/draft on or /draft off");
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_set_draft(c, is_on(arg));
+    if (c->draft_on == is_on(arg))
+        ctl_notice(c, false, "the draft is %s", c->draft_on ? "on" : "off");
+    return c->draft_on == is_on(arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
+static enum pp_slash do_set(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_PARAMS_MENU;
+    char *value = arg + strcspn(arg, " \t=");
+    if (*value)
+        *value++ = 0;
+    value += strspn(value, " \t=");
+    if (!*value) {
+        ctl_notice(c, true, "/set %s VALUE", arg);
+        return PP_SLASH_ERROR;
+    }
+    return pp_controller_set_param(c, arg, value) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
+static enum pp_slash do_system(struct pp_controller *c, char *arg)
+{
+    if (!*arg) {
+        ctl_notice(c, false, *c->session.system ? "system prompt: %s" : "there is no system prompt%s", c->session.system);
+        return PP_SLASH_DONE;
+    }
+    bool off = is_off(arg);
+    pp_controller_set_system(c, off ? "" : arg);
+    ctl_notice(c, false, off ? "no system prompt from now on" : "the system prompt counts from the next answer on");
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg)
+{
+    struct pp_near near = {.wanted = arg};
+    for (size_t i = 0; i < l->n; i++)
+        pp_near_try(&near, l->items[i].name);
+    if (near.best[0])
+        ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, arg, near.best);
+    else
+        ctl_notice(c, true, "there is no %s \"%s\"", what, arg);
+    return PP_SLASH_ERROR;
+}
+
+static enum pp_slash do_template(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_TEMPLATE_MENU;
+    int i = ctl_find_named(&c->templates, arg);
+    if (i < 0)
+        return not_listed(c, &c->templates, "template", arg);
+    pp_controller_set_template(c, (size_t)i);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_persona(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_PERSONA_MENU;
+    int i = ctl_find_named(&c->persona_names, arg);
+    if (i < 0)
+        return not_listed(c, &c->persona_names, "persona", arg);
+    pp_controller_set_persona(c, (size_t)i);
+    ctl_notice(c, false, "persona: %s", c->personas.items[i].name);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_regen(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_regenerate(c);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_continue(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_continue(c);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_undo(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_undo(c);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_fork(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_fork(c);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_rename(struct pp_controller *c, char *arg)
+{
+    if (!*arg) {
+        ctl_notice(c, true, "/rename TITLE");
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_rename(c, 0, arg);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_stats(struct pp_controller *c, char *arg)
+{
+    const struct pp_status *s = &c->status;
+    char draft[64] = "";
+    (void)arg;
+    if (s->acceptance >= 0)
+        snprintf(draft, sizeof draft, ", %.0f %% of the draft accepted", (double)s->acceptance * 100);
+    ctl_notice(c, false, "%.0f tokens/s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads", (double)s->tokens_per_s, draft,
+               s->ctx_used, s->ctx_total, s->model.kernels, s->model.n_threads);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_forget(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    if (!ctl_may_change(c))
+        return PP_SLASH_ERROR;
+    if (c->session.id)
+        c->backend->ops->forget(c->backend, c->session.key);
+    ctl_notice(c, false, "what the model kept of this conversation is dropped; its messages stay");
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_delete(struct pp_controller *c, char *arg)
+{
+    if (strcasecmp(arg, "yes") != 0) {
+        ctl_notice(c, true, "this deletes the conversation for good: type /delete yes");
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_delete(c, 0);
+    return PP_SLASH_DONE;
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------------ */
+
+static const struct slash table[] = {
+    {"help", "? h", "", "this list", NULL, PP_SLASH_HELP},
+    {"quit", "exit bye q", "", "leave pippin; the conversation is kept", NULL, PP_SLASH_QUIT},
+    {"new", "clear", "", "begin a new conversation", do_new, 0},
+    {"sessions", "open history", "", "list of conversations", NULL, PP_SLASH_SESSIONS},
+    {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
+    {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
+    {"delete", "", "yes", "delete this conversation", do_delete, 0},
+    {"regen", "retry regenerate", "", "another answer to the last question", do_regen, 0},
+    {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
+    {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
+    {"undo", "back", "", "take back the last question and its answer", do_undo, 0},
+    {"copy", "", "", "copy the last answer", NULL, PP_SLASH_COPY},
+    {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
+    {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off]", "adapters on and off", do_lora, 0},
+    {"draft", "", "[on | off]", "a small model that guesses ahead", do_draft, 0},
+    {"set", "params", "[NAME VALUE]", "temperature and the other parameters", do_set, 0},
+    {"system", "", "[TEXT | none]", "the system prompt", do_system, 0},
+    {"persona", "", "[NAME | none]", "a system prompt by name", do_persona, 0},
+    {"template", "", "[NAME]", "the chat template", do_template, 0},
+    {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
+    {"stats", "", "", "speed and context", do_stats, 0},
+    {"forget", "", "", "drop the saved state of the model, keep the messages", do_forget, 0},
+};
+
+enum { N_COMMANDS = sizeof table / sizeof *table };
+
+bool pp_slash_info(size_t i, const char **name, const char **args, const char **text)
+{
+    if (i >= N_COMMANDS)
+        return false;
+    *name = table[i].name;
+    *args = table[i].args;
+    *text = table[i].help;
+    return true;
+}
+
+static bool is_word_of(const char *words, const char *word, size_t n)
+{
+    for (const char *p = words; *p;) {
+        size_t len = strcspn(p, " ");
+        if (len == n && strncasecmp(p, word, n) == 0)
+            return true;
+        p += len + strspn(p + len, " ");
+    }
+    return false;
+}
+
+static const struct slash *find(const char *word, size_t n)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (is_word_of(table[i].name, word, n) || is_word_of(table[i].aliases, word, n))
+            return &table[i];
+    return NULL;
+}
+
+static enum pp_slash unknown(struct pp_controller *c, const char *word, size_t n)
+{
+    char copy[64];
+    snprintf(copy, sizeof copy, "%.*s", (int)(n < 63 ? n : 63), word);
+    struct pp_near near = {.wanted = copy};
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        pp_near_try(&near, table[i].name);
+    if (near.best[0])
+        ctl_notice(c, true, "there is no /%s; did you mean /%s?", copy, near.best);
+    else
+        ctl_notice(c, true, "there is no /%s; /help lists the commands", copy);
+    return PP_SLASH_ERROR;
+}
+
+enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)
+{
+    if (cap)
+        arg[0] = 0;
+    const char *word = line + 1;
+    size_t n = strcspn(word, " \t\r\n");
+    /* A path, "//", a fraction, "/" alone: not meant for us. */
+    if (line[0] != '/' || n == 0 || memchr(word, '/', n) || strchr(line, '\n'))
+        return PP_SLASH_TEXT;
+    const struct slash *s = find(word, n);
+    if (!s)
+        return unknown(c, word, n);
+    const char *rest = word + n + strspn(word + n, " \t\r");
+    size_t len = strlen(rest);
+    while (len && strchr(" \t\r", rest[len - 1]))
+        len--;
+    if (!s->run) {
+        if (cap)
+            snprintf(arg, cap, "%.*s", (int)(len < 4096 ? len : 4096), rest);
+        return s->screen;
+    }
+    struct pp_buf copy = {0};
+    pp_buf_add(&copy, rest, len);
+    enum pp_slash result = PP_SLASH_ERROR;
+    if (copy.data)
+        result = s->run(c, copy.data);
+    else
+        ctl_notice(c, true, "out of memory");
+    pp_buf_free(&copy);
+    return result;
+}
