@@ -124,13 +124,18 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
 
 enum pp_row_output { PP_OUT_NONE = 0, PP_OUT_LOGITS, PP_OUT_HIDDEN };
 
+enum {
+    PP_PARENT_PREVIOUS = -1,  /* continues the row before it in its sequence (or the committed tokens) */
+    PP_PARENT_COMMITTED = -2, /* a root of a tree: continues the committed tokens */
+};
+
 /* One row of a forward pass. Rows of one sequence follow each other; each takes the next position of its sequence unless it
  * names a parent. */
 struct pp_row {
     struct pp_seq *seq;
     int32_t token;              /* or -1: `vector` is the input */
     const float *vector;        /* [n_embd], or NULL */
-    int32_t parent;             /* index in this batch of the row this one continues (trees), or -1: the row before it in its sequence */
+    int32_t parent;             /* index in this batch of the row this one continues (trees, at most 64 rows), or PP_PARENT_* */
     enum pp_row_output out;
 };
 
@@ -202,7 +207,7 @@ void pp_gen_free(struct pp_gen *g);
  * scales, id of the arithmetic. As text, one `name=value` a line, and its SHA-256. */
 enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text, struct pp_error *err);
 
-/* Serialises the sequence (key, tokens, pages, checksums, last logits; format: pippin-formats(5)). The bytes may be written by
+/* Serialises the sequence (key, tokens, pages, checksums; format: pippin-formats(5)). The bytes may be written by
  * another thread. */
 enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out, struct pp_error *err);
 /* Restores into an empty sequence whose adapters are set. Nothing is used before key, tokens and checksums agree;

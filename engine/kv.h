@@ -48,6 +48,9 @@ static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, 
     return l->head_bytes * ((size_t)layer * (size_t)l->n_head_kv + (size_t)head);
 }
 
+/* Copies K and V of one position of all layers and heads from one page to a place in the same or another page. */
+void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
+
 typedef int32_t pp_page_id;
 enum { PP_NO_PAGE = -1 };
 

@@ -1,0 +1,36 @@
+/* cpu.h - the CPU backend: a plan lowered to a program of stages, and its execution on the thread pool.
+ *
+ * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one stage that
+ * quantises the input once, a residual addition or SwiGLU goes into the epilogue of the projections before it, and rotation, KV
+ * store and attention become one stage. One row of a Llama layer is five stages and so five barriers. */
+#ifndef PP_CPU_CPU_H
+#define PP_CPU_CPU_H
+
+#include "engine/batch.h"
+#include "engine/cpu/isa.h"
+#include "engine/kv.h"
+#include "engine/model.h"
+#include "engine/pool.h"
+
+struct pp_cpu;
+
+/* Lowers the model's plan, packs its weights (progress in bytes) and sets up memory for max_rows rows. pool must outlive it. */
+enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv, int max_rows,
+                        pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err);
+void pp_cpu_free(struct pp_cpu *c);
+/* Makes room for rows with this set. Call when a set is chosen, so that steps need no memory. */
+enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err);
+/* Room for this many output rows; called with small numbers it does nothing. */
+enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *err);
+
+/* One forward pass. PP_ERR_CANCELLED: K and V of the rows' slots are undefined, nothing else changed. */
+enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel, struct pp_error *err);
+/* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
+const float *pp_cpu_logits(const struct pp_cpu *c, int output);
+const float *pp_cpu_hidden(const struct pp_cpu *c, int output);
+uint64_t pp_cpu_memory(const struct pp_cpu *c); /* bytes taken besides mapped weights */
+
+/* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
+#define PP_CPU_ARITHMETIC "cpu-1"
+
+#endif

@@ -1,0 +1,96 @@
+/* program.h - a lowered plan: what lower.c makes and forward.c runs. Private to engine/cpu. */
+#ifndef PP_CPU_PROGRAM_H
+#define PP_CPU_PROGRAM_H
+
+#include <stdatomic.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/matmul.h"
+#include "engine/cpu/ops.h"
+
+enum { MAX_GROUPED = 4 }; /* projections that share an input */
+
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_SELECT };
+
+struct projection {
+    int linear;                 /* for adapters */
+    struct pp_matrix w;
+    const float *bias;          /* [n_rows], or NULL */
+    int out;                    /* slot */
+};
+
+struct stage {
+    enum stage_kind kind;
+    int in;                     /* slot */
+    bool selected;              /* comes after SELECT: its rows are the batch's outputs */
+    int out;                    /* slot: of EMBED and ATTEND; of PROJECT with swiglu; with add: the slot that is added to */
+    /* PROJECT */
+    const float *norm;          /* [width of in], or NULL */
+    int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
+    int n_projections;
+    struct projection projections[MAX_GROUPED];
+    bool add;                   /* out += result of projections[0] */
+    bool swiglu;                /* out = silu(projections[0]) * projections[1] */
+    bool quantize;              /* some projection reads quantised activations */
+    /* EMBED */
+    const struct pp_tensor *table;
+    /* ATTEND */
+    int layer, q, k, v;
+};
+
+/* What one thread needs for itself. */
+struct thread_scratch {
+    struct pp_attention_scratch attention;
+    float *f32;                 /* [PRIVATE_ROWS, acts_width] */
+    int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
+    float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
+    int32_t *sum;
+    float *lora;                /* [PRIVATE_ROWS, lora_width] */
+};
+
+/* Up to this many rows every thread prepares the input for itself, which is cheaper than waiting for others to do it. */
+enum { PRIVATE_ROWS = 4 };
+
+struct pp_cpu {
+    const struct pp_model *model;
+    const struct pp_matmul_kernels *mm;
+    const struct pp_cpu_ops *ops;
+    struct pp_kv_layout kv;
+    struct pp_pool *pool;
+    int max_rows;
+
+    struct stage *stages;
+    int n_stages;
+    int hidden_slot, logits_slot;
+
+    int n_slots;
+    float **slots;              /* [n_slots]: float [max_rows, stride]; logits [max_outputs, stride] */
+    int64_t *strides;           /* [n_slots] */
+    int max_outputs;
+
+    /* prepared input of the current stage when there are many rows; width is the widest input */
+    int64_t acts_width;         /* a multiple of 64 */
+    struct thread_scratch shared; /* the same arrays with max_rows rows */
+    struct thread_scratch *threads; /* [n threads] */
+    int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
+
+    float *inv_freq;            /* [rope_dim / 2] */
+    float rope_magnitude;
+    float *cos_sin;             /* [max_rows, rope_dim] */
+    float scale;                /* of attention scores: 1 / sqrt(head_dim) */
+
+    void **owned;               /* packed weights, converted norms and biases */
+    int n_owned, cap_owned;
+    uint64_t memory;
+
+    /* -- of the current pass -- */
+    const struct pp_batch *batch;
+    const struct pp_cancel *cancel;
+    atomic_int *cursors;        /* [2 * n_stages]: next work item of a stage; second one for two-part stages */
+    atomic_bool abandoned;
+};
+
+/* lower.c */
+enum pp_code pp_cpu_lower(struct pp_cpu *c, pp_progress *progress, void *user, struct pp_error *err);
+
+#endif

@@ -1,0 +1,235 @@
+/* engine.c - an engine and its sequences; steps are in step.c. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine_int.h"
+
+enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512 };
+static const int64_t DEFAULT_MAX_CTX = 16384;
+static const uint64_t MIN_KV_MEMORY = 64u << 20;
+
+static int default_threads(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n;
+}
+
+/* MemAvailable of /proc/meminfo, or the installed memory. */
+static uint64_t free_memory(void)
+{
+    unsigned long long kb = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb ? kb * 1024 : (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_error *err)
+{
+    *isa = pp_isa_best();
+    if (!kernels)
+        return PP_OK;
+    int wanted = pp_isa_by_name(kernels);
+    if (wanted < 0)
+        return pp_fail(err, PP_ERR_USAGE, "there are no kernels called %s; scalar, avx2 and avx512 are known", kernels);
+    if (wanted > (int)*isa)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it has are %s", kernels, pp_isa_name(*isa));
+    *isa = (enum pp_isa)wanted;
+    return PP_OK;
+}
+
+static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layout, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(e->model->source);
+    uint64_t limit = opt->kv_memory;
+    pp_kv_layout_init(layout, opt->kv_type, (int)hp->n_layer, (int)hp->n_head_kv, (int)hp->head_dim);
+    if (!limit) {
+        limit = free_memory() / 4;
+        if (limit < MIN_KV_MEMORY)
+            limit = MIN_KV_MEMORY;
+    }
+    uint64_t one_context = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS) * layout->page_bytes;
+    if (limit < one_context) {
+        int64_t fits = (int64_t)(limit / layout->page_bytes) * PP_PAGE_TOKENS;
+        if (opt->n_ctx || fits < PP_PAGE_TOKENS)
+            return pp_fail(err, PP_ERR_NOMEM, "a context of %lld tokens needs %.1f GB for KV pages and %.1f GB may be used; choose a smaller "
+                           "--ctx-size or a larger --kv-memory", (long long)e->n_ctx, (double)one_context / 1e9, (double)limit / 1e9);
+        e->n_ctx = fits; /* nobody asked for a size: take what fits */
+    }
+    return pp_kv_pool_new(layout, limit, &e->kv, err);
+}
+
+enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress, void *user,
+                           struct pp_engine **out, struct pp_error *err)
+{
+    struct pp_error own;
+    err = err ? err : &own;
+    *out = NULL;
+    enum pp_isa isa;
+    enum pp_code code = choose_isa(opt->kernels, &isa, err);
+    if (code)
+        return code;
+    if (opt->n_threads < 0 || opt->n_threads > MAX_THREADS || opt->n_ctx < 0 || opt->n_ctx > INT32_MAX || opt->max_rows < 0)
+        return pp_fail(err, PP_ERR_USAGE, "the number of threads must be 1 to %d and the context 1 to 2147483647 tokens", MAX_THREADS);
+    struct pp_engine *e = pp_calloc(1, sizeof *e);
+    if (!e)
+        return pp_fail_nomem(err, "the engine");
+    const struct pp_model_info *info = pp_model_info(m);
+    e->model = m;
+    e->isa = isa;
+    e->max_rows = opt->max_rows ? opt->max_rows : DEFAULT_MAX_ROWS;
+    e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;
+    e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
+    e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
+    e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);
+    if (!e->rows || !e->output_rows || !e->wanted)
+        code = pp_fail_nomem(err, "the engine");
+    if (!code && opt->share_pool)
+        e->pool = opt->share_pool->pool;
+    else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
+        e->owns_pool = true;
+    struct pp_kv_layout layout;
+    if (!code)
+        code = make_kv(e, opt, &layout, err);
+    if (!code)
+        code = pp_cpu_new(m, isa, e->pool, &layout, e->max_rows, progress, user, &e->cpu, err);
+    if (code) {
+        pp_engine_free(e);
+        return code;
+    }
+    e->stats.page_bytes = layout.page_bytes;
+    e->stats.pages_total = pp_kv_pool_total(e->kv);
+    *out = e;
+    return PP_OK;
+}
+
+void pp_engine_free(struct pp_engine *e)
+{
+    if (!e)
+        return;
+    pp_cpu_free(e->cpu);
+    pp_kv_pool_free(e->kv);
+    if (e->owns_pool)
+        pp_pool_free(e->pool);
+    pp_free(e->rows);
+    pp_free(e->output_rows);
+    pp_free(e->wanted);
+    pp_free(e);
+}
+
+const struct pp_model *pp_engine_model(const struct pp_engine *e) { return e->model; }
+int64_t pp_engine_n_ctx(const struct pp_engine *e) { return e->n_ctx; }
+int pp_engine_n_threads(const struct pp_engine *e) { return pp_pool_n(e->pool); }
+int pp_engine_max_rows(const struct pp_engine *e) { return e->max_rows; }
+enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e) { return pp_kv_pool_layout(e->kv)->type; }
+const char *pp_engine_kernels(const struct pp_engine *e) { return pp_isa_name(e->isa); }
+
+struct pp_stats *pp_engine_stats(struct pp_engine *e)
+{
+    e->stats.pages_used = pp_kv_pool_used(e->kv);
+    return &e->stats;
+}
+
+/* --- sequences ------------------------------------------------------------------------------------------------ */
+
+enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err)
+{
+    size_t n_ctx = (size_t)e->n_ctx, n_pages = (n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    struct pp_seq *s = pp_calloc(1, sizeof *s);
+    *out = NULL;
+    if (s) {
+        s->engine = e;
+        s->tokens = pp_malloc(n_ctx * sizeof *s->tokens);
+        s->pages = pp_malloc(n_pages * sizeof *s->pages);
+        s->page_data = pp_malloc(n_pages * sizeof *s->page_data);
+    }
+    if (!s || !s->tokens || !s->pages || !s->page_data) {
+        pp_seq_free(s);
+        return pp_fail_nomem(err, "a conversation");
+    }
+    *out = s;
+    return PP_OK;
+}
+
+static void release_pages(struct pp_seq *s, int64_t keep)
+{
+    while (s->n_pages > keep)
+        pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
+}
+
+void pp_seq_free(struct pp_seq *s)
+{
+    if (!s)
+        return;
+    release_pages(s, 0);
+    pp_free(s->tokens);
+    pp_free(s->pages);
+    pp_free(s->page_data);
+    pp_free(s);
+}
+
+void pp_seq_truncate(struct pp_seq *s, int64_t n)
+{
+    if (n < 0)
+        n = 0;
+    if (n >= s->len)
+        return;
+    s->len = n;
+    release_pages(s, (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+}
+
+enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err)
+{
+    enum pp_code code = pp_seq_new(s->engine, out, err);
+    if (code)
+        return code;
+    struct pp_seq *f = *out;
+    if (n > s->len)
+        n = s->len;
+    f->len = n;
+    f->adapters = s->adapters;
+    memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
+    f->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    for (int64_t i = 0; i < f->n_pages; i++) {
+        f->pages[i] = s->pages[i];
+        f->page_data[i] = s->page_data[i];
+        pp_page_retain(s->engine->kv, s->pages[i]);
+    }
+    return PP_OK;
+}
+
+int64_t pp_seq_len(const struct pp_seq *s) { return s->len; }
+const int32_t *pp_seq_tokens(const struct pp_seq *s) { return s->tokens; }
+
+enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err)
+{
+    struct pp_adapter_set set = {0};
+    for (int i = 0; i < n; i++) {
+        if (use[i].scale == 0.0f)
+            continue; /* the same as absent */
+        if (set.n == PP_MAX_ADAPTERS)
+            return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once", PP_MAX_ADAPTERS);
+        if (use[i].adapter->n_linears != s->engine->model->plan.n_linears)
+            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s was loaded for another model", use[i].adapter->info.name);
+        set.use[set.n++] = use[i];
+    }
+    bool same = set.n == s->adapters.n;
+    for (int i = 0; same && i < set.n; i++)
+        same = set.use[i].adapter == s->adapters.use[i].adapter && set.use[i].scale == s->adapters.use[i].scale;
+    if (same)
+        return PP_OK;
+    enum pp_code code = pp_cpu_reserve(s->engine->cpu, &set, err);
+    if (code)
+        return code;
+    pp_seq_truncate(s, 0);
+    s->adapters = set;
+    return PP_OK;
+}

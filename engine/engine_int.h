@@ -1,0 +1,47 @@
+/* engine_int.h - the insides of struct pp_engine and struct pp_seq; private to the engine. */
+#ifndef PP_ENGINE_ENGINE_INT_H
+#define PP_ENGINE_ENGINE_INT_H
+
+#include "engine/batch.h"
+#include "engine/cpu/cpu.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+#include "engine/model.h"
+#include "engine/pool.h"
+
+enum { PP_TREE_ROWS = 64 }; /* rows of a tree in one step */
+
+struct pp_engine {
+    const struct pp_model *model;
+    struct pp_pool *pool;
+    bool owns_pool;
+    struct pp_kv_pool *kv;
+    struct pp_cpu *cpu;
+    enum pp_isa isa;
+    int64_t n_ctx;
+    int max_rows;
+    struct pp_stats stats;
+
+    /* work space of pp_step */
+    struct pp_batch_row *rows;   /* [max_rows] */
+    int32_t *output_rows;        /* [max_rows] */
+    int n_outputs;               /* of the last step */
+    int n_rows;
+    enum pp_row_output *wanted;  /* [max_rows]: of the last step */
+};
+
+struct pp_seq {
+    struct pp_engine *engine;
+    int64_t len;
+    int32_t *tokens;             /* [n_ctx] */
+    pp_page_id *pages;           /* [n_ctx / 64]; the first n_pages are held */
+    uint8_t **page_data;         /* [n_ctx / 64]: where they are */
+    int64_t n_pages;
+    struct pp_adapter_set adapters;
+
+    /* -- during pp_step -- */
+    int64_t added;               /* rows of the batch so far */
+    bool tree;                   /* some row of it names a parent */
+};
+
+#endif

@@ -1,0 +1,33 @@
+/* lora.h - the inside of adapters; private to the engine.
+ *
+ * LoRA (arXiv 2106.09685) is part of the projection: y = W x + b + sum over adapters k of scale_k * B_k (A_k x). */
+#ifndef PP_ENGINE_LORA_H
+#define PP_ENGINE_LORA_H
+
+#include "engine/engine.h"
+
+struct pp_lora_target {
+    int rank;      /* 0: this projection is not changed */
+    float scale;   /* alpha / rank */
+    float *a;      /* [rank, n_in] */
+    float *b;      /* [n_out, rank] */
+};
+
+struct pp_adapter {
+    struct pp_adapter_info info;
+    struct pp_lora_target *targets; /* [n_linears of the model's plan] */
+    int n_linears;
+    struct pp_sha256 identity;      /* of all targets: goes into the KV key */
+    char *path, *name, *target_names;
+};
+
+/* The adapters of a row. Immutable while a step runs. */
+struct pp_adapter_set {
+    int n;
+    struct pp_adapter_use use[PP_MAX_ADAPTERS];
+};
+
+/* Sum of the ranks that a set brings to one projection. */
+int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear);
+
+#endif

@@ -1,0 +1,180 @@
+/* step.c - one forward pass: rows get their places, the backend computes, and only then do the sequences grow. */
+#include <string.h>
+
+#include "engine/engine_int.h"
+
+static enum pp_code no_pages(const struct pp_engine *e, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_NOMEM, "all %llu KV pages are in use; close a conversation, or give more with --kv-memory",
+                   (unsigned long long)pp_kv_pool_total(e->kv));
+}
+
+/* Makes positions up to `end` writable: takes pages, and copies the last one if another sequence shares it. */
+static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *err)
+{
+    struct pp_engine *e = s->engine;
+    if (end > e->n_ctx)
+        return pp_fail(err, PP_ERR_CONTEXT, "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
+                       (long long)e->n_ctx);
+    int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
+    if (first < s->n_pages && pp_page_refs(e->kv, s->pages[first]) > 1) {
+        pp_page_id copy = pp_page_take(e->kv);
+        if (copy == PP_NO_PAGE)
+            return no_pages(e, err);
+        size_t bytes = pp_kv_pool_layout(e->kv)->page_bytes;
+        memcpy(pp_page_data(e->kv, copy), s->page_data[first], bytes);
+        e->stats.kv_copied_bytes += bytes;
+        pp_page_release(e->kv, s->pages[first]);
+        s->pages[first] = copy;
+        s->page_data[first] = pp_page_data(e->kv, copy);
+    }
+    while (s->n_pages * PP_PAGE_TOKENS < end) {
+        pp_page_id page = pp_page_take(e->kv);
+        if (page == PP_NO_PAGE)
+            return no_pages(e, err);
+        s->pages[s->n_pages] = page;
+        s->page_data[s->n_pages] = pp_page_data(e->kv, page);
+        s->n_pages++;
+    }
+    return PP_OK;
+}
+
+static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r, struct pp_error *err)
+{
+    if (!r->seq || r->seq->engine != e)
+        return pp_fail(err, PP_ERR_USAGE, "a row belongs to a sequence of another engine");
+    if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab)
+        return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token, (long long)e->model->info.n_vocab);
+    return PP_OK;
+}
+
+/* A row of a tree: it sees the committed tokens, its ancestors and itself; its position is its depth. */
+static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows, int i, struct pp_batch_row *b, int previous, struct pp_error *err)
+{
+    struct pp_seq *s = rows[i].seq;
+    int parent = rows[i].parent == PP_PARENT_PREVIOUS ? previous : rows[i].parent;
+    if (s->added >= PP_TREE_ROWS)
+        return pp_fail(err, PP_ERR_USAGE, "a tree may have at most %d rows", PP_TREE_ROWS);
+    if (parent >= i || (parent >= 0 && rows[parent].seq != s))
+        return pp_fail(err, PP_ERR_USAGE, "row %d names row %d as its parent, which does not come before it in the same sequence", i, parent);
+    b->tree_base = s->len;
+    b->tree_mask = (uint64_t)1 << s->added;
+    b->position = s->len;
+    if (parent >= 0) {
+        b->tree_mask |= e->rows[parent].tree_mask;
+        b->position = e->rows[parent].position + 1;
+    }
+    return PP_OK;
+}
+
+static int previous_row(const struct pp_row *rows, int i)
+{
+    for (int j = i - 1; j >= 0; j--)
+        if (rows[j].seq == rows[i].seq)
+            return j;
+    return PP_PARENT_COMMITTED;
+}
+
+static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, int n, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    e->n_outputs = 0;
+    e->n_rows = n;
+    for (int i = 0; i < n; i++) {
+        if ((code = check_row(e, &rows[i], err)))
+            return code;
+        rows[i].seq->added = 0;
+        rows[i].seq->tree = false;
+    }
+    for (int i = 0; i < n; i++)
+        if (rows[i].parent != PP_PARENT_PREVIOUS)
+            rows[i].seq->tree = true;
+    for (int i = 0; i < n && !code; i++) {
+        struct pp_seq *s = rows[i].seq;
+        struct pp_batch_row *b = &e->rows[i];
+        *b = (struct pp_batch_row){
+            .token = rows[i].token,
+            .vector = rows[i].vector,
+            .position = s->len + s->added,
+            .slot = s->len + s->added,
+            .pages = s->page_data,
+            .tree_base = INT64_MAX - PP_TREE_ROWS,
+            .adapters = &s->adapters,
+            .output = -1,
+        };
+        if (s->tree)
+            code = place_in_tree(e, rows, i, b, previous_row(rows, i), err);
+        e->wanted[i] = rows[i].out;
+        if (rows[i].out != PP_OUT_NONE) {
+            b->output = e->n_outputs;
+            e->output_rows[e->n_outputs++] = i;
+        }
+        s->added++;
+    }
+    return code;
+}
+
+static void drop_unused_pages(struct pp_seq *s)
+{
+    int64_t needed = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    while (s->n_pages > needed)
+        pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
+}
+
+enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    if (n < 1 || n > e->max_rows)
+        return pp_fail(err, PP_ERR_USAGE, "a step takes 1 to %d rows, not %d", e->max_rows, n);
+    enum pp_code code = place_rows(e, rows, n, err);
+    if (code) {
+        e->n_rows = 0;
+        return code;
+    }
+    for (int i = 0; i < n && !code; i++)
+        code = make_room(rows[i].seq, rows[i].seq->len + rows[i].seq->added, err);
+    if (!code)
+        code = pp_cpu_reserve_outputs(e->cpu, e->n_outputs, err);
+    if (!code) {
+        struct pp_batch batch = {.rows = e->rows, .n = n, .output_rows = e->output_rows, .n_outputs = e->n_outputs};
+        code = pp_cpu_forward(e->cpu, &batch, cancel, err);
+    }
+    if (code) {
+        for (int i = 0; i < n; i++)
+            drop_unused_pages(rows[i].seq);
+        e->n_rows = 0;
+        return code;
+    }
+    for (int i = 0; i < n; i++) {
+        struct pp_seq *s = rows[i].seq;
+        s->tokens[s->len++] = rows[i].token;
+    }
+    e->stats.passes++;
+    e->stats.rows += (uint64_t)n;
+    return PP_OK;
+}
+
+const float *pp_step_output(const struct pp_engine *e, int row)
+{
+    if (row < 0 || row >= e->n_rows || e->wanted[row] == PP_OUT_NONE)
+        return NULL;
+    int output = e->rows[row].output;
+    return e->wanted[row] == PP_OUT_LOGITS ? pp_cpu_logits(e->cpu, output) : pp_cpu_hidden(e->cpu, output);
+}
+
+enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, int n, struct pp_error *err)
+{
+    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
+    for (int i = 0; i < n; i++)
+        if (keep[i] < base || keep[i] >= s->len || (i > 0 && keep[i] <= keep[i - 1]))
+            return pp_fail(err, PP_ERR_USAGE, "positions to keep must ascend and lie between %lld and %lld", (long long)base, (long long)s->len);
+    for (int i = 0; i < n; i++) { /* ascending: nothing is overwritten that is still needed */
+        int64_t to = base + i, from = keep[i];
+        if (to == from)
+            continue;
+        pp_kv_copy_position(l, s->page_data[from / PP_PAGE_TOKENS], (int)(from % PP_PAGE_TOKENS), s->page_data[to / PP_PAGE_TOKENS],
+                            (int)(to % PP_PAGE_TOKENS));
+        s->tokens[to] = s->tokens[from];
+    }
+    pp_seq_truncate(s, base + n);
+    return PP_OK;
+}
