@@ -1,0 +1,454 @@
+/* tokenizer.c - text to token ids and back: special tokens, SentencePiece's spaces, and the public interface. */
+#include "engine/text.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/source.h"
+#include "engine/tokenizer_internal.h"
+
+enum { LONG_TEXT = 2048 }; /* bytes from which a cache of words pays */
+#define MAX_TOKENIZER_FILE ((size_t)512 << 20)
+
+void pp_tokenizer_free(struct pp_tokenizer *t)
+{
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->n_patterns; i++)
+        pp_free(t->patterns[i]);
+    tok_splitter_free(t->splitter);
+    pp_free(t->text);
+    pp_free(t->start);
+    pp_free(t->type);
+    pp_free(t->flags);
+    pp_free(t->score);
+    pp_free(t->slots);
+    pp_free(t->merges);
+    pp_free(t->pairs);
+    pp_free(t->special);
+    pp_free(t);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------- */
+
+/* tokenizer.json before tokenizer.model: it knows the tokens that were added later. */
+static enum pp_code open_file(const char *path, const char *folder, struct pp_tokenizer **out, struct pp_error *err)
+{
+    char *data;
+    size_t n;
+    enum pp_code code = pp_read_file(path, MAX_TOKENIZER_FILE, &data, &n, err);
+    if (code)
+        return code;
+    size_t first = strspn(data, " \t\r\n");
+    if (data[first] == '{')
+        code = tok_from_json(data, n, folder, out, err);
+    else
+        code = tok_from_sentencepiece(data, n, folder, out, err);
+    pp_free(data);
+    return code ? pp_fail_prefix(err, "%s", path) : PP_OK;
+}
+
+static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, struct pp_error *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct pp_buf path = {0};
+        pp_buf_fmt(&path, "%s/%s", folder, names[i]);
+        if (path.bad)
+            return pp_fail_nomem(err, "a path");
+        bool there = access(path.data, F_OK) == 0;
+        enum pp_code code = there ? open_file(path.data, folder, out, err) : PP_OK;
+        pp_buf_free(&path);
+        if (there)
+            return code;
+    }
+    return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model is there", folder);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err)
+{
+    enum pp_code code = tok_from_gguf(g, out, err);
+    return code ? pp_fail_prefix(err, "%s", pp_gguf_path(g)) : PP_OK;
+}
+
+enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_tokenizer **out, struct pp_error *err)
+{
+    *out = NULL;
+    if (pp_source_gguf(s))
+        return from_gguf(pp_source_gguf(s), out, err);
+    return open_folder(pp_source_folder(s), out, err);
+}
+
+/* The folder of a file: what stands before the last slash. NULL when out of memory. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return pp_strdup(".");
+    return slash == path ? pp_strdup("/") : pp_strndup(path, (size_t)(slash - path));
+}
+
+static bool is_gguf(const char *path)
+{
+    char magic[4];
+    struct pp_map map;
+    if (pp_map_open(path, &map, NULL))
+        return false;
+    bool yes = map.size >= sizeof magic && memcmp(map.data, "GGUF", sizeof magic) == 0;
+    pp_map_close(&map);
+    return yes;
+}
+
+enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct stat st;
+    *out = NULL;
+    if (stat(path, &st) != 0)
+        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s", path,
+                       strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return open_folder(path, out, err);
+    if (is_gguf(path)) {
+        struct pp_gguf *g;
+        enum pp_code code = pp_gguf_open(path, &g, err);
+        if (code)
+            return code;
+        code = from_gguf(g, out, err);
+        pp_gguf_close(g);
+        return code;
+    }
+    char *folder = folder_of(path);
+    if (!folder)
+        return pp_fail_nomem(err, "a path");
+    enum pp_code code = open_file(path, folder, out, err);
+    pp_free(folder);
+    return code;
+}
+
+/* --- tokenizing ---------------------------------------------------------------------------------------- */
+
+/* One call. */
+struct run {
+    const struct pp_tokenizer *t;
+    struct tok_merger merger;
+    struct tok_split_state *split;
+    struct pp_buf spaced; /* a stretch of text with its spaces written as SentencePiece does */
+    enum tok_prefix_when prefix; /* for the stretch that comes next */
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* The longest special token that text begins with, or TOK_NONE. Those with a common beginning lie together, the shortest
+ * first; each byte narrows the range. */
+static uint32_t special_here(const struct pp_tokenizer *t, const char *text, size_t n, bool control)
+{
+    uint8_t byte = (uint8_t)text[0];
+    uint32_t lo = t->special_at[byte], hi = t->special_at[byte + 1], best = TOK_NONE;
+    for (size_t depth = 1;; depth++) {
+        for (; lo < hi && tok_text(t, t->special[lo]).len == depth; lo++) {
+            bool wanted = control || t->type[t->special[lo]] == TOK_USER;
+            if (wanted && (best == TOK_NONE || tok_text(t, best).len < depth))
+                best = t->special[lo];
+        }
+        if (lo >= hi || depth == n)
+            return best;
+        byte = (uint8_t)text[depth];
+        uint32_t end = hi;
+        for (uint32_t step = hi - lo; step > 0; step /= 2) /* first whose next byte is not smaller */
+            while (step <= end - lo && (uint8_t)tok_text(t, t->special[lo + step - 1]).data[depth] < byte)
+                lo += step;
+        uint32_t last = lo;
+        for (uint32_t step = end - lo; step > 0; step /= 2) /* first whose next byte is greater */
+            while (step <= end - last && (uint8_t)tok_text(t, t->special[last + step - 1]).data[depth] <= byte)
+                last += step;
+        hi = last;
+    }
+}
+
+static enum pp_code word(void *merger, const char *text, size_t n, struct pp_error *err)
+{
+    return tok_merge_word(merger, text, n, err);
+}
+
+static bool has_space_at(const struct pp_buf *b, size_t at)
+{
+    return at + TOK_SPACE_LEN <= b->len && memcmp(b->data + at, TOK_SPACE, TOK_SPACE_LEN) == 0;
+}
+
+/* Words begin where a run of U+2581 begins, if the vocabulary allows; else the whole stretch is one word. */
+static enum pp_code merge_spaced(struct run *r, struct pp_error *err)
+{
+    const struct pp_buf *b = &r->spaced;
+    size_t begin = 0;
+    bool in_run = true;
+    for (size_t i = 0; r->t->words_at_space && i < b->len;) {
+        bool space = has_space_at(b, i);
+        if (space && !in_run) {
+            enum pp_code code = tok_merge_word(&r->merger, b->data + begin, i - begin, err);
+            if (code)
+                return code;
+            begin = i;
+        }
+        in_run = space;
+        i += space ? TOK_SPACE_LEN : 1;
+    }
+    return tok_merge_word(&r->merger, b->data + begin, b->len - begin, err);
+}
+
+static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
+{
+    bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && text[0] != ' ');
+    pp_buf_clear(&r->spaced);
+    if (prefix)
+        pp_buf_str(&r->spaced, TOK_SPACE);
+    for (size_t i = 0; i < n;) {
+        const char *space = memchr(text + i, ' ', n - i);
+        size_t upto = space ? (size_t)(space - text) : n;
+        pp_buf_add(&r->spaced, text + i, upto - i);
+        if (space)
+            pp_buf_str(&r->spaced, TOK_SPACE);
+        i = upto + (space != NULL);
+    }
+    return r->spaced.bad ? pp_fail_nomem(err, "a copy of the text") : merge_spaced(r, err);
+}
+
+/* Text between special tokens. */
+static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
+{
+    enum pp_code code;
+    if (n == 0)
+        return PP_OK;
+    if (r->t->kind == TOK_SPM) {
+        code = spm_stretch(r, text, n, err);
+    } else if (r->t->add_space && !is_space(text[0])) {
+        pp_buf_clear(&r->spaced);
+        pp_buf_char(&r->spaced, ' ');
+        pp_buf_add(&r->spaced, text, n);
+        if (r->spaced.bad)
+            return pp_fail_nomem(err, "a copy of the text");
+        code = tok_split(r->t->splitter, r->split, r->spaced.data, r->spaced.len, word, &r->merger, err);
+    } else {
+        code = tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
+    }
+    r->prefix = TOK_PREFIX_NEVER;
+    return code;
+}
+
+static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
+{
+    r->prefix = r->t->type[id] == TOK_USER ? r->t->prefix.user : r->t->prefix.control;
+    return tok_ids_add(&r->merger.ids, (int32_t)id, err);
+}
+
+static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = r->t;
+    size_t begin = 0;
+    enum pp_code code;
+    for (size_t i = 0; i < n;) {
+        uint32_t id = TOK_NONE;
+        if (t->special_first[control][(uint8_t)text[i]])
+            id = special_here(t, text + i, n - i, control);
+        if (id == TOK_NONE) {
+            i++;
+            continue;
+        }
+        size_t end = i;
+        while (t->flags[id] & TOK_LSTRIP && end > begin && is_space(text[end - 1]))
+            end--;
+        if ((code = stretch(r, text + begin, end - begin, err)) || (code = special(r, id, err)))
+            return code;
+        i += tok_text(t, id).len;
+        while (t->flags[id] & TOK_RSTRIP && i < n && is_space(text[i]))
+            i++;
+        begin = i;
+    }
+    return stretch(r, text + begin, n - begin, err);
+}
+
+enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids,
+                         size_t *n_ids, struct pp_error *err)
+{
+    struct run r = {.t = t, .merger = {.t = t}, .prefix = t->prefix.start};
+    bool control = flags & PP_TOKENIZE_SPECIAL, ends = flags & PP_TOKENIZE_BOS;
+    *ids = NULL;
+    *n_ids = 0;
+    if (n > INT32_MAX)
+        return pp_fail(err, PP_ERR_USAGE, "a text of %zu bytes is too long to tokenize at once", n);
+    if (t->splitter && !(r.split = tok_split_state_new(t->splitter)))
+        return pp_fail_nomem(err, "splitting the text into words");
+    if (n >= LONG_TEXT)
+        tok_merge_use_cache(&r.merger);
+    /* A template that writes BOS itself does not get a second one. */
+    bool bos_written = ends && t->add_bos && control && n && special_here(t, text, n, true) == (uint32_t)t->bos;
+    enum pp_code code = PP_OK;
+    if (ends && t->add_bos && !bos_written)
+        code = tok_ids_add(&r.merger.ids, t->bos, err);
+    if (!code)
+        code = tokenize(&r, text, n, control, err);
+    if (!code && ends && t->add_eos)
+        code = tok_ids_add(&r.merger.ids, t->eos, err);
+    if (!code && !r.merger.ids.v && !(r.merger.ids.v = pp_malloc(sizeof **ids))) /* no tokens are a list as well */
+        code = pp_fail_nomem(err, "the tokens of the text");
+    if (!code) {
+        *ids = r.merger.ids.v;
+        *n_ids = r.merger.ids.n;
+        r.merger.ids.v = NULL;
+    }
+    tok_merge_free(&r.merger);
+    tok_split_state_free(r.split);
+    pp_buf_free(&r.spaced);
+    return code;
+}
+
+/* --- and back ------------------------------------------------------------------------------------------ */
+
+/* A text that is not wholly made of the characters that stand for bytes stands for itself. */
+static void byte_level_text(struct pp_str s, struct pp_buf *out)
+{
+    size_t before = out->len;
+    for (size_t i = 0; i < s.len;) {
+        int32_t c;
+        i += pp_utf8_decode(s.data + i, s.len - i, &c);
+        int byte = tok_char_to_byte(c);
+        if (byte < 0) {
+            out->len = before;
+            pp_buf_add(out, s.data, s.len);
+            return;
+        }
+        pp_buf_char(out, (char)byte);
+    }
+}
+
+static void spm_text(struct pp_str s, struct pp_buf *out)
+{
+    const char *end = s.data + s.len;
+    for (const char *at = s.data; at < end;) {
+        const char *space = memmem(at, (size_t)(end - at), TOK_SPACE, TOK_SPACE_LEN);
+        pp_buf_add(out, at, (size_t)((space ? space : end) - at));
+        if (space)
+            pp_buf_char(out, ' ');
+        at = space ? space + TOK_SPACE_LEN : end;
+    }
+}
+
+static bool parse_byte_token(struct pp_str s, char *byte)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>')
+        return false;
+    const char *high = memchr(digits, s.data[3], 16), *low = memchr(digits, s.data[4], 16);
+    if (!high || !low)
+        return false;
+    *byte = (char)((high - digits) << 4 | (low - digits));
+    return true;
+}
+
+void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struct pp_buf *out)
+{
+    char byte;
+    if (id < 0 || (uint32_t)id >= t->n_vocab)
+        return;
+    struct pp_str s = tok_text(t, (uint32_t)id);
+    switch (t->type[id]) {
+    case TOK_UNKNOWN:
+    case TOK_CONTROL:
+        if (special)
+            pp_buf_add(out, s.data, s.len);
+        break;
+    case TOK_USER:
+        pp_buf_add(out, s.data, s.len);
+        break;
+    case TOK_UNUSED:
+        break;
+    default:
+        if (t->kind == TOK_BYTE_LEVEL)
+            byte_level_text(s, out);
+        else if (t->type[id] == TOK_BYTE && parse_byte_token(s, &byte))
+            pp_buf_char(out, byte);
+        else
+            spm_text(s, out);
+    }
+}
+
+void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
+{
+    bool may_strip = t->prefix.start != TOK_PREFIX_NEVER;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
+            continue;
+        size_t before = out->len;
+        pp_token_text(t, ids[i], special, out);
+        uint8_t type = t->type[ids[i]];
+        if (type == TOK_CONTROL || type == TOK_UNKNOWN || type == TOK_USER) {
+            may_strip = (type == TOK_USER ? t->prefix.user : t->prefix.control) != TOK_PREFIX_NEVER;
+            continue;
+        }
+        if (may_strip && t->kind == TOK_SPM && type == TOK_NORMAL && out->len > before && out->data[before] == ' ') {
+            memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
+            out->len--;
+        }
+        may_strip = false;
+    }
+}
+
+/* --- questions ----------------------------------------------------------------------------------------- */
+
+int32_t pp_tokenizer_n(const struct pp_tokenizer *t)
+{
+    return (int32_t)t->n_vocab;
+}
+
+int32_t pp_tokenizer_bos(const struct pp_tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t pp_tokenizer_eos(const struct pp_tokenizer *t)
+{
+    return t->eos;
+}
+
+bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t)
+{
+    return t->add_bos;
+}
+
+bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id)
+{
+    return id >= 0 && (uint32_t)id < t->n_vocab && t->flags[id] & TOK_END;
+}
+
+int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t n)
+{
+    uint32_t id = tok_lookup(t, text, n);
+    return id < t->n_vocab ? (int32_t)id : -1;
+}
+
+bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
+{
+    if (a->kind != b->kind) {
+        pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is byte-level BPE, the other SentencePiece");
+        return false;
+    }
+    if (a->n_vocab != b->n_vocab) {
+        pp_fail(err, PP_ERR_MISMATCH, "the vocabularies have %u and %u tokens", a->n_vocab, b->n_vocab);
+        return false;
+    }
+    for (uint32_t i = 0; i < a->n_vocab; i++) {
+        struct pp_str x = tok_text(a, i), y = tok_text(b, i);
+        if (x.len != y.len || (x.len && memcmp(x.data, y.data, x.len) != 0)) {
+            pp_fail(err, PP_ERR_MISMATCH, "token %u is not the same text in both vocabularies", i);
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,344 @@
+/* tokenizer_bpe.c - merging the characters of a word into tokens: byte pair encoding.
+ *
+ * Start from single characters; as long as two neighbours can be merged, merge the best such pair, the leftmost of equals.
+ * Byte-level vocabularies rank pairs by their merge list; SentencePiece merges whatever gives a known text, by its score.
+ * Short words are scanned for the best pair again and again; long ones keep candidates in a heap, so that a word of a
+ * megabyte costs n log n. Both give the same tokens. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+
+enum {
+    SHORT_WORD = 40,      /* symbols, up to which scanning is faster than a heap */
+    CACHE_BITS = 12,
+    CACHED_BYTES = 24,
+    CACHED_IDS = 9,
+};
+
+struct tok_cached_word {
+    uint64_t key[CACHED_BYTES / 8]; /* the bytes, zeros behind them */
+    uint16_t len;                   /* 0: empty slot */
+    uint16_t n_ids;
+    int32_t ids[CACHED_IDS];
+};
+
+/* A symbol of a word: a piece of its text. */
+struct piece {
+    uint32_t start, len;
+    uint32_t symbol;
+};
+
+/* What two neighbours would become. A smaller priority comes first; TOK_NONE: they do not merge. */
+struct merge {
+    uint32_t priority, symbol;
+};
+
+struct tok_link { /* a piece in a long word; len 0: merged away */
+    struct piece piece;
+    uint32_t prev, next; /* TOK_NONE at the ends */
+};
+
+struct tok_candidate {
+    uint64_t order;  /* priority, then place in the word */
+    uint32_t len;    /* of both pieces together: tells whether they are still the same */
+    uint32_t symbol;
+};
+
+enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err)
+{
+    if (ids->n == ids->cap && pp_grow(&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v))
+        return pp_fail_nomem(err, "the tokens of the text");
+    ids->v[ids->n++] = id;
+    return PP_OK;
+}
+
+void tok_merge_free(struct tok_merger *m)
+{
+    pp_free(m->ids.v);
+    pp_free(m->cache);
+    pp_free(m->links);
+    pp_free(m->heap);
+    pp_buf_free(&m->spelled);
+    memset(m, 0, sizeof *m);
+}
+
+/* --- which pairs merge --------------------------------------------------------------------------------- */
+
+static struct merge merge_by_rank(const struct pp_tokenizer *t, uint32_t left, uint32_t right)
+{
+    struct merge none = {TOK_NONE, TOK_NONE};
+    if (left == TOK_NONE || right == TOK_NONE || !t->pairs)
+        return none;
+    uint64_t key = (uint64_t)left << 32 | right;
+    uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->pair_mask;
+    for (; t->pairs[i].key != UINT64_MAX; i = (i + 1) & t->pair_mask)
+        if (t->pairs[i].key == key)
+            return (struct merge){t->pairs[i].rank, t->pairs[i].symbol};
+    return none;
+}
+
+/* Float order turned round: the highest score gets the smallest number. */
+static uint32_t score_priority(float score)
+{
+    float canonical = score == 0.0f ? 0.0f : score; /* -0 is 0 */
+    uint32_t bits;
+    memcpy(&bits, &canonical, sizeof bits);
+    uint32_t ascending = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return ascending == 0 ? TOK_NONE - 1 : ~ascending;
+}
+
+static struct merge merge_by_score(const struct pp_tokenizer *t, const char *text, size_t n)
+{
+    struct merge none = {TOK_NONE, TOK_NONE};
+    uint32_t symbol = n <= t->max_len ? tok_lookup(t, text, n) : TOK_NONE;
+    if (symbol == TOK_NONE || !tok_mergeable(t, symbol))
+        return none;
+    return (struct merge){score_priority(t->score[symbol]), symbol};
+}
+
+static struct merge merge_of(const struct pp_tokenizer *t, const char *word, const struct piece *a, const struct piece *b)
+{
+    if (t->score)
+        return merge_by_score(t, word + a->start, (size_t)a->len + b->len);
+    return merge_by_rank(t, a->symbol, b->symbol);
+}
+
+/* --- output -------------------------------------------------------------------------------------------- */
+
+/* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
+static enum pp_code emit_bytes(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = m->t;
+    bool all = true;
+    for (size_t i = 0; i < n; i++)
+        all = all && t->byte_symbol[(uint8_t)bytes[i]] < t->n_vocab;
+    if (t->kind == TOK_SPM && !all) {
+        bool repeated = *after_unknown;
+        *after_unknown = true;
+        return repeated || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
+    }
+    *after_unknown = false;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t symbol = t->byte_symbol[(uint8_t)bytes[i]];
+        enum pp_code code = symbol < t->n_vocab ? tok_ids_add(&m->ids, (int32_t)symbol, err) : PP_OK;
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+static enum pp_code emit(struct tok_merger *m, const char *word, const struct piece *p, bool *after_unknown,
+                         struct pp_error *err)
+{
+    if (p->symbol >= m->t->n_vocab)
+        return emit_bytes(m, word + p->start, p->len, after_unknown, err);
+    *after_unknown = false;
+    return tok_ids_add(&m->ids, (int32_t)p->symbol, err);
+}
+
+/* --- short words --------------------------------------------------------------------------------------- */
+
+/* The first character of word[from..n). */
+static struct piece first_piece(const struct pp_tokenizer *t, const char *word, size_t from, size_t n)
+{
+    struct piece p = {.start = (uint32_t)from, .len = 1};
+    uint8_t byte = (uint8_t)word[from];
+    if (t->kind == TOK_BYTE_LEVEL) {
+        p.symbol = t->byte_symbol[byte];
+    } else if (byte < 0x80) {
+        p.symbol = t->ascii_symbol[byte];
+    } else {
+        int32_t c;
+        p.len = (uint32_t)pp_utf8_decode(word + from, n - from, &c);
+        p.symbol = c < 0 ? TOK_NONE : tok_lookup(t, word + from, p.len);
+        if (p.symbol != TOK_NONE && !tok_mergeable(t, p.symbol))
+            p.symbol = TOK_NONE;
+    }
+    return p;
+}
+
+static enum pp_code merge_short(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = m->t;
+    struct piece pieces[SHORT_WORD];
+    struct merge merges[SHORT_WORD]; /* [i]: of pieces i and i + 1 */
+    size_t count = 0;
+    for (size_t at = 0; at < n; at += pieces[count++].len)
+        pieces[count] = first_piece(t, word, at, n);
+    for (size_t i = 0; i + 1 < count; i++)
+        merges[i] = merge_of(t, word, &pieces[i], &pieces[i + 1]);
+    while (count > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < count; i++)
+            if (merges[i].priority < merges[best].priority)
+                best = i;
+        if (merges[best].priority == TOK_NONE)
+            break;
+        pieces[best].len += pieces[best + 1].len;
+        pieces[best].symbol = merges[best].symbol;
+        count--;
+        memmove(&pieces[best + 1], &pieces[best + 2], (count - best - 1) * sizeof *pieces);
+        memmove(&merges[best], &merges[best + 1], (count - best - 1) * sizeof *merges);
+        if (best > 0)
+            merges[best - 1] = merge_of(t, word, &pieces[best - 1], &pieces[best]);
+        if (best + 1 < count)
+            merges[best] = merge_of(t, word, &pieces[best], &pieces[best + 1]);
+    }
+    bool after_unknown = false;
+    for (size_t i = 0; i < count; i++) {
+        enum pp_code code = emit(m, word, &pieces[i], &after_unknown, err);
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+/* --- long words ---------------------------------------------------------------------------------------- */
+
+static void sift_up(struct tok_candidate *heap, size_t i)
+{
+    struct tok_candidate c = heap[i];
+    for (; i > 0 && c.order < heap[(i - 1) / 2].order; i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = c;
+}
+
+static struct tok_candidate pop(struct tok_merger *m)
+{
+    struct tok_candidate top = m->heap[0], last = m->heap[--m->heap_n];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < m->heap_n; i = child) {
+        if (child + 1 < m->heap_n && m->heap[child + 1].order < m->heap[child].order)
+            child++;
+        if (last.order <= m->heap[child].order)
+            break;
+        m->heap[i] = m->heap[child];
+    }
+    m->heap[i] = last;
+    return top;
+}
+
+static enum pp_code offer(struct tok_merger *m, const char *word, uint32_t left, struct pp_error *err)
+{
+    uint32_t right = left == TOK_NONE ? TOK_NONE : m->links[left].next;
+    if (right == TOK_NONE)
+        return PP_OK;
+    const struct piece *a = &m->links[left].piece, *b = &m->links[right].piece;
+    struct merge merge = merge_of(m->t, word, a, b);
+    if (merge.priority == TOK_NONE)
+        return PP_OK;
+    if (m->heap_n == m->heap_cap && pp_grow(&m->heap, &m->heap_cap, m->heap_n + 1, sizeof *m->heap))
+        return pp_fail_nomem(err, "merging a long word");
+    m->heap[m->heap_n] = (struct tok_candidate){(uint64_t)merge.priority << 32 | left, a->len + b->len, merge.symbol};
+    sift_up(m->heap, m->heap_n++);
+    return PP_OK;
+}
+
+/* Merges a candidate into its left piece, unless one of the two has changed since. A piece only ever grows to the right,
+ * so that an unchanged length at an unchanged place means unchanged pieces. */
+static enum pp_code take(struct tok_merger *m, const char *word, const struct tok_candidate *c, struct pp_error *err)
+{
+    uint32_t left = (uint32_t)c->order;
+    struct tok_link *a = &m->links[left];
+    if (a->piece.len == 0 || a->next == TOK_NONE || a->piece.len + m->links[a->next].piece.len != c->len)
+        return PP_OK;
+    struct tok_link *b = &m->links[a->next];
+    a->piece.len = c->len;
+    a->piece.symbol = c->symbol;
+    a->next = b->next;
+    b->piece.len = 0;
+    if (a->next != TOK_NONE)
+        m->links[a->next].prev = left;
+    enum pp_code code = offer(m, word, a->prev, err);
+    return code ? code : offer(m, word, left, err);
+}
+
+static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+{
+    uint32_t count = 0;
+    m->heap_n = 0;
+    for (size_t at = 0; at < n; at += m->links[count++].piece.len) {
+        if (count == m->links_cap && pp_grow(&m->links, &m->links_cap, (size_t)count + 1, sizeof *m->links))
+            return pp_fail_nomem(err, "merging a long word");
+        m->links[count] = (struct tok_link){first_piece(m->t, word, at, n), count - 1, count + 1};
+    }
+    m->links[count - 1].next = TOK_NONE; /* the first prev is TOK_NONE by wrapping round */
+    for (uint32_t i = 0; i < count; i++) {
+        enum pp_code code = offer(m, word, i, err);
+        if (code)
+            return code;
+    }
+    while (m->heap_n > 0) {
+        struct tok_candidate best = pop(m);
+        enum pp_code code = take(m, word, &best, err);
+        if (code)
+            return code;
+    }
+    bool after_unknown = false;
+    for (uint32_t i = 0; i != TOK_NONE; i = m->links[i].next) {
+        enum pp_code code = emit(m, word, &m->links[i].piece, &after_unknown, err);
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+/* --- words --------------------------------------------------------------------------------------------- */
+
+static enum pp_code merge_uncached(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = m->t;
+    if (t->ignore_merges && n <= t->max_len) {
+        pp_buf_clear(&m->spelled);
+        if (t->kind == TOK_BYTE_LEVEL)
+            tok_spell_bytes(word, n, &m->spelled);
+        else
+            pp_buf_add(&m->spelled, word, n);
+        if (m->spelled.bad)
+            return pp_fail_nomem(err, "a word");
+        uint32_t symbol = tok_lookup(t, m->spelled.data, m->spelled.len);
+        if (symbol < t->n_vocab && tok_mergeable(t, symbol))
+            return tok_ids_add(&m->ids, (int32_t)symbol, err);
+    }
+    return n <= SHORT_WORD ? merge_short(m, word, n, err) : merge_long(m, word, n, err);
+}
+
+void tok_merge_use_cache(struct tok_merger *m)
+{
+    if (!m->cache)
+        m->cache = pp_calloc((size_t)1 << CACHE_BITS, sizeof *m->cache);
+}
+
+enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+{
+    if (n == 0)
+        return PP_OK;
+    if (!m->cache || n > CACHED_BYTES)
+        return merge_uncached(m, word, n, err);
+    uint64_t key[CACHED_BYTES / 8] = {0};
+    memcpy(key, word, n);
+    uint64_t hash = (key[0] ^ (uint64_t)n) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ (hash >> 29) ^ key[1]) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 32) ^ key[2]) * 0x94d049bb133111ebu;
+    struct tok_cached_word *slot = &m->cache[hash >> (64 - CACHE_BITS)];
+    if (slot->len == n && memcmp(slot->key, key, sizeof key) == 0) {
+        if (pp_grow(&m->ids.v, &m->ids.cap, m->ids.n + slot->n_ids, sizeof *m->ids.v))
+            return pp_fail_nomem(err, "the tokens of the text");
+        memcpy(m->ids.v + m->ids.n, slot->ids, slot->n_ids * sizeof *slot->ids);
+        m->ids.n += slot->n_ids;
+        return PP_OK;
+    }
+    size_t before = m->ids.n;
+    enum pp_code code = merge_uncached(m, word, n, err);
+    size_t made = m->ids.n - before;
+    if (!code && made <= CACHED_IDS) {
+        memcpy(slot->key, key, sizeof key);
+        slot->len = (uint16_t)n;
+        slot->n_ids = (uint16_t)made;
+        if (made)
+            memcpy(slot->ids, m->ids.v + before, made * sizeof *slot->ids);
+    }
+    return code;
+}

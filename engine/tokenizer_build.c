@@ -1,0 +1,445 @@
+/* tokenizer_build.c - from a vocabulary as its file spells it to the tables that tokenizing reads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+
+enum { MAX_TEXT_BYTES = 1 << 30 };
+
+/* --- byte-level spelling ------------------------------------------------------------------------------- */
+
+/* GPT-2 writes a printable byte of Latin-1 as itself, and the other 68 as U+0100, U+0101, ... in ascending order. */
+static bool is_itself(unsigned byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+}
+
+int32_t tok_byte_to_char(unsigned byte)
+{
+    if (is_itself(byte))
+        return (int32_t)byte;
+    if (byte <= ' ')
+        return 0x100 + (int32_t)byte;
+    return byte == 0xad ? 0x143 : 0x121 + (int32_t)byte - 0x7f; /* 0x7f to 0xa0 are 34 bytes from U+0121 */
+}
+
+int tok_char_to_byte(int32_t c)
+{
+    if (c >= 0 && c < 0x100)
+        return is_itself((unsigned)c) ? (int)c : -1;
+    if (c <= 0x120)
+        return (int)c - 0x100;
+    if (c <= 0x142)
+        return (int)c - 0x121 + 0x7f;
+    return c == 0x143 ? 0xad : -1;
+}
+
+void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        char utf8[4];
+        pp_buf_add(out, utf8, pp_utf8_encode(tok_byte_to_char((uint8_t)bytes[i]), utf8));
+    }
+}
+
+/* --- spec ---------------------------------------------------------------------------------------------- */
+
+enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *err)
+{
+    if (n <= spec->n)
+        return PP_OK;
+    if (n > TOK_MAX_VOCAB)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; more than %d cannot be right", n, TOK_MAX_VOCAB);
+    struct pp_str *texts = pp_realloc_array(spec->texts, n, sizeof *texts);
+    if (texts)
+        spec->texts = texts;
+    uint8_t *types = pp_realloc(spec->types, n);
+    if (types)
+        spec->types = types;
+    uint8_t *flags = pp_realloc(spec->flags, n);
+    if (flags)
+        spec->flags = flags;
+    float *scores = spec->scores ? pp_realloc_array(spec->scores, n, sizeof *scores) : NULL;
+    if (scores)
+        spec->scores = scores;
+    if (!texts || !types || !flags || (spec->scores && !scores))
+        return pp_fail_nomem(err, "the vocabulary");
+    for (size_t i = spec->n; i < n; i++) {
+        texts[i] = (struct pp_str){NULL, 0};
+        types[i] = TOK_UNUSED;
+        flags[i] = 0;
+        if (scores)
+            scores[i] = -1000.0f;
+    }
+    spec->n = n;
+    return PP_OK;
+}
+
+void tok_spec_free(struct tok_spec *spec)
+{
+    pp_free(spec->texts);
+    pp_free(spec->types);
+    pp_free(spec->flags);
+    pp_free(spec->scores);
+    pp_free(spec->merges);
+    memset(spec, 0, sizeof *spec);
+}
+
+int64_t tok_spec_find(const struct tok_spec *spec, const char *text, size_t n)
+{
+    for (size_t i = spec->n; i-- > 0;)
+        if (spec->texts[i].data && spec->texts[i].len == n && memcmp(spec->texts[i].data, text, n) == 0)
+            return (int64_t)i;
+    return -1;
+}
+
+/* --- the table of texts -------------------------------------------------------------------------------- */
+
+static uint32_t hash_text(const char *text, size_t n)
+{
+    uint64_t h = pp_hash64(text, n);
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* The slot that holds the text, or the empty one where it would go. */
+static struct tok_slot *slot_of(const struct pp_tokenizer *t, uint32_t hash, const char *text, size_t n)
+{
+    uint32_t i = hash & t->slot_mask;
+    for (; t->slots[i].symbol != TOK_NONE; i = (i + 1) & t->slot_mask) {
+        if (t->slots[i].hash != hash)
+            continue;
+        struct pp_str have = tok_text(t, t->slots[i].symbol);
+        if (have.len == n && memcmp(have.data, text, n) == 0)
+            break;
+    }
+    return &t->slots[i];
+}
+
+uint32_t tok_lookup(const struct pp_tokenizer *t, const char *text, size_t n)
+{
+    return n == 0 ? TOK_NONE : slot_of(t, hash_text(text, n), text, n)->symbol;
+}
+
+bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol)
+{
+    if (symbol >= t->n_vocab)
+        return true;
+    return t->type[symbol] == TOK_NORMAL || t->type[symbol] == TOK_USER || t->type[symbol] == TOK_UNUSED;
+}
+
+/* Twice the room for symbols, at least; the table never gets more than half full. */
+static enum pp_code grow_slots(struct pp_tokenizer *t, size_t symbols, struct pp_error *err)
+{
+    size_t size = 64;
+    while (size < symbols * 2 + 2)
+        size *= 2;
+    struct tok_slot *slots = size > (size_t)1 << 31 ? NULL : pp_realloc_array(NULL, size, sizeof *slots);
+    if (!slots)
+        return pp_fail_nomem(err, "the vocabulary");
+    memset(slots, 0xff, size * sizeof *slots); /* TOK_NONE everywhere */
+    struct tok_slot *old = t->slots;
+    size_t n_old = old ? (size_t)t->slot_mask + 1 : 0;
+    t->slots = slots;
+    t->slot_mask = (uint32_t)(size - 1);
+    for (size_t i = 0; i < n_old; i++) {
+        if (old[i].symbol == TOK_NONE)
+            continue;
+        uint32_t at = old[i].hash & t->slot_mask;
+        while (slots[at].symbol != TOK_NONE)
+            at = (at + 1) & t->slot_mask;
+        slots[at] = old[i];
+    }
+    pp_free(old);
+    return PP_OK;
+}
+
+/* A new symbol, in the table only if no other has its text. Empty texts are never in the table. */
+static enum pp_code add_symbol(struct pp_tokenizer *t, const char *text, size_t n, struct pp_error *err)
+{
+    size_t used = t->n_symbols ? t->start[t->n_symbols] : 0;
+    if (n > MAX_TEXT_BYTES - used)
+        return pp_fail(err, PP_ERR_FORMAT, "the texts of the vocabulary take more than a gigabyte");
+    if (pp_grow(&t->text, &t->text_cap, used + n + 1, 1) ||
+        pp_grow(&t->start, &t->start_cap, (size_t)t->n_symbols + 2, sizeof *t->start))
+        return pp_fail_nomem(err, "the vocabulary");
+    if ((size_t)t->n_symbols * 2 > t->slot_mask) {
+        enum pp_code code = grow_slots(t, (size_t)t->n_symbols * 2, err);
+        if (code)
+            return code;
+    }
+    if (n)
+        memcpy(t->text + used, text, n);
+    t->start[t->n_symbols] = (uint32_t)used;
+    t->start[t->n_symbols + 1] = (uint32_t)(used + n);
+    if (n > t->max_len)
+        t->max_len = (uint32_t)n;
+    if (n) {
+        uint32_t hash = hash_text(text, n);
+        struct tok_slot *slot = slot_of(t, hash, text, n);
+        if (slot->symbol == TOK_NONE)
+            *slot = (struct tok_slot){hash, t->n_symbols};
+    }
+    t->n_symbols++;
+    return PP_OK;
+}
+
+static enum pp_code intern(struct pp_tokenizer *t, const char *text, size_t n, uint32_t *symbol, struct pp_error *err)
+{
+    *symbol = tok_lookup(t, text, n);
+    if (*symbol != TOK_NONE)
+        return PP_OK;
+    *symbol = t->n_symbols;
+    return add_symbol(t, text, n, err);
+}
+
+static enum pp_code build_vocab(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    t->type = pp_malloc(spec->n);
+    t->flags = pp_malloc(spec->n);
+    enum pp_code code = t->type && t->flags ? grow_slots(t, spec->n, err) : pp_fail_nomem(err, "the vocabulary");
+    for (size_t i = 0; !code && i < spec->n; i++) {
+        char hole[32];
+        struct pp_str text = spec->texts[i];
+        if (!text.data)
+            text = (struct pp_str){hole, (size_t)snprintf(hole, sizeof hole, "[PAD%zu]", i)};
+        t->type[i] = spec->types[i];
+        t->flags[i] = spec->flags[i];
+        code = add_symbol(t, text.data, text.len, err);
+    }
+    t->n_vocab = t->n_symbols;
+    if (!code && spec->scores) {
+        t->score = pp_realloc_array(NULL, spec->n, sizeof *t->score);
+        if (!t->score)
+            return pp_fail_nomem(err, "the vocabulary");
+        for (size_t i = 0; i < spec->n; i++) /* a score that is no number merges last */
+            t->score[i] = spec->scores[i] == spec->scores[i] ? spec->scores[i] : -3.4e38f;
+    }
+    return code;
+}
+
+/* --- merges -------------------------------------------------------------------------------------------- */
+
+/* Where two merges name the same pair, the better rank stands. */
+static void add_pair(struct pp_tokenizer *t, uint64_t key, uint32_t symbol)
+{
+    uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->pair_mask;
+    for (; t->pairs[i].key != UINT64_MAX; i = (i + 1) & t->pair_mask)
+        if (t->pairs[i].key == key)
+            return;
+    t->pairs[i] = (struct tok_pair){key, t->n_merges, symbol};
+    t->merges[t->n_merges++] = key;
+}
+
+static enum pp_code build_merges(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    size_t size = 16;
+    if (spec->n_merges > (size_t)1 << 28)
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has %zu merges; so many cannot be right", spec->n_merges);
+    while (size < spec->n_merges * 2)
+        size *= 2;
+    t->merges = pp_realloc_array(NULL, spec->n_merges + 1, sizeof *t->merges);
+    t->pairs = pp_realloc_array(NULL, size, sizeof *t->pairs);
+    if (!t->merges || !t->pairs)
+        return pp_fail_nomem(err, "the tokenizer's merges");
+    memset(t->pairs, 0xff, size * sizeof *t->pairs);
+    t->pair_mask = (uint32_t)(size - 1);
+    struct pp_buf both = {0};
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; !code && i < spec->n_merges; i++) {
+        const struct tok_merge_text *m = &spec->merges[i];
+        uint32_t left, right, symbol = TOK_NONE;
+        if (m->left.len == 0 || m->right.len == 0)
+            continue;
+        pp_buf_clear(&both);
+        pp_buf_add(&both, m->left.data, m->left.len);
+        pp_buf_add(&both, m->right.data, m->right.len);
+        if (both.bad)
+            code = pp_fail_nomem(err, "the tokenizer's merges");
+        if (!code)
+            code = intern(t, m->left.data, m->left.len, &left, err);
+        if (!code)
+            code = intern(t, m->right.data, m->right.len, &right, err);
+        if (!code)
+            code = intern(t, both.data, both.len, &symbol, err);
+        if (!code)
+            add_pair(t, (uint64_t)left << 32 | right, symbol);
+    }
+    pp_buf_free(&both);
+    return code;
+}
+
+/* --- single characters and words ----------------------------------------------------------------------- */
+
+static void build_bytes(struct pp_tokenizer *t)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char text[8];
+        size_t n;
+        if (t->kind == TOK_BYTE_LEVEL)
+            n = pp_utf8_encode(tok_byte_to_char(byte), text);
+        else
+            n = (size_t)snprintf(text, sizeof text, "<0x%02X>", byte);
+        t->byte_symbol[byte] = tok_lookup(t, text, n);
+    }
+    for (unsigned c = 0; c < 128; c++) {
+        char text = (char)c;
+        uint32_t symbol = t->kind == TOK_SPM ? tok_lookup(t, &text, 1) : TOK_NONE;
+        t->ascii_symbol[c] = symbol != TOK_NONE && tok_mergeable(t, symbol) ? symbol : TOK_NONE;
+    }
+}
+
+static bool starts_with_space(const char *text, size_t n)
+{
+    return n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0;
+}
+
+/* True if no symbol that merging can make has something else in front of a U+2581: then no merge reaches across the
+ * start of a run of them, and text may be cut there. */
+static bool words_begin_at_space(const struct pp_tokenizer *t)
+{
+    for (uint32_t i = 0; i < t->n_symbols; i++) {
+        struct pp_str s = tok_text(t, i);
+        if (!tok_mergeable(t, i))
+            continue;
+        for (size_t at = 1; at + TOK_SPACE_LEN <= s.len; at++)
+            if (starts_with_space(s.data + at, s.len - at) &&
+                (at < TOK_SPACE_LEN || !starts_with_space(s.data + at - TOK_SPACE_LEN, TOK_SPACE_LEN)))
+                return false;
+    }
+    return true;
+}
+
+/* --- special tokens ------------------------------------------------------------------------------------ */
+
+static bool is_special(const struct pp_tokenizer *t, uint32_t i)
+{
+    uint8_t type = t->type[i];
+    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && tok_text(t, i).len > 0;
+}
+
+static int by_text(const void *a, const void *b, void *tokenizer)
+{
+    struct pp_str x = tok_text(tokenizer, *(const uint32_t *)a), y = tok_text(tokenizer, *(const uint32_t *)b);
+    int order = memcmp(x.data, y.data, x.len < y.len ? x.len : y.len);
+    if (order == 0)
+        order = (x.len > y.len) - (x.len < y.len);
+    return order ? order : (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
+}
+
+static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        n += is_special(t, i);
+    t->special = pp_realloc_array(NULL, (size_t)n + 1, sizeof *t->special);
+    if (!t->special)
+        return pp_fail_nomem(err, "the special tokens");
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        if (is_special(t, i))
+            t->special[t->n_special++] = i;
+    qsort_r(t->special, n, sizeof *t->special, by_text, t);
+    uint32_t at = 0;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        t->special_at[byte] = at;
+        for (; at < n && (uint8_t)tok_text(t, t->special[at]).data[0] == byte; at++) {
+            t->special_first[1][byte] = true;
+            if (t->type[t->special[at]] == TOK_USER)
+                t->special_first[0][byte] = true;
+        }
+    }
+    t->special_at[256] = at;
+    return PP_OK;
+}
+
+static void mark_ends(struct pp_tokenizer *t)
+{
+    static const char *const names[] = {
+        "</s>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
+        "<|eom_id|>", "<|end_of_turn|>", "<EOT>", "<|eot|>", "<|return|>", "<|call|>", "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81" "sentence\xef\xbd\x9c>",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint32_t id = tok_lookup(t, names[i], strlen(names[i]));
+        if (id < t->n_vocab && t->type[id] == TOK_CONTROL)
+            t->flags[id] |= TOK_END;
+    }
+    if (t->eos >= 0)
+        t->flags[t->eos] |= TOK_END;
+    if (t->eot >= 0)
+        t->flags[t->eot] |= TOK_END;
+}
+
+/* --- all together -------------------------------------------------------------------------------------- */
+
+static enum pp_code build_splitter(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    struct pp_str patterns[TOK_MAX_PATTERNS];
+    size_t n = 0;
+    if (spec->rule) {
+        snprintf(t->pre, sizeof t->pre, "%s", spec->rule->name);
+        for (; spec->rule->patterns[n]; n++)
+            patterns[n] = (struct pp_str){spec->rule->patterns[n], strlen(spec->rule->patterns[n])};
+    } else {
+        for (; n < spec->n_patterns; n++) {
+            patterns[n] = spec->patterns[n];
+            t->patterns[n] = pp_strndup(patterns[n].data, patterns[n].len);
+            if (!t->patterns[n])
+                return pp_fail_nomem(err, "the split patterns");
+            t->n_patterns++;
+        }
+    }
+    return tok_splitter_new(patterns, n, &t->splitter, err);
+}
+
+static int32_t checked_id(int64_t id, size_t n)
+{
+    return id >= 0 && (uint64_t)id < n ? (int32_t)id : -1;
+}
+
+static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    t->kind = spec->kind;
+    t->bos = checked_id(spec->bos, spec->n);
+    t->eos = checked_id(spec->eos, spec->n);
+    t->eot = checked_id(spec->eot, spec->n);
+    t->unk = checked_id(spec->unk, spec->n);
+    t->add_bos = spec->add_bos && t->bos >= 0;
+    t->add_eos = spec->add_eos && t->eos >= 0;
+    t->ignore_merges = spec->ignore_merges;
+    t->add_space = spec->add_space;
+    t->prefix = spec->prefix;
+    enum pp_code code = build_vocab(t, spec, err);
+    if (!code && !spec->scores)
+        code = build_merges(t, spec, err);
+    if (code)
+        return code;
+    build_bytes(t);
+    t->words_at_space = t->kind == TOK_SPM && words_begin_at_space(t);
+    mark_ends(t);
+    code = build_specials(t, err);
+    if (!code && t->kind == TOK_BYTE_LEVEL)
+        code = build_splitter(t, spec, err);
+    return code;
+}
+
+enum pp_code tok_build(const struct tok_spec *spec, struct pp_tokenizer **out, struct pp_error *err)
+{
+    *out = NULL;
+    if (spec->n == 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary is empty");
+    if (spec->n > TOK_MAX_VOCAB)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", spec->n);
+    struct pp_tokenizer *t = pp_calloc(1, sizeof *t);
+    if (!t)
+        return pp_fail_nomem(err, "the tokenizer");
+    enum pp_code code = build(t, spec, err);
+    if (code) {
+        pp_tokenizer_free(t);
+        return code;
+    }
+    *out = t;
+    return PP_OK;
+}

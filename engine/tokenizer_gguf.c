@@ -1,0 +1,373 @@
+/* tokenizer_gguf.c - vocabularies in GGUF metadata (tokenizer.ggml.*), read and written.
+ *
+ * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What a tokenizer.json or tokenizer.model says beyond
+ * them is kept under pippin.tokenizer.*, which other readers pass over:
+ *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
+ *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
+ *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores
+ *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
+ *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+
+static bool str_is(struct pp_str s, const char *text)
+{
+    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------- */
+
+static enum pp_code read_tokens(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n, n_types = 0;
+    if (!pp_gguf_array(g, "tokenizer.ggml.tokens", &type, &n) || type != PP_GGUF_STRING || n == 0)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "the file has no vocabulary (tokenizer.ggml.tokens)");
+    enum pp_code code = tok_spec_resize(spec, n, err);
+    if (code)
+        return code;
+    bool typed = pp_gguf_array(g, "tokenizer.ggml.token_type", &type, &n_types);
+    if (typed && n_types != n)
+        return pp_fail(err, PP_ERR_FORMAT, "there are %zu tokens, but %zu token types", n, n_types);
+    for (size_t i = 0; i < n; i++) {
+        int64_t t = TOK_NORMAL;
+        if (!pp_gguf_array_string(g, "tokenizer.ggml.tokens", i, &spec->texts[i]))
+            return pp_fail(err, PP_ERR_FORMAT, "token %zu cannot be read", i);
+        if (!spec->texts[i].data)
+            spec->texts[i] = (struct pp_str){"", 0};
+        if (typed && !pp_gguf_array_int(g, "tokenizer.ggml.token_type", i, &t))
+            return pp_fail(err, PP_ERR_FORMAT, "the type of token %zu cannot be read", i);
+        spec->types[i] = t >= TOK_NORMAL && t <= TOK_BYTE ? (uint8_t)t : TOK_NORMAL;
+    }
+    return PP_OK;
+}
+
+/* "left right"; either may begin with a space of its own. */
+static bool split_merge(struct pp_str s, struct tok_merge_text *m)
+{
+    const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
+    if (!space)
+        return false;
+    size_t left = (size_t)(space - s.data);
+    m->left = (struct pp_str){s.data, left};
+    m->right = (struct pp_str){space + 1, s.len - left - 1};
+    return true;
+}
+
+static enum pp_code read_merges(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    if (!pp_gguf_array(g, "tokenizer.ggml.merges", &type, &n) || type != PP_GGUF_STRING)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no merges (tokenizer.ggml.merges)");
+    spec->merges = pp_realloc_array(NULL, n + 1, sizeof *spec->merges);
+    if (!spec->merges)
+        return pp_fail_nomem(err, "the tokenizer's merges");
+    for (size_t i = 0; i < n; i++) {
+        struct pp_str s;
+        if (!pp_gguf_array_string(g, "tokenizer.ggml.merges", i, &s) || !split_merge(s, &spec->merges[spec->n_merges]))
+            return pp_fail(err, PP_ERR_FORMAT, "merge %zu is not two texts with a space between them", i);
+        spec->n_merges++;
+    }
+    return PP_OK;
+}
+
+static enum pp_code read_scores(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    spec->scores = pp_calloc(spec->n, sizeof *spec->scores);
+    if (!spec->scores)
+        return pp_fail_nomem(err, "the vocabulary");
+    if (!pp_gguf_array(g, "tokenizer.ggml.scores", &type, &n))
+        return PP_OK;
+    if (n != spec->n)
+        return pp_fail(err, PP_ERR_FORMAT, "there are %zu tokens, but %zu scores", spec->n, n);
+    for (size_t i = 0; i < n; i++) {
+        double score;
+        if (!pp_gguf_array_float(g, "tokenizer.ggml.scores", i, &score))
+            return pp_fail(err, PP_ERR_FORMAT, "the score of token %zu cannot be read", i);
+        spec->scores[i] = (float)score;
+    }
+    return PP_OK;
+}
+
+static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    struct pp_str name = {"default", 7};
+    if (pp_gguf_array(g, "pippin.tokenizer.split", &type, &n) && type == PP_GGUF_STRING) {
+        if (n > TOK_MAX_PATTERNS)
+            return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split has more than %d patterns", TOK_MAX_PATTERNS);
+        for (; spec->n_patterns < n; spec->n_patterns++)
+            if (!pp_gguf_array_string(g, "pippin.tokenizer.split", spec->n_patterns, &spec->patterns[spec->n_patterns]))
+                return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split cannot be read");
+    } else {
+        pp_gguf_string(g, "tokenizer.ggml.pre", &name);
+        spec->rule = tok_rule_by_name(name.data, name.len);
+        if (!spec->rule) {
+            struct pp_buf names = {0};
+            tok_rule_names(&names);
+            pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's split rule \"%.*s\" is not known; known are %s",
+                    (int)(name.len < 64 ? name.len : 64), name.data, pp_buf_cstr(&names));
+            pp_buf_free(&names);
+            return PP_ERR_UNSUPPORTED;
+        }
+        spec->ignore_merges = spec->rule->ignore_merges;
+        spec->add_bos = spec->rule->add_bos;
+    }
+    pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
+    pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec->add_space);
+    return PP_OK;
+}
+
+static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    bool add_space = true, by_rank = false;
+    int64_t packed;
+    spec->add_bos = true;
+    spec->unk = tok_spec_find(spec, "<unk>", 5);
+    spec->bos = tok_spec_find(spec, "<s>", 3);
+    spec->eos = tok_spec_find(spec, "</s>", 4);
+    pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
+    if (add_space)
+        spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+    if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
+        spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
+    pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
+    return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
+}
+
+static void read_flag_list(const struct pp_gguf *g, const char *key, uint8_t flag, struct tok_spec *spec)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    if (!pp_gguf_array(g, key, &type, &n))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        if (pp_gguf_array_int(g, key, i, &id) && id >= 0 && (uint64_t)id < spec->n)
+            spec->flags[id] |= flag;
+    }
+}
+
+/* Phi-3's own tokens take the white space behind them; its files do not say so. */
+static void mark_phi3(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    char name[64];
+    struct pp_str s;
+    if (!pp_gguf_string(g, "general.name", &s))
+        return;
+    snprintf(name, sizeof name, "%.*s", (int)(s.len < 63 ? s.len : 63), s.data);
+    for (char *c = name; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    if (!strstr(name, "phi-3") && !strstr(name, "phi3"))
+        return;
+    for (size_t i = 0; i < spec->n; i++) {
+        uint8_t type = spec->types[i];
+        bool special = type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN;
+        struct pp_str text = spec->texts[i];
+        if (special && !str_is(text, "<unk>") && !str_is(text, "<s>") && !str_is(text, "<|endoftext|>"))
+            spec->flags[i] |= TOK_RSTRIP;
+    }
+}
+
+static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    int64_t eom = -1;
+    pp_gguf_int(g, "tokenizer.ggml.bos_token_id", &spec->bos);
+    pp_gguf_int(g, "tokenizer.ggml.eos_token_id", &spec->eos);
+    pp_gguf_int(g, "tokenizer.ggml.eot_token_id", &spec->eot);
+    pp_gguf_int(g, "tokenizer.ggml.unknown_token_id", &spec->unk);
+    pp_gguf_int(g, "tokenizer.ggml.eom_token_id", &eom);
+    if (eom >= 0 && (uint64_t)eom < spec->n)
+        spec->flags[eom] |= TOK_END;
+    pp_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec->add_bos);
+    pp_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
+    read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
+    read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
+    read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
+    mark_phi3(g, spec);
+}
+
+static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    struct pp_str model = {"", 0};
+    if (!pp_gguf_string(g, "tokenizer.ggml.model", &model) || str_is(model, "no_vocab") || str_is(model, "none"))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "the file has no vocabulary");
+    if (!str_is(model, "gpt2") && !str_is(model, "llama"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"%s; pippin knows byte-level BPE "
+                       "(\"gpt2\") and SentencePiece BPE (\"llama\")", (int)(model.len < 64 ? model.len : 64), model.data,
+                       str_is(model, "bert") ? " (WordPiece)" : "");
+    spec->kind = str_is(model, "gpt2") ? TOK_BYTE_LEVEL : TOK_SPM;
+    enum pp_code code = read_tokens(g, spec, err);
+    if (!code && spec->kind == TOK_SPM)
+        code = read_spm(g, spec, err);
+    if (!code && spec->kind == TOK_BYTE_LEVEL) {
+        code = read_merges(g, spec, err);
+        if (!code)
+            code = read_split(g, spec, err);
+    }
+    if (!code)
+        read_ids(g, spec);
+    return code;
+}
+
+enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct tok_spec spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1};
+    *out = NULL;
+    enum pp_code code = read_spec(g, &spec, err);
+    if (!code)
+        code = tok_build(&spec, out, err);
+    tok_spec_free(&spec);
+    return code;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------- */
+
+static enum pp_code write_tokens(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
+{
+    struct pp_str *texts = pp_realloc_array(NULL, t->n_vocab, sizeof *texts);
+    int32_t *types = pp_realloc_array(NULL, t->n_vocab, sizeof *types);
+    if (texts && types) {
+        for (uint32_t i = 0; i < t->n_vocab; i++) {
+            texts[i] = tok_text(t, i);
+            types[i] = t->type[i];
+        }
+        pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", texts, t->n_vocab);
+        pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, t->n_vocab);
+    }
+    bool ok = texts && types;
+    pp_free(texts);
+    pp_free(types);
+    return ok ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+}
+
+static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    struct pp_str *merges = pp_realloc_array(NULL, (size_t)t->n_merges + 1, sizeof *merges);
+    for (int pass = 0; merges && pass < 2; pass++) { /* lengths first: the buffer moves while it grows */
+        size_t at = 0;
+        for (uint32_t i = 0; i < t->n_merges; i++) {
+            struct pp_str left = tok_text(t, (uint32_t)(t->merges[i] >> 32)), right = tok_text(t, (uint32_t)t->merges[i]);
+            merges[i] = (struct pp_str){text.data ? text.data + at : "", left.len + 1 + right.len};
+            at += merges[i].len;
+            if (pass == 1)
+                continue;
+            pp_buf_add(&text, left.data, left.len);
+            pp_buf_char(&text, ' ');
+            pp_buf_add(&text, right.data, right.len);
+        }
+    }
+    bool ok = merges && !text.bad;
+    if (ok)
+        pp_gguf_add_str_array(w, "tokenizer.ggml.merges", merges, t->n_merges);
+    pp_free(merges);
+    pp_buf_free(&text);
+    return ok ? PP_OK : pp_fail_nomem(err, "the tokenizer's merges");
+}
+
+/* Where merges are ranked, readers that know only scores get the rank of the first merge that makes a token, negated. */
+static enum pp_code write_scores(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
+{
+    if (t->score) {
+        pp_gguf_add_f32_array(w, "tokenizer.ggml.scores", t->score, t->n_vocab);
+        return PP_OK;
+    }
+    float *scores = pp_realloc_array(NULL, t->n_vocab, sizeof *scores);
+    if (!scores)
+        return pp_fail_nomem(err, "the vocabulary");
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        scores[i] = t->type[i] == TOK_NORMAL ? -(float)t->n_merges : 0.0f;
+    for (size_t i = 0; i <= t->pair_mask; i++) {
+        const struct tok_pair *p = &t->pairs[i];
+        if (p->key != UINT64_MAX && p->symbol < t->n_vocab && -(float)p->rank > scores[p->symbol])
+            scores[p->symbol] = -(float)p->rank;
+    }
+    pp_gguf_add_f32_array(w, "tokenizer.ggml.scores", scores, t->n_vocab);
+    pp_gguf_add_bool(w, "pippin.tokenizer.by_rank", true);
+    pp_free(scores);
+    return write_merges(t, w, err);
+}
+
+static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
+{
+    const struct tok_rule *rule = tok_rule_by_name(t->pre, strlen(t->pre));
+    const char *name = rule ? rule->name : "default";
+    pp_gguf_add_str(w, "tokenizer.ggml.pre", name, strlen(name));
+    if (!rule) {
+        struct pp_str patterns[TOK_MAX_PATTERNS];
+        for (size_t i = 0; i < t->n_patterns; i++)
+            patterns[i] = (struct pp_str){t->patterns[i], strlen(t->patterns[i])};
+        pp_gguf_add_str_array(w, "pippin.tokenizer.split", patterns, t->n_patterns);
+    }
+    if (t->ignore_merges != (rule && rule->ignore_merges))
+        pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", t->ignore_merges);
+    if (t->add_space)
+        pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", true);
+}
+
+static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)
+{
+    bool add = p.start != TOK_PREFIX_NEVER;
+    uint32_t packed = p.start | (uint32_t)p.control << 2 | (uint32_t)p.user << 4;
+    uint32_t usual = add ? TOK_PREFIX_ALWAYS | TOK_PREFIX_ALWAYS << 2 | TOK_PREFIX_ALWAYS << 4 : 0;
+    pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", add);
+    if (packed != usual)
+        pp_gguf_add_u32(w, "pippin.tokenizer.space_prefix", packed);
+}
+
+static enum pp_code write_flag_list(const struct pp_tokenizer *t, const char *key, uint8_t flag, struct pp_gguf_writer *w,
+                                    struct pp_error *err)
+{
+    struct tok_ids list = {0};
+    enum pp_code code = PP_OK;
+    for (uint32_t i = 0; !code && i < t->n_vocab; i++)
+        if (t->flags[i] & flag)
+            code = tok_ids_add(&list, (int32_t)i, err);
+    if (!code && list.n)
+        pp_gguf_add_i32_array(w, key, list.v, list.n);
+    pp_free(list.v);
+    return code;
+}
+
+static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
+{
+    if (id >= 0)
+        pp_gguf_add_u32(w, key, (uint32_t)id);
+}
+
+enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
+{
+    const char *model = t->kind == TOK_SPM ? "llama" : "gpt2";
+    pp_gguf_add_str(w, "tokenizer.ggml.model", model, strlen(model));
+    if (t->kind == TOK_SPM) {
+        pp_gguf_add_str(w, "tokenizer.ggml.pre", "default", 7);
+        write_prefix(t->prefix, w);
+    } else {
+        write_split(t, w);
+    }
+    enum pp_code code = write_tokens(t, w, err);
+    if (!code)
+        code = t->kind == TOK_SPM ? write_scores(t, w, err) : write_merges(t, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.lstrip", TOK_LSTRIP, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.rstrip", TOK_RSTRIP, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
+    write_id(w, "tokenizer.ggml.bos_token_id", t->bos);
+    write_id(w, "tokenizer.ggml.eos_token_id", t->eos);
+    write_id(w, "tokenizer.ggml.eot_token_id", t->eot);
+    write_id(w, "tokenizer.ggml.unknown_token_id", t->unk);
+    pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
+    pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
+    return code;
+}

@@ -1,0 +1,210 @@
+/* tokenizer_internal.h - what the tokenizer's files share; nobody else includes it.
+ *
+ * A reader (tokenizer_gguf.c, tokenizer_json.c, tokenizer_sentencepiece.c) fills a struct tok_spec whose strings point
+ * into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing needs.
+ * Then text is cut at special tokens (tokenizer.c), byte-level text into words (tokenizer_split.c), and each word is
+ * merged from single characters into tokens (tokenizer_bpe.c). */
+#ifndef PP_ENGINE_TOKENIZER_INTERNAL_H
+#define PP_ENGINE_TOKENIZER_INTERNAL_H
+
+#include "engine/gguf.h"
+#include "engine/text.h"
+
+enum tok_kind {
+    TOK_BYTE_LEVEL, /* GPT-2: every byte is a printable character; merges by rank */
+    TOK_SPM,        /* SentencePiece BPE: spaces become U+2581; unknown characters fall back to byte tokens */
+};
+
+enum tok_type { /* the numbers of tokenizer.ggml.token_type */
+    TOK_NORMAL = 1, TOK_UNKNOWN, TOK_CONTROL, TOK_USER, TOK_UNUSED, TOK_BYTE,
+};
+
+enum tok_flags {
+    TOK_END = 1,    /* ends an answer */
+    TOK_LSTRIP = 2, /* white space before it in the text belongs to it */
+    TOK_RSTRIP = 4, /* and white space after it */
+};
+
+/* Where SentencePiece puts a space in front of text: at its start, after a control token, after a user-defined one. */
+enum tok_prefix_when { TOK_PREFIX_NEVER, TOK_PREFIX_ALWAYS, TOK_PREFIX_UNLESS_SPACE };
+struct tok_prefix {
+    uint8_t start, control, user; /* enum tok_prefix_when */
+};
+
+enum {
+    TOK_MAX_PATTERNS = 16,
+    TOK_MAX_VOCAB = 1 << 22,
+    TOK_MAX_HOLES = 1 << 16, /* ids without a token that a file may leave */
+    TOK_MAX_PRE = 32,
+};
+#define TOK_NONE UINT32_MAX /* "no symbol", "no rank" */
+#define TOK_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's visible space */
+#define TOK_SPACE_LEN 3
+
+/* --- split rules (tokenizer_split.c) ------------------------------------------------------------------- */
+
+/* A rule by its name in tokenizer.ggml.pre, and what llama.cpp implies with that name. */
+struct tok_rule {
+    const char *name;
+    const char *const *patterns; /* regular expressions applied one after the other, up to NULL */
+    bool ignore_merges;
+    bool add_bos;
+};
+/* NULL if unknown. */
+const struct tok_rule *tok_rule_by_name(const char *name, size_t n);
+/* The rule that a tokenizer.json spells out with these patterns, or NULL. */
+const struct tok_rule *tok_rule_by_patterns(const struct pp_str *patterns, size_t n);
+/* Appends all names, separated by commas. */
+void tok_rule_names(struct pp_buf *out);
+extern const char tok_pattern_gpt2[]; /* what ByteLevel with use_regex means */
+
+struct tok_splitter; /* compiled; immutable, for any thread */
+enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err);
+void tok_splitter_free(struct tok_splitter *s);
+
+/* Gets each word in turn; an error ends the splitting. */
+typedef enum pp_code (*tok_word_fn)(void *ctx, const char *word, size_t n, struct pp_error *err);
+struct tok_split_state; /* what one call needs; from _state_new to _state_free */
+struct tok_split_state *tok_split_state_new(const struct tok_splitter *s);
+void tok_split_state_free(struct tok_split_state *st);
+/* text: any n bytes. A byte that is not UTF-8 counts as a symbol. */
+enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
+                       tok_word_fn fn, void *ctx, struct pp_error *err);
+
+/* --- building (tokenizer_build.c) ---------------------------------------------------------------------- */
+
+struct tok_merge_text {
+    struct pp_str left, right;
+};
+
+struct tok_spec {
+    enum tok_kind kind;
+    size_t n;
+    struct pp_str *texts;          /* [n]; data NULL: a hole, filled with "[PADi]" */
+    uint8_t *types;                /* [n] enum tok_type */
+    uint8_t *flags;                /* [n] enum tok_flags */
+    float *scores;                 /* [n], SPM without merges; else NULL */
+    struct tok_merge_text *merges; /* [n_merges] best first */
+    size_t n_merges;
+    const struct tok_rule *rule;   /* byte level: one of rule and patterns */
+    struct pp_str patterns[TOK_MAX_PATTERNS];
+    size_t n_patterns;
+    int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
+    bool add_bos, add_eos;
+    bool ignore_merges;            /* a word that is a token is taken whole */
+    bool add_space;                /* byte level: a space is put before the text unless there is white space */
+    struct tok_prefix prefix;      /* SPM */
+};
+
+/* Makes room for n tokens, new ones being holes of type TOK_UNUSED. */
+enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *err);
+void tok_spec_free(struct tok_spec *spec);
+enum pp_code tok_build(const struct tok_spec *spec, struct pp_tokenizer **out, struct pp_error *err);
+
+/* --- the tokenizer ------------------------------------------------------------------------------------- */
+
+struct tok_slot { /* of the hash table over texts */
+    uint32_t hash;
+    uint32_t symbol; /* TOK_NONE: empty */
+};
+
+struct tok_pair { /* of the hash table over merges */
+    uint64_t key;    /* left << 32 | right; UINT64_MAX: empty */
+    uint32_t rank;
+    uint32_t symbol; /* what the two become */
+};
+
+/* Symbols 0 to n_vocab - 1 are the tokens. Merges may name texts that are no tokens; those are symbols above. */
+struct pp_tokenizer {
+    enum tok_kind kind;
+    uint32_t n_vocab, n_symbols;
+    char *text;            /* all texts, one after the other */
+    uint32_t *start;       /* [n_symbols + 1] offsets into text */
+    size_t text_cap, start_cap;
+    uint32_t max_len;      /* of a symbol in bytes */
+    uint8_t *type, *flags; /* [n_vocab] */
+    float *score;          /* [n_vocab] or NULL: merge by rank */
+    struct tok_slot *slots;
+    uint32_t slot_mask;
+    uint64_t *merges;      /* [n_merges] left << 32 | right, best first */
+    uint32_t n_merges;
+    struct tok_pair *pairs;
+    uint32_t pair_mask;
+    uint32_t byte_symbol[256];  /* byte level: the character of a byte; SPM: its byte token; or TOK_NONE */
+    uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
+    bool words_at_space;   /* SPM: no symbol reaches across the start of a run of U+2581 */
+    uint32_t *special;     /* [n_special] tokens that are looked for in text, in the order of their texts */
+    uint32_t n_special;
+    uint32_t special_at[257];     /* where in special those with a first byte begin */
+    bool special_first[2][256];   /* some special begins with this byte; [1]: with control tokens */
+    int32_t bos, eos, eot, unk;
+    bool add_bos, add_eos, ignore_merges, add_space;
+    struct tok_prefix prefix;
+    char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
+    char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
+    size_t n_patterns;
+    struct tok_splitter *splitter; /* byte level */
+};
+
+static inline struct pp_str tok_text(const struct pp_tokenizer *t, uint32_t symbol)
+{
+    return (struct pp_str){t->text + t->start[symbol], t->start[symbol + 1] - t->start[symbol]};
+}
+/* The symbol with this text, or TOK_NONE. */
+uint32_t tok_lookup(const struct pp_tokenizer *t, const char *text, size_t n);
+/* The character that stands for a byte in byte-level vocabularies, and back (-1 if it stands for none). */
+int32_t tok_byte_to_char(unsigned byte);
+int tok_char_to_byte(int32_t c);
+/* Appends the byte-level spelling of raw bytes. */
+void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out);
+/* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens. */
+bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol);
+
+/* --- merging (tokenizer_bpe.c) ------------------------------------------------------------------------- */
+
+struct tok_ids {
+    int32_t *v;
+    size_t n, cap;
+};
+enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err);
+
+/* One call's working memory. Zero-initialise, set t; tok_merge_free at the end. */
+struct tok_merger {
+    const struct pp_tokenizer *t;
+    struct tok_ids ids; /* the result grows here */
+    struct tok_cached_word *cache;
+    struct tok_link *links;
+    size_t links_cap;
+    struct tok_candidate *heap;
+    size_t heap_n, heap_cap;
+    struct pp_buf spelled;
+};
+/* Remembers the words of a long text from now on. Without memory for it things go on, slower. */
+void tok_merge_use_cache(struct tok_merger *m);
+enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+void tok_merge_free(struct tok_merger *m);
+
+/* --- readers ------------------------------------------------------------------------------------------- */
+
+enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err);
+/* A tokenizer.json of n bytes, NUL-terminated; folder (or NULL) is where configuration files lie beside it. */
+enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out, struct pp_error *err);
+enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
+                                    struct pp_error *err);
+
+/* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec point
+ * into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */
+struct cJSON;
+struct tok_config {
+    struct cJSON *tokenizer, *model, *generation;
+};
+enum pp_code tok_config_read(const char *folder, struct tok_config *cfg, struct pp_error *err);
+void tok_config_free(struct tok_config *cfg);
+/* added_tokens_decoder, bos, eos, unk, add_bos, add_eos, all end tokens, and the size of the vocabulary. */
+enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err);
+/* One object of added_tokens or added_tokens_decoder. */
+enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const struct cJSON *token, struct pp_error *err);
+/* The id of a text in the spec, or -1; the last such. Linear. */
+int64_t tok_spec_find(const struct tok_spec *spec, const char *text, size_t n);
+
+#endif

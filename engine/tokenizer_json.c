@@ -1,0 +1,372 @@
+/* tokenizer_json.c - tokenizer.json of Hugging Face's tokenizers library: BPE models, byte-level or with byte fallback.
+ *
+ * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known here
+ * is refused by name rather than passed over; only the normaliser NFC is, for nearly all text has that form already. */
+#include <stdio.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+
+enum { MAX_TEMPLATE_PARTS = 32 }; /* each is looked up in the whole vocabulary */
+
+struct reader {
+    const cJSON *root, *model;
+    struct tok_spec spec;
+    bool byte_level;    /* a pre-tokenizer or decoder says so */
+    bool spaces;        /* spaces become U+2581 */
+    unsigned template_parts;       /* read so far */
+    char *owned[TOK_MAX_PATTERNS]; /* patterns made here */
+    size_t n_owned;
+};
+
+static const cJSON *member(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+static const char *string_member(const cJSON *object, const char *name)
+{
+    const char *s = cJSON_GetStringValue(member(object, name));
+    return s ? s : "";
+}
+
+/* Absent and null are the default. */
+static bool bool_member(const cJSON *object, const char *name, bool otherwise)
+{
+    const cJSON *value = member(object, name);
+    return cJSON_IsBool(value) ? cJSON_IsTrue(value) : otherwise;
+}
+
+static bool is_type(const cJSON *object, const char *type)
+{
+    return strcmp(string_member(object, "type"), type) == 0;
+}
+
+static enum pp_code unsupported(const char *part, const cJSON *object, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" that pippin does not know as it is used "
+                   "here", part, string_member(object, "type"));
+}
+
+/* --- normalizer ---------------------------------------------------------------------------------------- */
+
+static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const cJSON *part;
+    enum pp_code code = PP_OK;
+    if (!node || cJSON_IsNull(node) || is_type(node, "NFC"))
+        return PP_OK;
+    if (is_type(node, "Sequence")) {
+        cJSON_ArrayForEach(part, member(node, "normalizers"))
+            if ((code = read_normalizer(r, part, err)))
+                return code;
+        return PP_OK;
+    }
+    if (is_type(node, "Prepend") && strcmp(string_member(node, "prepend"), TOK_SPACE) == 0) {
+        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+        return PP_OK;
+    }
+    if (is_type(node, "Replace") && strcmp(string_member(member(node, "pattern"), "String"), " ") == 0 &&
+        strcmp(string_member(node, "content"), TOK_SPACE) == 0) {
+        r->spaces = true;
+        return PP_OK;
+    }
+    return unsupported("normalizer", node, err);
+}
+
+/* --- pre-tokenizer ------------------------------------------------------------------------------------- */
+
+static enum pp_code add_pattern(struct reader *r, const char *pattern, struct pp_error *err)
+{
+    if (r->spec.n_patterns == TOK_MAX_PATTERNS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in more than %d steps", TOK_MAX_PATTERNS);
+    r->spec.patterns[r->spec.n_patterns++] = (struct pp_str){pattern, strlen(pattern)};
+    return PP_OK;
+}
+
+static enum pp_code add_literal(struct reader *r, const char *text, struct pp_error *err)
+{
+    struct pp_buf pattern = {0};
+    if (r->n_owned == TOK_MAX_PATTERNS || strstr(text, "\\E"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text at strings that pippin cannot look for");
+    pp_buf_fmt(&pattern, "\\Q%s\\E", text);
+    if (!(r->owned[r->n_owned] = pp_buf_take(&pattern)))
+        return pp_fail_nomem(err, "the split patterns");
+    return add_pattern(r, r->owned[r->n_owned++], err);
+}
+
+static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const cJSON *pattern = member(node, "pattern");
+    const char *regex = cJSON_GetStringValue(member(pattern, "Regex"));
+    const char *text = cJSON_GetStringValue(member(pattern, "String"));
+    const char *behavior = string_member(node, "behavior");
+    bool inverted = bool_member(node, "invert", false);
+    if (r->spaces && text && strcmp(text, " ") == 0)
+        return PP_OK; /* no spaces are left to split at */
+    /* "Removed" and inverted drops what no match covers, of which the patterns in use leave nothing. */
+    bool isolated = strcmp(behavior, inverted ? "Removed" : "Isolated") == 0;
+    if (!isolated || !(regex || (text && *text)))
+        return unsupported("pre-tokenizer", node, err);
+    return regex ? add_pattern(r, regex, err) : add_literal(r, text, err);
+}
+
+static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const char *scheme = string_member(node, "prepend_scheme");
+    const char *space = string_member(node, "replacement");
+    if (strcmp(space, TOK_SPACE) != 0 || bool_member(node, "split", true))
+        return unsupported("pre-tokenizer", node, err);
+    r->spaces = true;
+    if (!*scheme)
+        scheme = bool_member(node, "add_prefix_space", true) ? "always" : "never";
+    if (strcmp(scheme, "always") == 0)
+        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_UNLESS_SPACE, TOK_PREFIX_UNLESS_SPACE, TOK_PREFIX_UNLESS_SPACE};
+    else if (strcmp(scheme, "first") == 0)
+        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_UNLESS_SPACE, TOK_PREFIX_NEVER, TOK_PREFIX_NEVER};
+    return PP_OK;
+}
+
+static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const cJSON *part;
+    if (!node || cJSON_IsNull(node))
+        return PP_OK;
+    if (is_type(node, "Sequence")) {
+        cJSON_ArrayForEach(part, member(node, "pretokenizers")) {
+            enum pp_code code = read_pre_tokenizer(r, part, err);
+            if (code)
+                return code;
+        }
+        return PP_OK;
+    }
+    if (is_type(node, "ByteLevel")) {
+        r->byte_level = true;
+        r->spec.add_space = bool_member(node, "add_prefix_space", false);
+        return bool_member(node, "use_regex", true) ? add_pattern(r, tok_pattern_gpt2, err) : PP_OK;
+    }
+    if (is_type(node, "Split"))
+        return read_split(r, node, err);
+    if (is_type(node, "Metaspace"))
+        return read_metaspace(r, node, err);
+    if (is_type(node, "Digits"))
+        return add_pattern(r, bool_member(node, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", err);
+    if (is_type(node, "Punctuation")) {
+        const char *behavior = string_member(node, "behavior");
+        if (strcmp(behavior, "Contiguous") == 0)
+            return add_pattern(r, "[\\p{P}$+<=>^~|`]+", err);
+        if (!*behavior || strcmp(behavior, "Isolated") == 0)
+            return add_pattern(r, "[\\p{P}$+<=>^~|`]", err);
+    }
+    return unsupported("pre-tokenizer", node, err);
+}
+
+/* --- vocabulary ---------------------------------------------------------------------------------------- */
+
+static int64_t id_of(const cJSON *number)
+{
+    if (!cJSON_IsNumber(number) || !(number->valuedouble >= 0 && number->valuedouble < TOK_MAX_VOCAB))
+        return -1;
+    return (int64_t)number->valuedouble;
+}
+
+static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
+{
+    const cJSON *vocab = member(r->model, "vocab"), *token;
+    int64_t count = 0, last = -1;
+    if (!cJSON_IsObject(vocab))
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has no vocabulary of texts and ids");
+    cJSON_ArrayForEach(token, vocab) {
+        int64_t id = id_of(token);
+        if (id < 0)
+            return pp_fail(err, PP_ERR_FORMAT, "the id of token \"%.60s\" is not a number from 0 to %d", token->string,
+                           TOK_MAX_VOCAB - 1);
+        last = id > last ? id : last;
+        count++;
+    }
+    if (last >= count + TOK_MAX_HOLES)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %lld tokens, but ids up to %lld", (long long)count,
+                       (long long)last);
+    enum pp_code code = tok_spec_resize(&r->spec, (size_t)(last + 1), err);
+    if (code)
+        return code;
+    cJSON_ArrayForEach(token, vocab) {
+        int64_t id = id_of(token);
+        r->spec.texts[id] = (struct pp_str){token->string, strlen(token->string)};
+        r->spec.types[id] = TOK_NORMAL;
+    }
+    cJSON_ArrayForEach(token, member(r->root, "added_tokens"))
+        if ((code = tok_spec_add_token(&r->spec, id_of(member(token, "id")), token, err)))
+            return code;
+    return PP_OK;
+}
+
+static void mark_byte_tokens(struct tok_spec *spec)
+{
+    for (size_t i = 0; i < spec->n; i++) {
+        struct pp_str s = spec->texts[i];
+        if (spec->types[i] == TOK_NORMAL && s.len == 6 && memcmp(s.data, "<0x", 3) == 0 && s.data[5] == '>')
+            spec->types[i] = TOK_BYTE;
+    }
+}
+
+/* "left right" or ["left", "right"]. */
+static bool read_merge(const cJSON *node, struct tok_merge_text *m)
+{
+    const char *left, *right;
+    size_t n_left;
+    if (cJSON_IsString(node)) {
+        left = node->valuestring;
+        const char *space = *left ? strchr(left + 1, ' ') : NULL;
+        if (!space)
+            return false;
+        n_left = (size_t)(space - left);
+        right = space + 1;
+    } else {
+        left = cJSON_GetStringValue(cJSON_GetArrayItem(node, 0));
+        right = cJSON_GetStringValue(cJSON_GetArrayItem(node, 1));
+        if (!left || !right)
+            return false;
+        n_left = strlen(left);
+    }
+    m->left = (struct pp_str){left, n_left};
+    m->right = (struct pp_str){right, strlen(right)};
+    return true;
+}
+
+static enum pp_code read_merges(struct reader *r, struct pp_error *err)
+{
+    const cJSON *merges = member(r->model, "merges"), *node;
+    size_t n = (size_t)cJSON_GetArraySize(merges);
+    r->spec.merges = pp_realloc_array(NULL, n + 1, sizeof *r->spec.merges);
+    if (!r->spec.merges)
+        return pp_fail_nomem(err, "the tokenizer's merges");
+    cJSON_ArrayForEach(node, merges) {
+        if (!read_merge(node, &r->spec.merges[r->spec.n_merges]))
+            return pp_fail(err, PP_ERR_FORMAT, "merge %zu is not two texts", r->spec.n_merges);
+        r->spec.n_merges++;
+    }
+    return PP_OK;
+}
+
+/* --- post-processor ------------------------------------------------------------------------------------ */
+
+static void read_template_part(struct reader *r, const cJSON *part, bool before)
+{
+    const char *text = cJSON_GetStringValue(member(member(part, "SpecialToken"), "id"));
+    if (r->template_parts++ >= MAX_TEMPLATE_PARTS)
+        return;
+    int64_t id = text ? tok_spec_find(&r->spec, text, strlen(text)) : -1;
+    if (id < 0)
+        return;
+    *(before ? &r->spec.add_bos : &r->spec.add_eos) = true;
+    *(before ? &r->spec.bos : &r->spec.eos) = id;
+}
+
+/* What the template for one text puts before and after it. */
+static void read_post_processor(struct reader *r, const cJSON *node)
+{
+    const cJSON *part;
+    if (is_type(node, "Sequence"))
+        cJSON_ArrayForEach(part, member(node, "processors"))
+            read_post_processor(r, part);
+    if (!is_type(node, "TemplateProcessing"))
+        return;
+    bool before = true;
+    r->spec.add_bos = r->spec.add_eos = false;
+    cJSON_ArrayForEach(part, member(node, "single")) {
+        if (member(part, "Sequence"))
+            before = false;
+        else
+            read_template_part(r, part, before);
+    }
+}
+
+/* --- all together -------------------------------------------------------------------------------------- */
+
+static enum pp_code check_model(const struct reader *r, struct pp_error *err)
+{
+    const char *type = string_member(r->model, "type");
+    if (!cJSON_IsObject(r->model))
+        return pp_fail(err, PP_ERR_FORMAT, "the file is JSON, but not a tokenizer: it has no model");
+    if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(member(r->model, "merges"))))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE", type);
+    if (*string_member(r->model, "continuing_subword_prefix") || *string_member(r->model, "end_of_word_suffix"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which pippin "
+                       "does not know");
+    return PP_OK;
+}
+
+static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
+{
+    struct tok_spec *spec = &r->spec;
+    bool fallback = bool_member(r->model, "byte_fallback", false);
+    if (is_type(member(r->root, "decoder"), "ByteLevel"))
+        r->byte_level = true;
+    if (!r->byte_level && !fallback && !r->spaces)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is BPE, but neither byte-level nor of SentencePiece's kind");
+    spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
+    spec->kind = r->byte_level ? TOK_BYTE_LEVEL : TOK_SPM;
+    if (spec->kind == TOK_SPM) {
+        if (spec->n_patterns)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only for "
+                           "byte-level vocabularies");
+        if (fallback)
+            mark_byte_tokens(spec);
+        return PP_OK;
+    }
+    spec->rule = tok_rule_by_patterns(spec->patterns, spec->n_patterns);
+    if (spec->rule)
+        spec->add_bos = spec->rule->add_bos; /* unless the files say otherwise */
+    return PP_OK;
+}
+
+static enum pp_code read_all(struct reader *r, struct pp_error *err)
+{
+    const char *unk;
+    enum pp_code code = check_model(r, err);
+    if (!code)
+        code = read_normalizer(r, member(r->root, "normalizer"), err);
+    if (!code)
+        code = read_pre_tokenizer(r, member(r->root, "pre_tokenizer"), err);
+    if (!code)
+        code = read_vocab(r, err);
+    if (!code)
+        code = read_merges(r, err);
+    if (!code)
+        code = decide_kind(r, err);
+    if (code)
+        return code;
+    read_post_processor(r, member(r->root, "post_processor"));
+    unk = string_member(r->model, "unk_token");
+    if (*unk)
+        r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));
+    return PP_OK;
+}
+
+enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct tok_config cfg = {0};
+    cJSON *root = cJSON_ParseWithLength(json, n);
+    struct reader r = {.root = root, .model = member(root, "model"),
+                       .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
+    *out = NULL;
+    enum pp_code code = root ? read_all(&r, err) : pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
+    if (!code && folder)
+        code = tok_config_read(folder, &cfg, err);
+    if (!code)
+        code = tok_config_apply(&cfg, &r.spec, err);
+    if (!code && r.spec.kind == TOK_BYTE_LEVEL && r.spec.rule && r.spec.bos < 0)
+        r.spec.bos = tok_spec_find(&r.spec, "<|begin_of_text|>", 17);
+    if (!code)
+        code = tok_build(&r.spec, out, err);
+    tok_spec_free(&r.spec);
+    tok_config_free(&cfg);
+    for (size_t i = 0; i < r.n_owned; i++)
+        pp_free(r.owned[i]);
+    cJSON_Delete(root);
+    return code;
+}

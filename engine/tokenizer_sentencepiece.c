@@ -1,0 +1,218 @@
+/* tokenizer_sentencepiece.c - SentencePiece's own file, tokenizer.model: a protobuf of type ModelProto.
+ *
+ * Format: sentencepiece_model.proto of https://github.com/google/sentencepiece and the protobuf wire format. Fields that
+ * are not needed are passed over. */
+#include <string.h>
+
+#include "engine/base/cursor.h"
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+
+/* --- protobuf ------------------------------------------------------------------------------------------ */
+
+struct field {
+    uint64_t number;
+    uint64_t value; /* a varint, or the bits of a fixed-size number */
+    struct pp_str bytes;
+};
+
+static uint64_t read_varint(struct pp_cursor *c)
+{
+    uint64_t v = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+        uint8_t byte = pp_cursor_u8(c);
+        v |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80))
+            return v;
+    }
+    c->bad = true;
+    return 0;
+}
+
+/* The next field; false at the end, or when the message is malformed (then c->bad). */
+static bool read_field(struct pp_cursor *c, struct field *f)
+{
+    if (c->bad || pp_cursor_left(c) == 0)
+        return false;
+    uint64_t tag = read_varint(c);
+    *f = (struct field){.number = tag >> 3};
+    switch (tag & 7) {
+    case 0:
+        f->value = read_varint(c);
+        break;
+    case 1:
+        f->value = pp_cursor_u64(c);
+        break;
+    case 2:
+        f->bytes.len = (size_t)read_varint(c);
+        f->bytes.data = pp_cursor_bytes(c, f->bytes.len);
+        break;
+    case 5:
+        f->value = pp_cursor_u32(c);
+        break;
+    default:
+        c->bad = true;
+    }
+    return !c->bad;
+}
+
+/* --- ModelProto ---------------------------------------------------------------------------------------- */
+
+enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };                        /* fields of ModelProto */
+enum { PIECE = 1, SCORE = 2, TYPE = 3 };                                 /* of SentencePiece */
+enum { MODEL_TYPE = 3, SUFFIX = 24, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
+enum { CHARSMAP = 2, DUMMY_PREFIX = 3 };                                 /* of NormalizerSpec */
+enum { MODEL_BPE = 2 };
+
+static enum pp_code malformed(struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "the file is neither a tokenizer.json nor an intact SentencePiece model");
+}
+
+/* An int32 field: negative numbers are written as 64 bits. */
+static int64_t as_int32(uint64_t v)
+{
+    return (int32_t)(uint32_t)v;
+}
+
+/* User-defined texts are looked for in plain text, so they have plain spaces. */
+static enum pp_code plain_spaces(struct pp_str *text, struct pp_buf *plain, struct pp_error *err)
+{
+    if (!memmem(text->data, text->len, TOK_SPACE, TOK_SPACE_LEN))
+        return PP_OK;
+    char *copy = plain->data + plain->len; /* room was made for all pieces */
+    size_t n = 0;
+    for (size_t i = 0; i < text->len;) {
+        bool space = text->len - i >= TOK_SPACE_LEN && memcmp(text->data + i, TOK_SPACE, TOK_SPACE_LEN) == 0;
+        if (plain->len + n >= plain->cap)
+            return pp_fail_nomem(err, "the vocabulary");
+        copy[n++] = space ? ' ' : text->data[i];
+        i += space ? TOK_SPACE_LEN : 1;
+    }
+    plain->len += n;
+    *text = (struct pp_str){copy, n};
+    return PP_OK;
+}
+
+static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *spec, struct pp_buf *plain,
+                               struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
+    struct field f;
+    spec->texts[i] = (struct pp_str){"", 0};
+    spec->types[i] = TOK_NORMAL;
+    spec->scores[i] = 0.0f;
+    while (read_field(&c, &f)) {
+        uint32_t bits = (uint32_t)f.value;
+        if (f.number == PIECE && f.bytes.data)
+            spec->texts[i] = f.bytes;
+        else if (f.number == SCORE)
+            memcpy(&spec->scores[i], &bits, sizeof bits);
+        else if (f.number == TYPE && f.value >= TOK_NORMAL && f.value <= TOK_BYTE)
+            spec->types[i] = (uint8_t)f.value; /* the numbers are GGUF's */
+    }
+    if (c.bad)
+        return malformed(err);
+    return spec->types[i] == TOK_USER ? plain_spaces(&spec->texts[i], plain, err) : PP_OK;
+}
+
+static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
+    struct field f;
+    uint64_t model = 1; /* unigram */
+    bool suffix = false;
+    spec->unk = 0, spec->bos = 1, spec->eos = 2;
+    while (read_field(&c, &f)) {
+        switch (f.number) {
+        case MODEL_TYPE:
+            model = f.value;
+            break;
+        case SUFFIX:
+            suffix = f.value != 0;
+            break;
+        case UNK_ID:
+            spec->unk = as_int32(f.value);
+            break;
+        case BOS_ID:
+            spec->bos = as_int32(f.value);
+            break;
+        case EOS_ID:
+            spec->eos = as_int32(f.value);
+            break;
+        }
+    }
+    if (c.bad)
+        return malformed(err);
+    if (model != MODEL_BPE)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %s; pippin knows BPE",
+                       model == 1 ? "unigram" : model == 3 ? "word" : "char");
+    if (suffix)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model writes spaces as suffixes, which pippin does not know");
+    return PP_OK;
+}
+
+static enum pp_code read_normalizer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
+    struct field f;
+    while (read_field(&c, &f)) {
+        if (f.number == CHARSMAP && f.bytes.len > 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model normalises characters by a table of its own, "
+                           "which pippin does not know");
+        if (f.number == DUMMY_PREFIX && f.value == 0)
+            spec->prefix = (struct tok_prefix){0};
+    }
+    return c.bad ? malformed(err) : PP_OK;
+}
+
+static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struct pp_buf *plain, struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
+    struct field f;
+    size_t n = 0;
+    enum pp_code code = PP_OK;
+    while (read_field(&c, &f))
+        n += f.number == PIECES;
+    if (c.bad || n == 0)
+        return malformed(err);
+    if (n > TOK_MAX_VOCAB)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", n);
+    spec->scores = pp_calloc(n, sizeof *spec->scores);
+    if (!spec->scores)
+        return pp_fail_nomem(err, "the vocabulary");
+    code = tok_spec_resize(spec, n, err);
+    c = pp_cursor(bytes.data, bytes.len);
+    for (size_t i = 0; !code && read_field(&c, &f);) {
+        if (f.number == PIECES)
+            code = read_piece(f.bytes, i++, spec, plain, err);
+        else if (f.number == TRAINER)
+            code = read_trainer(f.bytes, spec, err);
+        else if (f.number == NORMALIZER)
+            code = read_normalizer(f.bytes, spec, err);
+    }
+    return code;
+}
+
+enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
+                                    struct pp_error *err)
+{
+    struct tok_spec spec = {.kind = TOK_SPM, .bos = -1, .eos = -1, .eot = -1, .unk = -1, .add_bos = true,
+                            .prefix = {TOK_PREFIX_ALWAYS, TOK_PREFIX_UNLESS_SPACE, TOK_PREFIX_NEVER}};
+    struct tok_config cfg = {0};
+    struct pp_buf plain = {.data = pp_malloc(n + 1), .cap = n + 1};
+    *out = NULL;
+    if (!plain.data)
+        return pp_fail_nomem(err, "the vocabulary");
+    enum pp_code code = read_model((struct pp_str){data, n}, &spec, &plain, err);
+    if (!code && folder)
+        code = tok_config_read(folder, &cfg, err);
+    if (!code)
+        code = tok_config_apply(&cfg, &spec, err);
+    if (!code)
+        code = tok_build(&spec, out, err);
+    tok_spec_free(&spec);
+    tok_config_free(&cfg);
+    pp_buf_free(&plain);
+    return code;
+}

@@ -1,0 +1,335 @@
+/* tokenizer_split.c - the regular expressions that cut text into words before byte-level merging.
+ *
+ * The rules bear the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families, with
+ * two liberties that llama.cpp takes as well: contractions are case-insensitive in ASCII only, and \s is Unicode's
+ * White_Space (PCRE2's \s would add U+180E). */
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+
+enum {
+    MATCH_LIMIT = 2000000,       /* backtracking steps of one match */
+    MAX_PATTERN = 1 << 16,
+    INVALID_STANDS_FOR = '\x01', /* a byte that is not UTF-8 is split like this one: neither letter, number nor space */
+};
+
+#define WS "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE "[" WS "]"
+#define CONTRACTION "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+#define SPACES_TO_LAST SPACE "+(?![^" WS "])|" SPACE "+"
+#define LINES SPACE "*[\\r\\n]+"
+#define SYMBOLS " ?[^" WS "\\p{L}\\p{N}]+"
+#define GPT2 "'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" SYMBOLS "|" SPACES_TO_LAST
+#define LLAMA3(digits)                                                                                       \
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "|" SYMBOLS "[\\r\\n]*|" LINES "|" SPACES_TO_LAST
+#define LETTER_CASED(tail)                                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" tail         \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" tail
+#define CASED_REST SYMBOLS "[\\r\\n/]*|" LINES "|" SPACES_TO_LAST
+#define HAN_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+/* Upper and lower case letters as DeepSeek lists them. */
+#define CASED_LETTERS                                                                                        \
+    "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}\\x{1c4}-\\x{293}"          \
+    "\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}\\x{37f}\\x{386}\\x{388}-\\x{38a}"   \
+    "\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}"          \
+    "\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}"        \
+    "\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}"        \
+    "\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}" \
+    "\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}" \
+    "\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}"         \
+    "\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}"          \
+    "\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}\\x{2183}\\x{2184}"          \
+    "\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}"         \
+    "\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}"        \
+    "\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}"      \
+    "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"                   \
+    "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}"
+
+const char tok_pattern_gpt2[] = GPT2;
+
+static const char *const gpt2[] = {GPT2, NULL};
+static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
+static const char *const llama3[] = {LLAMA3("\\p{N}{1,3}"), NULL};
+static const char *const qwen2[] = {LLAMA3("\\p{N}"), NULL};
+static const char *const falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
+static const char *const plain[] = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
+static const char *const tekken[] = {LETTER_CASED("") "|\\p{N}|" CASED_REST, NULL};
+static const char *const gpt4o[] = {LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
+static const char *const deepseek_llm[] = {
+    "[\\r\\n]",
+    SPACE "?[" CASED_LETTERS "]+",
+    SPACE "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",
+    "(?<!" SPACE ")" SPACE "+$", /* the look-behind changes no match, but keeps a long run of spaces from costing n squared */
+    HAN_HANGUL,
+    "\\p{N}+",
+    NULL,
+};
+static const char *const deepseek_coder[] = {
+    "[\\r\\n]", SPACE "?\\p{L}+", SPACE "?\\p{P}+", HAN_HANGUL, "\\p{N}", NULL,
+};
+static const char *const deepseek_v3[] = {
+    "\\p{N}{1,3}",
+    "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES "|" SPACES_TO_LAST,
+    NULL,
+};
+
+static const struct tok_rule rules[] = {
+    {"llama-bpe", llama3, true, true},
+    {"qwen2", qwen2, false, false},
+    {"gpt-2", gpt2, false, false},
+    {"falcon", falcon, false, false},
+    {"deepseek-llm", deepseek_llm, false, false},
+    {"default", plain, false, false},
+    {"llama3", llama3, true, true},
+    {"llama-v3", llama3, true, true},
+    {"falcon3", llama3, true, true},
+    {"pixtral", llama3, true, true},
+    {"dbrx", llama3, false, false},
+    {"smaug-bpe", llama3, false, false},
+    {"chatglm-bpe", llama3, false, false},
+    {"stablelm2", qwen2, false, false},
+    {"deepseek-r1-qwen", qwen2, false, false},
+    {"hunyuan", qwen2, false, false},
+    {"megrez", qwen2, false, false},
+    {"phi-2", gpt2, false, false},
+    {"mpt", gpt2, false, false},
+    {"olmo", gpt2, false, false},
+    {"jais", gpt2, false, false},
+    {"trillion", gpt2, false, false},
+    {"gigachat", gpt2, false, false},
+    {"jina-es", gpt2, false, false},
+    {"jina-de", gpt2, false, false},
+    {"starcoder", digits_gpt2, false, false},
+    {"refact", digits_gpt2, false, false},
+    {"command-r", digits_gpt2, false, false},
+    {"smollm", digits_gpt2, false, false},
+    {"codeshell", digits_gpt2, false, false},
+    {"exaone", digits_gpt2, false, false},
+    {"minerva-7b", digits_gpt2, false, false},
+    {"tekken", tekken, true, false},
+    {"gpt-4o", gpt4o, false, false},
+    {"llama4", gpt4o, false, false},
+    {"deepseek-coder", deepseek_coder, false, false},
+    {"deepseek-v3", deepseek_v3, false, false},
+};
+
+/* How tokenizer.json files write a rule, where that differs from our patterns. */
+#define JSON_LLAMA3(digits)                                                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+static const struct {
+    const char *rule;
+    const char *patterns[TOK_MAX_PATTERNS];
+} spellings[] = {
+    {"llama-bpe", {JSON_LLAMA3("\\p{N}{1,3}")}},
+    {"qwen2", {JSON_LLAMA3("\\p{N}")}},
+    {"gpt-2", {GPT2}},
+    {"starcoder", {"\\p{N}", GPT2}},
+    {"falcon", {"[\\p{P}$+<=>^~|`]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+};
+
+const struct tok_rule *tok_rule_by_name(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (strlen(rules[i].name) == n && memcmp(rules[i].name, name, n) == 0)
+            return &rules[i];
+    return NULL;
+}
+
+static bool same_patterns(const char *const *a, const struct pp_str *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!a[i] || strlen(a[i]) != b[i].len || memcmp(a[i], b[i].data, b[i].len) != 0)
+            return false;
+    return !a[n];
+}
+
+const struct tok_rule *tok_rule_by_patterns(const struct pp_str *patterns, size_t n)
+{
+    for (size_t i = 0; n < TOK_MAX_PATTERNS && i < sizeof spellings / sizeof *spellings; i++)
+        if (same_patterns(spellings[i].patterns, patterns, n))
+            return tok_rule_by_name(spellings[i].rule, strlen(spellings[i].rule));
+    return NULL;
+}
+
+void tok_rule_names(struct pp_buf *out)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        pp_buf_fmt(out, "%s%s", i ? ", " : "", rules[i].name);
+}
+
+/* --- matching ------------------------------------------------------------------------------------------ */
+
+struct tok_splitter {
+    size_t n;
+    pcre2_code *code[TOK_MAX_PATTERNS];
+    pcre2_match_context *limits;
+};
+
+struct tok_split_state {
+    size_t n;
+    pcre2_match_data *found[TOK_MAX_PATTERNS];
+    struct pp_buf valid; /* a copy of text that is not UTF-8, of the same length */
+};
+
+static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, struct pp_error *err)
+{
+    int problem;
+    PCRE2_SIZE at;
+    if (pattern->len > MAX_PATTERN)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of the tokenizer is too long (%zu bytes)", pattern->len);
+    *code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY |
+                          PCRE2_NEVER_BACKSLASH_C, &problem, &at, NULL);
+    if (!*code) {
+        PCRE2_UCHAR why[160];
+        pcre2_get_error_message(problem, why, sizeof why);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of the tokenizer cannot be used: %s at offset %zu",
+                       (const char *)why, at);
+    }
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* where there is no JIT, matching interprets */
+    return PP_OK;
+}
+
+enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err)
+{
+    struct tok_splitter *s = pp_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s || !(s->limits = pcre2_match_context_create(NULL))) {
+        pp_free(s);
+        return pp_fail_nomem(err, "the split patterns");
+    }
+    pcre2_set_match_limit(s->limits, MATCH_LIMIT);
+    for (size_t i = 0; i < n; i++) {
+        enum pp_code code = compile(&patterns[i], &s->code[i], err);
+        if (code) {
+            tok_splitter_free(s);
+            return code;
+        }
+        s->n++;
+    }
+    *out = s;
+    return PP_OK;
+}
+
+void tok_splitter_free(struct tok_splitter *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n; i++)
+        pcre2_code_free(s->code[i]);
+    pcre2_match_context_free(s->limits);
+    pp_free(s);
+}
+
+struct tok_split_state *tok_split_state_new(const struct tok_splitter *s)
+{
+    struct tok_split_state *st = pp_calloc(1, sizeof *st);
+    if (!st)
+        return NULL;
+    for (st->n = 0; st->n < s->n; st->n++) {
+        st->found[st->n] = pcre2_match_data_create(1, NULL);
+        if (!st->found[st->n]) {
+            tok_split_state_free(st);
+            return NULL;
+        }
+    }
+    return st;
+}
+
+void tok_split_state_free(struct tok_split_state *st)
+{
+    if (!st)
+        return;
+    for (size_t i = 0; i < st->n; i++)
+        pcre2_match_data_free(st->found[i]);
+    pp_buf_free(&st->valid);
+    pp_free(st);
+}
+
+/* What is the same while one text is split. */
+struct splitting {
+    const struct tok_splitter *s;
+    struct tok_split_state *st;
+    const char *valid, *text; /* the same positions, the first made of valid UTF-8 */
+    tok_word_fn fn;
+    void *ctx;
+    struct pp_error *err;
+};
+
+/* Finds the next match of a pattern at or after `from`; false in *found if there is none. */
+static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
+                               bool *found, struct pp_error *err)
+{
+    const pcre2_code *code = sp->s->code[level];
+    uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    int rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options, sp->st->found[level], sp->s->limits);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options | PCRE2_NO_JIT, sp->st->found[level], sp->s->limits);
+    *found = rc >= 0;
+    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH)
+        return PP_OK;
+    if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
+        return pp_fail_nomem(err, "splitting the text into words");
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer takes too long on this text");
+}
+
+/* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
+static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n)
+{
+    if (level == sp->s->n)
+        return sp->fn(sp->ctx, sp->text + (piece - sp->valid), n, sp->err);
+    for (size_t pos = 0; pos < n;) {
+        bool found;
+        enum pp_code code = next_match(sp, level, piece, n, pos, &found, sp->err);
+        if (code)
+            return code;
+        const PCRE2_SIZE *at = pcre2_get_ovector_pointer(sp->st->found[level]);
+        size_t begin = found ? at[0] : n, end = found ? at[1] : n;
+        if (begin < pos || end < begin || end > n || (found && begin == end))
+            return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer moves backwards");
+        if (begin > pos)
+            code = split_piece(sp, level + 1, piece + pos, begin - pos);
+        if (!code && end > begin)
+            code = split_piece(sp, level + 1, piece + begin, end - begin);
+        if (code)
+            return code;
+        pos = end;
+    }
+    return PP_OK;
+}
+
+static bool make_valid(struct pp_buf *valid, const char *text, size_t n)
+{
+    pp_buf_clear(valid);
+    for (size_t i = 0; i < n;) {
+        int32_t c;
+        size_t len = pp_utf8_decode(text + i, n - i, &c);
+        if (c < 0)
+            pp_buf_char(valid, INVALID_STANDS_FOR);
+        else
+            pp_buf_add(valid, text + i, len);
+        i += len;
+    }
+    return !valid->bad;
+}
+
+enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
+                       tok_word_fn fn, void *ctx, struct pp_error *err)
+{
+    struct splitting sp = {.s = s, .st = st, .valid = text, .text = text, .fn = fn, .ctx = ctx, .err = err};
+    if (n == 0)
+        return PP_OK;
+    if (!pp_utf8_valid(text, n)) {
+        if (!make_valid(&st->valid, text, n))
+            return pp_fail_nomem(err, "a copy of the text");
+        sp.valid = st->valid.data;
+    }
+    return split_piece(&sp, 0, sp.valid, n);
+}
