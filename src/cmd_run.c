@@ -424,6 +424,8 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     bool at_line_start = !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
     if (!code && !at_line_start)
         code = write_out(r, "\n", 1, err);
+    else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
+        (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's next line is not to begin in the middle of ours */
     if (!code && r->finish == PP_FINISH_CONTEXT)
         code = pp_fail(err, PP_ERR_CONTEXT, "the answer stops here because the context of %lld tokens is full; give a larger --ctx-size",
                        (long long)pp_engine_n_ctx(r->target.engine));
