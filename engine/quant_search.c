@@ -1,130 +1,555 @@
-/* quant_search.c - which tensor gets which type. The rules are those of llama-quantize (February 2025, no importance
- * matrix), so that files of the same name have the same quality and size as elsewhere. */
-#include <stdio.h>
-#include <stdlib.h>
+/* quant_search.c - floats to block formats: the search for scales. All searches minimise sum of w (x - value)^2 for weights w of their
+ * own: the caller's importance and, for the K types, more for the large weights of a block than their number says. */
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/convert.h"
-#include "engine/export.h"
-#include "engine/file_type.h"
-#include "engine/source.h"
+#include "engine/quant.h"
+#include "engine/quant_blocks.h"
 
-static const struct mix {
-    const char *name;
-    uint32_t type; /* of most matrices */
-} mixes[] = {
-    {"Q8_0", PP_TYPE_Q8_0}, {"Q6_K", PP_TYPE_Q6_K}, {"Q4_K_M", PP_TYPE_Q4_K}, {"Q4_0", PP_TYPE_Q4_0},
-    {"F16", PP_TYPE_F16},   {"BF16", PP_TYPE_BF16}, {"F32", PP_TYPE_F32},
+/* Four floats at once: sums have a fixed order, whatever the compiler makes of them. */
+typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
+
+/* Blocks whose largest magnitude is below this become zeros: their scales would round to zero as halves. */
+#define TINY 1e-9f
+
+static inline v4 load4(const float *p)
+{
+    v4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline v4 splat(float f)
+{
+    return (v4){f, f, f, f};
+}
+
+static inline v4 select4(v4i mask, v4 yes, v4 no)
+{
+    return (v4)((mask & (v4i)yes) | (~mask & (v4i)no));
+}
+
+/* To the nearest whole number in [lo, hi], ties to even: adding 1.5 * 2^23 pushes the fraction out. */
+static inline v4 quantise4(v4 v, float lo, float hi)
+{
+    const v4 magic = splat(12582912.0f);
+    v = select4(v < splat(lo), splat(lo), v);
+    v = select4(v > splat(hi), splat(hi), v);
+    return (v + magic) - magic;
+}
+
+static int quantise1(float v, int lo, int hi)
+{
+    if (!(v > (float)lo))
+        return lo;
+    return v >= (float)hi ? hi : (int)lrintf(v);
+}
+
+static inline float total(v4 v)
+{
+    return (v[0] + v[1]) + (v[2] + v[3]);
+}
+
+static float peak_of(const float *x, int n)
+{
+    float peak = 0;
+    for (int i = 0; i < n; i++)
+        if (fabsf(x[i]) > fabsf(peak))
+            peak = x[i];
+    return peak;
+}
+
+/* The weights of n values: importance (or NULL: all alike), scaled so that nothing overflows, times a little of the magnitude
+ * if `magnitudes` count. */
+static void weigh(const float *x, const float *importance, int n, bool magnitudes, float *w)
+{
+    float squares = 0, most = 0;
+    for (int i = 0; i < n; i++) {
+        squares += x[i] * x[i];
+        most = importance && importance[i] > most ? importance[i] : most;
+    }
+    float rms = sqrtf(squares / (float)n);
+    for (int i = 0; i < n; i++) {
+        w[i] = most > 0 ? importance[i] / most + 1e-6f : 1;
+        if (magnitudes && rms > 0)
+            w[i] *= 1 + fabsf(x[i]) / rms;
+    }
+}
+
+/* --- symmetric: value = scale * q, lo <= q <= hi ------------------------------------------------------------------ */
+
+struct symmetric {
+    const float *x, *w; /* [n] */
+    int n;              /* a multiple of 4 */
+    int lo, hi;
 };
 
-enum { N_MIXES = sizeof mixes / sizeof *mixes };
+/* With q fixed by 1/scale: the best scale is xq / qq, and it lowers the error by xq^2 / qq. */
+struct symmetric_sums {
+    float xq, qq;
+};
 
-const char *pp_quantize_type(size_t i)
+static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inverse)
 {
-    return i < N_MIXES ? mixes[i].name : NULL;
-}
-
-static const struct mix *mix_of(int file_type)
-{
-    for (size_t i = 0; i < N_MIXES; i++)
-        if (pp_file_type_by_name(mixes[i].name) == file_type)
-            return &mixes[i];
-    return NULL;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-static bool is_float(uint32_t type)
-{
-    return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
-}
-
-/* Matrices only; never what steers the computation rather than carrying it. */
-static bool is_quantized(const struct pp_tensor *t)
-{
-    return t->n_dims >= 2 && ends_with(t->name, "weight") && !pp_export_keeps_f32(t) &&
-           !ends_with(t->name, "ffn_gate_inp.weight");
-}
-
-/* The layers whose values and down projections matter most: the first and last eighth, and every third between. */
-static bool more_bits(int64_t layer, int64_t n_layer)
-{
-    return layer < n_layer / 8 || layer >= 7 * n_layer / 8 || (layer - n_layer / 8) % 3 == 2;
-}
-
-/* The mixture's exceptions, for matrices whose rows fit its blocks. */
-static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
-{
-    bool head = strcmp(t->name, "output.weight") == 0 || (tied && strcmp(t->name, "token_embd.weight") == 0);
-    if (is_float(mix->type))
-        return mix->type;
-    if (head) {
-        if (t->ne[0] % pp_type_info(PP_TYPE_Q6_K)->block_elements != 0)
-            return PP_TYPE_Q8_0;
-        return mix->type == PP_TYPE_Q8_0 ? PP_TYPE_Q8_0 : PP_TYPE_Q6_K;
+    v4 xq = splat(0), qq = splat(0);
+    for (int i = 0; i < s->n; i += 4) {
+        v4 x = load4(s->x + i), w = load4(s->w + i);
+        v4 q = quantise4(x * splat(inverse), (float)s->lo, (float)s->hi);
+        xq += w * x * q;
+        qq += w * q * q;
     }
-    long layer = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
-    bool sensitive = ends_with(t->name, ".attn_v.weight") || ends_with(t->name, ".ffn_down.weight");
-    if (mix->type != PP_TYPE_Q4_K || layer < 0 || !sensitive)
-        return mix->type;
-    if (more_bits(layer, hp->n_layer))
-        return PP_TYPE_Q6_K;
-    /* In models of 80 layers eight query heads share a value head: it is small, and gets more. (llama-quantize takes
-     * Q5_K, which cannot be run here.) */
-    bool shared = ends_with(t->name, ".attn_v.weight") && hp->n_layer == 80 && hp->n_head != hp->n_head_kv;
-    return shared ? PP_TYPE_Q6_K : mix->type;
+    return (struct symmetric_sums){total(xq), total(qq)};
 }
 
-/* What rows take that a type's blocks do not divide. llama-quantize goes from Q4_K to Q5_0, which cannot be run here. */
-static uint32_t fitting_type(uint32_t type, int64_t n_cols)
+static float symmetric_error(const struct symmetric *s, float scale)
 {
-    if (n_cols % pp_type_info(type)->block_elements == 0)
-        return type;
-    return n_cols % pp_type_info(PP_TYPE_Q8_0)->block_elements == 0 ? PP_TYPE_Q8_0 : PP_TYPE_F16;
+    float inverse = scale != 0 ? 1 / scale : 0;
+    v4 error = splat(0);
+    for (int i = 0; i < s->n; i += 4) {
+        v4 x = load4(s->x + i);
+        v4 off = x - splat(scale) * quantise4(x * splat(inverse), (float)s->lo, (float)s->hi);
+        error += load4(s->w + i) * off * off;
+    }
+    return total(error);
 }
 
-void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types)
+/* Tries to put the largest value on either end of the range and up to one step off, then lets scale and q settle. */
+static float search_symmetric(const struct symmetric *s, int steps)
 {
-    const struct mix *mix = mix_of(file_type);
-    bool tied = !pp_source_tensor(s, "output.weight");
-    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
-        const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        types[i] = is_quantized(t) ? fitting_type(mixed_type(mix, pp_source_hparams(s), tied, t), t->ne[0]) : PP_TYPE_F32;
+    float peak = peak_of(s->x, s->n), best_gain = 0, best = 0;
+    if (fabsf(peak) < TINY)
+        return 0;
+    for (int side = 0; side < 2; side++)
+        for (int step = -steps; step <= steps; step++) {
+            float end = side ? (float)s->hi : (float)s->lo;
+            float inverse = (end + (float)step / (float)steps) / peak;
+            struct symmetric_sums sums = symmetric_sums(s, inverse);
+            if (sums.qq > 0 && sums.xq * sums.xq > best_gain * sums.qq) {
+                best_gain = sums.xq * sums.xq / sums.qq;
+                best = sums.xq / sums.qq;
+            }
+        }
+    for (int round = 0; round < 4 && best != 0; round++) {
+        struct symmetric_sums sums = symmetric_sums(s, 1 / best);
+        if (!(sums.qq > 0) || !(sums.xq * sums.xq > best_gain * sums.qq))
+            break;
+        best_gain = sums.xq * sums.xq / sums.qq;
+        best = sums.xq / sums.qq;
+    }
+    return best;
+}
+
+/* The half near `scale` with the smallest error. */
+static uint16_t search_half(const struct symmetric *s, float scale)
+{
+    uint16_t nearest = pp_f32_to_f16(scale), best = nearest;
+    float best_error = symmetric_error(s, pp_f16_to_f32(nearest));
+    for (int step = -1; step <= 1; step += 2) {
+        uint16_t h = (uint16_t)(nearest + step);
+        float value = pp_f16_to_f32(h);
+        if (!isfinite(value) || value * scale < 0)
+            continue;
+        float error = symmetric_error(s, value);
+        if (error < best_error) {
+            best_error = error;
+            best = h;
+        }
+    }
+    return best;
+}
+
+static void quantize_q8_0(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_q8_0 b;
+    float w[32];
+    weigh(x, importance, 32, false, w);
+    struct symmetric s = {x, w, 32, -127, 127};
+    b.d = search_half(&s, search_symmetric(&s, 3));
+    float d = pp_f16_to_f32(b.d), inverse = d != 0 ? 1 / d : 0;
+    for (int i = 0; i < 32; i++)
+        b.q[i] = (int8_t)quantise1(x[i] * inverse, s.lo, s.hi);
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q4_0(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_q4_0 b;
+    float w[32];
+    weigh(x, importance, 32, false, w);
+    struct symmetric s = {x, w, 32, -8, 7};
+    b.d = search_half(&s, search_symmetric(&s, 10));
+    float d = pp_f16_to_f32(b.d), inverse = d != 0 ? 1 / d : 0;
+    for (int i = 0; i < 16; i++) {
+        int low = quantise1(x[i] * inverse, s.lo, s.hi) + 8;
+        int high = quantise1(x[i + 16] * inverse, s.lo, s.hi) + 8;
+        b.q[i] = (uint8_t)(low | high << 4);
+    }
+    memcpy(dst, &b, sizeof b);
+}
+
+/* --- Q6_K: 16 symmetric sub-blocks whose scales are whole multiples of d ------------------------------------------ */
+
+struct q6_k_choice {
+    uint16_t d;
+    int scale[16];
+    float error;
+};
+
+static struct symmetric q6_k_sub(const float *x, const float *w, int sub)
+{
+    return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, -32, 31};
+}
+
+/* For a given d: the best scale of each sub-block, near the one it would like. */
+static struct q6_k_choice choose_q6_k(const float *x, const float *w, const float wish[16], uint16_t d16)
+{
+    struct q6_k_choice c = {.d = d16};
+    float d = pp_f16_to_f32(d16);
+    for (int sub = 0; sub < 16; sub++) {
+        struct symmetric s = q6_k_sub(x, w, sub);
+        int middle = d != 0 ? quantise1(wish[sub] / d, -128, 127) : 0;
+        float best = INFINITY;
+        for (int scale = middle - 1; scale <= middle + 1; scale++) {
+            if (scale < -128 || scale > 127)
+                continue;
+            float error = symmetric_error(&s, d * (float)scale);
+            if (error < best) {
+                best = error;
+                c.scale[sub] = scale;
+            }
+        }
+        c.error += best;
+    }
+    return c;
+}
+
+/* The d that fits best once scales and q are chosen. */
+static float refit_q6_k(const float *x, const float *w, const struct q6_k_choice *c)
+{
+    float d = pp_f16_to_f32(c->d), xq = 0, qq = 0;
+    for (int sub = 0; sub < 16; sub++) {
+        float scale = (float)c->scale[sub];
+        if (scale == 0 || d == 0)
+            continue;
+        struct symmetric s = q6_k_sub(x, w, sub);
+        struct symmetric_sums sums = symmetric_sums(&s, 1 / (d * scale));
+        xq += scale * sums.xq;
+        qq += scale * scale * sums.qq;
+    }
+    return qq > 0 ? xq / qq : d;
+}
+
+static void put_q6_k(const float *x, const struct q6_k_choice *c, void *dst)
+{
+    struct pp_block_q6_k b = {.d = c->d};
+    uint8_t q[256];
+    for (int i = 0; i < 256; i++) {
+        float scale = pp_f16_to_f32(c->d) * (float)c->scale[i / 16];
+        q[i] = (uint8_t)(quantise1(scale != 0 ? x[i] / scale : 0, -32, 31) + 32);
+    }
+    for (int sub = 0; sub < 16; sub++)
+        b.scales[sub] = (int8_t)c->scale[sub];
+    for (int half = 0; half < 2; half++) /* the inverse of pp_q6_k_unpack */
+        for (int i = 0; i < 32; i++) {
+            const uint8_t *v = q + 128 * half + i;
+            b.ql[64 * half + i] = (uint8_t)((v[0] & 15) | (v[64] & 15) << 4);
+            b.ql[64 * half + 32 + i] = (uint8_t)((v[32] & 15) | (v[96] & 15) << 4);
+            b.qh[32 * half + i] = (uint8_t)(v[0] >> 4 | (v[32] >> 4) << 2 | (v[64] >> 4) << 4 | (v[96] >> 4) << 6);
+        }
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q6_k(const float *x, const float *importance, void *dst)
+{
+    float w[256], wish[16];
+    for (int sub = 0; sub < 16; sub++) {
+        weigh(x + 16 * sub, importance ? importance + 16 * sub : NULL, 16, true, w + 16 * sub);
+        struct symmetric s = q6_k_sub(x, w, sub);
+        wish[sub] = search_symmetric(&s, 8);
+    }
+    float peak = peak_of(wish, 16);
+    struct q6_k_choice best = choose_q6_k(x, w, wish, pp_f32_to_f16(peak / -128));
+    for (int round = 0; round < 2; round++) {
+        struct q6_k_choice c = choose_q6_k(x, w, wish, pp_f32_to_f16(refit_q6_k(x, w, &best)));
+        if (!(c.error < best.error))
+            break;
+        best = c;
+    }
+    put_q6_k(x, &best, dst);
+}
+
+/* --- Q4_K: 8 sub-blocks, value = scale * q - min, 0 <= q <= 15 ---------------------------------------------------- */
+
+struct affine {
+    float scale, min; /* both >= 0 */
+};
+
+struct affine_sums {
+    float w, x, q, xq, qq; /* sums of w times this */
+};
+
+static struct affine_sums affine_sums(const float *x, const float *w, float inverse, float min)
+{
+    v4 sw = splat(0), sx = splat(0), sq = splat(0), sxq = splat(0), sqq = splat(0);
+    for (int i = 0; i < 32; i += 4) {
+        v4 xi = load4(x + i), wi = load4(w + i);
+        v4 q = quantise4((xi + splat(min)) * splat(inverse), 0, 15);
+        v4 wq = wi * q;
+        sw += wi;
+        sx += wi * xi;
+        sq += wq;
+        sxq += wq * xi;
+        sqq += wq * q;
+    }
+    return (struct affine_sums){total(sw), total(sx), total(sq), total(sxq), total(sqq)};
+}
+
+static float affine_error(const float *x, const float *w, struct affine a)
+{
+    float inverse = a.scale > 0 ? 1 / a.scale : 0;
+    v4 error = splat(0);
+    for (int i = 0; i < 32; i += 4) {
+        v4 xi = load4(x + i);
+        v4 q = quantise4((xi + splat(a.min)) * splat(inverse), 0, 15);
+        v4 off = xi + splat(a.min) - splat(a.scale) * q;
+        error += load4(w + i) * off * off;
+    }
+    return total(error);
+}
+
+/* Least squares for fixed q. */
+static struct affine solve_affine(struct affine_sums s)
+{
+    float det = s.w * s.qq - s.q * s.q;
+    if (det > 0) {
+        struct affine a = {(s.w * s.xq - s.x * s.q) / det, (s.q * s.xq - s.qq * s.x) / det};
+        if (a.scale > 0 && a.min >= 0)
+            return a;
+    }
+    if (s.qq > 0 && s.xq > 0)
+        return (struct affine){s.xq / s.qq, 0};
+    return (struct affine){0, s.w > 0 && s.x < 0 ? -s.x / s.w : 0};
+}
+
+/* Tries steps a little finer and coarser than the range of the values asks for, then lets scale, min and q settle. */
+static struct affine search_affine(const float *x, const float *w)
+{
+    float lo = 0, hi = x[0];
+    for (int i = 0; i < 32; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+    }
+    struct affine best = {0, -lo};
+    if (hi - lo < TINY)
+        return best;
+    float best_error = affine_error(x, w, best);
+    for (int step = -10; step <= 10; step++) {
+        float inverse = (15 + 0.1f * (float)step) / (hi - lo);
+        struct affine a = solve_affine(affine_sums(x, w, inverse, -lo));
+        float error = affine_error(x, w, a);
+        if (error < best_error) {
+            best_error = error;
+            best = a;
+        }
+    }
+    for (int round = 0; round < 4 && best.scale > 0; round++) {
+        struct affine a = solve_affine(affine_sums(x, w, 1 / best.scale, best.min));
+        float error = affine_error(x, w, a);
+        if (!(error < best_error))
+            break;
+        best_error = error;
+        best = a;
+    }
+    return best;
+}
+
+struct q4_k_choice {
+    uint16_t d, dmin;
+    int scale[8], min[8];
+    float error;
+};
+
+static struct affine q4_k_affine(const struct q4_k_choice *c, int sub)
+{
+    return (struct affine){pp_f16_to_f32(c->d) * (float)c->scale[sub], pp_f16_to_f32(c->dmin) * (float)c->min[sub]};
+}
+
+static int nearest6(float value, float unit)
+{
+    return unit > 0 ? quantise1(value / unit, 0, 63) : 0;
+}
+
+/* For given d and dmin: the best 6-bit scales and mins, near those the sub-blocks would like. */
+static struct q4_k_choice choose_q4_k(const float *x, const float *w, const struct affine wish[8], uint16_t d16,
+                                      uint16_t dmin16)
+{
+    struct q4_k_choice c = {.d = d16, .dmin = dmin16};
+    float d = pp_f16_to_f32(d16), dmin = pp_f16_to_f32(dmin16);
+    for (int sub = 0; sub < 8; sub++) {
+        int scale0 = nearest6(wish[sub].scale, d), min0 = nearest6(wish[sub].min, dmin);
+        float best = INFINITY;
+        for (int scale = scale0 - 1; scale <= scale0 + 1; scale++)
+            for (int min = min0 - 1; min <= min0 + 1; min++) {
+                if (scale < 0 || scale > 63 || min < 0 || min > 63)
+                    continue;
+                struct affine a = {d * (float)scale, dmin * (float)min};
+                float error = affine_error(x + 32 * sub, w + 32 * sub, a);
+                if (error < best) {
+                    best = error;
+                    c.scale[sub] = scale;
+                    c.min[sub] = min;
+                }
+            }
+        c.error += best;
+    }
+    return c;
+}
+
+/* The d and dmin that fit best once everything else is chosen: least squares in two unknowns over the whole block. */
+static struct affine refit_q4_k(const float *x, const float *w, const struct q4_k_choice *c)
+{
+    float ss = 0, sm = 0, mm = 0, xs = 0, xm = 0; /* s: scale * q, m: -min */
+    for (int sub = 0; sub < 8; sub++) {
+        struct affine a = q4_k_affine(c, sub);
+        float scale = (float)c->scale[sub], min = (float)c->min[sub];
+        struct affine_sums sums = affine_sums(x + 32 * sub, w + 32 * sub, a.scale > 0 ? 1 / a.scale : 0, a.min);
+        ss += scale * scale * sums.qq;
+        sm -= scale * min * sums.q;
+        mm += min * min * sums.w;
+        xs += scale * sums.xq;
+        xm -= min * sums.x;
+    }
+    struct affine now = {pp_f16_to_f32(c->d), pp_f16_to_f32(c->dmin)};
+    float det = ss * mm - sm * sm;
+    if (det > 0) {
+        struct affine fit = {(xs * mm - xm * sm) / det, (xm * ss - xs * sm) / det};
+        if (fit.scale > 0 && fit.min >= 0)
+            return fit;
+    }
+    if (ss > 0 && xs - sm * now.min > 0) /* keep dmin */
+        now.scale = (xs - sm * now.min) / ss;
+    return now;
+}
+
+static void put_q4_k(const float *x, const struct q4_k_choice *c, void *dst)
+{
+    struct pp_block_q4_k b = {.d = c->d, .dmin = c->dmin};
+    for (int sub = 0; sub < 4; sub++) { /* the inverse of pp_q4_k_scale_min */
+        b.scales[sub] = (uint8_t)(c->scale[sub] | (c->scale[sub + 4] >> 4) << 6);
+        b.scales[sub + 4] = (uint8_t)(c->min[sub] | (c->min[sub + 4] >> 4) << 6);
+        b.scales[sub + 8] = (uint8_t)((c->scale[sub + 4] & 15) | (c->min[sub + 4] & 15) << 4);
+    }
+    for (int i = 0; i < 256; i++) {
+        int sub = i / 32;
+        struct affine a = q4_k_affine(c, sub);
+        int q = quantise1(a.scale > 0 ? (x[i] + a.min) / a.scale : 0, 0, 15);
+        uint8_t *byte = &b.q[32 * (sub / 2) + i % 32];
+        *byte = (uint8_t)(*byte | q << (sub % 2 ? 4 : 0));
+    }
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q4_k(const float *x, const float *importance, void *dst)
+{
+    float w[256], max_scale = 0, max_min = 0;
+    struct affine wish[8];
+    for (int sub = 0; sub < 8; sub++) {
+        weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, 32, true, w + 32 * sub);
+        wish[sub] = search_affine(x + 32 * sub, w + 32 * sub);
+        max_scale = wish[sub].scale > max_scale ? wish[sub].scale : max_scale;
+        max_min = wish[sub].min > max_min ? wish[sub].min : max_min;
+    }
+    struct q4_k_choice best = choose_q4_k(x, w, wish, pp_f32_to_f16(max_scale / 63), pp_f32_to_f16(max_min / 63));
+    for (int round = 0; round < 2; round++) {
+        struct affine fit = refit_q4_k(x, w, &best);
+        struct q4_k_choice c = choose_q4_k(x, w, wish, pp_f32_to_f16(fit.scale), pp_f32_to_f16(fit.min));
+        if (!(c.error < best.error))
+            break;
+        best = c;
+    }
+    put_q4_k(x, &best, dst);
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+struct target {
+    void (*block)(const float *x, const float *importance, void *dst); /* NULL: a float type */
+    float limit; /* magnitudes up to here have finite scales; 0: not a target */
+};
+
+#define HALF_MAX 65504.0f
+
+static const struct target targets[PP_TYPE_LIMIT] = {
+    [PP_TYPE_Q8_0] = {quantize_q8_0, HALF_MAX * 120},
+    [PP_TYPE_Q4_0] = {quantize_q4_0, HALF_MAX * 5},
+    [PP_TYPE_Q4_K] = {quantize_q4_k, HALF_MAX * 60},
+    [PP_TYPE_Q6_K] = {quantize_q6_k, HALF_MAX * 120 * 30},
+    [PP_TYPE_F32] = {NULL, FLT_MAX},
+    [PP_TYPE_F16] = {NULL, HALF_MAX},
+    [PP_TYPE_BF16] = {NULL, 3.38e38f},
+};
+
+static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t type, struct pp_error *err)
+{
+    float limit = targets[type].limit;
+    for (int64_t i = 0; i < n; i++) {
+        if (fabsf(x[i]) <= limit)
+            continue;
+        if (!isfinite(x[i]))
+            return pp_fail(err, PP_ERR_FORMAT, "weight %lld of row %lld is not a finite number; the source is damaged",
+                           (long long)i, (long long)row);
+        return pp_fail(err, PP_ERR_FORMAT, "weight %lld of row %lld is %g, too large for %s; use BF16 or F32",
+                       (long long)i, (long long)row, (double)x[i], pp_type_info(type)->name);
+    }
+    return PP_OK;
+}
+
+static void round_row(uint32_t type, const float *x, uint8_t *dst, int64_t n)
+{
+    if (type == PP_TYPE_F32) {
+        memcpy(dst, x, (size_t)n * sizeof *x);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h = type == PP_TYPE_F16 ? pp_f32_to_f16(x[i]) : pp_f32_to_bf16(x[i]);
+        memcpy(dst + 2 * i, &h, sizeof h);
     }
 }
 
-static enum pp_code fail_type(const char *type, struct pp_error *err)
+static enum pp_code check_importance(const float *importance, int64_t n, struct pp_error *err)
 {
-    char known[128] = "";
-    size_t n = 0;
-    for (size_t i = 0; i < N_MIXES; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", mixes[i].name);
-    return pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; possible are %s", type, known);
+    for (int64_t i = 0; importance && i < n; i++)
+        if (!(importance[i] >= 0 && importance[i] < 1e30f))
+            return pp_fail(err, PP_ERR_FORMAT, "importance of column %lld is %g; it must be a number from 0 to 1e30",
+                           (long long)i, (double)importance[i]);
+    return PP_OK;
 }
 
-enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type, const struct pp_convert_options *opt,
-                              struct pp_error *err)
+enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_t n_rows, int64_t n_cols,
+                              const float *importance, struct pp_error *err)
 {
-    struct pp_source *s;
-    int file_type = pp_file_type_by_name(type);
-    if (!mix_of(file_type))
-        return fail_type(type, err);
-    enum pp_code code = pp_source_open(src, &s, err);
-    if (code)
-        return code;
-    uint32_t *types = pp_calloc(pp_source_n_tensors(s), sizeof *types);
-    if (!types) {
-        code = pp_fail_nomem(err, "the list of tensors");
-    } else {
-        pp_quantize_plan(s, file_type, types);
-        code = pp_export_model(s, dst, types, file_type, opt, err);
+    const struct pp_type_info *info = pp_type_info(type);
+    if (!info->name || targets[type].limit == 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "pippin cannot quantise to %s; use Q8_0, Q4_0, Q4_K or Q6_K",
+                       info->name ? info->name : "this type");
+    if (n_cols % info->block_elements)
+        return pp_fail(err, PP_ERR_USAGE, "rows of %lld weights do not divide into blocks of %d, as %s needs",
+                       (long long)n_cols, info->block_elements, info->name);
+    enum pp_code code = check_importance(importance, n_cols, err);
+    for (int64_t row = 0; row < n_rows && code == PP_OK; row++) {
+        const float *x = src + row * n_cols;
+        uint8_t *out = (uint8_t *)dst + (size_t)row * pp_type_row_bytes(type, n_cols);
+        code = check_row(x, n_cols, row, type, err);
+        if (code != PP_OK)
+            return code;
+        if (!targets[type].block) {
+            round_row(type, x, out, n_cols);
+            continue;
+        }
+        for (int64_t i = 0; i < n_cols; i += info->block_elements, out += info->block_bytes)
+            targets[type].block(x + i, importance ? importance + i : NULL, out);
     }
-    pp_free(types);
-    pp_source_close(s);
     return code;
 }
