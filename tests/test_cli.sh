@@ -51,10 +51,10 @@ answer="Hello! I am Pippin, a tiny language model. What would you like to talk a
 
 # --- one answer -------------------------------------------------------------------------------------------------
 
-echo "$who" | { run run --temp 0 -n 32; expect_out "the starter's greedy answer and nothing else" "$answer$nl"
+echo "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect_out "the starter's greedy answer and nothing else" "$answer$nl"
 [ ! -s "$tmp/err" ] && pass "nothing on stderr" || fail "nothing on stderr" "something"
-echo "$passed $failed" >"$tmp/counts"; }
-read -r passed failed <"$tmp/counts"
 
 run run -p "$who" --temp 0 -n 32 </dev/null
 expect_out "prompt by -p" "$answer$nl"
