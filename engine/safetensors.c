@@ -89,10 +89,12 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
     uint64_t elements, begin, end, bytes;
     t->name = item->string;
-    const struct dtype *dtype = cJSON_IsString(dtype_name) ? dtype_by_name(dtype_name->valuestring) : NULL;
+    if (!cJSON_IsString(dtype_name))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has no dtype", s->name, t->name);
+    const struct dtype *dtype = dtype_by_name(dtype_name->valuestring);
     if (!dtype)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has dtype %.40s, which pippin does not know", s->name,
-                       t->name, cJSON_IsString(dtype_name) ? dtype_name->valuestring : "(none)");
+                       t->name, dtype_name->valuestring);
     if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), t, &elements))
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
     if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) || !json_u53(offsets->child->next, &end) ||

@@ -1,0 +1,149 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/safetensors.h"
+#include "tests/support.h"
+
+/* A file with this header and n bytes of data, in memory of exactly its size. */
+static enum pp_code open_text(const char *header, size_t n, struct pp_error *err)
+{
+    struct pp_safetensors *s;
+    size_t length = strlen(header);
+    uint8_t *file = malloc(8 + length + n);
+    assert_non_null(file);
+    for (unsigned i = 0; i < 8; i++)
+        file[i] = (uint8_t)((uint64_t)length >> (8 * i));
+    memcpy(file + 8, header, length);
+    memset(file + 8 + length, 1, n);
+    enum pp_code code = pp_safetensors_open_memory(file, 8 + length + n, "test file", &s, err);
+    if (code == PP_OK) {
+        unsigned sum = 0;
+        for (size_t i = 0; i < pp_safetensors_n(s); i++)
+            for (size_t k = 0; k < pp_safetensors_at(s, i)->size; k++)
+                sum += ((const uint8_t *)pp_safetensors_at(s, i)->data)[k];
+        assert_true(sum <= n);
+    } else {
+        assert_null(s);
+    }
+    pp_safetensors_close(s);
+    free(file);
+    return code;
+}
+
+static void test_hostile_headers(void **state)
+{
+    static const struct {
+        enum pp_code code;
+        const char *header;
+    } cases[] = {
+        {PP_OK, "{}"},
+        {PP_OK, "{\"__metadata__\":{\"format\":\"pt\"}}"},
+        {PP_OK, "{\"a\":{\"dtype\":\"U8\",\"shape\":[16],\"data_offsets\":[0,16]}}"},
+        {PP_OK, "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[3,4]}}"},
+        {PP_OK, "{\"a\":{\"dtype\":\"U8\",\"shape\":[0,5],\"data_offsets\":[0,0]},"
+                "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}"},
+        {PP_OK, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,2,2,2,2],\"data_offsets\":[0,16]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[2,1,1,2,2,2],\"data_offsets\":[0,16]}}"},
+        {PP_ERR_FORMAT, ""},
+        {PP_ERR_FORMAT, "[]"},
+        {PP_ERR_FORMAT, "{"},
+        {PP_ERR_FORMAT, "{\"a\":1}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[17],\"data_offsets\":[0,17]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,0]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,5]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":{\"x\":0,\"y\":4,\"z\":1}}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":\"0,4\"}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[-4],\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[2.5],\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1e300],\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":4,\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"F32\",\"shape\":[4503599627370496,4503599627370496],\"data_offsets\":[0,0]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}"},
+        {PP_ERR_UNSUPPORTED, "{\"a\":{\"dtype\":\"Q3\",\"shape\":[4],\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"shape\":[4],\"data_offsets\":[0,4]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                        "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[3,7]}}"},
+        {PP_ERR_FORMAT, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                        "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_error err = {0};
+        enum pp_code code = open_text(cases[i].header, 16, &err);
+        if (code != cases[i].code)
+            fail_msg("%s: wanted code %d, got %d: %s", cases[i].header, (int)cases[i].code, (int)code, err.text);
+    }
+}
+
+static void test_truncated_and_flipped(void **state)
+{
+    static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[0,6]},"
+                                 "\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[6,14]}}  ";
+    _Static_assert((sizeof header - 1) % 2 == 0, "BF16 data are aligned");
+    _Alignas(8) uint8_t file[8 + sizeof header - 1 + 14] = {(uint8_t)(sizeof header - 1)};
+    struct pp_safetensors *s;
+    struct pp_error err;
+    (void)state;
+    memcpy(file + 8, header, sizeof header - 1);
+    for (size_t cut = 0; cut < sizeof file; cut++) {
+        uint8_t *copy = malloc(cut + 1);
+        assert_non_null(copy);
+        memcpy(copy, file, cut);
+        assert_int_not_equal(pp_safetensors_open_memory(copy, cut, "test file", &s, &err), PP_OK);
+        free(copy);
+    }
+    for (size_t i = 0; i < sizeof file; i++)
+        for (unsigned bit = 0; bit < 8; bit++) { /* no crash; some flips are harmless */
+            file[i] = (uint8_t)(file[i] ^ 1u << bit);
+            if (pp_safetensors_open_memory(file, sizeof file, "test file", &s, &err) == PP_OK)
+                pp_safetensors_close(s);
+            file[i] = (uint8_t)(file[i] ^ 1u << bit);
+        }
+    assert_ok(pp_safetensors_open_memory(file, sizeof file, "test file", &s, &err), err);
+    const struct pp_tensor *a = pp_safetensors_find(s, "a"), *b = pp_safetensors_find(s, "b");
+    assert_int_equal(a->ne[0], 3); /* the order of dimensions is turned round */
+    assert_int_equal(a->ne[1], 2);
+    assert_int_equal(a->type, PP_TYPE_LIMIT);
+    assert_string_equal(pp_safetensors_dtype(s, a), "U8");
+    assert_int_equal(b->type, PP_TYPE_BF16);
+    assert_null(pp_safetensors_find(s, "c"));
+    pp_safetensors_close(s);
+}
+
+static void test_write(void **state)
+{
+    static const float x[] = {1, 2, 3, 4, 5, 6}, y[] = {-0.0f};
+    struct pp_tensor out[] = {
+        {.name = "logits", .type = PP_TYPE_F32, .n_dims = 2, .ne = {3, 2, 1, 1}, .data = x, .size = sizeof x},
+        {.name = "a \"name\"", .type = PP_TYPE_F32, .n_dims = 1, .ne = {1, 1, 1, 1}, .data = y, .size = sizeof y},
+    };
+    struct pp_safetensors *s;
+    struct pp_error err;
+    char path[256];
+    (void)state;
+    snprintf(path, sizeof path, "%s/out.safetensors", test_tmpdir());
+    assert_ok(pp_safetensors_write(path, out, 2, &err), err);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    assert_int_equal(pp_safetensors_n(s), 2);
+    const struct pp_tensor *t = pp_safetensors_find(s, "logits");
+    assert_int_equal(t->ne[0], 3);
+    assert_int_equal(t->ne[1], 2);
+    assert_memory_equal(t->data, x, sizeof x);
+    assert_memory_equal(pp_safetensors_find(s, "a \"name\"")->data, y, sizeof y);
+    pp_safetensors_close(s);
+    out[1].type = PP_TYPE_F16;
+    assert_int_equal(pp_safetensors_write(path, out, 2, &err), PP_ERR_USAGE);
+}
+
+TEST_GROUP(safetensors)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hostile_headers),
+        cmocka_unit_test(test_truncated_and_flipped),
+        cmocka_unit_test(test_write),
+    };
+    return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
+}
