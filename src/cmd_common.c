@@ -251,6 +251,12 @@ void pp_json_int(struct pp_buf *b, const char *name, int64_t value)
     pp_buf_fmt(b, "%lld", (long long)value);
 }
 
+void pp_json_count(struct pp_buf *b, const char *name, uint64_t value)
+{
+    pp_json_name(b, name);
+    pp_buf_fmt(b, "%llu", (unsigned long long)value);
+}
+
 void pp_json_real(struct pp_buf *b, const char *name, double value, int digits)
 {
     pp_json_name(b, name);

@@ -101,7 +101,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_json_str(b, "arch", pp_adapter_file_arch(f));
     pp_json_int(b, "rank", largest_rank(f));
     pp_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
-    pp_json_int(b, "n_targets", (int64_t)pp_adapter_file_n(f));
+    pp_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
         pp_json_str(b, "base_model", pp_adapter_file_base(f));
     if (with_targets) {

@@ -87,9 +87,9 @@ static void show_result(const struct pp_options *o, const struct pp_cli_model *m
     pp_json_real(&b, "perplexity", perplexity_of(s), 6);
     pp_json_real(&b, "standard_error", standard_error(s), 6);
     pp_json_str(&b, "kind", o->windows ? "windows" : "chunks");
-    pp_json_int(&b, "chunks", (int64_t)chunks);
-    pp_json_int(&b, "chunk_tokens", (int64_t)n_ctx);
-    pp_json_int(&b, "scored", (int64_t)s->n);
+    pp_json_count(&b, "chunks", chunks);
+    pp_json_count(&b, "chunk_tokens", n_ctx);
+    pp_json_count(&b, "scored", s->n);
     pp_json_str(&b, "model", info->name);
     pp_json_str(&b, "type", info->type_name);
     pp_json_str(&b, "kv_type", pp_kv_type_name(pp_engine_kv_type(m->engine)));

@@ -190,7 +190,7 @@ static void params_json(const struct pp_sampling *s, struct pp_buf *b)
     pp_json_real(b, "repeat-penalty", (double)s->repeat_penalty, 4);
     pp_json_real(b, "frequency-penalty", (double)s->frequency_penalty, 4);
     pp_json_real(b, "presence-penalty", (double)s->presence_penalty, 4);
-    pp_json_int(b, "seed", (int64_t)s->seed);
+    pp_json_count(b, "seed", s->seed);
     pp_buf_char(b, '}');
 }
 
@@ -213,19 +213,19 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
     const struct pp_model_info *info = pp_model_info(r->target.model);
     pp_buf_char(b, '{');
-    pp_json_int(b, "prompt_tokens", (int64_t)s->prompt_tokens);
-    pp_json_int(b, "cached_tokens", (int64_t)s->cached_tokens);
-    pp_json_int(b, "prefill_tokens", (int64_t)s->prefill_tokens);
-    pp_json_int(b, "decode_tokens", (int64_t)s->decode_tokens);
+    pp_json_count(b, "prompt_tokens", s->prompt_tokens);
+    pp_json_count(b, "cached_tokens", s->cached_tokens);
+    pp_json_count(b, "prefill_tokens", s->prefill_tokens);
+    pp_json_count(b, "decode_tokens", s->decode_tokens);
     pp_json_real(b, "prefill_tps", per_second(s->prefill_tokens, s->prefill_ns), 2);
     pp_json_real(b, "decode_tps", per_second(s->decode_tokens, s->decode_ns), 2);
-    pp_json_int(b, "draft_tokens", (int64_t)s->draft_tokens);
-    pp_json_int(b, "draft_accepted", (int64_t)s->draft_accepted);
+    pp_json_count(b, "draft_tokens", s->draft_tokens);
+    pp_json_count(b, "draft_accepted", s->draft_accepted);
     pp_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
     pp_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
-    pp_json_int(b, "passes", (int64_t)s->passes);
+    pp_json_count(b, "passes", s->passes);
     pp_json_str(b, "finish", finish_name(r));
-    pp_json_int(b, "seed", (int64_t)r->sampling.seed);
+    pp_json_count(b, "seed", r->sampling.seed);
     pp_json_str(b, "model", info->name);
     pp_json_str(b, "type", info->type_name);
     pp_json_str(b, "kv_type", pp_kv_type_name(pp_engine_kv_type(r->target.engine)));
