@@ -18,8 +18,7 @@ static enum pp_code lock_session(struct run_session *rs, const struct pp_paths *
 {
     char locks[600];
     snprintf(locks, sizeof locks, "%s/locks", p->data);
-    enum pp_code code = pp_make_dirs(locks, err);
-    return code ? code : pp_session_lock(locks, rs->session.key, &rs->lock_fd, err);
+    return pp_session_lock(locks, rs->session.key, &rs->lock_fd, err);
 }
 
 /* The template that the conversation was given on the screen: one of ours, NAME.jinja among the user's, or a path. */

@@ -163,9 +163,7 @@ static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const ch
     if (code)
         return code;
     snprintf(locks, sizeof locks, "%s/locks", p->data);
-    code = pp_make_dirs(locks, err);
-    if (!code)
-        code = pp_session_lock(locks, s.key, &lock, err);
+    code = pp_session_lock(locks, s.key, &lock, err);
     if (!code && everything)
         code = pp_store_session_delete(st, s.id, err);
     if (!code)
