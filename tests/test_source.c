@@ -1,0 +1,606 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/adapter_file.h"
+#include "engine/arch/arch.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/quant.h"
+#include "engine/source.h"
+#include "tests/support.h"
+
+/* --- folders and files made for a test ----------------------------------------------------------------------- */
+
+static const char *folder(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    mkdir(path, 0700);
+    return path;
+}
+
+static void write_in(const char *dir, const char *name, const void *data, size_t n)
+{
+    char path[512];
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_ok(pp_write_file(path, data, n, 0600, &err), err);
+}
+
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    write_in(dir, name, text, strlen(text));
+}
+
+/* A safetensors file with BF16 tensors of the given names, each [2, 2]. */
+static void write_tensors(const char *dir, const char *file, const char *const *names)
+{
+    char header[4096], all[8192];
+    size_t n = 0, length = 1;
+    header[0] = '{';
+    for (; names[n]; n++)
+        length += (size_t)snprintf(header + length, sizeof header - length,
+                                   "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[%zu,%zu]}",
+                                   n ? "," : "", names[n], 8 * n, 8 * n + 8);
+    header[length++] = '}';
+    while (length % 8)
+        header[length++] = ' ';
+    memset(all, 0, sizeof all);
+    for (unsigned i = 0; i < 8; i++)
+        all[i] = (char)(uint8_t)((uint64_t)length >> (8 * i));
+    memcpy(all + 8, header, length);
+    write_in(dir, file, all, 8 + length + 8 * n);
+}
+
+static const char *const two_tensors[] = {"model.embed_tokens.weight", "lm_head.weight", NULL};
+
+static const char small_config[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":2,\"hidden_size\":2,\"num_hidden_layers\":1,"
+    "\"num_attention_heads\":1,\"intermediate_size\":4,\"rope_theta\":5000";
+
+/* Opens a folder with small_config and more members; the caller closes *s. */
+static enum pp_code open_config(const char *more, struct pp_source **s, struct pp_error *err)
+{
+    char config[2048];
+    const char *dir = folder("config");
+    snprintf(config, sizeof config, "%s%s}", small_config, more);
+    write_text(dir, "config.json", config);
+    write_tensors(dir, "model.safetensors", two_tensors);
+    return pp_source_open(dir, s, err);
+}
+
+static void assert_config_refused(const char *more, enum pp_code want, const char *text)
+{
+    struct pp_source *s;
+    struct pp_error err = {0};
+    enum pp_code code = open_config(more, &s, &err);
+    if (code != want || !strstr(err.text, text))
+        fail_msg("%s: wanted code %d with \"%s\", got %d: %s", more, (int)want, text, (int)code, err.text);
+    assert_null(s);
+}
+
+/* --- hyperparameters ----------------------------------------------------------------------------------------- */
+
+static void test_config(void **state)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    assert_ok(open_config("", &s, &err), err);
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    assert_string_equal(hp->arch, "llama");
+    assert_string_equal(hp->name, "Config");
+    assert_int_equal(hp->n_head_kv, 1); /* as many as there are heads */
+    assert_int_equal(hp->head_dim, 2);
+    assert_int_equal(hp->rope_dim, 2);
+    assert_true(hp->rope_neox && hp->rope_base == 5000.0f && hp->norm_eps == 1e-6f && hp->n_ctx_train == 2048);
+    assert_int_equal(hp->rope_scaling, PP_ROPE_NONE);
+    assert_int_equal(pp_source_n_tensors(s), 2);
+    assert_non_null(pp_source_tensor(s, "output.weight"));
+    assert_int_equal(pp_source_n_params(s), 8);
+    assert_int_equal(pp_source_bytes(s), 16);
+    assert_string_equal(pp_source_type_name(s), "BF16");
+    assert_null(pp_source_chat_template(s));
+    assert_ok(pp_source_check(s, &err), err);
+    pp_source_close(s);
+    /* tied: a stored copy of the embeddings is not used */
+    assert_ok(open_config(",\"tie_word_embeddings\":true", &s, &err), err);
+    assert_null(pp_source_tensor(s, "output.weight"));
+    pp_source_close(s);
+    /* transformers 5 */
+    assert_ok(open_config(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":77,\"factor\":4,\"beta_fast\":16,"
+                          "\"attention_factor\":1.5,\"original_max_position_embeddings\":512}", &s, &err), err);
+    hp = pp_source_hparams(s);
+    assert_true(hp->rope_scaling == PP_ROPE_YARN && hp->rope_base == 77.0f && hp->rope_factor == 4.0f);
+    assert_true(hp->rope_beta_fast == 16.0f && hp->rope_beta_slow == 1.0f && hp->rope_attn_factor == 1.5f);
+    assert_int_equal(hp->rope_orig_ctx, 512);
+    pp_source_close(s);
+    /* older names */
+    assert_ok(open_config(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":3}", &s, &err), err);
+    assert_true(pp_source_hparams(s)->rope_scaling == PP_ROPE_LINEAR && pp_source_hparams(s)->rope_factor == 3.0f);
+    pp_source_close(s);
+    assert_ok(open_config(",\"rope_scaling\":null,\"head_dim\":null,\"sliding_window\":null", &s, &err), err);
+    pp_source_close(s);
+}
+
+static void test_bad_config(void **state)
+{
+    static const struct {
+        const char *more;
+        enum pp_code code;
+        const char *text;
+    } cases[] = {
+        {",\"num_key_value_heads\":0", PP_ERR_FORMAT, "key heads"},
+        {",\"num_key_value_heads\":2", PP_ERR_FORMAT, "key heads"},
+        {",\"head_dim\":3", PP_ERR_FORMAT, "pairs"},
+        {",\"head_dim\":1e12", PP_ERR_FORMAT, "head size"},
+        {",\"head_dim\":\"2\"", PP_ERR_FORMAT, "head_dim"},
+        {",\"max_position_embeddings\":-5", PP_ERR_FORMAT, "context length"},
+        {",\"rms_norm_eps\":0", PP_ERR_FORMAT, "epsilon"},
+        {",\"rms_norm_eps\":1e999", PP_ERR_FORMAT, "epsilon"},
+        {",\"hidden_act\":\"gelu\"", PP_ERR_UNSUPPORTED, "gelu"},
+        {",\"sliding_window\":128", PP_ERR_UNSUPPORTED, "sliding window"},
+        {",\"model_type\":\"mistral\",\"max_position_embeddings\":8192", PP_ERR_UNSUPPORTED, "sliding window"},
+        {",\"quantization_config\":{\"bits\":4}", PP_ERR_UNSUPPORTED, "quantization_config"},
+        {",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", PP_ERR_UNSUPPORTED, "dynamic"},
+        {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
+        {",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2}", PP_ERR_FORMAT, "frequency"},
+        {",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", PP_ERR_UNSUPPORTED, "truncation"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_config_refused(cases[i].more, cases[i].code, cases[i].text);
+}
+
+static void test_bad_folders(void **state)
+{
+    static const char *const strange[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight", NULL};
+    static const char *const legacy[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", NULL};
+    char config[2048];
+    const char *dir = folder("bad");
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    assert_int_equal(pp_source_open("/nonexistent/model.gguf", &s, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "config.json"));
+    write_text(dir, "config.json", "{\"architectures\":[\"Martian\\u001bForCausalLM\"]");
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);
+    write_text(dir, "config.json", "{\"architectures\":[\"Martian\\u001bForCausalLM\"]}");
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_NOT_FOUND);
+    write_tensors(dir, "model.safetensors", strange);
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "Martian?ForCausalLM")); /* made fit for a terminal */
+    assert_non_null(strstr(err.text, "llama"));
+    snprintf(config, sizeof config, "%s}", small_config);
+    write_text(dir, "config.json", config);
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "q_norm"));
+    write_tensors(dir, "model.safetensors", legacy);
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_int_equal(pp_source_n_tensors(s), 1);
+    pp_source_close(s);
+}
+
+static void test_shards(void **state)
+{
+    static const struct {
+        const char *index;
+        enum pp_code code;
+    } cases[] = {
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"a.safetensors\"}}", PP_OK},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"a.safetensors\",\"lm_head.weight\":\"a.safetensors\"}}", PP_OK},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"../a.safetensors\"}}", PP_ERR_FORMAT},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"/etc/passwd\"}}", PP_ERR_FORMAT},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":7}}", PP_ERR_FORMAT},
+        {"{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\"}}", PP_ERR_FORMAT},
+        {"{\"weight_map\":{\"lm_head.weight\":\"a.safetensors\",\"lm_head.weight\":\"a.safetensors\"}}", PP_ERR_FORMAT},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"b.safetensors\"}}", PP_ERR_NOT_FOUND},
+        {"{}", PP_ERR_FORMAT},
+    };
+    char config[2048];
+    const char *dir = folder("shards");
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(config, sizeof config, "%s}", small_config);
+    write_text(dir, "config.json", config);
+    write_tensors(dir, "a.safetensors", two_tensors);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(dir, "model.safetensors.index.json", cases[i].index);
+        enum pp_code code = pp_source_open(dir, &s, &err);
+        if (code != cases[i].code)
+            fail_msg("%s: wanted code %d, got %d: %s", cases[i].index, (int)cases[i].code, (int)code, err.text);
+        pp_source_close(s);
+    }
+}
+
+static void test_templates(void **state)
+{
+    const char *dir = folder("template");
+    char config[2048];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(config, sizeof config, "%s}", small_config);
+    write_text(dir, "config.json", config);
+    write_tensors(dir, "model.safetensors", two_tensors);
+    write_text(dir, "tokenizer_config.json", "{\"chat_template\":\"plain\"}");
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "plain");
+    pp_source_close(s);
+    write_text(dir, "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},"
+                                             "{\"name\":\"default\",\"template\":\"yes\"}]}");
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "yes");
+    pp_source_close(s);
+    write_text(dir, "chat_template.jinja", "from the file");
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "from the file");
+    pp_source_close(s);
+}
+
+/* --- GGUF ------------------------------------------------------------------------------------------------------ */
+
+/* Writes the metadata of a small llama; `skip` is left out. */
+static struct pp_gguf_writer *begin_gguf(const char *path, const char *skip)
+{
+    static const struct {
+        const char *key;
+        uint32_t v;
+    } keys[] = {{"llama.block_count", 1},          {"llama.context_length", 64},     {"llama.embedding_length", 4},
+                {"llama.feed_forward_length", 8},  {"llama.attention.head_count", 2}, {"llama.vocab_size", 16}};
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_str(w, "general.architecture", "llama", 5);
+    pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i].key, skip) != 0)
+            pp_gguf_add_u32(w, keys[i].key, keys[i].v);
+    return w;
+}
+
+static enum pp_code finish_and_open(struct pp_gguf_writer *w, const char *path, struct pp_source **s, struct pp_error *err)
+{
+    assert_ok(pp_gguf_writer_begin(w, err), *err);
+    assert_ok(pp_gguf_writer_finish(w, err), *err);
+    pp_gguf_writer_free(w);
+    return pp_source_open(path, s, err);
+}
+
+static void test_gguf_metadata(void **state)
+{
+    char path[256];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/small.gguf", test_tmpdir());
+    struct pp_gguf_writer *w = begin_gguf(path, "");
+    pp_gguf_add_str(w, "general.name", "evil\x1b[2J name", 12);
+    pp_gguf_add_str(w, "llama.rope.scaling.type", "yarn", 4);
+    pp_gguf_add_f32(w, "llama.rope.scaling.factor", 2.0f);
+    pp_gguf_add_f32(w, "llama.rope.scaling.attn_factor", 0.5f);
+    pp_gguf_add_u32(w, "general.file_type", 15);
+    assert_ok(finish_and_open(w, path, &s, &err), err);
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    assert_string_equal(hp->name, "evil?[2J nam");
+    assert_true(!hp->rope_neox && hp->head_dim == 2 && hp->n_head_kv == 2 && hp->rope_base == 10000.0f);
+    assert_true(hp->rope_scaling == PP_ROPE_YARN && hp->rope_orig_ctx == 64);
+    assert_true(fabsf(hp->rope_attn_factor - 0.5f * (0.1f * logf(2.0f) + 1.0f)) < 1e-6f);
+    assert_string_equal(pp_source_type_name(s), "Q4_K_M");
+    pp_source_close(s);
+    assert_int_equal(finish_and_open(begin_gguf(path, "llama.block_count"), path, &s, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "llama.block_count"));
+    w = begin_gguf(path, "llama.attention.head_count");
+    pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){2, 2}, 2);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    w = begin_gguf(path, "llama.block_count");
+    pp_gguf_add_u32(w, "llama.block_count", 100000);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
+    w = begin_gguf(path, "");
+    pp_gguf_add_u32(w, "llama.expert_count", 8);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    w = begin_gguf(path, "");
+    pp_gguf_add_u32(w, "llama.attention.value_length", 4);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    w = begin_gguf(path, "");
+    pp_gguf_add_str(w, "general.type", "adapter", 7);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "--lora"));
+}
+
+/* --- the families' tables -------------------------------------------------------------------------------------- */
+
+static void test_names(void **state)
+{
+    const struct pp_arch *llama = pp_arch_by_class("LlamaForCausalLM");
+    struct pp_buf b = {0};
+    enum pp_row_order rows;
+    (void)state;
+    assert_ptr_equal(llama, pp_arch_by_name("llama"));
+    assert_null(pp_arch_by_class("GPT2LMHeadModel"));
+    assert_int_equal(pp_arch_gguf_name(llama, "model.layers.12.self_attn.k_proj.bias", &b, &rows), PP_NAME_FOUND);
+    assert_string_equal(b.data, "blk.12.attn_k.bias");
+    assert_int_equal(rows, PP_ROWS_K);
+    assert_int_equal(pp_arch_gguf_name(llama, "lm_head.weight", &b, &rows), PP_NAME_FOUND);
+    assert_string_equal(b.data, "output.weight");
+    assert_int_equal(rows, PP_ROWS_SAME);
+    static const char *const unknown[] = {
+        "model.layers.01.self_attn.k_proj.bias", "model.layers..self_attn.k_proj.bias", "lm_head", "lm_head.weights",
+        "model.layers.99999.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight.x", "",
+    };
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        assert_int_equal(pp_arch_gguf_name(llama, unknown[i], &b, NULL), PP_NAME_UNKNOWN);
+    assert_int_equal(pp_arch_gguf_name(llama, "model.layers.0.self_attn.rotary_emb.inv_freq", &b, NULL), PP_NAME_IGNORED);
+    assert_int_equal(pp_arch_rows(llama, "blk.3.attn_q.weight"), PP_ROWS_Q);
+    assert_int_equal(pp_arch_rows(llama, "blk.3.attn_v.weight"), PP_ROWS_SAME);
+    pp_buf_free(&b);
+    static const int64_t order[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12};
+    for (int64_t i = 0; i < 10; i++)
+        assert_int_equal(pp_hf_row(i, 8), order[i]);
+    for (int64_t i = 0; i < 64; i++)
+        assert_int_equal(pp_gguf_row(pp_hf_row(i, 16), 16), i);
+}
+
+static void test_titles(void **state)
+{
+    static const char *const cases[][2] = {
+        {"/models/llama-bias", "Llama Bias"}, {"llama-k256/", "Llama K256"}, {"TinyLlama-1.1b-chat-v1.0", "TinyLlama 1.1b Chat v1.0"},
+        {"/", ""}, {"a\x1b\xff z", "A?? Z"},
+    };
+    char out[64];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pp_title_of_path(cases[i][0], out, sizeof out);
+        assert_string_equal(out, cases[i][1]);
+    }
+    pp_clean_name("\xc3\xa4\xc3\xb6\xc3\xbc", 6, out, 6); /* cut between characters */
+    assert_string_equal(out, "\xc3\xa4\xc3\xb6");
+    pp_clean_name("a\xe2\x80\xae" "b\xc2\x85", 7, out, sizeof out); /* a direction override, a C1 control */
+    assert_string_equal(out, "a?b?");
+}
+
+/* --- reference models ------------------------------------------------------------------------------------------ */
+
+static const char *const models[] = {"llama", "llama-bias", "llama-k256", "llama-linear", "llama-yarn", "llama3-rope"};
+
+static bool open_pair(const char *model, struct pp_source **hf, struct pp_source **gguf)
+{
+    char name[128];
+    struct pp_error err;
+    snprintf(name, sizeof name, "architectures/%s", model);
+    const char *dir = testdata(name);
+    snprintf(name, sizeof name, "architectures/%s/model.gguf", model);
+    const char *file = testdata(name);
+    if (!dir || !file)
+        return false;
+    assert_ok(pp_source_open(dir, hf, &err), err);
+    assert_ok(pp_source_open(file, gguf, &err), err);
+    return true;
+}
+
+static void assert_same_hparams(const struct pp_hparams *a, const struct pp_hparams *b)
+{
+    assert_string_equal(a->arch, b->arch);
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->n_vocab, b->n_vocab);
+    assert_int_equal(a->n_embd, b->n_embd);
+    assert_int_equal(a->n_layer, b->n_layer);
+    assert_int_equal(a->n_head, b->n_head);
+    assert_int_equal(a->n_head_kv, b->n_head_kv);
+    assert_int_equal(a->head_dim, b->head_dim);
+    assert_int_equal(a->n_ff, b->n_ff);
+    assert_int_equal(a->n_ctx_train, b->n_ctx_train);
+    assert_int_equal(a->rope_dim, b->rope_dim);
+    assert_true(a->norm_eps == b->norm_eps && a->rope_base == b->rope_base);
+}
+
+static void test_reference_models(void **state)
+{
+    struct pp_source *hf, *gguf;
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        if (!open_pair(models[m], &hf, &gguf))
+            skip();
+        const struct pp_hparams *a = pp_source_hparams(hf), *b = pp_source_hparams(gguf);
+        assert_same_hparams(a, b);
+        assert_true(a->rope_neox && !b->rope_neox);
+        if (a->rope_scaling == PP_ROPE_LLAMA3) { /* GGUF says it by a tensor */
+            const struct pp_tensor *t = pp_source_tensor(gguf, "rope_freqs.weight");
+            float factors[8];
+            assert_int_equal(b->rope_scaling, PP_ROPE_NONE);
+            assert_int_equal(t->ne[0], 8);
+            pp_rope_llama3_factors(a, factors);
+            for (int i = 0; i < 8; i++)
+                assert_true(fabsf(factors[i] / ((const float *)t->data)[i] - 1.0f) < 1e-6f);
+        } else {
+            assert_true(a->rope_scaling == b->rope_scaling && a->rope_factor == b->rope_factor);
+            assert_true(a->rope_orig_ctx == b->rope_orig_ctx && a->rope_attn_factor == b->rope_attn_factor);
+            assert_true(a->rope_beta_fast == b->rope_beta_fast && a->rope_beta_slow == b->rope_beta_slow);
+        }
+        size_t extra = a->rope_scaling == PP_ROPE_LLAMA3;
+        assert_int_equal(pp_source_n_tensors(hf) + extra, pp_source_n_tensors(gguf));
+        for (size_t i = 0; i < pp_source_n_tensors(hf); i++) {
+            const struct pp_tensor *t = pp_source_tensor_at(hf, i), *u = pp_source_tensor(gguf, t->name);
+            assert_non_null(u);
+            assert_memory_equal(t->ne, u->ne, sizeof t->ne);
+        }
+        pp_source_close(hf);
+        pp_source_close(gguf);
+    }
+}
+
+static void test_starter(void **state)
+{
+    const char *path = testdata("starter/target");
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    if (!path)
+        skip();
+    assert_ok(pp_source_open(path, &s, &err), err);
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    assert_true(hp->n_embd == 512 && hp->n_layer == 8 && hp->n_head == 8 && hp->n_head_kv == 4 && hp->n_ff == 1280);
+    assert_true(hp->n_vocab == 8192 && hp->n_ctx_train == 2048 && hp->head_dim == 64);
+    assert_null(pp_source_tensor(s, "output.weight"));
+    assert_true(pp_source_n_params(s) > 26100000 && pp_source_n_params(s) < 26300000);
+    assert_string_equal(pp_source_type_name(s), "BF16");
+    assert_non_null(strstr(pp_source_chat_template(s), "<|start_header_id|>"));
+    pp_source_close(s);
+}
+
+/* --- adapters -------------------------------------------------------------------------------------------------- */
+
+static const struct pp_adapter_target *find_target(const struct pp_adapter_file *f, const char *name)
+{
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++)
+        if (strcmp(pp_adapter_file_at(f, i)->name, name) == 0)
+            return pp_adapter_file_at(f, i);
+    return NULL;
+}
+
+static void assert_same_adapters(const char *dir, const char *file, int64_t head_dim)
+{
+    struct pp_adapter_file *peft, *gguf;
+    struct pp_error err;
+    assert_true(pp_is_adapter(dir) && pp_is_adapter(file));
+    assert_ok(pp_adapter_file_open(dir, &peft, &err), err);
+    assert_ok(pp_adapter_file_open(file, &gguf, &err), err);
+    assert_true(pp_adapter_file_hf_order(peft) && !pp_adapter_file_hf_order(gguf));
+    assert_int_equal(pp_adapter_file_n(peft), pp_adapter_file_n(gguf));
+    assert_string_equal(pp_adapter_file_name(peft), pp_adapter_file_name(gguf));
+    for (size_t i = 0; i < pp_adapter_file_n(peft); i++) {
+        const struct pp_adapter_target *p = pp_adapter_file_at(peft, i), *g = find_target(gguf, p->name);
+        assert_non_null(g);
+        assert_true(p->scale == g->scale && p->rows == g->rows);
+        assert_int_equal(p->a.size, g->a.size);
+        assert_int_equal(p->b.size, g->b.size);
+        assert_memory_equal(p->a.data, g->a.data, p->a.size);
+        size_t row = (size_t)p->b.ne[0] * sizeof(float);
+        for (int64_t r = 0; r < p->b.ne[1]; r++) {
+            int64_t from = p->rows == PP_ROWS_SAME ? r : pp_hf_row(r, head_dim);
+            assert_memory_equal((const char *)g->b.data + (size_t)r * row, (const char *)p->b.data + (size_t)from * row, row);
+        }
+    }
+    pp_adapter_file_close(peft);
+    pp_adapter_file_close(gguf);
+}
+
+static void test_reference_adapters(void **state)
+{
+    static const struct {
+        const char *dir, *file;
+        int64_t head_dim;
+    } pairs[] = {
+        {"architectures/llama/lora-alpha", "architectures/llama/lora-alpha.gguf", 16},
+        {"architectures/llama/lora-beta", "architectures/llama/lora-beta.gguf", 16},
+        {"architectures/llama-k256/lora-alpha", "architectures/llama-k256/lora-alpha.gguf", 32},
+        {"architectures/llama-k256/lora-beta", "architectures/llama-k256/lora-beta.gguf", 32},
+    };
+    struct pp_adapter_file *f;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const char *dir = testdata(pairs[i].dir), *file = testdata(pairs[i].file);
+        if (!dir || !file)
+            skip();
+        assert_same_adapters(dir, file, pairs[i].head_dim);
+    }
+    assert_ok(pp_adapter_file_open(testdata("starter/lora-bard"), &f, &err), err);
+    assert_int_equal(pp_adapter_file_n(f), 56);
+    assert_true(pp_adapter_file_at(f, 0)->scale == 2.0f);
+    assert_string_equal(pp_adapter_file_base(f), "pippin-starter");
+    pp_adapter_file_close(f);
+    assert_false(pp_is_adapter(testdata("architectures/llama")));
+    assert_false(pp_is_adapter(testdata("architectures/llama/model.gguf")));
+}
+
+/* An adapter of rank 2 for one q projection, with the given members in its configuration. */
+static enum pp_code open_peft(const char *more, const char *const *names, struct pp_adapter_file **f, struct pp_error *err)
+{
+    static const char *const pair[] = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+                                       "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", NULL};
+    char config[1024];
+    const char *dir = folder("peft");
+    snprintf(config, sizeof config, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":6%s}", more);
+    write_text(dir, "adapter_config.json", config);
+    write_tensors(dir, "adapter_model.safetensors", names ? names : pair);
+    return pp_adapter_file_open(dir, f, err);
+}
+
+static void test_peft_scales(void **state)
+{
+    static const struct {
+        const char *more;
+        double scale;
+    } cases[] = {
+        {"", 3.0},
+        {",\"use_rslora\":true", 6.0 / 1.4142135},
+        {",\"alpha_pattern\":{\"q_proj\":10}", 5.0},
+        {",\"alpha_pattern\":{\"model.layers.0.self_attn.q_proj\":4,\"q_proj\":10}", 2.0},
+        {",\"alpha_pattern\":{\"_proj\":10,\"k_proj\":1}", 3.0},
+        {",\"modules_to_save\":[],\"use_dora\":false,\"bias\":\"none\",\"init_lora_weights\":\"gaussian\"", 3.0},
+    };
+    struct pp_adapter_file *f;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(open_peft(cases[i].more, NULL, &f, &err), err);
+        assert_int_equal(pp_adapter_file_n(f), 1);
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, 0);
+        assert_string_equal(t->name, "blk.0.attn_q.weight");
+        assert_int_equal(t->rows, PP_ROWS_Q);
+        assert_true(fabs((double)t->scale - cases[i].scale) < 1e-5);
+        pp_adapter_file_close(f);
+    }
+}
+
+static void test_peft_refused(void **state)
+{
+    static const struct {
+        const char *more;
+        const char *text;
+    } cases[] = {
+        {",\"use_dora\":true", "use_dora"},
+        {",\"modules_to_save\":[\"lm_head\"]", "modules_to_save"},
+        {",\"bias\":\"all\"", "bias"},
+        {",\"layer_replication\":[[0,1]]", "layer_replication"},
+        {",\"init_lora_weights\":\"pissa_niter_4\"", "pissa"},
+        {",\"alpha_pattern\":{\".*q_proj\":4}", "alpha_pattern"},
+    };
+    static const char *const embedding[] = {"base_model.model.model.embed_tokens.lora_embedding_A", NULL};
+    static const char *const lone[] = {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", NULL};
+    static const char *const dora[] = {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight",
+                                       "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight",
+                                       "base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", NULL};
+    struct pp_adapter_file *f;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(open_peft(cases[i].more, NULL, &f, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, cases[i].text));
+    }
+    assert_int_equal(open_peft("", embedding, &f, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(open_peft("", lone, &f, &err), PP_ERR_FORMAT);
+    assert_int_equal(open_peft("", dora, &f, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "magnitude"));
+    assert_int_equal(pp_adapter_file_open("/nonexistent", &f, &err), PP_ERR_NOT_FOUND);
+    assert_false(pp_is_adapter("/nonexistent"));
+}
+
+TEST_GROUP(source)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_bad_config),         cmocka_unit_test(test_bad_folders),
+        cmocka_unit_test(test_shards),        cmocka_unit_test(test_templates),          cmocka_unit_test(test_gguf_metadata),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_titles),             cmocka_unit_test(test_reference_models),
+        cmocka_unit_test(test_starter),       cmocka_unit_test(test_reference_adapters), cmocka_unit_test(test_peft_scales),
+        cmocka_unit_test(test_peft_refused),
+    };
+    return cmocka_run_group_tests_name("source", tests, NULL, NULL);
+}
