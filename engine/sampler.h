@@ -1,0 +1,30 @@
+/* sampler.h - from logits to a token; private to the engine. The chain and its order: struct pp_sampling in engine.h. */
+#ifndef PP_ENGINE_SAMPLER_H
+#define PP_ENGINE_SAMPLER_H
+
+#include "engine/engine.h"
+
+struct pp_candidate {
+    int32_t token;
+    float logit;
+};
+
+/* Work space for one vocabulary; the choices themselves allocate nothing. */
+struct pp_sampler {
+    int32_t n_vocab;
+    float *logits;                  /* [n_vocab]: after penalties and bias */
+    struct pp_candidate *candidates; /* [n_vocab] */
+    int32_t *counts;                /* [n_vocab]: all zero between calls */
+};
+
+enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err);
+void pp_sampler_free(struct pp_sampler *s);
+
+/* The token for place n_history of a text whose tokens so far are history [n_history]. logits: float [n_vocab], not changed. The same
+ * arguments always give the same token. */
+int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits, const int32_t *history, int64_t n_history);
+
+/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1). */
+double pp_gumbel(uint64_t seed, int64_t position, int32_t token);
+
+#endif
