@@ -48,13 +48,18 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
+/* type: NULL for convert. -m names the model that an adapter belongs to. */
 static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type, const struct pp_cancel *cancel,
                             struct pp_error *err)
 {
-    char src[1024];
+    char src[1024], base[1024];
     struct pp_cli_bar bar = {0};
     struct pp_convert_options opt = {.out_type = o->out_type, .progress = show_progress, .user = &bar, .cancel = cancel};
     enum pp_code code = find_source(o, p, src, sizeof src, err);
+    if (!code && o->model[0]) {
+        code = pp_resolve_model(p, o->model, base, sizeof base, err);
+        opt.base = base;
+    }
     if (!code)
         code = type ? pp_quantize_file(src, o->args[1], type, &opt, err) : pp_convert_to_gguf(src, o->args[1], &opt, err);
     pp_cli_bar_clear(&bar);
