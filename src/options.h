@@ -13,8 +13,13 @@
 
 enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8 };
 
+struct pp_config;
+
 struct pp_options {
+    const struct pp_config *config; /* pippin.conf (config.h): what is no option stands there, such as personas; NULL with --help
+                                       and its like. Lives until exit */
     const char *command;       /* "chat", "run", "tokenize", ... never NULL */
+    bool command_given;        /* the word stood on the command line */
     const char *subcommand;    /* of sessions, lora, models: "list", ...; or NULL */
     const char *args[PP_MAX_POSITIONAL]; /* what is left: files, ids */
     int n_args;
@@ -72,6 +77,7 @@ struct pp_options {
     const char *out_type;      /* convert --outtype */
 
     bool help, version;
+    const char *completion;    /* --completion SHELL; NULL */
 };
 
 /* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option, what it

@@ -1,0 +1,235 @@
+#include "src/config.h"
+
+#include <ini.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+
+enum { MAX_FILE = 1 << 20 };
+
+struct pp_config {
+    char *path;
+    struct pp_config_entry *entries; /* [n]; strings owned */
+    size_t n, cap;
+};
+
+/* What inih reads from. It knows lines of 200 bytes only, so longer ones are handed to it in pieces, each but the first as
+ * the continuation of a value; `glued` remembers that no line break belongs between them. */
+struct reader {
+    const char *at;
+    int line;            /* in the file, of the piece given last */
+    bool in_line;        /* `at` is inside a line */
+    bool continues;      /* the piece given last begins with a space: a value goes on */
+    bool glued;
+    int bad_line;        /* first line that makes no sense, 0 if there is none */
+    bool nomem;
+    struct pp_config *config;
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static bool is_comment(const char *line)
+{
+    line += strspn(line, " \t");
+    return *line == ';' || *line == '#';
+}
+
+/* Where to cut a line: inih trims the ends of what it gets and takes a piece that begins with ; or # for a comment. */
+static size_t cut_at(const char *text, size_t most)
+{
+    for (size_t n = most; n > most / 2; n--) {
+        bool comment = text[n] == ';' || text[n] == '#';
+        if (!is_space(text[n - 1]) && !is_space(text[n]) && !comment)
+            return n;
+    }
+    return 0;
+}
+
+static char *next_piece(char *out, int size, void *user)
+{
+    struct reader *r = user;
+    if (!*r->at)
+        return NULL;
+    size_t room = (size_t)size - 3; /* the leading space of a continuation, \n, NUL */
+    size_t n = strcspn(r->at, "\n");
+    if (!r->in_line && is_comment(r->at)) {
+        r->line++;
+        r->at += n + (r->at[n] == '\n');
+        return strcpy(out, "\n");
+    }
+    bool whole = n <= room, inside = r->in_line;
+    if (!whole) {
+        size_t cut = cut_at(r->at, room);
+        if (!cut && !r->bad_line)
+            r->bad_line = r->line + !inside;
+        n = cut ? cut : room;
+    }
+    if (inside)
+        *out++ = ' ';
+    else
+        r->line++;
+    memcpy(out, r->at, n);
+    out[n] = '\n';
+    out[n + 1] = 0;
+    r->continues = inside || is_space(out[0]);
+    r->glued = inside;
+    r->in_line = !whole;
+    r->at += n + (whole && r->at[n] == '\n');
+    return out;
+}
+
+static bool add_entry(struct pp_config *c, const char *section, const char *key, const char *value, int line)
+{
+    if (pp_grow(&c->entries, &c->cap, c->n + 1, sizeof *c->entries) != 0)
+        return false;
+    struct pp_config_entry e = {pp_strdup(section), pp_strdup(key), pp_strdup(value), line};
+    if (!e.section || !e.key || !e.value) {
+        pp_free((char *)(uintptr_t)e.section);
+        pp_free((char *)(uintptr_t)e.key);
+        pp_free((char *)(uintptr_t)e.value);
+        return false;
+    }
+    c->entries[c->n++] = e;
+    return true;
+}
+
+static bool extend_entry(struct pp_config_entry *e, const char *value, bool glued)
+{
+    struct pp_buf b = {0};
+    pp_buf_str(&b, e->value);
+    if (!glued)
+        pp_buf_char(&b, '\n');
+    pp_buf_str(&b, value);
+    char *longer = pp_buf_take(&b);
+    if (!longer)
+        return false;
+    pp_free((char *)(uintptr_t)e->value);
+    e->value = longer;
+    return true;
+}
+
+static int on_value(void *user, const char *section, const char *key, const char *value)
+{
+    struct reader *r = user;
+    struct pp_config *c = r->config;
+    if (!value) /* a section without values */
+        return 1;
+    struct pp_config_entry *last = c->n ? &c->entries[c->n - 1] : NULL;
+    bool ok;
+    if (r->continues && last && strcmp(last->key, key) == 0 && strcmp(last->section, section) == 0)
+        ok = extend_entry(last, value, r->glued);
+    else
+        ok = add_entry(c, section, key, value, r->line);
+    r->nomem = r->nomem || !ok;
+    return ok;
+}
+
+/* inih tells the first bad line by its own count of pieces: a second reading finds the line of the file. */
+static int line_of_piece(const char *text, int piece, int size)
+{
+    char scratch[1024];
+    struct reader r = {.at = text};
+    while (piece-- > 0 && next_piece(scratch, size, &r))
+        continue;
+    return r.line;
+}
+
+static enum pp_code parse(struct pp_config *c, const char *text, struct pp_error *err)
+{
+    struct reader r = {.at = text, .config = c};
+    int piece = ini_parse_stream(next_piece, &r, on_value, &r);
+    if (r.nomem || piece < 0)
+        return pp_fail_nomem(err, c->path);
+    if (r.bad_line)
+        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: the line is too long; break it, and begin the next one with a space", c->path,
+                       r.bad_line);
+    if (piece > 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: this is no [section], no `name = value` and no # comment", c->path,
+                       line_of_piece(text, piece, INI_MAX_LINE));
+    return PP_OK;
+}
+
+enum pp_code pp_config_load(const char *path, struct pp_config **out, struct pp_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    *out = NULL;
+    struct pp_config *c = pp_calloc(1, sizeof *c);
+    if (c)
+        c->path = pp_strdup(path);
+    if (!c || !c->path) {
+        pp_free(c);
+        return pp_fail_nomem(err, path);
+    }
+    enum pp_code code = pp_read_file(path, MAX_FILE, &text, &size, err);
+    if (code == PP_ERR_NOT_FOUND)
+        code = PP_OK;
+    else if (!code && memchr(text, 0, size))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is not a text file", path);
+    else if (!code)
+        code = parse(c, text, err);
+    pp_free(text);
+    if (code) {
+        pp_config_free(c);
+        return code;
+    }
+    *out = c;
+    return PP_OK;
+}
+
+void pp_config_free(struct pp_config *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; i < c->n; i++) {
+        pp_free((char *)(uintptr_t)c->entries[i].section);
+        pp_free((char *)(uintptr_t)c->entries[i].key);
+        pp_free((char *)(uintptr_t)c->entries[i].value);
+    }
+    pp_free(c->entries);
+    pp_free(c->path);
+    pp_free(c);
+}
+
+const char *pp_config_path(const struct pp_config *c)
+{
+    return c->path;
+}
+
+size_t pp_config_count(const struct pp_config *c)
+{
+    return c ? c->n : 0;
+}
+
+const struct pp_config_entry *pp_config_at(const struct pp_config *c, size_t i)
+{
+    return &c->entries[i];
+}
+
+const char *pp_config_get(const struct pp_config *c, const char *section, const char *key)
+{
+    const char *value = NULL;
+    for (size_t i = 0; i < pp_config_count(c); i++)
+        if (strcmp(c->entries[i].section, section) == 0 && strcmp(c->entries[i].key, key) == 0)
+            value = c->entries[i].value;
+    return value;
+}
+
+bool pp_config_persona(const struct pp_config *c, size_t i, const char **name, const char **system)
+{
+    static const char prefix[] = "persona ";
+    for (size_t k = 0; k < pp_config_count(c); k++) {
+        const struct pp_config_entry *e = &c->entries[k];
+        if (strncmp(e->section, prefix, sizeof prefix - 1) != 0 || strcmp(e->key, "system") != 0 || i-- != 0)
+            continue;
+        *name = e->section + sizeof prefix - 1;
+        *system = e->value;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,331 @@
+/* options.c - the command line, the environment and pippin.conf, put together. */
+#include "src/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "src/config.h"
+#include "src/near.h"
+#include "src/options_internal.h"
+
+bool pp_next_word(const char **list, const char **word, size_t *n)
+{
+    *list += strspn(*list, " ");
+    *word = *list;
+    *n = strcspn(*list, " ");
+    *list += *n;
+    return *n > 0;
+}
+
+bool pp_word_in(const char *list, const char *word, size_t n)
+{
+    const char *have;
+    size_t len;
+    while (list && pp_next_word(&list, &have, &len))
+        if (len == n && memcmp(have, word, n) == 0)
+            return true;
+    return false;
+}
+
+/* --- looking up -------------------------------------------------------------------------------------------------- */
+
+/* An argument taken apart: "--top-k=40" is name "--top-k" with value "40". */
+struct word {
+    const char *name;
+    size_t len;
+    const char *value; /* after '=', or NULL */
+};
+
+static struct word take_apart(const char *arg)
+{
+    const char *equals = strncmp(arg, "--", 2) == 0 ? strchr(arg, '=') : NULL;
+    return (struct word){arg, equals ? (size_t)(equals - arg) : strlen(arg), equals ? equals + 1 : NULL};
+}
+
+static bool is_option(const char *arg)
+{
+    return arg[0] == '-' && arg[1] != 0;
+}
+
+static bool spelled(const struct pp_option *opt, const char *name, size_t len)
+{
+    size_t own = strlen(opt->name);
+    if (len == own + 2 && name[0] == '-' && name[1] == '-' && memcmp(name + 2, opt->name, own) == 0)
+        return true;
+    return pp_word_in(opt->others, name, len);
+}
+
+/* Several options may share a spelling (-p is another thing for bench): those of `commands` go first. NULL: unknown. */
+static const struct pp_option *look_up(const char *name, size_t len, unsigned commands)
+{
+    const struct pp_option *other = NULL;
+    for (size_t i = 0; i < pp_n_option_specs; i++) {
+        const struct pp_option *opt = &pp_option_specs[i];
+        if (!spelled(opt, name, len))
+            continue;
+        if (opt->commands & commands)
+            return opt;
+        other = opt;
+    }
+    return other;
+}
+
+/* --- errors -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code unknown_option(const struct word *w, unsigned commands, struct pp_error *err)
+{
+    for (size_t i = 0; i < pp_n_foreign_options; i++)
+        if (pp_word_in(pp_foreign_options[i].names, w->name, w->len))
+            return pp_fail(err, PP_ERR_USAGE, "%.*s %s", (int)w->len, w->name, pp_foreign_options[i].why);
+    char typed[64] = "";
+    size_t dashes = strspn(w->name, "-");
+    if (w->len - dashes < sizeof typed)
+        memcpy(typed, w->name + dashes, w->len - dashes);
+    struct pp_near near = {.wanted = typed};
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].commands & commands)
+            pp_near_try(&near, pp_option_specs[i].name);
+    if (near.best[0])
+        return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; did you mean --%s?", (int)w->len, w->name, near.best);
+    return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; --help shows those there are", (int)w->len, w->name);
+}
+
+static enum pp_code wrong_command(const struct word *w, const struct pp_option *opt, enum pp_cmd cmd, struct pp_error *err)
+{
+    char where[256] = "";
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        if (opt->commands & 1u << i)
+            snprintf(where + strlen(where), sizeof where - strlen(where), "%s%s", where[0] ? ", " : "", pp_command_specs[i].name);
+    return pp_fail(err, PP_ERR_USAGE, "%.*s is no option of `pippin %s`; it belongs to: %s", (int)w->len, w->name,
+                   pp_command_specs[cmd].name, where);
+}
+
+static enum pp_code unknown_command(const char *name, struct pp_error *err)
+{
+    static const char later[] = "models imatrix embed devices doctor";
+    if (pp_word_in(later, name, strlen(name)))
+        return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is", name);
+    size_t n = strlen(name);
+    if (strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".gguf") == 0))
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
+    struct pp_near near = {.wanted = name};
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        pp_near_try(&near, pp_command_specs[i].name);
+    if (near.best[0])
+        return pp_fail(err, PP_ERR_USAGE, "unknown command \"%s\"; did you mean \"%s\"?", name, near.best);
+    return pp_fail(err, PP_ERR_USAGE, "unknown command \"%s\"; `pippin --help` shows those there are (a prompt goes after -p)", name);
+}
+
+static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
+{
+    if (pp_word_in(spec->later, name, strlen(name)))
+        return pp_fail(err, PP_ERR_USAGE, "`pippin %s %s` is not in this version; there are: %s", spec->name, name, spec->subcommands);
+    return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
+}
+
+/* --- the command ----------------------------------------------------------------------------------------------------- */
+
+/* What a first look at the command line tells. */
+struct look {
+    int command_at;   /* index in argv, 0 if there is none */
+    bool only_talk;   /* --help and the like: nothing will be done */
+    unsigned commands; /* those that every known option so far belongs to */
+};
+
+static struct look look_at(int argc, char **argv)
+{
+    static const char talk[] = "--help -h --version -V --completion";
+    struct look l = {.commands = PP_BIT(CHAT) | PP_BIT(RUN)};
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (!is_option(argv[i])) {
+            if (!l.command_at)
+                l.command_at = i;
+            continue;
+        }
+        struct word w = take_apart(argv[i]);
+        const struct pp_option *opt = look_up(w.name, w.len, PP_BIT(CHAT) | PP_BIT(RUN));
+        l.only_talk = l.only_talk || pp_word_in(talk, w.name, w.len);
+        if (!opt)
+            continue;
+        if (opt->commands & l.commands)
+            l.commands &= opt->commands;
+        if (opt->arg && !w.value)
+            i++;
+    }
+    return l;
+}
+
+/* Without a command word: options that only one of the two knows decide; else input that comes from no terminal wants an answer
+ * on stdout, and everybody else gets the chat. */
+static enum pp_cmd default_command(const struct look *l)
+{
+    if (l->commands == PP_BIT(RUN))
+        return PP_CMD_RUN;
+    if (l->commands == PP_BIT(CHAT) || l->only_talk)
+        return PP_CMD_CHAT;
+    return isatty(STDIN_FILENO) ? PP_CMD_CHAT : PP_CMD_RUN;
+}
+
+/* --- the sources, the weakest first ------------------------------------------------------------------------------------ */
+
+static void set_defaults(struct pp_options *o)
+{
+    *o = (struct pp_options){
+        .command = "chat",
+        .model = "",
+        .draft_max = 4,
+        .n_predict = -1,
+        .n_prompt = 512,
+        .n_gen = 32,
+        .repetitions = 5,
+        .sampling = pp_sampling_default(),
+    };
+}
+
+static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command, struct pp_error *err)
+{
+    char shown[160];
+    snprintf(shown, sizeof shown, "%s:%d: %s", pp_config_path(ps->o->config), e->line, e->key);
+    bool known_section = pp_word_in("model sampling ui", e->section, strlen(e->section));
+    struct pp_near near = {.wanted = e->key};
+    for (size_t i = 0; known_section && i < pp_n_option_specs; i++) {
+        const struct pp_option *opt = &pp_option_specs[i];
+        if (!opt->section || strcmp(opt->section, e->section) != 0)
+            continue;
+        if (strcmp(opt->name, e->key) == 0)
+            return opt->commands & command ? opt->set(ps, opt, e->value, shown, err) : PP_OK;
+        pp_near_try(&near, opt->name);
+    }
+    if (strncmp(e->section, "persona ", 8) == 0) {
+        if (strcmp(e->key, "system") == 0)
+            return PP_OK;
+        return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
+    }
+    if (!known_section)
+        return pp_fail(err, PP_ERR_USAGE, "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);
+    if (near.best[0])
+        return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; did you mean %s?", shown, e->section, near.best);
+    return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; see pippin.conf(5)", shown, e->section);
+}
+
+static enum pp_code read_config(struct pp_parse *ps, const struct pp_paths *paths, unsigned command, struct pp_error *err)
+{
+    char path[600];
+    struct pp_config *config;
+    snprintf(path, sizeof path, "%s/pippin.conf", paths->config);
+    enum pp_code code = pp_config_load(path, &config, err);
+    if (code)
+        return code;
+    if (!pp_keep(config)) {
+        pp_config_free(config);
+        return pp_fail_nomem(err, path);
+    }
+    ps->o->config = config;
+    ps->source = PP_SOURCE_CONFIG;
+    for (size_t i = 0; !code && i < pp_config_count(config); i++)
+        code = from_config(ps, pp_config_at(config, i), command, err);
+    return code;
+}
+
+static enum pp_code read_environment(struct pp_parse *ps, unsigned command, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    ps->source = PP_SOURCE_ENVIRONMENT;
+    for (size_t i = 0; !code && i < pp_n_option_specs; i++) {
+        const struct pp_option *opt = &pp_option_specs[i];
+        const char *value = opt->env && opt->commands & command ? getenv(opt->env) : NULL;
+        if (value && *value)
+            code = opt->set(ps, opt, value, opt->env, err);
+    }
+    const char *no_color = getenv("NO_COLOR");
+    if (no_color && *no_color)
+        ps->o->no_color = true;
+    return code;
+}
+
+/* Reads the option argv[*at], and moves *at behind its value. */
+static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int *at, enum pp_cmd cmd, struct pp_error *err)
+{
+    struct word w = take_apart(argv[*at]);
+    const struct pp_option *opt = look_up(w.name, w.len, 1u << cmd);
+    char shown[96];
+    snprintf(shown, sizeof shown, "%.*s", (int)(w.len < 90 ? w.len : 90), w.name);
+    ++*at;
+    if (!opt)
+        return unknown_option(&w, 1u << cmd, err);
+    if (!(opt->commands & 1u << cmd))
+        return wrong_command(&w, opt, cmd, err);
+    if (!opt->arg) {
+        if (w.value)
+            return pp_fail(err, PP_ERR_USAGE, "%s takes no value", shown);
+        return opt->set(ps, opt, NULL, shown, err);
+    }
+    if (!w.value && *at == argc)
+        return pp_fail(err, PP_ERR_USAGE, "%s needs a value: %s %s", shown, shown, opt->arg);
+    return opt->set(ps, opt, w.value ? w.value : argv[(*at)++], shown, err);
+}
+
+static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec *spec, const char *word, struct pp_error *err)
+{
+    if (spec->subcommands && !o->subcommand) {
+        if (!pp_word_in(spec->subcommands, word, strlen(word)))
+            return unknown_subcommand(spec, word, err);
+        o->subcommand = word;
+        return PP_OK;
+    }
+    if (o->n_args < spec->max_args) {
+        o->args[o->n_args++] = word;
+        return PP_OK;
+    }
+    if (spec->max_args)
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s %s`", word, spec->name, spec->args);
+    return pp_fail(err, PP_ERR_USAGE, "`pippin %s` does not know what to do with \"%s\"%s", spec->name, word,
+                   strcmp(spec->name, "run") == 0 ? "; a prompt goes after -p, in quotes" : "");
+}
+
+static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv, enum pp_cmd cmd, int command_at, struct pp_error *err)
+{
+    bool options_end = false;
+    enum pp_code code = PP_OK;
+    ps->source = PP_SOURCE_COMMAND_LINE;
+    for (int i = 1; !code && i < argc;) {
+        if (i == command_at) {
+            i++;
+        } else if (!options_end && strcmp(argv[i], "--") == 0) {
+            options_end = true;
+            i++;
+        } else if (!options_end && is_option(argv[i])) {
+            code = read_option(ps, argc, argv, &i, cmd, err);
+        } else {
+            code = read_word(ps->o, &pp_command_specs[cmd], argv[i++], err);
+        }
+    }
+    return code;
+}
+
+enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o, struct pp_error *err)
+{
+    struct pp_parse ps = {.o = o};
+    struct look l = look_at(argc, argv);
+    set_defaults(o);
+    enum pp_cmd cmd = l.command_at ? pp_command_spec_find(argv[l.command_at]) : default_command(&l);
+    if (cmd == PP_CMD_COUNT)
+        return unknown_command(argv[l.command_at], err);
+    o->command = pp_command_specs[cmd].name;
+    o->command_given = l.command_at != 0;
+    enum pp_code code = PP_OK;
+    if (!l.only_talk && !(code = read_config(&ps, paths, 1u << cmd, err)))
+        code = read_environment(&ps, 1u << cmd, err);
+    if (!code)
+        code = read_command_line(&ps, argc, argv, cmd, l.command_at, err);
+    if (code)
+        return code;
+    if (o->resume && o->resume_latest)
+        return pp_fail(err, PP_ERR_USAGE, "--continue and --resume exclude each other; give one of them");
+    /* A draft was chosen for the model that stands beside it, not for one that a stronger source names. */
+    if (o->draft && ps.draft < ps.model)
+        o->draft = NULL;
+    return PP_OK;
+}

@@ -1,0 +1,295 @@
+/* options_help.c - help texts and shell completion, written from the tables. */
+#include <string.h>
+
+#include "src/options_internal.h"
+
+static const char *const group_titles[PP_GROUP_COUNT] = {
+    [PP_GROUP_MODEL] = "Model", [PP_GROUP_ANSWER] = "Answer", [PP_GROUP_SESSION] = "Conversations",
+    [PP_GROUP_OUTPUT] = "Output", [PP_GROUP_WORK] = "This command", [PP_GROUP_GENERAL] = "General",
+};
+
+/* --- help -------------------------------------------------------------------------------------------------------- */
+
+static void print_option(FILE *out, const struct pp_option *opt)
+{
+    enum { TEXT_COLUMN = 34 };
+    char left[128] = "", *end = left + sizeof left;
+    char *at = left;
+    const char *others = opt->others, *word;
+    size_t n;
+    while (others && pp_next_word(&others, &word, &n))
+        if (word[1] != '-') /* the other long spellings are for those who know them */
+            at += snprintf(at, (size_t)(end - at), "%.*s, ", (int)n, word);
+    at += snprintf(at, (size_t)(end - at), "--%s", opt->name);
+    if (opt->arg)
+        at += snprintf(at, (size_t)(end - at), " %s", opt->arg);
+    if (at - left < TEXT_COLUMN - 4)
+        fprintf(out, "  %-*s%s\n", TEXT_COLUMN - 2, left, opt->help);
+    else
+        fprintf(out, "  %s\n%*s%s\n", left, TEXT_COLUMN, "", opt->help);
+}
+
+static void print_options(FILE *out, unsigned commands)
+{
+    for (int g = 0; g < PP_GROUP_COUNT; g++) {
+        bool titled = false;
+        for (size_t i = 0; i < pp_n_option_specs; i++) {
+            const struct pp_option *opt = &pp_option_specs[i];
+            if ((int)opt->group != g || !(opt->commands & commands))
+                continue;
+            if (!titled)
+                fprintf(out, "\n%s:\n", group_titles[g]);
+            titled = true;
+            print_option(out, opt);
+        }
+    }
+}
+
+static void print_program_help(FILE *out)
+{
+    fputs("pippin: a chat with language models that run on this machine\n\n"
+          "Usage: pippin [chat] [-m MODEL] [OPTIONS]      chat\n"
+          "       pippin -p TEXT [OPTIONS]                one answer; also: COMMAND | pippin\n"
+          "       pippin COMMAND [OPTIONS]\n\nCommands:\n",
+          out);
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        fprintf(out, "  %-12s%s\n", pp_command_specs[i].name, pp_command_specs[i].help);
+    fputs("\n`pippin COMMAND --help` shows the options of a command. Those of chat and run:\n", out);
+    print_options(out, PP_BIT(CHAT) | PP_BIT(RUN));
+}
+
+void pp_options_help(FILE *out, const char *command)
+{
+    enum pp_cmd cmd = command ? pp_command_spec_find(command) : PP_CMD_COUNT;
+    if (cmd == PP_CMD_COUNT) {
+        print_program_help(out);
+        return;
+    }
+    const struct pp_command_spec *spec = &pp_command_specs[cmd];
+    fprintf(out, "pippin %s: %s\n\nUsage: pippin %s%s%s [OPTIONS]\n", spec->name, spec->help, spec->name, spec->args[0] ? " " : "",
+            spec->args);
+    print_options(out, 1u << cmd);
+}
+
+/* --- completion ---------------------------------------------------------------------------------------------------- */
+
+enum { EVERY_COMMAND = (1 << PP_CMD_COUNT) - 1 };
+
+static bool is_file(const struct pp_option *opt)
+{
+    return opt->choices && strcmp(opt->choices, "FILE") == 0;
+}
+
+/* All spellings of an option, each after `before`. */
+static void print_spellings(FILE *out, const struct pp_option *opt, const char *before)
+{
+    const char *others = opt->others, *word;
+    size_t n;
+    fprintf(out, "%s--%s", before, opt->name);
+    while (others && pp_next_word(&others, &word, &n))
+        fprintf(out, "%s%.*s", before, (int)n, word);
+}
+
+static void print_commands(FILE *out)
+{
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        fprintf(out, "%s%s", i ? " " : "", pp_command_specs[i].name);
+}
+
+/* A case label: what may follow an option that takes a value. */
+static void bash_values(FILE *out, const struct pp_option *opt)
+{
+    const char *others = opt->others, *word;
+    size_t n;
+    fprintf(out, "    --%s", opt->name);
+    while (others && pp_next_word(&others, &word, &n))
+        fprintf(out, "|%.*s", (int)n, word);
+    if (is_file(opt))
+        fputs(") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n", out);
+    else if (opt->choices)
+        fprintf(out, ") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", opt->choices);
+    else
+        fputs(") return ;;\n", out);
+}
+
+static void bash(FILE *out)
+{
+    fputs("# bash completion for pippin, made by `pippin --completion bash`\n"
+          "_pippin()\n{\n"
+          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" command= word options= subcommands=\n"
+          "    COMPREPLY=()\n"
+          "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+          "        case \" ",
+          out);
+    print_commands(out);
+    fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n"
+          "    done\n"
+          "    case \"$prev\" in\n",
+          out);
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].arg)
+            bash_values(out, &pp_option_specs[i]);
+    fputs("    esac\n    case \"${command:-chat}\" in\n", out);
+    for (int c = 0; c < PP_CMD_COUNT; c++) {
+        unsigned bits = c == PP_CMD_CHAT ? PP_BIT(CHAT) | PP_BIT(RUN) : 1u << c;
+        fprintf(out, "    %s) subcommands=\"%s\" options=\"", pp_command_specs[c].name,
+                pp_command_specs[c].subcommands ? pp_command_specs[c].subcommands : "");
+        for (size_t i = 0; i < pp_n_option_specs; i++)
+            if (pp_option_specs[i].commands & bits)
+                print_spellings(out, &pp_option_specs[i], " ");
+        fputs("\" ;;\n", out);
+    }
+    fputs("    esac\n"
+          "    if [[ $cur == -* ]]; then\n"
+          "        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+          "    elif [[ -z $command ]]; then\n"
+          "        COMPREPLY=($(compgen -W \"",
+          out);
+    print_commands(out);
+    fputs("\" -- \"$cur\"))\n"
+          "    elif [[ $prev == \"$command\" && -n $subcommands ]]; then\n"
+          "        COMPREPLY=($(compgen -W \"$subcommands\" -- \"$cur\"))\n"
+          "    else\n"
+          "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+          "    fi\n"
+          "}\n"
+          "complete -o filenames -F _pippin pippin\n",
+          out);
+}
+
+/* Help texts stand inside single quotes; `special` characters get a backslash. */
+static void print_quoted(FILE *out, const char *text, const char *special)
+{
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputs("'\\''", out);
+        else if (strchr(special, *text))
+            fprintf(out, "\\%c", *text);
+        else
+            putc(*text, out);
+    }
+}
+
+static void zsh_option(FILE *out, const struct pp_option *opt, const char *name, size_t n)
+{
+    fprintf(out, " '*%.*s[", (int)n, name);
+    print_quoted(out, opt->help, "[]:\\");
+    putc(']', out);
+    if (opt->arg) {
+        fprintf(out, ":%s:", opt->name);
+        if (is_file(opt))
+            fputs("_files", out);
+        else if (opt->choices)
+            fprintf(out, "(%s)", opt->choices);
+    }
+    putc('\'', out);
+}
+
+static void zsh_command(FILE *out, enum pp_cmd c)
+{
+    const struct pp_command_spec *spec = &pp_command_specs[c];
+    unsigned bits = c == PP_CMD_CHAT ? PP_BIT(CHAT) | PP_BIT(RUN) : 1u << c;
+    fprintf(out, "    %s) _arguments -S", spec->name);
+    for (size_t i = 0; i < pp_n_option_specs; i++) {
+        const struct pp_option *opt = &pp_option_specs[i];
+        if (!(opt->commands & bits))
+            continue;
+        char name[64];
+        int len = snprintf(name, sizeof name, "--%s", opt->name);
+        zsh_option(out, opt, name, (size_t)len);
+        const char *others = opt->others, *word;
+        size_t n;
+        while (others && pp_next_word(&others, &word, &n))
+            zsh_option(out, opt, word, n);
+    }
+    fprintf(out, " '1:command:(");
+    print_commands(out);
+    fputs(")'", out);
+    if (spec->subcommands)
+        fprintf(out, " '2:what:(%s)'", spec->subcommands);
+    if (spec->max_args)
+        fputs(" '*:file:_files'", out);
+    fputs(" ;;\n", out);
+}
+
+static void zsh(FILE *out)
+{
+    fputs("#compdef pippin\n# zsh completion for pippin, made by `pippin --completion zsh`\n"
+          "_pippin()\n{\n    local command=chat word\n    for word in \"${words[@]:1:$((CURRENT-2))}\"; do\n        case \" ",
+          out);
+    print_commands(out);
+    fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n    done\n    case $command in\n", out);
+    for (int c = 0; c < PP_CMD_COUNT; c++)
+        zsh_command(out, (enum pp_cmd)c);
+    fputs("    esac\n}\n_pippin \"$@\"\n", out);
+}
+
+/* The commands an option belongs to, as a condition of fish. */
+static void fish_condition(FILE *out, unsigned commands)
+{
+    if (commands == EVERY_COMMAND)
+        return;
+    fputs(" -n '", out);
+    if (commands & (PP_BIT(CHAT) | PP_BIT(RUN))) {
+        fputs("not __fish_seen_subcommand_from ", out);
+        print_commands(out);
+        fputs("; or ", out);
+    }
+    fputs("__fish_seen_subcommand_from", out);
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        if (commands & 1u << i)
+            fprintf(out, " %s", pp_command_specs[i].name);
+    putc('\'', out);
+}
+
+static void fish_option(FILE *out, const struct pp_option *opt)
+{
+    fputs("complete -c pippin", out);
+    fish_condition(out, opt->commands);
+    fprintf(out, " -l %s", opt->name);
+    const char *others = opt->others, *word;
+    size_t n;
+    while (others && pp_next_word(&others, &word, &n)) {
+        size_t dashes = word[1] == '-' ? 2 : 1;
+        /* fish tells -x from -xyz with one dash, which it calls old style */
+        fprintf(out, " %s %.*s", dashes == 2 ? "-l" : n == 2 ? "-s" : "-o", (int)(n - dashes), word + dashes);
+    }
+    if (is_file(opt))
+        fputs(" -r -F", out);
+    else if (opt->choices)
+        fprintf(out, " -x -a '%s'", opt->choices);
+    else if (opt->arg)
+        fputs(" -x", out);
+    fputs(" -d '", out);
+    print_quoted(out, opt->help, "\\");
+    fputs("'\n", out);
+}
+
+static void fish(FILE *out)
+{
+    fputs("# fish completion for pippin, made by `pippin --completion fish`\n", out);
+    for (int i = 0; i < PP_CMD_COUNT; i++) {
+        const struct pp_command_spec *spec = &pp_command_specs[i];
+        fputs("complete -c pippin -f -n '__fish_use_subcommand' -a ", out);
+        fprintf(out, "%s -d '", spec->name);
+        print_quoted(out, spec->help, "\\");
+        fputs("'\n", out);
+        if (spec->subcommands)
+            fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", spec->name, spec->subcommands);
+    }
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        fish_option(out, &pp_option_specs[i]);
+}
+
+bool pp_options_completion(FILE *out, const char *shell)
+{
+    if (strcmp(shell, "bash") == 0)
+        bash(out);
+    else if (strcmp(shell, "zsh") == 0)
+        zsh(out);
+    else if (strcmp(shell, "fish") == 0)
+        fish(out);
+    else
+        return false;
+    return true;
+}

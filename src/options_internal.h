@@ -1,0 +1,84 @@
+/* options_internal.h - the tables of commands and options, and what turns their words into values. */
+#ifndef PP_SRC_OPTIONS_INTERNAL_H
+#define PP_SRC_OPTIONS_INTERNAL_H
+
+#include <stddef.h>
+
+#include "src/options.h"
+
+enum pp_cmd {
+    PP_CMD_CHAT, PP_CMD_RUN, PP_CMD_SESSIONS, PP_CMD_LORA, PP_CMD_TOKENIZE, PP_CMD_DETOKENIZE, PP_CMD_TEMPLATE, PP_CMD_LOGITS,
+    PP_CMD_PERPLEXITY, PP_CMD_BENCH, PP_CMD_CONVERT, PP_CMD_QUANTIZE, PP_CMD_COUNT,
+};
+#define PP_BIT(cmd) (1u << PP_CMD_##cmd)
+
+struct pp_command_spec {
+    const char *name;
+    const char *args;        /* what follows, for the usage line */
+    const char *subcommands; /* separated by spaces, or NULL */
+    const char *later;       /* subcommands that are named in the design but not there yet, or NULL */
+    int max_args;            /* words behind the command and its subcommand */
+    const char *help;
+};
+extern const struct pp_command_spec pp_command_specs[PP_CMD_COUNT];
+/* PP_CMD_COUNT if there is none. */
+enum pp_cmd pp_command_spec_find(const char *name);
+
+/* Where a value comes from; the later, the stronger. */
+enum pp_source { PP_SOURCE_DEFAULT, PP_SOURCE_CONFIG, PP_SOURCE_ENVIRONMENT, PP_SOURCE_COMMAND_LINE };
+
+struct pp_parse {
+    struct pp_options *o;
+    enum pp_source source;                   /* of the value being set */
+    enum pp_source model, draft, lora, stops, bias; /* of what is there: a stronger source begins a list anew */
+};
+
+struct pp_option;
+/* shown: the option as the user wrote it, for errors. */
+typedef enum pp_code pp_option_setter(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                                      struct pp_error *err);
+
+enum pp_option_group { PP_GROUP_MODEL, PP_GROUP_ANSWER, PP_GROUP_SESSION, PP_GROUP_OUTPUT, PP_GROUP_WORK, PP_GROUP_GENERAL, PP_GROUP_COUNT };
+
+struct pp_option {
+    const char *name;      /* long name without dashes; also the name in pippin.conf */
+    const char *others;    /* more spellings, with their dashes, separated by spaces; or NULL */
+    const char *arg;       /* what help calls the value; NULL: it takes none */
+    const char *choices;   /* for completion: "FILE", "FOLDER" or words; or NULL */
+    const char *help;
+    pp_option_setter *set;
+    size_t offset;         /* of the field in struct pp_options */
+    double min, max;       /* of numbers */
+    unsigned commands;     /* PP_BIT... */
+    const char *section;   /* of pippin.conf, or NULL */
+    const char *env;       /* or NULL */
+    enum pp_option_group group;
+};
+extern const struct pp_option pp_option_specs[];
+extern const size_t pp_n_option_specs;
+
+/* Options that are no options here: reserved ones, and those of other programs that have an equivalent. */
+struct pp_foreign_option {
+    const char *names; /* with dashes, separated by spaces */
+    const char *why;
+};
+extern const struct pp_foreign_option pp_foreign_options[];
+extern const size_t pp_n_foreign_options;
+
+/* Is `word` (of n bytes) one of the words of a list separated by spaces? */
+bool pp_word_in(const char *list, const char *word, size_t n);
+/* The next word of such a list: sets *word and *n, moves *list; false at the end. */
+bool pp_next_word(const char **list, const char **word, size_t *n);
+
+/* --- options_value.c -------------------------------------------------------------------------------------- */
+
+pp_option_setter pp_set_flag, pp_set_text, pp_set_int, pp_set_int64, pp_set_float, pp_set_bytes, pp_set_choice;
+pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed, pp_set_logit_bias;
+pp_option_setter pp_set_stop, pp_set_gpu_layers, pp_set_device;
+
+/* A copy of n bytes that lives until exit; NULL: out of memory. */
+const char *pp_keep_text(const char *s, size_t n);
+/* Remembers something malloced until exit, so that it stays reachable. False: out of memory. */
+bool pp_keep(void *what);
+
+#endif

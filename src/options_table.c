@@ -1,0 +1,186 @@
+/* options_table.c - every command and every option, once: the parser, --help, completion and the test of the manual read these. */
+#include <string.h>
+
+#include "src/options_internal.h"
+
+const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
+    [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
+    [PP_CMD_RUN] = {"run", "", NULL, NULL, 0, "one answer; -p and stdin together form the prompt"},
+    [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]", "list search show rm forget",
+                         "export import backup", PP_MAX_POSITIONAL, "saved conversations"},
+    [PP_CMD_LORA] = {"lora", "[list | info FILE...]", "list info", "train", PP_MAX_POSITIONAL, "adapters"},
+    [PP_CMD_TOKENIZE] = {"tokenize", "", NULL, NULL, 0, "text to a JSON array of token ids"},
+    [PP_CMD_DETOKENIZE] = {"detokenize", "", NULL, NULL, 0, "JSON arrays of ids on stdin, one a line, to text"},
+    [PP_CMD_TEMPLATE] = {"template", "", NULL, NULL, 0, "messages (a JSON array on stdin) to the prompt that the model gets"},
+    [PP_CMD_LOGITS] = {"logits", "", NULL, NULL, 0, "the model's raw output for given ids, as safetensors"},
+    [PP_CMD_PERPLEXITY] = {"perplexity", "", NULL, NULL, 0, "how well a model predicts a text"},
+    [PP_CMD_BENCH] = {"bench", "", NULL, NULL, 0, "speed of prefill and decode"},
+    [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2, "a model folder or a PEFT adapter to GGUF"},
+    [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q8_0, Q4_0, Q4_K_M"},
+};
+
+enum pp_cmd pp_command_spec_find(const char *name)
+{
+    int i = 0;
+    while (i < PP_CMD_COUNT && strcmp(pp_command_specs[i].name, name) != 0)
+        i++;
+    return (enum pp_cmd)i;
+}
+
+#define AT(field) .offset = offsetof(struct pp_options, field)
+#define CHAT PP_BIT(CHAT)
+#define RUN PP_BIT(RUN)
+#define TALK (CHAT | RUN)
+#define TEXT_COMMANDS (PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(TEMPLATE))
+#define MEASURE (PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH))
+#define ENGINE (TALK | MEASURE)
+#define DRAFT (TALK | PP_BIT(BENCH))
+#define ANY ((1u << PP_CMD_COUNT) - 1)
+
+const struct pp_option pp_option_specs[] = {
+    /* model and engine */
+    {.name = "model", .others = "-m", .arg = "MODEL", .choices = "FILE", .set = pp_set_model, AT(model), .section = "model",
+     .commands = ENGINE | TEXT_COMMANDS | PP_BIT(LORA), .env = "LLAMA_ARG_MODEL", .group = PP_GROUP_MODEL,
+     .help = "GGUF file, model folder, or a name in the models folder; default: the starter"},
+    {.name = "model-draft", .others = "-md --draft-model", .arg = "MODEL", .choices = "FILE", .set = pp_set_draft, AT(draft),
+     .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL, .help = "a small model that drafts tokens for the large one"},
+    {.name = "no-draft", .set = pp_set_flag, AT(no_draft), .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
+     .help = "draft nothing, also where a draft model is at hand"},
+    {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1, .max = 64,
+     .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX", .group = PP_GROUP_MODEL,
+     .help = "tokens drafted at most at a time (4)"},
+    {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_int, AT(threads), .min = 0, .max = 1024, .commands = ENGINE,
+     .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL, .help = "threads; 0: one per core (default)"},
+    {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
+     .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
+     .help = "tokens a conversation may have; 0: the model's own, at most 16384 (default)"},
+    {.name = "kv-type", .arg = "TYPE", .choices = "q8_0 f16 f32", .set = pp_set_kv_type, .commands = ENGINE, .section = "model",
+     .group = PP_GROUP_MODEL, .help = "how the KV cache is stored: q8_0 (default), f16, f32"},
+    {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
+     .group = PP_GROUP_MODEL, .help = "limit for the KV cache, such as 512M; default: a quarter of free memory"},
+    {.name = "lora", .arg = "FILE", .choices = "FILE", .set = pp_set_lora, .commands = ENGINE, .section = "model",
+     .group = PP_GROUP_MODEL, .help = "use an adapter; may be repeated"},
+    {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "FILE", .set = pp_set_lora_scaled, .min = -100, .max = 100,
+     .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL, .help = "the same with a strength, such as bard.gguf:0.8"},
+    {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avx512", .set = pp_set_choice, AT(kernels), .commands = ENGINE,
+     .section = "model", .group = PP_GROUP_MODEL, .help = "force scalar, avx2 or avx512 code; default: the best this CPU has"},
+    {.name = "gpu-layers", .others = "-ngl --n-gpu-layers", .arg = "N", .set = pp_set_gpu_layers, .commands = ENGINE,
+     .group = PP_GROUP_MODEL, .help = "only 0: this version runs on the CPU"},
+    {.name = "device", .others = "-dev", .arg = "DEVICE", .choices = "cpu", .set = pp_set_device, .commands = ENGINE,
+     .section = "model", .group = PP_GROUP_MODEL, .help = "only cpu in this version"},
+
+    /* answer */
+    {.name = "system", .others = "-sys --system-prompt", .arg = "TEXT", .set = pp_set_text, AT(system), .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER, .help = "system prompt; default: none"},
+    {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(chat_template_file),
+     .commands = TALK | PP_BIT(TEMPLATE), .section = "model", .group = PP_GROUP_ANSWER,
+     .help = "Jinja chat template instead of the model's own"},
+    {.name = "predict", .others = "-n --n-predict", .arg = "N", .set = pp_set_int64, AT(n_predict), .min = -1, .max = 1 << 30,
+     .commands = TALK, .section = "sampling", .env = "LLAMA_ARG_N_PREDICT", .group = PP_GROUP_ANSWER,
+     .help = "tokens of an answer at most; -1: no limit (default)"},
+    {.name = "temp", .others = "--temperature", .arg = "T", .set = pp_set_float, AT(sampling.temp), .min = 0, .max = 100,
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER,
+     .help = "temperature (0.8); 0: always the likeliest token"},
+    {.name = "top-k", .arg = "N", .set = pp_set_int, AT(sampling.top_k), .min = 0, .max = 1 << 24, .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER, .help = "choose among the N likeliest tokens (40); 0: off"},
+    {.name = "top-p", .arg = "P", .set = pp_set_float, AT(sampling.top_p), .min = 0, .max = 1, .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER, .help = "among the likeliest that make up P together (0.95); 1: off"},
+    {.name = "min-p", .arg = "P", .set = pp_set_float, AT(sampling.min_p), .min = 0, .max = 1, .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER, .help = "among those at least P times as likely as the first (0.05); 0: off"},
+    {.name = "repeat-penalty", .arg = "X", .set = pp_set_float, AT(sampling.repeat_penalty), .min = 0.01, .max = 100,
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "against repetition (1: off)"},
+    {.name = "repeat-last-n", .arg = "N", .set = pp_set_int, AT(sampling.penalty_last_n), .min = -1, .max = 1 << 30,
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "how far back penalties look (64); -1: all"},
+    {.name = "frequency-penalty", .arg = "X", .set = pp_set_float, AT(sampling.frequency_penalty), .min = -100, .max = 100,
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "per earlier use of a token (0: off)"},
+    {.name = "presence-penalty", .arg = "X", .set = pp_set_float, AT(sampling.presence_penalty), .min = -100, .max = 100,
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "once for tokens already used (0: off)"},
+    {.name = "seed", .others = "-s", .arg = "N", .set = pp_set_seed, .commands = TALK, .section = "sampling",
+     .group = PP_GROUP_ANSWER, .help = "the same seed gives the same answer; default: a new one each time"},
+    {.name = "logit-bias", .arg = "ID+X", .set = pp_set_logit_bias, .min = -1000, .max = 1000, .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER, .help = "make a token likelier, unlikelier (ID-X) or forbid it (ID-inf)"},
+    {.name = "stop", .arg = "TEXT", .set = pp_set_stop, .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER,
+     .help = "end the answer before this text; may be repeated"},
+    {.name = "ignore-eos", .set = pp_set_flag, AT(ignore_eos), .commands = TALK, .group = PP_GROUP_ANSWER,
+     .help = "go on when the model wants to end"},
+    {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt), .commands = RUN | TEXT_COMMANDS,
+     .group = PP_GROUP_ANSWER, .help = "the prompt"},
+    {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(file),
+     .commands = RUN | TEXT_COMMANDS | PP_BIT(PERPLEXITY), .group = PP_GROUP_ANSWER, .help = "read it from a file (-: stdin)"},
+    {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
+     .help = "give the prompt to the model as it stands, without a chat template"},
+
+    /* conversations */
+    {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK, .group = PP_GROUP_SESSION,
+     .help = "go on with the latest conversation"},
+    {.name = "resume", .arg = "ID", .set = pp_set_text, AT(resume), .commands = TALK, .group = PP_GROUP_SESSION,
+     .help = "go on with this conversation (the first digits of its ID do)"},
+    {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
+     .help = "keep question and answer as a conversation"},
+
+    /* output */
+    {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
+     .help = "end with a line of JSON on stderr: tokens, speeds, times"},
+    {.name = "json", .set = pp_set_flag, AT(json), .group = PP_GROUP_OUTPUT, .help = "print JSON",
+     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH)},
+    {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
+     .help = "lines only, no full screen"},
+    {.name = "theme", .arg = "NAME", .choices = "dark light mono terminal", .set = pp_set_text, AT(theme), .commands = CHAT,
+     .section = "ui", .group = PP_GROUP_OUTPUT, .help = "colours: dark, light, mono, terminal, or a theme of your own"},
+    {.name = "no-color", .set = pp_set_flag, AT(no_color), .commands = ANY, .section = "ui", .group = PP_GROUP_OUTPUT,
+     .help = "no colours (as does a variable NO_COLOR that is not empty)"},
+    {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(output), .commands = PP_BIT(LOGITS),
+     .group = PP_GROUP_OUTPUT, .help = "where to write"},
+
+    /* single commands */
+    {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,
+     .help = "token ids, such as 1,2,3"},
+    {.name = "bos", .set = pp_set_flag, AT(bos), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
+     .help = "begin with the token that begins a text"},
+    {.name = "special", .set = pp_set_flag, AT(special), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
+     .help = "recognise control tokens in the text"},
+    {.name = "tools", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(tools), .commands = PP_BIT(TEMPLATE),
+     .group = PP_GROUP_WORK, .help = "JSON array of tools for the template"},
+    {.name = "no-generation-prompt", .set = pp_set_flag, AT(no_generation_prompt), .commands = PP_BIT(TEMPLATE),
+     .group = PP_GROUP_WORK, .help = "do not open the answer's turn"},
+    {.name = "bos-text", .arg = "TEXT", .set = pp_set_text, AT(bos_text), .commands = PP_BIT(TEMPLATE), .group = PP_GROUP_WORK,
+     .help = "what the template knows as bos_token"},
+    {.name = "eos-text", .arg = "TEXT", .set = pp_set_text, AT(eos_text), .commands = PP_BIT(TEMPLATE), .group = PP_GROUP_WORK,
+     .help = "what the template knows as eos_token"},
+    {.name = "now", .arg = "TIME", .set = pp_set_text, AT(now), .commands = PP_BIT(TEMPLATE), .group = PP_GROUP_WORK,
+     .help = "the template's time, such as \"2026-03-14 15:09:26\""},
+    {.name = "chunks", .arg = "N", .set = pp_set_int, AT(chunks), .min = 0, .max = 1 << 30, .commands = PP_BIT(PERPLEXITY),
+     .group = PP_GROUP_WORK, .help = "measure the first N chunks; 0: all (default)"},
+    {.name = "windows", .set = pp_set_flag, AT(windows), .commands = PP_BIT(PERPLEXITY), .group = PP_GROUP_WORK,
+     .help = "chunks without BOS, every token is scored"},
+    {.name = "n-prompt", .others = "-p", .arg = "N", .set = pp_set_int64, AT(n_prompt), .min = 0, .max = 1 << 24,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of prefill (512)"},
+    {.name = "n-gen", .others = "-n", .arg = "N", .set = pp_set_int64, AT(n_gen), .min = 0, .max = 1 << 24,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of decode (32)"},
+    {.name = "repetitions", .others = "-r", .arg = "N", .set = pp_set_int, AT(repetitions), .min = 1, .max = 10000,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "how often to measure (5)"},
+    {.name = "outtype", .others = "--out-type", .arg = "TYPE", .set = pp_set_text, AT(out_type), .commands = PP_BIT(CONVERT),
+     .choices = "f32 f16 bf16 q8_0", .group = PP_GROUP_WORK, .help = "type of the weights in the new file; default: as they are"},
+
+    /* general */
+    {.name = "help", .others = "-h", .set = pp_set_flag, AT(help), .commands = ANY, .group = PP_GROUP_GENERAL, .help = "this text"},
+    {.name = "version", .others = "-V", .set = pp_set_flag, AT(version), .commands = ANY, .group = PP_GROUP_GENERAL,
+     .help = "the version of pippin"},
+    {.name = "completion", .arg = "SHELL", .choices = "bash zsh fish", .set = pp_set_choice, AT(completion), .commands = ANY,
+     .group = PP_GROUP_GENERAL, .help = "print a completion script for bash, zsh or fish"},
+};
+const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs[0];
+
+const struct pp_foreign_option pp_foreign_options[] = {
+    {"--grammar-file --json-schema --grammar", "is reserved for constrained answers, which are not available yet"},
+    {"--quant", "is reserved and not available yet; make a smaller file with `pippin quantize`"},
+    {"--imatrix --pooling", "is reserved and not available yet"},
+    {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
+     "would load a model from the network, which this version cannot; download it and give its path with -m"},
+    {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},
+    {"-no-cnv --no-conversation", "is not needed: `pippin run` gives one answer"},
+    {"-fa --flash-attn --no-mmap --mlock -b --batch-size -ub --ubatch-size", "has no meaning here; leave it out"},
+    {"-ctk --cache-type-k -ctv --cache-type-v", "is called --kv-type here and sets both K and V"},
+    {"-sysf --system-prompt-file", "is not there; use -sys \"$(cat FILE)\""},
+};
+const size_t pp_n_foreign_options = sizeof pp_foreign_options / sizeof pp_foreign_options[0];

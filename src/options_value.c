@@ -1,0 +1,300 @@
+/* options_value.c - words of the command line, the environment and pippin.conf as checked values. */
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/options_internal.h"
+
+/* --- memory that lives until exit ---------------------------------------------------------------------------- */
+
+static struct kept {
+    struct kept *next;
+    void *what;
+} *kept;
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool pp_keep(void *what)
+{
+    struct kept *k = pp_malloc(sizeof *k);
+    if (!k)
+        return false;
+    k->what = what;
+    pthread_mutex_lock(&kept_lock);
+    k->next = kept;
+    kept = k;
+    pthread_mutex_unlock(&kept_lock);
+    return true;
+}
+
+const char *pp_keep_text(const char *s, size_t n)
+{
+    char *copy = pp_strndup(s, n);
+    if (copy && !pp_keep(copy)) {
+        pp_free(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* --- numbers --------------------------------------------------------------------------------------------------- */
+
+static bool whole_number(const char *s, int64_t *out)
+{
+    char *end;
+    const char *digits = s + (*s == '-' || *s == '+');
+    if (*digits < '0' || *digits > '9')
+        return false;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    *out = v;
+    return *end == 0 && errno == 0;
+}
+
+/* Plain decimal numbers only (no "inf", no hexadecimal), always with a point, whatever the locale. */
+static bool real_number(const char *s, double *out)
+{
+    char *end;
+    if (!*s || s[strspn(s, "0123456789+-.eE")] != 0)
+        return false;
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!c)
+        return false;
+    *out = strtod_l(s, &end, c);
+    freelocale(c);
+    return end != s && *end == 0 && isfinite(*out);
+}
+
+static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown, struct pp_error *err)
+{
+    if (opt->max >= 1e9)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %g, not \"%s\"", shown, kind, opt->min, value);
+    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %g to %g, not \"%s\"", shown, kind, opt->min, opt->max, value);
+}
+
+static void *field(struct pp_parse *ps, const struct pp_option *opt)
+{
+    return (char *)ps->o + opt->offset;
+}
+
+enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    int64_t v;
+    if (!whole_number(value, &v) || (double)v < opt->min || (double)v > opt->max)
+        return bad_number(opt, "a whole number", value, shown, err);
+    *(int64_t *)field(ps, opt) = v;
+    return PP_OK;
+}
+
+enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    int64_t v;
+    if (!whole_number(value, &v) || (double)v < opt->min || (double)v > opt->max || v != (int)v)
+        return bad_number(opt, "a whole number", value, shown, err);
+    *(int *)field(ps, opt) = (int)v;
+    return PP_OK;
+}
+
+enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    double v;
+    if (!real_number(value, &v) || v < opt->min || v > opt->max)
+        return bad_number(opt, "a number", value, shown, err);
+    *(float *)field(ps, opt) = (float)v;
+    return PP_OK;
+}
+
+enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    static const char units[] = "KMGT";
+    char *end = NULL;
+    uint64_t v = 0;
+    bool ok = *value >= '0' && *value <= '9';
+    if (ok) {
+        errno = 0;
+        v = strtoull(value, &end, 10);
+        ok = errno == 0;
+    }
+    if (ok && *end) {
+        char upper = (char)(*end >= 'a' && *end <= 'z' ? *end - 'a' + 'A' : *end);
+        const char *unit = strchr(units, upper);
+        int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+        end += unit != NULL;
+        ok = unit && (!*end || strcasecmp(end, "b") == 0 || strcasecmp(end, "ib") == 0) && v <= UINT64_MAX >> shift;
+        v = ok ? v << shift : 0;
+    }
+    if (!ok)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects a size such as 512M or 4G, not \"%s\"", shown, value);
+    *(uint64_t *)field(ps, opt) = v;
+    return PP_OK;
+}
+
+/* --- words --------------------------------------------------------------------------------------------------------- */
+
+enum pp_code pp_set_flag(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    bool *flag = field(ps, opt);
+    if (!value || pp_word_in("1 yes on true", value, strlen(value)))
+        *flag = true;
+    else if (pp_word_in("0 no off false", value, strlen(value)))
+        *flag = false;
+    else
+        return pp_fail(err, PP_ERR_USAGE, "%s expects yes or no, not \"%s\"", shown, value);
+    return PP_OK;
+}
+
+enum pp_code pp_set_text(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)shown, (void)err;
+    *(const char **)field(ps, opt) = value;
+    return PP_OK;
+}
+
+enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    if (!pp_word_in(opt->choices, value, strlen(value)))
+        return pp_fail(err, PP_ERR_USAGE, "%s expects one of: %s; not \"%s\"", shown, opt->choices, value);
+    return pp_set_text(ps, opt, value, shown, err);
+}
+
+enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    ps->model = ps->source;
+    return pp_set_text(ps, opt, value, shown, err);
+}
+
+enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    ps->draft = ps->source;
+    return pp_set_text(ps, opt, value, shown, err);
+}
+
+enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    int type = pp_kv_type_by_name(value);
+    if (type < 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects one of: %s; not \"%s\"", shown, opt->choices, value);
+    ps->o->kv_type = (enum pp_kv_type)type;
+    ps->o->kv_type_given = true;
+    return PP_OK;
+}
+
+/* -1, as in llama.cpp, asks for a new seed each time. */
+enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)opt;
+    char *end;
+    if (strcmp(value, "-1") == 0) {
+        ps->o->seed_given = false;
+        return PP_OK;
+    }
+    errno = 0;
+    unsigned long long v = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects a whole number from 0 to 18446744073709551615 (or -1: random), not \"%s\"",
+                       shown, value);
+    ps->o->sampling.seed = v;
+    ps->o->seed_given = true;
+    return PP_OK;
+}
+
+/* --- lists ----------------------------------------------------------------------------------------------------------- */
+
+/* Values of the same source add up; those of a stronger one replace what a weaker one gave. */
+static void begin_list(struct pp_parse *ps, enum pp_source *have, int *n)
+{
+    if (*have != ps->source)
+        *n = 0;
+    *have = ps->source;
+}
+
+static enum pp_code add_lora(struct pp_parse *ps, const char *path, double scale, const char *shown, struct pp_error *err)
+{
+    begin_list(ps, &ps->lora, &ps->o->n_lora);
+    if (ps->o->n_lora == PP_MAX_LORA_OPTIONS)
+        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d adapters at once are not possible", shown, (int)PP_MAX_LORA_OPTIONS);
+    ps->o->lora[ps->o->n_lora].path = path;
+    ps->o->lora[ps->o->n_lora++].scale = (float)scale;
+    return PP_OK;
+}
+
+enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)opt;
+    return add_lora(ps, value, 1, shown, err);
+}
+
+enum pp_code pp_set_lora_scaled(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    double scale;
+    const char *colon = strrchr(value, ':');
+    if (!colon || colon == value || !real_number(colon + 1, &scale) || scale < opt->min || scale > opt->max)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects FILE:SCALE with a scale from %g to %g, such as bard.gguf:0.8, not \"%s\"", shown,
+                       opt->min, opt->max, value);
+    const char *path = pp_keep_text(value, (size_t)(colon - value));
+    return path ? add_lora(ps, path, scale, shown, err) : pp_fail_nomem(err, "a file name");
+}
+
+enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)opt;
+    if (!*value)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects a text that is not empty", shown);
+    begin_list(ps, &ps->stops, &ps->o->n_stops);
+    if (ps->o->n_stops == PP_MAX_STOPS)
+        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d stop texts are not possible", shown, (int)PP_MAX_STOPS);
+    ps->o->stops[ps->o->n_stops++] = value;
+    return PP_OK;
+}
+
+/* ID+B, ID-B or ID=B; "-inf" forbids the token. */
+enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    struct pp_sampling *s = &ps->o->sampling;
+    char *sign;
+    double bias = 0;
+    errno = 0;
+    long long id = strtoll(value, &sign, 10);
+    bool ok = *value >= '0' && *value <= '9' && errno == 0 && id <= INT32_MAX && *sign && strchr("+-=", *sign);
+    if (ok) {
+        const char *number = *sign == '=' ? sign + 1 : sign;
+        if (strcmp(number, "-inf") == 0)
+            bias = -INFINITY;
+        else
+            ok = real_number(number, &bias) && bias >= opt->min && bias <= opt->max;
+    }
+    if (!ok)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects a token id with what to add to its logit, such as 15043+1.5 or 15043-inf, not \"%s\"",
+                       shown, value);
+    begin_list(ps, &ps->bias, &s->n_bias);
+    if (s->n_bias == PP_MAX_LOGIT_BIAS)
+        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d biases are not possible", shown, (int)PP_MAX_LOGIT_BIAS);
+    s->bias[s->n_bias].token = (int32_t)id;
+    s->bias[s->n_bias++].bias = (float)bias;
+    return PP_OK;
+}
+
+/* --- what this version computes on --------------------------------------------------------------------------------- */
+
+enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)ps, (void)opt;
+    int64_t v;
+    if (!whole_number(value, &v) && strcmp(value, "auto") != 0 && strcmp(value, "all") != 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s expects a whole number, not \"%s\"", shown, value);
+    if (strcmp(value, "0") == 0 || strcmp(value, "auto") == 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "%s %s asks for a GPU, but this version runs on the CPU; leave the option out or give 0", shown, value);
+}
+
+enum pp_code pp_set_device(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+{
+    (void)ps, (void)opt;
+    if (strcmp(value, "cpu") == 0 || strcmp(value, "none") == 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "%s \"%s\" is not possible: this version runs on the CPU; leave the option out or give cpu", shown,
+                   value);
+}
