@@ -116,7 +116,9 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
     }
     pp_free(s.floats);
     pp_free(s.to);
-    return code ? pp_fail_prefix(err, "%s", item->name) : PP_OK;
+    if (code)
+        pp_fail_prefix(err, "%s", item->name);
+    return code;
 }
 
 static enum pp_code check_item(const struct pp_export_item *item, struct pp_error *err)

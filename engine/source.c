@@ -77,8 +77,10 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         code = arch->from_gguf(s->gguf, &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
-    if (code)
-        return pp_fail_prefix(err, "%s", s->path);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
     return take_gguf_template(s, err);
 }
 
@@ -160,8 +162,10 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
         code = arch->from_config(config, &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
-    if (code)
-        return pp_fail_prefix(err, "%s", s->path);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
     code = take_tensors(s, arch, err);
     return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
 }
