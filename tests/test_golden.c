@@ -1,0 +1,216 @@
+/* test_golden.c - whole models against reference logits and greedy texts, from Hugging Face folders and from GGUF, with an F32 cache;
+ * adapters alone and together. Reference: float32 forward passes by another implementation; tolerance 1e-3. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "engine/safetensors.h"
+#include "tests/support.h"
+
+static const float TOLERANCE = 1e-3f;
+
+struct loaded {
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+};
+
+static struct loaded load(const char *path)
+{
+    struct loaded l;
+    struct pp_error err;
+    struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
+    assert_ok(pp_model_open(path, &l.model, &err), err);
+    assert_ok(pp_engine_new(l.model, &opt, NULL, NULL, &l.engine, &err), err);
+    assert_ok(pp_seq_new(l.engine, &l.seq, &err), err);
+    return l;
+}
+
+static void unload(struct loaded *l)
+{
+    pp_seq_free(l->seq);
+    pp_engine_free(l->engine);
+    pp_model_close(l->model);
+}
+
+/* Largest absolute difference between our logits for ids [n] and expected [n, n_vocab]. */
+static float logits_error(struct loaded *l, const int32_t *ids, int64_t n, const float *expected, int64_t n_expected)
+{
+    struct pp_error err;
+    int64_t n_vocab = pp_model_info(l->model)->n_vocab;
+    float worst = 0;
+    for (int64_t at = 0; at < n;) {
+        struct pp_row rows[64];
+        int m = n - at < 64 ? (int)(n - at) : 64;
+        for (int i = 0; i < m; i++)
+            rows[i] = (struct pp_row){.seq = l->seq, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(l->engine, rows, m, NULL, &err), err);
+        for (int i = 0; i < m && at + i < n_expected; i++) {
+            const float *got = pp_step_output(l->engine, i);
+            for (int64_t t = 0; t < n_vocab; t++) {
+                float e = fabsf(got[t] - expected[(at + i) * n_vocab + t]);
+                worst = e > worst || isnan(e) ? e : worst;
+            }
+        }
+        at += m;
+    }
+    return worst;
+}
+
+/* Greedy continuation of what is in the sequence; the last row's logits are those of the last step. */
+static void check_greedy(struct loaded *l, const int32_t *prompt, int64_t n, const int32_t *expected, int64_t n_expected)
+{
+    struct pp_error err;
+    struct pp_gen *g;
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = n_expected, .ignore_end = true};
+    opt.sampling.temp = 0;
+    assert_ok(pp_gen_start(l->seq, prompt, n, &opt, NULL, &g, &err), err);
+    enum pp_finish finish = PP_FINISH_NONE;
+    struct pp_buf text = {0};
+    int n_tokens = 0;
+    while (finish == PP_FINISH_NONE)
+        assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
+    int64_t got;
+    const int32_t *tokens = pp_gen_tokens(g, &got);
+    assert_int_equal(got, n_expected);
+    assert_memory_equal(tokens, expected, (size_t)n_expected * sizeof *tokens);
+    pp_gen_free(g);
+    pp_buf_free(&text);
+}
+
+static void check_model(const char *path, const char *expected_path)
+{
+    struct pp_safetensors *e;
+    struct pp_error err;
+    assert_ok(pp_safetensors_open(expected_path, &e, &err), err);
+    struct loaded l = load(path);
+    for (int i = 0; i < 2; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "ids%d", i);
+        const struct pp_tensor *ids = pp_safetensors_find(e, name);
+        snprintf(name, sizeof name, "logits%d", i);
+        const struct pp_tensor *logits = pp_safetensors_find(e, name);
+        snprintf(name, sizeof name, "greedy%d", i);
+        const struct pp_tensor *greedy = pp_safetensors_find(e, name);
+        assert_true(ids && logits && greedy);
+        pp_seq_truncate(l.seq, 0);
+        float error = logits_error(&l, ids->data, ids->ne[0], logits->data, logits->ne[1]);
+        if (!(error <= TOLERANCE))
+            fail_msg("%s: text %d: logits differ by %g", path, i, (double)error);
+        check_greedy(&l, ids->data, ids->ne[0], greedy->data, greedy->ne[0]);
+    }
+    unload(&l);
+    pp_safetensors_close(e);
+}
+
+static void check_family(const char *family)
+{
+    char relative[256], expected[1024];
+    snprintf(relative, sizeof relative, "architectures/%s/expected.safetensors", family);
+    const char *path = testdata(relative);
+    if (!path)
+        skip();
+    snprintf(expected, sizeof expected, "%s", path);
+    snprintf(relative, sizeof relative, "architectures/%s", family);
+    check_model(testdata(relative), expected);
+    snprintf(relative, sizeof relative, "architectures/%s/model.gguf", family);
+    check_model(testdata(relative), expected);
+}
+
+static void llama(void **state) { (void)state; check_family("llama"); }
+static void llama_k256(void **state) { (void)state; check_family("llama-k256"); }
+static void llama_bias(void **state) { (void)state; check_family("llama-bias"); }
+static void llama3_rope(void **state) { (void)state; check_family("llama3-rope"); }
+static void llama_linear(void **state) { (void)state; check_family("llama-linear"); }
+static void llama_yarn(void **state) { (void)state; check_family("llama-yarn"); }
+
+/* --- adapters -------------------------------------------------------------------------------------------------- */
+
+struct use { const char *name; float scale; };
+
+static void check_adapters(struct loaded *l, const char *family, const char *suffix, const struct pp_safetensors *e, const char *tag,
+                           const struct use *use, int n)
+{
+    struct pp_error err;
+    struct pp_adapter_use set[2];
+    char name[64];
+    for (int i = 0; i < n; i++) {
+        char relative[256];
+        struct pp_adapter *a;
+        snprintf(relative, sizeof relative, "architectures/%s/%s%s", family, use[i].name, suffix);
+        assert_ok(pp_adapter_load(l->model, testdata(relative), &a, &err), err);
+        set[i] = (struct pp_adapter_use){.adapter = a, .scale = use[i].scale};
+    }
+    snprintf(name, sizeof name, "logits:%s", tag);
+    const struct pp_tensor *ids = pp_safetensors_find(e, "ids"), *logits = pp_safetensors_find(e, name);
+    assert_true(ids && logits);
+    assert_ok(pp_seq_set_adapters(l->seq, set, n, &err), err);
+    assert_int_equal(pp_seq_len(l->seq), 0);
+    float error = logits_error(l, ids->data, ids->ne[0], logits->data, logits->ne[1]);
+    if (!(error <= TOLERANCE))
+        fail_msg("%s with %s%s: logits differ by %g", family, tag, suffix, (double)error);
+    assert_ok(pp_seq_set_adapters(l->seq, NULL, 0, &err), err);
+    pp_seq_truncate(l->seq, 0);
+    for (int i = 0; i < n; i++)
+        pp_adapter_free((struct pp_adapter *)(uintptr_t)set[i].adapter);
+}
+
+static void check_adapter_family(const char *family)
+{
+    char relative[256];
+    struct pp_safetensors *e;
+    struct pp_error err;
+    snprintf(relative, sizeof relative, "architectures/%s/expected_lora.safetensors", family);
+    const char *path = testdata(relative);
+    if (!path)
+        skip();
+    assert_ok(pp_safetensors_open(path, &e, &err), err);
+    static const char *const bases[] = {"", "/model.gguf"}, *const suffixes[] = {"", ".gguf"};
+    for (int b = 0; b < 2; b++) {
+        snprintf(relative, sizeof relative, "architectures/%s%s", family, bases[b]);
+        struct loaded l = load(testdata(relative));
+        for (int s = 0; s < 2; s++) {
+            check_adapters(&l, family, suffixes[s], e, "base", NULL, 0);
+            check_adapters(&l, family, suffixes[s], e, "alpha_1.0", (struct use[]){{"lora-alpha", 1.0f}}, 1);
+            check_adapters(&l, family, suffixes[s], e, "beta_1.0", (struct use[]){{"lora-beta", 1.0f}}, 1);
+            check_adapters(&l, family, suffixes[s], e, "beta_-0.5", (struct use[]){{"lora-beta", -0.5f}}, 1);
+            check_adapters(&l, family, suffixes[s], e, "alpha_0.8+beta_0.6", (struct use[]){{"lora-alpha", 0.8f}, {"lora-beta", 0.6f}}, 2);
+        }
+        unload(&l);
+    }
+    pp_safetensors_close(e);
+}
+
+static void adapters_llama(void **state) { (void)state; check_adapter_family("llama"); }
+static void adapters_llama_k256(void **state) { (void)state; check_adapter_family("llama-k256"); }
+
+static void starter(void **state)
+{
+    struct pp_safetensors *e;
+    struct pp_error err;
+    (void)state;
+    const char *path = testdata("starter/expected.safetensors");
+    if (!path)
+        skip();
+    assert_ok(pp_safetensors_open(path, &e, &err), err);
+    struct loaded l = load(testdata("starter/target"));
+    const struct pp_tensor *ids = pp_safetensors_find(e, "ids"), *logits = pp_safetensors_find(e, "logits");
+    assert_true(ids && logits);
+    float error = logits_error(&l, ids->data, logits->ne[1], logits->data, logits->ne[1]);
+    if (!(error <= TOLERANCE))
+        fail_msg("starter: logits differ by %g", (double)error);
+    unload(&l);
+    pp_safetensors_close(e);
+}
+
+TEST_GROUP(golden)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama),          cmocka_unit_test(llama_k256),   cmocka_unit_test(llama_bias),
+        cmocka_unit_test(llama3_rope),    cmocka_unit_test(llama_linear), cmocka_unit_test(llama_yarn),
+        cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter),
+    };
+    return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
+}
