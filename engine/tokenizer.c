@@ -2,6 +2,7 @@
 #include "engine/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,11 +97,10 @@ static char *folder_of(const char *path)
 static bool is_gguf(const char *path)
 {
     char magic[4];
-    struct pp_map map;
-    if (pp_map_open(path, &map, NULL))
-        return false;
-    bool yes = map.size >= sizeof magic && memcmp(map.data, "GGUF", sizeof magic) == 0;
-    pp_map_close(&map);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool yes = fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (fd >= 0)
+        close(fd);
     return yes;
 }
 
@@ -379,9 +379,17 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
     }
 }
 
+/* Whether a space at the beginning of the next text is one that tokenizing put there. Where that depends on the text, only
+ * one in front of everything counts. */
+static bool prefix_was_added(enum tok_prefix_when when, bool at_start)
+{
+    return when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && at_start);
+}
+
 void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
 {
-    bool may_strip = t->prefix.start != TOK_PREFIX_NEVER;
+    size_t begin = out->len;
+    bool may_strip = prefix_was_added(t->prefix.start, true);
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
             continue;
@@ -389,7 +397,7 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         pp_token_text(t, ids[i], special, out);
         uint8_t type = t->type[ids[i]];
         if (type == TOK_CONTROL || type == TOK_UNKNOWN || type == TOK_USER) {
-            may_strip = (type == TOK_USER ? t->prefix.user : t->prefix.control) != TOK_PREFIX_NEVER;
+            may_strip = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, out->len == begin);
             continue;
         }
         if (may_strip && t->kind == TOK_SPM && type == TOK_NORMAL && out->len > before && out->data[before] == ' ') {

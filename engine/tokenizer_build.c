@@ -29,8 +29,8 @@ int32_t tok_byte_to_char(unsigned byte)
 
 int tok_char_to_byte(int32_t c)
 {
-    if (c >= 0 && c < 0x100)
-        return is_itself((unsigned)c) ? (int)c : -1;
+    if (c < 0x100)
+        return c >= 0 && is_itself((unsigned)c) ? (int)c : -1;
     if (c <= 0x120)
         return (int)c - 0x100;
     if (c <= 0x142)
