@@ -48,7 +48,7 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
-/* type: NULL for convert. -m names the model that an adapter belongs to. */
+/* type: NULL for convert. The model is that of --base, to which an adapter belongs. */
 static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type, const struct pp_cancel *cancel,
                             struct pp_error *err)
 {

@@ -106,7 +106,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt), .commands = RUN | TEXT_COMMANDS,
      .group = PP_GROUP_ANSWER, .help = "the prompt"},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(file),
-     .commands = RUN | TEXT_COMMANDS | PP_BIT(PERPLEXITY), .group = PP_GROUP_ANSWER, .help = "read it from a file (-: stdin)"},
+     .commands = RUN | TEXT_COMMANDS | PP_BIT(PERPLEXITY) | PP_BIT(LOGITS), .group = PP_GROUP_ANSWER, .help = "read it from a file (-: stdin)"},
     {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
      .help = "give the prompt to the model as it stands, without a chat template"},
 
@@ -122,7 +122,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
      .help = "end with a line of JSON on stderr: tokens, speeds, times"},
     {.name = "json", .set = pp_set_flag, AT(json), .group = PP_GROUP_OUTPUT, .help = "print JSON",
-     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH)},
+     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH)},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},
     {.name = "theme", .arg = "NAME", .choices = "dark light mono terminal", .set = pp_set_text, AT(theme), .commands = CHAT,
@@ -137,8 +137,8 @@ const struct pp_option pp_option_specs[] = {
      .help = "token ids, such as 1,2,3"},
     {.name = "bos", .set = pp_set_flag, AT(bos), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
      .help = "begin with the token that begins a text"},
-    {.name = "special", .set = pp_set_flag, AT(special), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
-     .help = "recognise control tokens in the text"},
+    {.name = "special", .set = pp_set_flag, AT(special), .commands = PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE), .group = PP_GROUP_WORK,
+     .help = "recognise control tokens in the text, or write them out"},
     {.name = "tools", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(tools), .commands = PP_BIT(TEMPLATE),
      .group = PP_GROUP_WORK, .help = "JSON array of tools for the template"},
     {.name = "no-generation-prompt", .set = pp_set_flag, AT(no_generation_prompt), .commands = PP_BIT(TEMPLATE),
@@ -161,6 +161,8 @@ const struct pp_option pp_option_specs[] = {
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "how often to measure (5)"},
     {.name = "outtype", .others = "--out-type", .arg = "TYPE", .set = pp_set_text, AT(out_type), .commands = PP_BIT(CONVERT),
      .choices = "f32 f16 bf16 q8_0", .group = PP_GROUP_WORK, .help = "type of the weights in the new file; default: as they are"},
+    {.name = "base", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model), .commands = PP_BIT(CONVERT),
+     .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},
 
     /* general */
     {.name = "help", .others = "-h", .set = pp_set_flag, AT(help), .commands = ANY, .group = PP_GROUP_GENERAL, .help = "this text"},
