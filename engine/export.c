@@ -89,7 +89,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
                                 const struct pp_convert_options *opt, struct pp_error *err)
 {
     const int64_t *ne = item->from->ne;
-    bool vector = item->from->n_dims == 1; /* a permuted bias moves single elements */
+    bool vector = item->from->n_dims == 1 && item->head_dim; /* in a permuted bias single elements move */
     int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3], n_cols = vector ? 1 : ne[0];
     struct slice s = {
         .item = item,

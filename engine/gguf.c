@@ -93,10 +93,15 @@ static bool read_string(struct pp_cursor *c, struct pp_str *s)
     return true;
 }
 
-/* Names are looked up by C strings and shown in errors: no NUL, valid UTF-8. */
+/* Names are looked up by C strings and shown in errors: valid UTF-8 without NUL and other control characters. */
 static bool good_name(const struct pp_str *s, size_t limit)
 {
-    return s->len > 0 && s->len <= limit && !memchr(s->data, 0, s->len) && pp_utf8_valid(s->data, s->len);
+    if (s->len == 0 || s->len > limit || !pp_utf8_valid(s->data, s->len))
+        return false;
+    for (size_t i = 0; i < s->len; i++)
+        if ((uint8_t)s->data[i] < 0x20 || s->data[i] == 0x7f)
+            return false;
+    return true;
 }
 
 /* --- metadata ------------------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 #include "engine/hf.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -43,10 +44,9 @@ char *pp_path_join(const char *folder, const char *name)
 bool pp_file_exists(const char *folder, const char *name)
 {
     struct stat st;
-    char *path = pp_path_join(folder, name);
-    bool there = path && stat(path, &st) == 0;
-    pp_free(path);
-    return there;
+    char path[4096]; /* the longest path that the system takes */
+    int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+    return n > 0 && (size_t)n < sizeof path && stat(path, &st) == 0;
 }
 
 static enum pp_code read_text(const char *folder, const char *name, size_t limit, char **text, size_t *size,

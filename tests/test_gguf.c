@@ -341,6 +341,9 @@ static void test_bad_metadata(void **state)
     begin_kv(&b, "bad \xff key", PP_GGUF_U32);
     put(&b, 0, 4);
     assert_refused(&b, PP_ERR_FORMAT, "key");
+    begin_kv(&b, "escape \x1b[2J", PP_GGUF_U32);
+    put(&b, 0, 4);
+    assert_refused(&b, PP_ERR_FORMAT, "key");
     put_header(&b, 3, 0, 1);
     put(&b, (uint64_t)1 << 62, 8);
     pad(&b, 32);

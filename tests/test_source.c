@@ -314,6 +314,27 @@ static void test_gguf_metadata(void **state)
     assert_non_null(strstr(err.text, "--lora"));
 }
 
+static void test_out_of_memory(void **state)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    enum pp_code code = PP_ERR_NOMEM;
+    (void)state;
+    assert_ok(open_config(",\"tie_word_embeddings\":true", &s, &err), err);
+    char *dir = pp_strdup(pp_source_path(s));
+    pp_source_close(s);
+    for (uint64_t at = 1; code != PP_OK && at < 200; at++) {
+        pp_mem_fail_at(at, 0);
+        code = pp_source_open(dir, &s, &err);
+        pp_mem_fail_at(0, 0);
+        if (code != PP_OK && code != PP_ERR_NOMEM)
+            fail_msg("allocation %d: code %d: %s", (int)at, (int)code, err.text);
+    }
+    assert_int_equal(code, PP_OK);
+    pp_source_close(s);
+    pp_free(dir);
+}
+
 /* --- the families' tables -------------------------------------------------------------------------------------- */
 
 static void test_names(void **state)
@@ -600,7 +621,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_templates),          cmocka_unit_test(test_gguf_metadata),
         cmocka_unit_test(test_names),         cmocka_unit_test(test_titles),             cmocka_unit_test(test_reference_models),
         cmocka_unit_test(test_starter),       cmocka_unit_test(test_reference_adapters), cmocka_unit_test(test_peft_scales),
-        cmocka_unit_test(test_peft_refused),
+        cmocka_unit_test(test_peft_refused),  cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);
 }
