@@ -187,7 +187,7 @@ void tok_merge_free(struct tok_merger *m);
 /* --- readers ------------------------------------------------------------------------------------------- */
 
 enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err);
-/* A tokenizer.json of n bytes, NUL-terminated; folder (or NULL) is where configuration files lie beside it. */
+/* A tokenizer.json of n bytes; folder (or NULL) is where configuration files lie beside it. */
 enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out, struct pp_error *err);
 enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
                                     struct pp_error *err);

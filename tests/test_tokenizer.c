@@ -373,7 +373,10 @@ static void naive_merge(struct naive *w, const char *word, size_t n)
         }
         if (best_rank == SIZE_MAX)
             return;
-        strncat(w->text[at], w->text[at + 1], sizeof w->text[at] - strlen(w->text[at]) - 1);
+        char merged[136];
+        snprintf(merged, sizeof merged, "%s%s", w->text[at], w->text[at + 1]);
+        assert_true(strlen(merged) < sizeof w->text[at]);
+        strcpy(w->text[at], merged);
         memmove(w->text[at + 1], w->text[at + 2], (w->n - at - 2) * sizeof w->text[0]);
         w->n--;
     }
