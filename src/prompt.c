@@ -1,0 +1,249 @@
+/* prompt.c - from messages to token ids.
+ *
+ * The rendered template is one text, in which control tokens are recognised by their spelling. Messages that hold such a spelling
+ * would be recognised too. Therefore it is looked for in every message first; where it is found (rarely), a mark is put into it after its
+ * first character: a Unicode noncharacter that no message contains. It travels through the template, and afterwards the text is cut at
+ * the marks and tokenised in pieces. Without marks, which is the rule, the ids are exactly those of the plain rendered text. */
+#include "src/prompt.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+
+enum { MARK_BYTES = 3, N_MARKS = 32, MAX_KINDS = 64 };
+
+struct ids {
+    int32_t *v;
+    size_t n, cap;
+};
+
+static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, const char *text, size_t len, struct pp_error *err)
+{
+    int32_t *more;
+    size_t n;
+    if (!len)
+        return PP_OK;
+    enum pp_code code = pp_tokenize(t, text, len, PP_TOKENIZE_SPECIAL, &more, &n, err);
+    if (code != PP_OK)
+        return code;
+    if (pp_grow(&ids->v, &ids->cap, ids->n + n, sizeof *ids->v) != 0)
+        code = pp_fail_nomem(err, "the prompt");
+    else if (n)
+        memcpy(ids->v + ids->n, more, n * sizeof *more);
+    ids->n += code == PP_OK ? n : 0;
+    pp_free(more);
+    return code;
+}
+
+/* --- control tokens in messages --------------------------------------------------------------------------------- */
+
+/* A token whose text is shown only on request. */
+static bool is_control(const struct pp_tokenizer *t, int32_t id, struct pp_buf *text)
+{
+    pp_buf_clear(text);
+    pp_token_text(t, id, false, text);
+    if (text->len)
+        return false;
+    pp_token_text(t, id, true, text);
+    return text->len > 0;
+}
+
+/* The text of the first control token that would be recognised in s; false if there is none. */
+static bool find_control(const struct pp_tokenizer *t, const char *s, size_t len, struct pp_buf *text)
+{
+    int32_t *ids;
+    size_t n;
+    bool found = false;
+    if (pp_tokenize(t, s, len, PP_TOKENIZE_SPECIAL, &ids, &n, NULL) != PP_OK)
+        return false; /* the whole prompt will fail for the same reason, with an error */
+    for (size_t i = 0; !found && i < n; i++)
+        found = is_control(t, ids[i], text);
+    pp_free(ids);
+    return found;
+}
+
+/* Appends s to out with the mark after the first character of every occurrence of `word`. */
+static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const struct pp_buf *word, const char *mark)
+{
+    int32_t cp;
+    size_t count = 0, head = pp_utf8_decode(word->data, word->len, &cp);
+    while (len) {
+        const char *at = memmem(s, len, word->data, word->len);
+        size_t before = at ? (size_t)(at - s) + head : len;
+        pp_buf_add(out, s, before);
+        s += before;
+        len -= before;
+        if (at) {
+            pp_buf_add(out, mark, MARK_BYTES);
+            count++;
+        }
+    }
+    return count;
+}
+
+/* Rewrites *text (of len bytes) so that no control token is recognised in any piece between marks. */
+static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, const char *mark, bool *marked, struct pp_error *err)
+{
+    struct pp_buf word = {0}, next = {0};
+    for (int kind = 0; kind < MAX_KINDS; kind++) {
+        bool found = false;
+        for (const char *p = pp_buf_cstr(text), *end = p + text->len; !found && p < end;) {
+            const char *cut = memmem(p, (size_t)(end - p), mark, MARK_BYTES);
+            size_t len = (size_t)((cut ? cut : end) - p);
+            found = len && find_control(t, p, len, &word);
+            p += len + (cut ? MARK_BYTES : 0);
+        }
+        if (!found)
+            break;
+        pp_buf_clear(&next);
+        if (!mark_word(&next, text->data, text->len, &word, mark))
+            break; /* recognised, but not by its spelling: there is nothing to put the mark into */
+        struct pp_buf old = *text;
+        *text = next;
+        next = old;
+        *marked = true;
+    }
+    bool bad = word.bad || next.bad || text->bad;
+    pp_buf_free(&word);
+    pp_buf_free(&next);
+    return bad ? pp_fail_nomem(err, "the prompt") : PP_OK;
+}
+
+/* A noncharacter, U+FDD0 to U+FDEF, that stands in no message; they never do in honest text. */
+static bool choose_mark(const cJSON *messages, const char *continue_text, char mark[MARK_BYTES + 1])
+{
+    for (int i = 0; i < N_MARKS; i++) {
+        bool used;
+        mark[pp_utf8_encode(0xFDD0 + i, mark)] = 0;
+        used = continue_text && strstr(continue_text, mark);
+        for (const cJSON *m = messages->child; !used && m; m = m->next) {
+            const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
+            used = cJSON_IsString(content) && strstr(content->valuestring, mark);
+        }
+        if (!used)
+            return true;
+    }
+    return false;
+}
+
+static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages, const char *mark, bool *marked, struct pp_error *err)
+{
+    for (cJSON *m = messages->child; m; m = m->next) {
+        cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
+        bool here = false;
+        struct pp_buf text = {0};
+        if (!cJSON_IsString(content))
+            continue;
+        pp_buf_str(&text, content->valuestring);
+        enum pp_code code = text.bad ? pp_fail_nomem(err, "the prompt") : guard(t, &text, mark, &here, err);
+        if (code == PP_OK && here && !cJSON_SetValuestring(content, pp_buf_cstr(&text)))
+            code = pp_fail_nomem(err, "the prompt");
+        pp_buf_free(&text);
+        if (code != PP_OK)
+            return code;
+        *marked = *marked || here;
+    }
+    return PP_OK;
+}
+
+/* --- rendering ------------------------------------------------------------------------------------------------------ */
+
+static enum pp_code render(const struct pp_prompt_input *in, const char *messages, struct pp_buf *out, struct pp_error *err)
+{
+    struct pp_buf bos = {0}, eos = {0};
+    if (pp_tokenizer_bos(in->tokenizer) >= 0)
+        pp_token_text(in->tokenizer, pp_tokenizer_bos(in->tokenizer), true, &bos);
+    if (pp_tokenizer_eos(in->tokenizer) >= 0)
+        pp_token_text(in->tokenizer, pp_tokenizer_eos(in->tokenizer), true, &eos);
+    struct pp_template_input input = {
+        .messages_json = messages,
+        .bos_text = pp_buf_cstr(&bos),
+        .eos_text = pp_buf_cstr(&eos),
+        .add_generation_prompt = true,
+        .now = in->now,
+    };
+    enum pp_code code = pp_template_render(in->tmpl, &input, out, err);
+    pp_buf_free(&bos);
+    pp_buf_free(&eos);
+    return code != PP_OK ? code : out->bad ? pp_fail_nomem(err, "the prompt") : PP_OK;
+}
+
+/* The text between marks, piece by piece. */
+static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *text, const char *mark, struct ids *ids, struct pp_error *err)
+{
+    const char *p = pp_buf_cstr(text), *end = p + text->len;
+    enum pp_code code = PP_OK;
+    while (code == PP_OK && p < end) {
+        const char *cut = mark ? memmem(p, (size_t)(end - p), mark, MARK_BYTES) : NULL;
+        const char *stop = cut ? cut : end;
+        code = add_tokens(ids, t, p, (size_t)(stop - p), err);
+        p = stop + (cut ? MARK_BYTES : 0);
+    }
+    return code;
+}
+
+static enum pp_code add_bos(const struct pp_tokenizer *t, struct ids *ids, struct pp_error *err)
+{
+    int32_t bos = pp_tokenizer_bos(t);
+    if (bos < 0 || !pp_tokenizer_adds_bos(t) || (ids->n && ids->v[0] == bos))
+        return PP_OK; /* many templates write it themselves */
+    if (pp_grow(&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v) != 0)
+        return pp_fail_nomem(err, "the prompt");
+    memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
+    ids->v[0] = bos;
+    ids->n++;
+    return PP_OK;
+}
+
+static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *messages, struct pp_buf *text, char mark[MARK_BYTES + 1],
+                                   bool *marked, struct pp_error *err)
+{
+    struct pp_buf begun = {0};
+    enum pp_code code = PP_OK;
+    pp_buf_str(&begun, in->continue_text ? in->continue_text : "");
+    if (choose_mark(messages, in->continue_text, mark)) {
+        code = guard_messages(in->tokenizer, messages, mark, marked, err);
+        if (code == PP_OK)
+            code = guard(in->tokenizer, &begun, mark, marked, err);
+    }
+    char *json = code == PP_OK && *marked ? cJSON_PrintUnformatted(messages) : NULL;
+    if (code == PP_OK && *marked && !json)
+        code = pp_fail_nomem(err, "the prompt");
+    if (code == PP_OK)
+        code = render(in, json ? json : in->messages_json, text, err);
+    pp_buf_add(text, begun.data, begun.len);
+    cJSON_free(json);
+    bool bad = begun.bad || text->bad;
+    pp_buf_free(&begun);
+    return code == PP_OK && bad ? pp_fail_nomem(err, "the prompt") : code;
+}
+
+enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, size_t *n, struct pp_error *err)
+{
+    char mark[MARK_BYTES + 1 + 1];
+    bool marked = false;
+    struct pp_buf text = {0};
+    struct ids ids = {0};
+    *out = NULL;
+    *n = 0;
+    cJSON *messages = cJSON_Parse(in->messages_json);
+    enum pp_code code = cJSON_IsArray(messages) ? render_guarded(in, messages, &text, mark, &marked, err)
+                                                : pp_fail(err, PP_ERR_FORMAT, "the messages are not a JSON array");
+    cJSON_Delete(messages);
+    if (code == PP_OK)
+        code = tokenize(in->tokenizer, &text, marked ? mark : NULL, &ids, err);
+    if (code == PP_OK)
+        code = add_bos(in->tokenizer, &ids, err);
+    if (code == PP_OK && ids.n == 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt; choose another one");
+    pp_buf_free(&text);
+    if (code != PP_OK) {
+        pp_free(ids.v);
+        return code;
+    }
+    *out = ids.v;
+    *n = ids.n;
+    return PP_OK;
+}

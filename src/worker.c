@@ -1,0 +1,326 @@
+/* worker.c - the thread that owns the engine: taking requests, stopping, ending. */
+#include "src/worker.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/worker_int.h"
+
+enum {
+    REQUEST_CAPACITY = 256,
+    RETRY_SAVE_MS = 250,  /* while a conversation waits for the model's identity to be saved */
+    CLOSE_WAIT_MS = 3000, /* for it, at the end */
+};
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+void worker_send(struct pp_worker *w, struct pp_event *e)
+{
+    if (e && !pp_queue_push(w->events, e))
+        pp_event_free(e);
+}
+
+void worker_try_send(struct pp_worker *w, struct pp_event *e)
+{
+    if (e && !pp_queue_try_push(w->events, e))
+        pp_event_free(e);
+}
+
+void worker_notice(struct pp_worker *w, const char *fmt, ...)
+{
+    struct pp_buf text = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    pp_buf_vfmt(&text, fmt, ap);
+    va_end(ap);
+    struct pp_event *e = pp_event_new(PP_EVENT_NOTICE);
+    if (e) {
+        e->text_len = text.len;
+        e->text = pp_buf_take(&text);
+    }
+    pp_buf_free(&text);
+    worker_try_send(w, e);
+}
+
+/* --- requests (any thread) ------------------------------------------------------------------------------------------ */
+
+void request_free(struct request *r)
+{
+    if (!r)
+        return;
+    struct pp_generate_request *g = &r->generate;
+    pp_free((char *)r->load.model);
+    pp_free((char *)r->load.draft);
+    pp_free((char *)r->load.engine.kernels);
+    pp_free((char *)g->session_key);
+    pp_free((char *)g->messages_json);
+    pp_free((char *)g->continue_text);
+    pp_free((char *)g->template_source);
+    for (int i = 0; g->adapters && i < g->n_adapters; i++)
+        pp_free((char *)g->adapters[i].path);
+    pp_free((struct pp_adapter_choice *)g->adapters);
+    for (int i = 0; g->stops && i < g->n_stops; i++)
+        pp_free((char *)g->stops[i]);
+    pp_free((const char **)g->stops);
+    pp_free(r->key);
+    pp_free(r);
+}
+
+/* A copy of s, or NULL if there is none; *ok becomes false when there is no memory. */
+static char *copy(const char *s, bool *ok)
+{
+    char *c = s ? pp_strdup(s) : NULL;
+    *ok = *ok && (!s || c);
+    return c;
+}
+
+static bool copy_load(struct request *r, const struct pp_load_request *from)
+{
+    bool ok = true;
+    r->load = *from;
+    r->load.model = copy(from->model, &ok);
+    r->load.draft = copy(from->draft, &ok);
+    r->load.engine.kernels = copy(from->engine.kernels, &ok);
+    r->load.engine.share_pool = NULL;
+    return ok;
+}
+
+static bool copy_generate(struct request *r, const struct pp_generate_request *from)
+{
+    bool ok = true;
+    struct pp_generate_request *g = &r->generate;
+    *g = *from;
+    g->session_key = copy(from->session_key, &ok);
+    g->messages_json = copy(from->messages_json, &ok);
+    g->continue_text = copy(from->continue_text, &ok);
+    g->template_source = copy(from->template_source, &ok);
+    struct pp_adapter_choice *adapters = pp_calloc((size_t)from->n_adapters + 1, sizeof *adapters);
+    const char **stops = pp_calloc((size_t)from->n_stops + 1, sizeof *stops);
+    g->adapters = adapters;
+    g->stops = stops;
+    for (int i = 0; adapters && i < from->n_adapters; i++)
+        adapters[i] = (struct pp_adapter_choice){.path = copy(from->adapters[i].path, &ok), .scale = from->adapters[i].scale};
+    for (int i = 0; stops && i < from->n_stops; i++)
+        stops[i] = copy(from->stops[i], &ok);
+    return ok && adapters && stops;
+}
+
+/* Takes over r. False if it cannot be taken; then it is gone. */
+static bool post(struct pp_worker *w, struct request *r, bool ok)
+{
+    if (r && ok && pp_queue_try_push(w->requests, r))
+        return true;
+    request_free(r);
+    return false;
+}
+
+static void do_load(struct pp_backend *b, const struct pp_load_request *from)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && copy_load(r, from);
+    if (r)
+        r->kind = REQUEST_LOAD;
+    if (!post(w, r, ok)) {
+        struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
+        if (e)
+            pp_fail(&e->err, PP_ERR_NOMEM, "the model cannot be loaded now: out of memory, or pippin is closing");
+        worker_try_send(w, e);
+    }
+}
+
+static void do_generate(struct pp_backend *b, const struct pp_generate_request *from)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && copy_generate(r, from);
+    if (r) {
+        r->kind = REQUEST_GENERATE;
+        pthread_mutex_lock(&w->lock);
+        r->serial = ++w->posted;
+        pthread_mutex_unlock(&w->lock);
+    }
+    if (!post(w, r, ok)) {
+        struct pp_error err;
+        pp_fail(&err, PP_ERR_NOMEM, "no answer can be made now: out of memory, or pippin is closing");
+        worker_try_send(w, worker_refusal(w, from, &err));
+    }
+}
+
+/* Everything asked for so far, whether it has begun or not; never what comes after. */
+static void do_cancel(struct pp_backend *b)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    pthread_mutex_lock(&w->lock);
+    w->cancelled_to = w->posted;
+    if (w->generating)
+        pp_cancel_request(&w->cancel);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void post_key(struct pp_worker *w, enum request_kind kind, const char *key)
+{
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && (r->key = pp_strdup(key));
+    if (r)
+        r->kind = kind;
+    post(w, r, ok); /* lost, it costs a snapshot, nothing else */
+}
+
+static void do_leave(struct pp_backend *b, const char *key)
+{
+    post_key((struct pp_worker *)b, REQUEST_LEAVE, key);
+}
+
+static void do_forget(struct pp_backend *b, const char *key)
+{
+    post_key((struct pp_worker *)b, REQUEST_FORGET, key);
+}
+
+static void do_close(struct pp_backend *b)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_mutex_unlock(&w->lock);
+    do_cancel(b);
+    pp_queue_close(w->requests);
+}
+
+bool worker_closing(struct pp_worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool closing = w->closing;
+    pthread_mutex_unlock(&w->lock);
+    return closing;
+}
+
+/* --- the thread ------------------------------------------------------------------------------------------------------ */
+
+static void generate(struct pp_worker *w, const struct request *r)
+{
+    pthread_mutex_lock(&w->lock);
+    bool cancelled = r->serial <= w->cancelled_to;
+    pp_cancel_reset(&w->cancel);
+    w->generating = !cancelled;
+    pthread_mutex_unlock(&w->lock);
+    if (cancelled) {
+        struct pp_error err;
+        pp_fail(&err, PP_ERR_CANCELLED, "stopped");
+        worker_send(w, worker_refusal(w, &r->generate, &err));
+        return;
+    }
+    worker_generate(w, r);
+    pthread_mutex_lock(&w->lock);
+    w->generating = false;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void carry_out(struct pp_worker *w, struct request *r)
+{
+    switch (r->kind) {
+    case REQUEST_LOAD:
+        if (!worker_closing(w))
+            worker_load(w, &r->load);
+        break;
+    case REQUEST_GENERATE:
+        generate(w, r);
+        break;
+    case REQUEST_LEAVE:
+        slot_leave(w, r->key);
+        break;
+    case REQUEST_FORGET:
+        slot_forget(w, r->key);
+        break;
+    }
+    request_free(r);
+}
+
+static void *worker_main(void *arg)
+{
+    struct pp_worker *w = arg;
+    for (;;) {
+        bool waiting = slots_waiting(w);
+        struct request *r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
+        if (r)
+            carry_out(w, r);
+        else if (worker_closing(w))
+            break;
+        if (waiting)
+            slots_save(w, false, 0);
+    }
+    slots_save(w, true, CLOSE_WAIT_MS);
+    worker_unload(w);
+    worker_send(w, pp_event_new(PP_EVENT_CLOSED));
+    return NULL;
+}
+
+static void do_free(struct pp_backend *b)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    if (!w)
+        return;
+    do_close(b); /* if that was not asked for; twice does no harm */
+    pthread_join(w->thread, NULL);
+    for (struct request *r; (r = pp_queue_try_pop(w->requests));)
+        request_free(r);
+    pp_queue_free(w->requests);
+    pthread_mutex_destroy(&w->lock);
+    pp_free(w);
+}
+
+static const struct pp_backend_ops worker_ops = {
+    .name = "local",
+    .load = do_load,
+    .generate = do_generate,
+    .cancel = do_cancel,
+    .leave = do_leave,
+    .forget = do_forget,
+    .close = do_close,
+    .free = do_free,
+};
+
+/* Signals are for the UI thread, but for those that an instruction raises: a hole in a mapped file is handled where it is touched. */
+static int start_thread(struct pp_worker *w)
+{
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    sigdelset(&blocked, SIGBUS);
+    sigdelset(&blocked, SIGSEGV);
+    sigdelset(&blocked, SIGFPE);
+    sigdelset(&blocked, SIGILL);
+    sigdelset(&blocked, SIGABRT);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int failed = pthread_create(&w->thread, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out, struct pp_error *err)
+{
+    *out = NULL;
+    struct pp_worker *w = pp_calloc(1, sizeof *w);
+    if (!w)
+        return pp_fail_nomem(err, "the worker");
+    w->base.ops = &worker_ops;
+    w->events = events;
+    w->io = io;
+    snprintf(w->cache_dir, sizeof w->cache_dir, "%s", cache_dir ? cache_dir : "");
+    enum pp_code code = pp_queue_new(REQUEST_CAPACITY, &w->requests, err);
+    if (code != PP_OK) {
+        pp_free(w);
+        return code;
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    if (start_thread(w) != 0) {
+        pthread_mutex_destroy(&w->lock);
+        pp_queue_free(w->requests);
+        pp_free(w);
+        return pp_fail(err, PP_ERR_NOMEM, "no thread can be started for the engine; close other programs");
+    }
+    *out = &w->base;
+    return PP_OK;
+}

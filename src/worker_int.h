@@ -1,0 +1,129 @@
+/* worker_int.h - the inside of the local backend. Everything belongs to the worker thread, but for what is marked otherwise.
+ *
+ *   worker.c           the thread, requests, stopping
+ *   worker_model.c     models, drafts, adapters, identities
+ *   worker_slots.c     one sequence per conversation, and their snapshots
+ *   worker_generate.c  prompts and answers */
+#ifndef PP_SRC_WORKER_INT_H
+#define PP_SRC_WORKER_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "engine/base/cancel.h"
+#include "engine/engine.h"
+#include "engine/text.h"
+#include "src/event.h"
+#include "src/queue.h"
+#include "src/snapshots.h"
+#include "src/worker.h"
+
+enum { WORKER_SLOTS = 8, WORKER_ADAPTERS = 64 };
+
+enum request_kind { REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET };
+
+/* A copy of what was asked for: every pointer in it is owned. */
+struct request {
+    enum request_kind kind;
+    uint64_t serial;                     /* of generations, ascending */
+    struct pp_load_request load;
+    struct pp_generate_request generate;
+    char *key;                           /* LEAVE, FORGET */
+};
+
+/* A model that is shared with the thread that computes its identity: whoever lets go of it last closes it. */
+struct shared_model {
+    struct pp_model *model;
+    pthread_mutex_t lock;
+    pthread_cond_t known;
+    /* -- protected by lock */
+    int users;
+    bool done;
+    enum pp_code code;
+    struct pp_error err;
+    struct pp_sha256 identity;
+    char cache_dir[512];                 /* "" for none */
+};
+
+struct cached_adapter {
+    char path[512];
+    dev_t dev;
+    ino_t ino;
+    struct timespec mtime;
+    struct pp_adapter *adapter;
+};
+
+/* The pages of one conversation. */
+struct slot {
+    char key[33];                        /* "" for a temporary one */
+    bool used, temporary;
+    bool looked;                         /* for a snapshot */
+    bool dirty;                          /* differs from its snapshot */
+    bool left;                           /* not on screen any more: save when possible, keep while there is room */
+    struct pp_seq *seq, *draft;          /* draft: NULL as long as none was used */
+    uint64_t last_use;
+};
+
+struct pp_worker {
+    struct pp_backend base;              /* first */
+    struct pp_queue *events;
+    struct pp_io *io;
+    char cache_dir[512];                 /* "" for none */
+    struct pp_queue *requests;
+    pthread_t thread;
+    struct pp_cancel cancel;             /* of the generation under way */
+
+    pthread_mutex_t lock;
+    /* -- protected by lock */
+    uint64_t posted;                     /* serial of the last generation asked for */
+    uint64_t cancelled_to;               /* those up to here are cancelled */
+    bool generating;
+    bool closing;
+
+    /* -- worker thread */
+    struct shared_model *target, *draft_model;
+    struct pp_engine *engine, *draft_engine;
+    struct cached_adapter adapters[WORKER_ADAPTERS];
+    int n_adapters;
+    struct slot slots[WORKER_SLOTS];
+    uint64_t clock;                      /* of slot uses */
+    struct pp_template *tmpl;            /* the last one used */
+    char *tmpl_source;
+    bool told_plain;
+};
+
+/* --- worker.c --- */
+void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for room; takes over; NULL is fine */
+void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* dropped if there is no room */
+void worker_notice(struct pp_worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool worker_closing(struct pp_worker *w);
+void request_free(struct request *r);
+
+/* --- worker_model.c --- */
+void worker_load(struct pp_worker *w, const struct pp_load_request *r);
+void worker_unload(struct pp_worker *w);
+/* The identity of the target, waiting at most wait_ms for it. */
+bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
+/* The adapter, loaded on first use and again when the file has changed. NULL and *err on failure. */
+const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err);
+
+/* --- worker_slots.c --- */
+/* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or shared with another
+ * conversation that begins alike. */
+enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use, int n_use,
+                       const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
+void slot_leave(struct pp_worker *w, const char *key);
+void slot_forget(struct pp_worker *w, const char *key);
+bool slots_waiting(const struct pp_worker *w);      /* some were left but not saved yet */
+void slots_save(struct pp_worker *w, bool all, int wait_ms); /* those that were left, or all */
+void slots_free(struct pp_worker *w);
+/* Frees all but one, to make room for pages. False if there were none. */
+bool slots_free_others(struct pp_worker *w, const struct slot *but);
+
+/* --- worker_generate.c --- */
+void worker_generate(struct pp_worker *w, const struct request *r);
+/* The end of a generation that never began: noted with its message, and the event that says so. Any thread. */
+struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err);
+
+#endif

@@ -1,0 +1,266 @@
+/* worker_model.c - models, drafts, adapters, identities. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/worker_int.h"
+
+/* --- a model and its identity ------------------------------------------------------------------------------------- */
+
+static void let_go(struct shared_model *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    bool last = --s->users == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!last)
+        return;
+    pp_model_close(s->model);
+    pthread_cond_destroy(&s->known);
+    pthread_mutex_destroy(&s->lock);
+    pp_free(s);
+}
+
+/* A thread of its own, because it reads the whole file: minutes for the largest. */
+static void *find_identity(void *arg)
+{
+    struct shared_model *s = arg;
+    struct pp_sha256 identity = {0};
+    struct pp_error err = {0};
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* on Linux this is the thread's: the answer comes first */
+    enum pp_code code = pp_model_identity(s->model, s->cache_dir[0] ? s->cache_dir : NULL, &identity, &err);
+    pthread_mutex_lock(&s->lock);
+    s->identity = identity;
+    s->code = code;
+    s->err = err;
+    s->done = true;
+    pthread_cond_broadcast(&s->known);
+    pthread_mutex_unlock(&s->lock);
+    let_go(s);
+    return NULL;
+}
+
+static void start_identity(struct shared_model *s)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    s->users++; /* no other thread knows s yet */
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attr, find_identity, s) != 0) {
+        s->users--;
+        s->done = true;
+        s->code = pp_fail(&s->err, PP_ERR_NOMEM, "no thread can be started to check the model");
+    }
+    pthread_attr_destroy(&attr);
+}
+
+static enum pp_code open_shared(const char *path, const char *cache_dir, struct shared_model **out, struct pp_error *err)
+{
+    struct shared_model *s = pp_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return pp_fail_nomem(err, "the model");
+    enum pp_code code = pp_model_open(path, &s->model, err);
+    if (code != PP_OK) {
+        pp_free(s);
+        return code;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->known, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&s->lock, NULL);
+    snprintf(s->cache_dir, sizeof s->cache_dir, "%s", cache_dir);
+    s->users = 1;
+    *out = s;
+    return PP_OK;
+}
+
+bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out)
+{
+    struct shared_model *s = w->target;
+    if (!s)
+        return false;
+    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
+    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+    pthread_mutex_lock(&s->lock);
+    while (!s->done && pthread_cond_timedwait(&s->known, &s->lock, &ts) != ETIMEDOUT)
+        ;
+    bool good = s->done && s->code == PP_OK;
+    *out = s->identity;
+    pthread_mutex_unlock(&s->lock);
+    return good;
+}
+
+/* --- loading -------------------------------------------------------------------------------------------------------- */
+
+struct progress {
+    struct pp_worker *w;
+    uint64_t last_ns;
+};
+
+static void on_progress(void *user, uint64_t done, uint64_t total)
+{
+    struct progress *p = user;
+    uint64_t now = pp_now_ns();
+    if (now - p->last_ns < 30000000u && done < total)
+        return;
+    p->last_ns = now;
+    struct pp_event *e = pp_event_new(PP_EVENT_LOAD_PROGRESS);
+    if (e) {
+        e->done = done;
+        e->total = total;
+    }
+    worker_try_send(p->w, e);
+}
+
+static enum pp_code load_target(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
+{
+    struct progress p = {.w = w};
+    enum pp_code code = open_shared(r->model, w->cache_dir, &w->target, err);
+    if (code != PP_OK)
+        return code;
+    if (!pp_model_tokenizer(w->target->model))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
+    return pp_engine_new(w->target->model, &r->engine, on_progress, &p, &w->engine, err);
+}
+
+static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
+{
+    struct pp_engine_options opt = r->engine;
+    struct pp_error why;
+    opt.share_pool = w->engine;
+    opt.n_ctx = pp_engine_n_ctx(w->engine);
+    enum pp_code code = open_shared(r->draft, "", &w->draft_model, err);
+    if (code != PP_OK)
+        return code;
+    const struct pp_tokenizer *t = pp_model_tokenizer(w->draft_model->model);
+    if (!t)
+        return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", r->draft);
+    if (!pp_tokenizer_equal(pp_model_tokenizer(w->target->model), t, &why))
+        return pp_fail(err, PP_ERR_MISMATCH, "it has another vocabulary: %.300s", why.text);
+    return pp_engine_new(w->draft_model->model, &opt, NULL, NULL, &w->draft_engine, err);
+}
+
+static void drop_draft(struct pp_worker *w)
+{
+    pp_engine_free(w->draft_engine);
+    w->draft_engine = NULL;
+    let_go(w->draft_model);
+    w->draft_model = NULL;
+}
+
+void worker_unload(struct pp_worker *w)
+{
+    slots_free(w);
+    drop_draft(w);
+    pp_engine_free(w->engine);
+    w->engine = NULL;
+    for (int i = 0; i < w->n_adapters; i++)
+        pp_adapter_free(w->adapters[i].adapter);
+    w->n_adapters = 0;
+    let_go(w->target);
+    w->target = NULL;
+    pp_template_free(w->tmpl);
+    w->tmpl = NULL;
+    pp_free(w->tmpl_source);
+    w->tmpl_source = NULL;
+}
+
+static struct pp_loaded *describe(struct pp_worker *w, const char *draft_reason)
+{
+    struct pp_loaded *l = pp_calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    const struct pp_model_info *m = pp_model_info(w->target->model);
+    snprintf(l->name, sizeof l->name, "%s", m->name);
+    snprintf(l->type_name, sizeof l->type_name, "%s", m->type_name);
+    snprintf(l->path, sizeof l->path, "%s", m->path);
+    if (w->draft_engine)
+        snprintf(l->draft_name, sizeof l->draft_name, "%s", pp_model_info(w->draft_model->model)->name);
+    snprintf(l->draft_reason, sizeof l->draft_reason, "%.255s", draft_reason);
+    snprintf(l->kernels, sizeof l->kernels, "%s", pp_engine_kernels(w->engine));
+    l->n_threads = pp_engine_n_threads(w->engine);
+    l->n_ctx = pp_engine_n_ctx(w->engine);
+    l->n_params = m->n_params;
+    l->bytes = m->bytes;
+    l->has_template = m->chat_template != NULL;
+    return l;
+}
+
+void worker_load(struct pp_worker *w, const struct pp_load_request *r)
+{
+    struct pp_error err = {0}, draft_err = {0};
+    slots_save(w, true, 0);
+    worker_unload(w);
+    w->told_plain = false;
+    enum pp_code code = load_target(w, r, &err);
+    struct pp_event *e = pp_event_new(code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
+    if (code == PP_OK) {
+        start_identity(w->target);
+        if (r->draft && load_draft(w, r, &draft_err) != PP_OK)
+            drop_draft(w);
+        if (e && !(e->info = describe(w, draft_err.text))) {
+            e->type = PP_EVENT_LOAD_FAILED;
+            code = pp_fail_nomem(&err, "the model");
+        }
+    }
+    if (code != PP_OK)
+        worker_unload(w);
+    if (e)
+        e->err = err;
+    worker_send(w, e);
+}
+
+/* --- adapters ---------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code stat_adapter(const char *path, struct stat *st, struct pp_error *err)
+{
+    char file[600];
+    if (stat(path, st) == 0 && S_ISDIR(st->st_mode)) {
+        snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
+        if (stat(file, st) == 0)
+            return PP_OK;
+    } else if (S_ISREG(st->st_mode)) {
+        return PP_OK;
+    }
+    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter at %s", path);
+}
+
+const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err)
+{
+    struct stat st = {0};
+    if (stat_adapter(path, &st, err) != PP_OK)
+        return NULL;
+    for (int i = 0; i < w->n_adapters; i++) {
+        const struct cached_adapter *c = &w->adapters[i];
+        if (strcmp(c->path, path) == 0 && c->dev == st.st_dev && c->ino == st.st_ino && c->mtime.tv_sec == st.st_mtim.tv_sec &&
+            c->mtime.tv_nsec == st.st_mtim.tv_nsec)
+            return c->adapter;
+    }
+    if (w->n_adapters == WORKER_ADAPTERS) {
+        pp_fail(err, PP_ERR_NOMEM, "%d adapters were loaded already; load the model anew to let go of them", WORKER_ADAPTERS);
+        return NULL;
+    }
+    struct cached_adapter *c = &w->adapters[w->n_adapters];
+    if (strlen(path) >= sizeof c->path) {
+        pp_fail(err, PP_ERR_USAGE, "the path of the adapter is too long: %s", path);
+        return NULL;
+    }
+    if (pp_adapter_load(w->target->model, path, &c->adapter, err) != PP_OK)
+        return NULL;
+    snprintf(c->path, sizeof c->path, "%s", path);
+    c->dev = st.st_dev;
+    c->ino = st.st_ino;
+    c->mtime = st.st_mtim;
+    w->n_adapters++;
+    return c->adapter;
+}
