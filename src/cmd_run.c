@@ -17,6 +17,7 @@
 #include "engine/base/mem.h"
 #include "src/commands.h"
 #include "src/plain_text.h"
+#include "src/prompt.h"
 
 struct run {
     const struct pp_options *o;
@@ -258,67 +259,48 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }
 
-static enum pp_code render(struct run *r, const char *messages, struct pp_buf *text, struct pp_error *err)
+static enum pp_code chat_prompt(struct run *r, const char *messages, int32_t **ids, size_t *n, struct pp_error *err)
 {
-    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
-    struct pp_buf source = {0}, bos = {0}, eos = {0};
+    struct pp_buf source = {0};
     struct pp_template *tmpl = NULL;
     const char *name = "";
     enum pp_code code = find_template(r, &source, &name, err);
     if (!code)
         code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
     if (!code) {
-        pp_cli_token(t, pp_tokenizer_bos(t), &bos);
-        pp_cli_token(t, pp_tokenizer_eos(t), &eos);
-        struct pp_template_input in = {
+        struct pp_prompt_input in = {
+            .tokenizer = pp_model_tokenizer(r->target.model),
+            .tmpl = tmpl,
             .messages_json = messages,
-            .bos_text = pp_buf_cstr(&bos),
-            .eos_text = pp_buf_cstr(&eos),
-            .add_generation_prompt = true,
             .now = (int64_t)time(NULL),
         };
-        code = pp_template_render(tmpl, &in, text, err);
+        code = pp_prompt_tokens(&in, ids, n, err);
     }
     pp_template_free(tmpl);
     pp_buf_free(&source);
-    pp_buf_free(&bos);
-    pp_buf_free(&eos);
     return code;
 }
 
-/* BOS stands before the text unless the template wrote it there. */
-static unsigned bos_flag(const struct pp_tokenizer *t, const struct pp_buf *text)
+/* Control tokens count, and BOS stands first where the model wants it, once. */
+static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
 {
+    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
+    const struct pp_buf *text = &r->question;
     struct pp_buf bos = {0};
     pp_cli_token(t, pp_tokenizer_bos(t), &bos);
     bool there = bos.len && text->len >= bos.len && memcmp(text->data, bos.data, bos.len) == 0;
     pp_buf_free(&bos);
-    return there ? 0 : PP_TOKENIZE_BOS;
+    return pp_tokenize(t, text->data, text->len, PP_TOKENIZE_SPECIAL | (there ? 0u : PP_TOKENIZE_BOS), ids, n, err);
 }
 
 static enum pp_code make_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
 {
-    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
+    if (r->o->raw)
+        return raw_prompt(r, ids, n, err);
     const char *system = r->o->system ? r->o->system : r->session.session.system;
-    struct pp_buf text = {0};
-    enum pp_code code = PP_OK;
-    if (r->o->raw) {
-        pp_buf_add(&text, r->question.data, r->question.len);
-    } else {
-        char *messages = pp_branch_json(&r->session.branch, r->session.branch.n, system);
-        code = messages ? render(r, messages, &text, err) : pp_fail_nomem(err, "the conversation");
-        pp_free(messages);
-    }
-    if (!code && text.bad)
-        code = pp_fail_nomem(err, "the prompt");
-    if (!code)
-        code = pp_tokenize(t, pp_buf_cstr(&text), text.len, PP_TOKENIZE_SPECIAL | bos_flag(t, &text), ids, n, err);
-    pp_buf_free(&text);
-    if (!code && *n == 0) {
-        pp_free(*ids);
-        *ids = NULL;
-        code = pp_fail(err, PP_ERR_USAGE, "the prompt is empty");
-    }
+    char *messages = pp_branch_json(&r->session.branch, r->session.branch.n, system);
+    enum pp_code code = messages ? chat_prompt(r, messages, ids, n, err) : pp_fail_nomem(err, "the conversation");
+    pp_free(messages);
     return code;
 }
 

@@ -210,7 +210,8 @@ run perplexity -f "$tmp/text" -c 64 --chunks 2 --json
 expect_match "perplexity" "$tmp/out" '"perplexity": [1-9]' '"scored": 62' '"kv_type": "f32"' '"kind": "chunks"'
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --windows --json
 expect_match "perplexity over windows" "$tmp/out" '"scored": 128' '"kind": "windows"'
-run perplexity -p "too short"; expect "a text too short for a chunk" 2
+echo "too short" >"$tmp/text"
+run perplexity -f "$tmp/text"; expect "a text too short for a chunk" 2
 run lora list --json
 expect_match "lora list finds the bundled ones" "$tmp/out" 'bard' 'barista' '"rank": 16'
 
@@ -223,7 +224,7 @@ if [ -d "$data/starter" ]; then
     cmp -s "$tmp/ids" "$tmp/want" && pass "the validation text has its ids" || fail "the validation text has its ids" "they differ"
     run convert "$data/architectures/llama" "$tmp/llama.gguf"; expect "convert" 0
     [ ! -s "$tmp/out" ] && pass "says nothing on stdout" || fail "says nothing on stdout" "$(cat "$tmp/out")"
-    run convert "$data/architectures/llama/lora-alpha" "$tmp/alpha.gguf"; expect "convert an adapter" 0
+    run convert "$data/architectures/llama/lora-alpha" "$tmp/alpha.gguf" --base "$data/architectures/llama"; expect "convert an adapter" 0
     run lora info "$tmp/alpha.gguf" -m "$tmp/llama.gguf" --json
     expect_match "which fits the converted model" "$tmp/out" '"targets": \[\{"tensor": "blk.0'
     run quantize "$tmp/llama.gguf" "$tmp/llama-q8.gguf" q8_0; expect "quantize" 0
