@@ -10,6 +10,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/text.h"
+#include "src/config.h"
 #include "src/controller_int.h"
 
 enum { MAX_TEMPLATE_FILE = 1 << 20 };
@@ -412,8 +413,6 @@ static void on_scanned(struct pp_job *job, void *controller)
     j->adapters = t;
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
-    for (size_t i = 0; i < j->personas.n; i++)
-        pp_personas_add(&c->personas, j->personas.items[i].name, j->personas.items[i].system, NULL);
     if (job->code != PP_OK)
         ctl_notice(c, true, "%s", job->err.text);
     ctl_mark_current(c);
@@ -483,12 +482,15 @@ void ctl_reset_params(struct pp_controller *c)
 
 enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err)
 {
-    const char *name;
+    const char *name, *system;
     ctl_reset_params(c);
     ctl_add_template(&c->templates, "model", "the model's own");
     for (size_t i = 0; (name = pp_template_builtin_name(i)); i++)
         ctl_add_template(&c->templates, name, "comes with pippin");
-    return pp_personas_init(&c->personas, err);
+    enum pp_code code = pp_personas_init(&c->personas, err);
+    for (size_t i = 0; code == PP_OK && pp_config_persona(c->o->config, i, &name, &system); i++)
+        code = pp_personas_add(&c->personas, name, system, err);
+    return code;
 }
 
 void ctl_choices_free(struct pp_controller *c)

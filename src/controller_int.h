@@ -184,7 +184,6 @@ struct ctl_job {
     char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
     struct adapter_list adapters;
     struct named_list templates;
-    struct pp_personas personas;
     uint64_t serial;
     bool flag;
 };

@@ -49,7 +49,6 @@ void ctl_job_free(struct pp_job *job)
         close(j->lock_fd);
     pp_free(j->adapters.items);
     pp_free(j->templates.items);
-    pp_personas_free(&j->personas);
     pp_free(j);
 }
 

@@ -1,0 +1,68 @@
+/* main.c - the program: surroundings, command line, and off to the screen or to a command. */
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/commands.h"
+#include "src/options.h"
+#include "src/paths.h"
+#include "src/plain_text.h"
+#include "ui/ui.h"
+
+static void prepare_process(void)
+{
+    umask(077);                /* conversations are private */
+    setlocale(LC_CTYPE, "");   /* characters are the user's; numbers stay those of files and JSON */
+    signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write */
+}
+
+static int fail(enum pp_code code, const struct pp_error *err)
+{
+    struct pp_buf line = {0};
+    pp_plain_text(&line, err->text, strlen(err->text)); /* it may quote an argument or a file */
+    fprintf(stderr, "pippin: %s\n", pp_buf_cstr(&line));
+    pp_buf_free(&line);
+    return pp_exit_code(code);
+}
+
+/* Whether the command was written out, so that its help is wanted and not the program's. */
+static bool is_named(int argc, char **argv, const char *command)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], command) == 0)
+            return true;
+    return false;
+}
+
+/* --help, --version and --completion: what they print is the answer. */
+static bool talk(const struct pp_options *o, bool command_named)
+{
+    if (o->help)
+        pp_options_help(stdout, command_named ? o->command : NULL);
+    else if (o->version)
+        printf("pippin %s\n", PP_VERSION);
+    else if (o->completion)
+        pp_options_completion(stdout, o->completion);
+    else
+        return false;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct pp_paths paths;
+    struct pp_options options;
+    struct pp_error err;
+    prepare_process();
+    enum pp_code code = pp_paths_init(&paths, &err);
+    if (code == PP_OK)
+        code = pp_options_parse(argc, argv, &paths, &options, &err);
+    if (code != PP_OK)
+        return fail(code, &err);
+    if (talk(&options, is_named(argc, argv, options.command)))
+        return fflush(stdout) == 0 ? 0 : 1;
+    pp_command_fn *command = pp_command_find(options.command);
+    return command ? command(&options, &paths) : pp_ui_run(&options, &paths);
+}
