@@ -1,0 +1,777 @@
+/* test_store.c - conversations in SQLite: what is promised also when programs die, race, or find strange files. */
+#include "tests/support.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/store.h"
+
+static struct pp_error err;
+
+/* A new name in the temporary folder each time. */
+static const char *fresh(void)
+{
+    static char path[256];
+    static int n;
+    snprintf(path, sizeof path, "%s/store-%d/pippin.db", test_tmpdir(), n++);
+    return path;
+}
+
+static struct pp_store *open_store(const char *path)
+{
+    struct pp_store *st = NULL;
+    assert_ok(pp_store_open(path, &st, &err), err);
+    return st;
+}
+
+static int64_t add_session(struct pp_store *st, const char *title)
+{
+    struct pp_session s = {.title = (char *)(uintptr_t)title};
+    assert_ok(pp_store_session_add(st, &s, &err), err);
+    return s.id;
+}
+
+static int64_t add_message(struct pp_store *st, int64_t session, int64_t parent, enum pp_role role, const char *text)
+{
+    struct pp_message m = {.session = session, .parent = parent, .role = role, .content = (char *)(uintptr_t)text,
+                           .content_len = strlen(text)};
+    assert_ok(pp_store_message_add(st, &m, &err), err);
+    assert_true(m.id > 0);
+    return m.id;
+}
+
+static void raw_sql(const char *path, const char *sql)
+{
+    sqlite3 *db;
+    char *message = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &message) != SQLITE_OK)
+        fail_msg("%s: %s", sql, message);
+    sqlite3_close(db);
+}
+
+static int64_t raw_int(const char *path, const char *sql)
+{
+    sqlite3 *db;
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t v = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    return v;
+}
+
+static void assert_sound(const char *path)
+{
+    sqlite3 *db;
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    assert_string_equal(sqlite3_column_text(stmt, 0), "ok");
+    sqlite3_finalize(stmt);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA foreign_key_check", -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_DONE);
+    sqlite3_finalize(stmt);
+    /* the search tables agree with what they index */
+    assert_int_equal(sqlite3_exec(db, "INSERT INTO message_text (message_text, rank) VALUES ('integrity-check', 1);"
+                                      "INSERT INTO session_text (session_text, rank) VALUES ('integrity-check', 1)",
+                                  NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* --- sessions ------------------------------------------------------------------------------------------------ */
+
+static void private_files(void **state)
+{
+    (void)state;
+    struct stat st;
+    const char *path = fresh();
+    char folder[256], wal[300];
+    mode_t old = umask(0);
+    struct pp_store *s = open_store(path);
+    add_session(s, "x");
+    snprintf(wal, sizeof wal, "%s-wal", path);
+    assert_int_equal(stat(wal, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    pp_store_close(s);
+    umask(old);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    assert_int_equal(stat(folder, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+}
+
+static void session_round_trip(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    struct pp_session in = {.title = "A \"quoted\" título", .model = "m.gguf", .template_name = "chatml", .system = "Be brief.",
+                            .adapters = "[{\"path\":\"a\",\"scale\":1}]", .settings = "{\"temp\":0}"}, out;
+    assert_ok(pp_store_session_add(st, &in, &err), err);
+    assert_int_equal(strlen(in.key), 16);
+    assert_true(in.created > 1600000000 && in.updated == in.created);
+    pp_store_close(st);
+
+    st = open_store(path); /* it is on disk */
+    assert_ok(pp_store_session_get(st, in.id, &out, &err), err);
+    assert_string_equal(out.title, in.title);
+    assert_string_equal(out.model, "m.gguf");
+    assert_string_equal(out.template_name, "chatml");
+    assert_string_equal(out.system, "Be brief.");
+    assert_string_equal(out.adapters, in.adapters);
+    assert_string_equal(out.settings, in.settings);
+    assert_string_equal(out.key, in.key);
+    assert_int_equal(out.head, 0);
+    assert_int_equal(out.n_messages, 0);
+
+    int64_t a = add_message(st, in.id, 0, PP_ROLE_USER, "one");
+    int64_t b = add_message(st, in.id, a, PP_ROLE_ASSISTANT, "two");
+    pp_free(out.title);
+    out.title = pp_strdup("renamed");
+    out.head = a;
+    assert_ok(pp_store_session_update(st, &out, &err), err);
+    pp_session_clear(&out);
+    assert_ok(pp_store_session_latest(st, &out, &err), err);
+    assert_string_equal(out.title, "renamed");
+    assert_int_equal(out.head, a);
+    assert_int_equal(out.n_messages, 2);
+
+    int64_t other = add_session(st, "other");
+    int64_t foreign = add_message(st, other, 0, PP_ROLE_USER, "x");
+    out.head = foreign; /* of another conversation */
+    assert_int_equal(pp_store_session_update(st, &out, &err), PP_ERR_USAGE);
+    out.head = b;
+    assert_ok(pp_store_session_update(st, &out, &err), err); /* nothing is left of the failed change */
+    out.id = 999;
+    assert_int_equal(pp_store_session_update(st, &out, &err), PP_ERR_NOT_FOUND);
+    pp_session_clear(&out);
+    pp_store_close(st);
+    assert_sound(path);
+}
+
+static void find_by_prefix(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_session out;
+    struct pp_store *st = open_store(path);
+    assert_int_equal(pp_store_session_latest(st, &out, &err), PP_ERR_NOT_FOUND);
+    add_session(st, "a");
+    add_session(st, "b");
+    pp_store_close(st);
+    raw_sql(path, "UPDATE session SET key = 'abcd000000000001' WHERE id = 1;"
+                  "UPDATE session SET key = 'abcdff0000000001' WHERE id = 2;");
+    st = open_store(path);
+    assert_ok(pp_store_session_find(st, "abcd0", &out, &err), err);
+    assert_int_equal(out.id, 1);
+    pp_session_clear(&out);
+    assert_ok(pp_store_session_find(st, "ABCDFF0000000001", &out, &err), err);
+    assert_int_equal(out.id, 2);
+    pp_session_clear(&out);
+    assert_int_equal(pp_store_session_find(st, "abcd", &out, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "several"));
+    assert_null(out.title);
+    assert_int_equal(pp_store_session_find(st, "abc", &out, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_store_session_find(st, "0000", &out, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_session_find(st, "ab%d", &out, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_session_find(st, "abcd0000000000010", &out, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_session_find(st, "", &out, &err), PP_ERR_USAGE);
+    pp_store_close(st);
+}
+
+static void newest_first(void **state)
+{
+    (void)state;
+    size_t n;
+    struct pp_session *list;
+    struct pp_store *st = open_store(":memory:");
+    int64_t a = add_session(st, "a"), b = add_session(st, "b");
+    assert_ok(pp_store_session_list(st, NULL, &list, &n, &err), err);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[0].id, b);
+    pp_session_list_free(list, n);
+    usleep(3000);
+    add_message(st, a, 0, PP_ROLE_USER, "now a is newer, in the same second");
+    assert_ok(pp_store_session_list(st, "", &list, &n, &err), err);
+    assert_int_equal(list[0].id, a);
+    pp_session_list_free(list, n);
+    struct pp_session latest;
+    assert_ok(pp_store_session_latest(st, &latest, &err), err);
+    assert_int_equal(latest.id, a);
+    pp_session_clear(&latest);
+    pp_store_close(st);
+}
+
+/* --- messages ------------------------------------------------------------------------------------------------- */
+
+static void message_tree(void **state)
+{
+    (void)state;
+    size_t n;
+    int64_t leaf;
+    struct pp_message *list;
+    struct pp_store *st = open_store(":memory:");
+    int64_t s = add_session(st, "tree"), other = add_session(st, "other");
+    /*  q ─┬─ a1 ── q2 ── b
+     *     └─ a2                 and a second root r */
+    int64_t q = add_message(st, s, 0, PP_ROLE_USER, "q");
+    int64_t a1 = add_message(st, s, q, PP_ROLE_ASSISTANT, "a1");
+    int64_t q2 = add_message(st, s, a1, PP_ROLE_USER, "q2");
+    int64_t a2 = add_message(st, s, q, PP_ROLE_ASSISTANT, "a2");
+    int64_t b = add_message(st, s, q2, PP_ROLE_ASSISTANT, "b");
+    int64_t r = add_message(st, s, 0, PP_ROLE_USER, "r");
+
+    assert_ok(pp_store_branch(st, b, &list, &n, &err), err);
+    assert_int_equal(n, 4);
+    assert_int_equal(list[0].id, q);
+    assert_int_equal(list[0].parent, 0);
+    assert_int_equal(list[0].n_siblings, 2);
+    assert_int_equal(list[0].sibling, 0);
+    assert_int_equal(list[1].id, a1);
+    assert_int_equal(list[1].n_siblings, 2);
+    assert_int_equal(list[1].sibling, 0);
+    assert_int_equal(list[2].id, q2);
+    assert_int_equal(list[2].n_siblings, 1);
+    assert_int_equal(list[3].id, b);
+    assert_int_equal(list[3].role, PP_ROLE_ASSISTANT);
+    assert_string_equal(list[3].content, "b");
+    pp_message_list_free(list, n);
+
+    assert_ok(pp_store_branch(st, a2, &list, &n, &err), err);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[1].sibling, 1);
+    pp_message_list_free(list, n);
+    assert_ok(pp_store_branch(st, 0, &list, &n, &err), err);
+    assert_int_equal(n, 0);
+    assert_int_equal(pp_store_branch(st, 12345, &list, &n, &err), PP_ERR_NOT_FOUND);
+
+    assert_ok(pp_store_descend(st, s, q, 0, &leaf, &err), err);
+    assert_int_equal(leaf, b);
+    assert_ok(pp_store_descend(st, s, q, 1, &leaf, &err), err);
+    assert_int_equal(leaf, a2);
+    assert_ok(pp_store_descend(st, s, 0, 0, &leaf, &err), err);
+    assert_int_equal(leaf, b);
+    assert_ok(pp_store_descend(st, s, 0, 1, &leaf, &err), err);
+    assert_int_equal(leaf, r);
+    assert_int_equal(pp_store_descend(st, s, q, 2, &leaf, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_descend(st, s, q, -1, &leaf, &err), PP_ERR_NOT_FOUND);
+
+    struct pp_message m = {.session = other, .parent = q, .role = PP_ROLE_USER, .content = "x", .content_len = 1};
+    assert_int_equal(pp_store_message_add(st, &m, &err), PP_ERR_NOT_FOUND); /* a parent in another conversation */
+    m = (struct pp_message){.session = 999, .role = PP_ROLE_USER};
+    assert_int_equal(pp_store_message_add(st, &m, &err), PP_ERR_NOT_FOUND);
+    struct pp_session session;
+    assert_ok(pp_store_session_get(st, s, &session, &err), err);
+    assert_int_equal(session.head, r);
+    assert_int_equal(session.n_messages, 6);
+    pp_session_clear(&session);
+    pp_store_close(st);
+}
+
+static void message_round_trip(void **state)
+{
+    (void)state;
+    struct pp_message out;
+    struct pp_store *st = open_store(":memory:");
+    int64_t s = add_session(st, "");
+    char text[] = "a\0b \xff invalid \xf0\x9f\x8d\x8f";
+    struct pp_message m = {.session = s, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL, .content = text,
+                           .content_len = sizeof text - 1, .model = "starter (Q4_K_M)", .params = "{\"seed\":1}"};
+    assert_ok(pp_store_message_add(st, &m, &err), err);
+    assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
+    assert_int_equal(out.content_len, sizeof text - 1);
+    assert_memory_equal(out.content, text, sizeof text);
+    assert_int_equal(out.state, PP_MESSAGE_PARTIAL);
+    assert_string_equal(out.model, "starter (Q4_K_M)");
+    assert_string_equal(out.adapters, "");
+    assert_string_equal(out.params, "{\"seed\":1}");
+    pp_message_clear(&out);
+
+    assert_ok(pp_store_message_write(st, m.id, "done", 4, PP_MESSAGE_COMPLETE, "{\"tps\":9}", 7, &err), err);
+    assert_ok(pp_store_message_write(st, m.id, "done!", 5, PP_MESSAGE_CANCELLED, NULL, 0, &err), err);
+    assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
+    assert_string_equal(out.content, "done!");
+    assert_int_equal(out.state, PP_MESSAGE_CANCELLED);
+    assert_string_equal(out.stats, "{\"tps\":9}"); /* kept */
+    assert_int_equal(out.n_tokens, 7);
+    pp_message_clear(&out);
+    assert_int_equal(pp_store_message_write(st, 999, "x", 1, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_message_get(st, 999, &out, &err), PP_ERR_NOT_FOUND);
+    assert_string_equal(pp_role_name(PP_ROLE_SYSTEM), "system");
+    assert_string_equal(pp_role_name(PP_ROLE_USER), "user");
+    assert_string_equal(pp_role_name(PP_ROLE_ASSISTANT), "assistant");
+    pp_store_close(st);
+}
+
+/* Longer than SQLite nests triggers. */
+static void delete_long_conversation(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_session gone;
+    struct pp_store *st = open_store(path);
+    int64_t keep = add_session(st, "keep"), s = add_session(st, "long");
+    int64_t kept = add_message(st, keep, 0, PP_ROLE_USER, "kept");
+    pp_store_close(st);
+    raw_sql(path, "PRAGMA foreign_keys = OFF;"
+                  "WITH RECURSIVE c (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 3001)"
+                  " INSERT INTO message (id, session, parent, role, state, content, model, adapters, params, stats, n_tokens,"
+                  " created_ms) SELECT i, 2, nullif(i - 1, 1), 1, 0, 'word' || i, '', '', '', '', 0, 0 FROM c;"
+                  "UPDATE session SET head = 3001 WHERE id = 2;");
+    assert_sound(path);
+    st = open_store(path);
+    size_t n;
+    struct pp_message *list;
+    assert_ok(pp_store_branch(st, 3001, &list, &n, &err), err);
+    assert_int_equal(n, 3000);
+    assert_int_equal(list[2999].id, 3001);
+    pp_message_list_free(list, n);
+    assert_ok(pp_store_session_delete(st, s, &err), err);
+    assert_int_equal(pp_store_session_delete(st, s, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_store_session_get(st, s, &gone, &err), PP_ERR_NOT_FOUND);
+    assert_true(add_message(st, keep, kept, PP_ROLE_ASSISTANT, "next") > 3001); /* ids do not come back */
+    pp_store_close(st);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM message"), 2);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM message_text WHERE message_text MATCH 'word77'"), 0);
+    assert_sound(path);
+}
+
+/* --- search --------------------------------------------------------------------------------------------------- */
+
+static size_t hits(struct pp_store *st, const char *query)
+{
+    size_t n;
+    struct pp_session *list;
+    enum pp_code code = pp_store_session_list(st, query, &list, &n, &err);
+    if (code)
+        fail_msg("query <%s>: %s", query, err.text);
+    pp_session_list_free(list, n);
+    return n;
+}
+
+static void search(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    int64_t a = add_session(st, "Coffee brewing"), b = add_session(st, "");
+    add_session(st, "Sailing");
+    int64_t m = add_message(st, b, 0, PP_ROLE_USER, "How hot is espresso? It says \"don't\" AND NOT col:umn");
+    add_message(st, a, 0, PP_ROLE_USER, "Über den Kaffee");
+    assert_int_equal(hits(st, "coffee"), 1);
+    assert_int_equal(hits(st, "COFF"), 1);          /* the beginning of a word */
+    assert_int_equal(hits(st, "coffee brew"), 1);
+    assert_int_equal(hits(st, "coff brewing"), 0);  /* only the last word may be begun */
+    assert_int_equal(hits(st, "espresso hot"), 1);
+    assert_int_equal(hits(st, "espresso sailing"), 0);
+    assert_int_equal(hits(st, "uber"), 1);          /* without its dots */
+    assert_int_equal(hits(st, "sail"), 1);
+    assert_int_equal(hits(st, ""), 3);
+    assert_int_equal(hits(st, "  \t "), 3);
+    static const char *const harmless[] = {"\"", "\"\"\"", "AND", "NOT", "OR NOT", "NEAR(", "*", "^x", "col:umn", "a-b", "(", ")", "'; DROP TABLE message",
+                                           "{a b}:c", "\xff\xfe", "+ +", "don't", "%_", "\\", "a*b*", "!!!"};
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
+        hits(st, harmless[i]);
+    assert_int_equal(hits(st, "col:umn"), 1);
+    assert_int_equal(hits(st, "\"don't\""), 1);
+    char many[2000];
+    memset(many, 0, sizeof many);
+    for (int i = 0; i < 900; i++)
+        strcat(many, "x ");
+    assert_int_equal(hits(st, many), 0);
+
+    /* kept by triggers: rewriting, renaming, deleting */
+    assert_ok(pp_store_message_write(st, m, "tea instead", 11, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    assert_int_equal(hits(st, "espresso"), 0);
+    assert_int_equal(hits(st, "tea"), 1);
+    struct pp_session s;
+    assert_ok(pp_store_session_get(st, a, &s, &err), err);
+    pp_free(s.title);
+    s.title = pp_strdup("Kettles");
+    assert_ok(pp_store_session_update(st, &s, &err), err);
+    pp_session_clear(&s);
+    assert_int_equal(hits(st, "coffee"), 0);
+    assert_int_equal(hits(st, "kettles"), 1);
+    assert_ok(pp_store_session_delete(st, a, &err), err);
+    assert_int_equal(hits(st, "kettles"), 0);
+    assert_int_equal(hits(st, "uber"), 0);
+    pp_store_close(st);
+    assert_sound(path);
+}
+
+/* --- versions and strange files ---------------------------------------------------------------------------------- */
+
+/* Schema 1, as it was before there was a search. */
+static const char version_1[] =
+    "PRAGMA application_id = 1346981968; PRAGMA user_version = 1;"
+    "CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL,"
+    " model TEXT NOT NULL, template_name TEXT NOT NULL, system TEXT NOT NULL, adapters TEXT NOT NULL, settings TEXT NOT NULL,"
+    " created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, head INTEGER,"
+    " FOREIGN KEY (id, head) REFERENCES message (session, id) DEFERRABLE INITIALLY DEFERRED);"
+    "CREATE INDEX session_updated ON session (updated_ms, id);"
+    "CREATE INDEX session_head ON session (id, head);"
+    "CREATE TABLE message (id INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL REFERENCES session (id) ON DELETE CASCADE,"
+    " parent INTEGER CHECK (parent < id), role INTEGER NOT NULL CHECK (role BETWEEN 0 AND 2),"
+    " state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2), content TEXT NOT NULL, model TEXT NOT NULL, adapters TEXT NOT NULL,"
+    " params TEXT NOT NULL, stats TEXT NOT NULL, n_tokens INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
+    " UNIQUE (session, id), FOREIGN KEY (session, parent) REFERENCES message (session, id));"
+    "CREATE INDEX message_parent ON message (session, parent, id);"
+    "INSERT INTO session VALUES (1, '00112233445566ff', 'Old harbour', '', '', '', '', '', 1000, 2000, NULL);"
+    "INSERT INTO message VALUES (1, 1, NULL, 1, 0, 'lighthouse', '', '', '', '', 0, 1000);"
+    "INSERT INTO message VALUES (2, 1, 1, 2, 1, 'half an ans', '', '', '', '', 0, 1000);"
+    "UPDATE session SET head = 2;";
+
+static void make_folder_of(const char *path)
+{
+    char folder[256];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
+static void migration(void **state)
+{
+    (void)state;
+    struct pp_session s;
+    struct pp_message *list;
+    size_t n;
+    const char *path = fresh();
+    make_folder_of(path);
+    raw_sql(path, version_1);
+    struct pp_store *st = open_store(path);
+    assert_int_equal(hits(st, "lighthouse"), 1); /* what was there is found */
+    assert_int_equal(hits(st, "harbour"), 1);
+    assert_ok(pp_store_session_find(st, "0011", &s, &err), err);
+    assert_ok(pp_store_branch(st, s.head, &list, &n, &err), err);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* its writer died; it stays what it is */
+    assert_string_equal(list[1].content, "half an ans");
+    pp_message_list_free(list, n);
+    pp_session_clear(&s);
+    pp_store_close(st);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 2);
+    assert_sound(path);
+    pp_store_close(open_store(path)); /* and once more, with nothing to do */
+}
+
+static void write_text(const char *path, const char *text, size_t n)
+{
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+}
+
+static void strange_files(void **state)
+{
+    (void)state;
+    struct pp_store *st;
+    const char *path = fresh();
+    pp_store_close(open_store(path));
+    raw_sql(path, "PRAGMA user_version = 99");
+    assert_int_equal(pp_store_open(path, &st, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "newer"));
+    assert_null(st);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 99); /* untouched */
+
+    path = fresh();
+    make_folder_of(path);
+    char text[8192];
+    memset(text, 'x', sizeof text);
+    write_text(path, text, sizeof text);
+    assert_int_equal(pp_store_open(path, &st, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "not a database"));
+
+    path = fresh();
+    make_folder_of(path);
+    raw_sql(path, "CREATE TABLE recipe (name TEXT)");
+    assert_int_equal(pp_store_open(path, &st, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "another program"));
+
+    path = fresh();
+    make_folder_of(path);
+    write_text(path, "", 0); /* empty is new */
+    st = open_store(path);
+    int64_t s = add_session(st, "");
+    for (int i = 0; i < 50; i++)
+        add_message(st, s, 0, PP_ROLE_USER, "some text that takes room in the file, and more of it, and more");
+    pp_store_close(st);
+    assert_int_equal(truncate(path, 8192), 0);
+    assert_int_equal(pp_store_open(path, &st, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "recover"));
+
+    path = fresh();
+    pp_store_close(open_store(path));
+    raw_sql(path, "DROP TABLE message_text");
+    assert_int_not_equal(pp_store_open(path, &st, &err), PP_OK); /* tables that the version promises */
+
+    assert_int_equal(pp_store_open(test_tmpdir(), &st, &err), PP_ERR_IO);
+    assert_int_equal(pp_store_open("/dev/null/x/pippin.db", &st, &err), PP_ERR_IO);
+}
+
+/* Bytes of a real database changed at random: an error or not, but never a crash. */
+static void bit_rot(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    int64_t s = add_session(st, "title"), m = 0;
+    for (int i = 0; i < 40; i++)
+        m = add_message(st, s, m, PP_ROLE_USER, "alpha beta gamma delta");
+    pp_store_close(st);
+    char *bytes, rotten[300];
+    size_t size;
+    assert_ok(pp_read_file(path, 1 << 24, &bytes, &size, &err), err);
+    snprintf(rotten, sizeof rotten, "%s.rotten", path);
+    srand(7);
+    for (int round = 0; round < 60; round++) {
+        char *copy = pp_malloc(size);
+        assert_non_null(copy);
+        memcpy(copy, bytes, size);
+        for (int i = 0; i < 12; i++)
+            copy[100 + (size_t)rand() % (size - 100)] = (char)rand();
+        write_text(rotten, copy, size);
+        pp_free(copy);
+        if (pp_store_open(rotten, &st, &err) == PP_OK) {
+            struct pp_message *list;
+            struct pp_session *sessions;
+            size_t n;
+            if (pp_store_branch(st, m, &list, &n, &err) == PP_OK)
+                pp_message_list_free(list, n);
+            if (pp_store_session_list(st, "gamma", &sessions, &n, &err) == PP_OK)
+                pp_session_list_free(sessions, n);
+            pp_store_session_delete(st, s, &err);
+            pp_store_close(st);
+        }
+    }
+    pp_free(bytes);
+}
+
+/* --- several programs ----------------------------------------------------------------------------------------------- */
+
+/* Children leave with _exit: nothing of the parent's (cmocka, temporary folder) is theirs. */
+static void child_writes(const char *path, int number, int n)
+{
+    struct pp_store *st;
+    struct pp_error e;
+    if (pp_store_open(path, &st, &e) != PP_OK) {
+        fprintf(stderr, "child %d: %s\n", number, e.text);
+        _exit(1);
+    }
+    struct pp_session s = {.title = "child"};
+    if (pp_store_session_add(st, &s, &e) != PP_OK)
+        _exit(2);
+    int64_t parent = 0;
+    for (int i = 0; i < n; i++) {
+        struct pp_message m = {.session = s.id, .parent = parent, .role = PP_ROLE_USER, .content = "hello", .content_len = 5};
+        if (pp_store_message_add(st, &m, &e) != PP_OK ||
+            pp_store_message_write(st, m.id, "hello again", 11, PP_MESSAGE_COMPLETE, NULL, 0, &e) != PP_OK) {
+            fprintf(stderr, "child %d: %s\n", number, e.text);
+            _exit(3);
+        }
+        parent = m.id;
+    }
+    pp_store_close(st);
+    _exit(0);
+}
+
+/* The file does not exist yet: they also race to create and migrate it. */
+static void concurrent_programs(void **state)
+{
+    (void)state;
+    enum { CHILDREN = 4, EACH = 25 };
+    const char *path = fresh();
+    pid_t pids[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0)
+            child_writes(path, i, EACH);
+        assert_true(pids[i] > 0);
+    }
+    for (int i = 0; i < CHILDREN; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM message"), CHILDREN * EACH);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM session WHERE head IS NOT NULL"), CHILDREN);
+    assert_sound(path);
+}
+
+/* Writes for ever, and tells through the pipe which messages are committed. */
+static void child_until_killed(const char *path, int64_t session, int out)
+{
+    struct pp_store *st;
+    struct pp_error e;
+    if (pp_store_open(path, &st, &e) != PP_OK)
+        _exit(1);
+    char text[4000];
+    memset(text, 'w', sizeof text);
+    for (;;) {
+        struct pp_message m = {.session = session, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL, .content = text,
+                               .content_len = sizeof text};
+        if (pp_store_message_add(st, &m, &e) != PP_OK || write(out, &m.id, sizeof m.id) != sizeof m.id)
+            _exit(2);
+    }
+}
+
+static void killed_in_mid_write(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    int64_t session = add_session(st, "victim"), id, acknowledged = 0;
+    pp_store_close(st);
+    for (int round = 0; round < 20; round++) {
+        int ends[2], status;
+        assert_int_equal(pipe(ends), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(ends[0]);
+            child_until_killed(path, session, ends[1]);
+        }
+        close(ends[1]);
+        assert_int_equal(read(ends[0], &id, sizeof id), sizeof id); /* it is at work */
+        acknowledged++;
+        usleep((useconds_t)(round * 700));
+        kill(pid, SIGKILL);
+        int64_t last = id;
+        while (read(ends[0], &id, sizeof id) == sizeof id) {
+            acknowledged++;
+            last = id;
+        }
+        close(ends[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+
+        st = open_store(path);
+        struct pp_message m;
+        assert_ok(pp_store_message_get(st, last, &m, &err), err);
+        assert_int_equal(m.state, PP_MESSAGE_PARTIAL);
+        assert_int_equal(m.content_len, 4000);
+        pp_message_clear(&m);
+        pp_store_close(st);
+    }
+    /* a killed child may have committed one more than it could tell */
+    int64_t n = raw_int(path, "SELECT count(*) FROM message");
+    assert_in_range(n, acknowledged, acknowledged + 20);
+    assert_sound(path);
+}
+
+static void a_full_disk(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    int status;
+    struct pp_store *st = open_store(path);
+    int64_t s = add_session(st, "x");
+    pp_store_close(st);
+    pid_t pid = fork();
+    if (pid == 0) { /* the limit counts for the whole process, so it is another one */
+        struct pp_error e;
+        struct rlimit limit = {1 << 20, 1 << 20};
+        signal(SIGXFSZ, SIG_IGN);
+        char *text = pp_calloc(1, 100000);
+        if (!text || pp_store_open(path, &st, &e) != PP_OK || setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(1);
+        memset(text, 'x', 100000);
+        enum pp_code code = PP_OK;
+        for (int i = 0; i < 100 && !code; i++) {
+            struct pp_message m = {.session = s, .role = PP_ROLE_USER, .content = text, .content_len = 100000};
+            code = pp_store_message_add(st, &m, &e);
+        }
+        struct pp_session out; /* reading goes on */
+        bool readable = pp_store_session_get(st, s, &out, NULL) == PP_OK && out.n_messages > 0;
+        _exit(code == PP_ERR_IO && readable ? 0 : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_sound(path);
+}
+
+static void session_lock(void **state)
+{
+    (void)state;
+    char dir[256];
+    int fd, other, status;
+    snprintf(dir, sizeof dir, "%s/locks/deep", test_tmpdir());
+    assert_ok(pp_session_lock(dir, "00112233445566ff", &fd, &err), err);
+    assert_int_equal(pp_session_lock(dir, "00112233445566ff", &other, &err), PP_ERR_BUSY);
+    assert_int_equal(other, -1);
+    assert_non_null(strstr(err.text, "open in another pippin"));
+    assert_ok(pp_session_lock(dir, "0011223344556600", &other, &err), err);
+    close(other);
+    close(fd);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct pp_error e;
+        if (pp_session_lock(dir, "00112233445566ff", &fd, &e) != PP_OK)
+            _exit(1);
+        raise(SIGKILL); /* the lock dies with its holder */
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_ok(pp_session_lock(dir, "00112233445566ff", &fd, &err), err);
+    close(fd);
+}
+
+/* Every allocation of ours may fail: an error, and nothing leaks. */
+static void out_of_memory(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    int64_t s = add_session(st, "title");
+    int64_t m = add_message(st, s, 0, PP_ROLE_USER, "text");
+    pp_store_close(st);
+    for (uint64_t nth = 1; nth < 40; nth++) {
+        struct pp_session *list = NULL;
+        struct pp_message *messages = NULL;
+        size_t n = 0;
+        pp_mem_fail_at(nth, 0);
+        enum pp_code code = pp_store_open(path, &st, &err);
+        if (!code) {
+            code = pp_store_session_list(st, "tit", &list, &n, &err);
+            pp_session_list_free(list, code ? 0 : n);
+            if (!code) {
+                code = pp_store_branch(st, m, &messages, &n, &err);
+                pp_message_list_free(messages, code ? 0 : n);
+            }
+            pp_store_close(st);
+        }
+        pp_mem_fail_at(0, 0);
+        assert_true(code == PP_OK || code == PP_ERR_NOMEM);
+        if (nth == 1)
+            assert_int_equal(code, PP_ERR_NOMEM);
+        if (nth == 39)
+            assert_int_equal(code, PP_OK); /* the loop went through all of them */
+    }
+}
+
+TEST_GROUP(store)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(private_files),       cmocka_unit_test(session_round_trip),
+        cmocka_unit_test(find_by_prefix),      cmocka_unit_test(newest_first),
+        cmocka_unit_test(message_tree),        cmocka_unit_test(message_round_trip),
+        cmocka_unit_test(search),              cmocka_unit_test(delete_long_conversation),
+        cmocka_unit_test(migration),           cmocka_unit_test(strange_files),
+        cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
+        cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}
