@@ -254,8 +254,8 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
             }
             UNROLL for (int v = 0; v < 4; v += 2)
             {
-                __m256i ql0 = load32(p->ql[in][v] + 4 * r), ql1 = load32(p->ql[in][v + 1] + 4 * r);
-                __m256i qh = load32(p->qh[in][v / 2] + 4 * r);
+                __m256i ql0 = load32(p->q[in].low[v] + 4 * r), ql1 = load32(p->q[in].low[v + 1] + 4 * r);
+                __m256i qh = load32(p->q[in].high[v / 2] + 4 * r);
                 __m256i a0 = _mm256_or_si256(_mm256_and_si256(ql0, low), _mm256_and_si256(qh, bits45));
                 __m256i a1 = _mm256_or_si256(_mm256_and_si256(ql1, low),
                                              _mm256_and_si256(_mm256_srli_epi16(qh, 2), bits45));

@@ -217,7 +217,7 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *const *group, int
         {
             UNROLL for (int g = 0; g < G; g++)
             {
-                __m512i ql = _mm512_load_si512(p[g]->ql[in][v]), qh = _mm512_load_si512(p[g]->qh[in][v / 2]);
+                __m512i ql = _mm512_load_si512(p[g]->q[in].low[v]), qh = _mm512_load_si512(p[g]->q[in].high[v / 2]);
                 __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
                 __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
                 __m512i w0 = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);

@@ -124,7 +124,7 @@ static float dot_q6_k(const uint8_t *group, int lane, int64_t n_cols, struct act
         int32_t isum0 = 0, isum1 = 0;
         for (int k = 0; k < 16; k++) {
             int v = k / 4, at = 4 * lane + k % 4;
-            unsigned low = super->ql[block][v][at], high = super->qh[block][v / 2][at];
+            unsigned low = super->q[block].low[v][at], high = super->q[block].high[v / 2][at];
             unsigned first = (low & 15) | (v % 2 ? high >> 6 : high >> 4 & 3) << 4;
             unsigned second = (low >> 4) << 2 | (v % 2 ? high & 3 : high >> 2 & 3);
             isum0 += ((int)first - 32) * x.q[32 * b + k];

@@ -73,8 +73,8 @@ static void pack_q6_k(const uint8_t *src, int64_t n_cols, int r, uint8_t *group)
                 int v = k / 4, at = 4 * r + k % 4;
                 unsigned first = q[32 * b + k], second = q[32 * b + 16 + k];
                 unsigned high = v % 2 ? (first >> 4) << 6 | (second & 3) : (first >> 4) << 4 | (second & 3) << 2;
-                p->ql[b][v][at] = (uint8_t)((first & 15) | (second >> 2) << 4);
-                p->qh[b][v / 2][at] = (uint8_t)(p->qh[b][v / 2][at] | high);
+                p->q[b].low[v][at] = (uint8_t)((first & 15) | (second >> 2) << 4);
+                p->q[b].high[v / 2][at] = (uint8_t)(p->q[b].high[v / 2][at] | high);
             }
     }
 }

@@ -26,16 +26,17 @@ struct pp_q4_k_pack {
     uint8_t q[4][8][PP_SLICE];   /* [j][v]: columns 64 j + 4 v + i low, 64 j + 32 + 4 v + i high */
 };
 
-/* In each block of 32 columns the first 16 have scale sc[2 b], the others sc[2 b + 1]. ql[b][v] holds the low 4 bits of column
- * 4 v + i in its low nibbles, but the high 4 bits of column 16 + 4 v + i in its high nibbles: so both become 6-bit numbers
- * (the second one times 4) without shifting. The missing 2 bits are in qh[b][v / 2]: for even v bits 4-5 and 2-3, for odd v
- * bits 6-7 and 0-1. */
+/* In block b of 32 columns the first 16 have scale sc[2 b], the others sc[2 b + 1]. low[v] holds the low 4 bits of column
+ * 4 v + i in its low nibbles, but the high 4 bits of column 16 + 4 v + i in its high nibbles: so both become 6-bit
+ * numbers (the second one times 4) without shifting. The missing 2 bits are in high[v / 2]: for even v bits 4-5 and
+ * 2-3, for odd v bits 6-7 and 0-1. */
 struct pp_q6_k_pack {
     uint16_t d[16];
     uint8_t zeros[32];
     int8_t sc[16][16]; /* [sub-block of 16][row] */
-    uint8_t ql[8][4][PP_SLICE];
-    uint8_t qh[8][2][PP_SLICE];
+    struct {
+        uint8_t low[4][PP_SLICE], high[2][PP_SLICE];
+    } q[8];
 };
 
 _Static_assert(sizeof(struct pp_q4_k_pack) == 37 * 64, "packed Q4_K");
