@@ -68,7 +68,8 @@ static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, s
         if (there)
             return code;
     }
-    return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model is there", folder);
+    return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model is there",
+                   folder);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err)
@@ -98,7 +99,8 @@ static bool is_gguf(const char *path)
 {
     char magic[4];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    bool yes = fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    bool yes = fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic &&
+               memcmp(magic, "GGUF", sizeof magic) == 0;
     if (fd >= 0)
         close(fd);
     return yes;
@@ -108,9 +110,10 @@ enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, stru
 {
     struct stat st;
     *out = NULL;
-    if (stat(path, &st) != 0)
-        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s", path,
-                       strerror(errno));
+    if (stat(path, &st) != 0) {
+        enum pp_code code = errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO;
+        return pp_fail(err, code, "cannot open %s: %s", path, strerror(errno));
+    }
     if (S_ISDIR(st.st_mode))
         return open_folder(path, out, err);
     if (is_gguf(path)) {
@@ -146,8 +149,8 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* The longest special token that text begins with, or TOK_NONE. Those with a common beginning lie together, the shortest
- * first; each byte narrows the range. */
+/* The longest special token that text begins with, or TOK_NONE. Those with a common beginning lie together, the
+ * shortest first; each byte narrows the range. */
 static uint32_t special_here(const struct pp_tokenizer *t, const char *text, size_t n, bool control)
 {
     uint8_t byte = (uint8_t)text[0];
@@ -379,8 +382,8 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
     }
 }
 
-/* Whether a space at the beginning of the next text is one that tokenizing put there. Where that depends on the text, only
- * one in front of everything counts. */
+/* Whether a space at the beginning of the next text is one that tokenizing put there. Where that depends on the text,
+ * only one in front of everything counts. */
 static bool prefix_was_added(enum tok_prefix_when when, bool at_start)
 {
     return when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && at_start);

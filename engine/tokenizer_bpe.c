@@ -1,9 +1,9 @@
 /* tokenizer_bpe.c - merging the characters of a word into tokens: byte pair encoding.
  *
- * Start from single characters; as long as two neighbours can be merged, merge the best such pair, the leftmost of equals.
- * Byte-level vocabularies rank pairs by their merge list; SentencePiece merges whatever gives a known text, by its score.
- * Short words are scanned for the best pair again and again; long ones keep candidates in a heap, so that a word of a
- * megabyte costs n log n. Both give the same tokens. */
+ * Start from single characters; as long as two neighbours can be merged, merge the best such pair, the leftmost of
+ * equals. Byte-level vocabularies rank pairs by their merge list; SentencePiece merges whatever gives a known text, by
+ * its score. Short words are scanned for the best pair again and again; long ones keep candidates in a heap, so that a
+ * word of a megabyte costs n log n. Both give the same tokens. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -98,7 +98,8 @@ static struct merge merge_by_score(const struct pp_tokenizer *t, const char *tex
     return (struct merge){score_priority(t->score[symbol]), symbol};
 }
 
-static struct merge merge_of(const struct pp_tokenizer *t, const char *word, const struct piece *a, const struct piece *b)
+static struct merge merge_of(const struct pp_tokenizer *t, const char *word, const struct piece *a,
+                             const struct piece *b)
 {
     if (t->score)
         return merge_by_score(t, word + a->start, (size_t)a->len + b->len);
@@ -108,7 +109,8 @@ static struct merge merge_of(const struct pp_tokenizer *t, const char *word, con
 /* --- output -------------------------------------------------------------------------------------------- */
 
 /* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
-static enum pp_code emit_bytes(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown, struct pp_error *err)
+static enum pp_code emit_bytes(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
+                               struct pp_error *err)
 {
     const struct pp_tokenizer *t = m->t;
     bool all = true;
@@ -236,8 +238,8 @@ static enum pp_code offer(struct tok_merger *m, const char *word, uint32_t left,
     return PP_OK;
 }
 
-/* Merges a candidate into its left piece, unless one of the two has changed since. A piece only ever grows to the right,
- * so that an unchanged length at an unchanged place means unchanged pieces. */
+/* Merges a candidate into its left piece, unless one of the two has changed since. A piece only ever grows to the
+ * right, so that an unchanged length at an unchanged place means unchanged pieces. */
 static enum pp_code take(struct tok_merger *m, const char *word, const struct tok_candidate *c, struct pp_error *err)
 {
     uint32_t left = (uint32_t)c->order;

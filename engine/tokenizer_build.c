@@ -8,7 +8,10 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-enum { MAX_TEXT_BYTES = 1 << 30 };
+enum {
+    MAX_TEXT_BYTES = 1 << 30,
+    MAX_SPECIAL = 4096, /* bytes of a special token; a longer one is nothing that anybody writes out */
+};
 
 /* --- byte-level spelling ------------------------------------------------------------------------------- */
 
@@ -53,7 +56,7 @@ enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *e
     if (n <= spec->n)
         return PP_OK;
     if (n > TOK_MAX_VOCAB)
-        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; more than %d cannot be right", n, TOK_MAX_VOCAB);
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", n);
     struct pp_str *texts = pp_realloc_array(spec->texts, n, sizeof *texts);
     if (texts)
         spec->texts = texts;
@@ -318,16 +321,18 @@ static bool words_begin_at_space(const struct pp_tokenizer *t)
 static bool is_special(const struct pp_tokenizer *t, uint32_t i)
 {
     uint8_t type = t->type[i];
-    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && tok_text(t, i).len > 0;
+    size_t n = tok_text(t, i).len;
+    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL;
 }
 
 static int by_text(const void *a, const void *b, void *tokenizer)
 {
-    struct pp_str x = tok_text(tokenizer, *(const uint32_t *)a), y = tok_text(tokenizer, *(const uint32_t *)b);
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    struct pp_str x = tok_text(tokenizer, i), y = tok_text(tokenizer, j);
     int order = memcmp(x.data, y.data, x.len < y.len ? x.len : y.len);
     if (order == 0)
         order = (x.len > y.len) - (x.len < y.len);
-    return order ? order : (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
+    return order ? order : (i > j) - (i < j);
 }
 
 static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
@@ -359,7 +364,8 @@ static void mark_ends(struct pp_tokenizer *t)
 {
     static const char *const names[] = {
         "</s>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
-        "<|eom_id|>", "<|end_of_turn|>", "<EOT>", "<|eot|>", "<|return|>", "<|call|>", "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81" "sentence\xef\xbd\x9c>",
+        "<|eom_id|>", "<|end_of_turn|>", "<EOT>", "<|eot|>", "<|return|>", "<|call|>",
+        "<\uff5c" "end\u2581of\u2581sentence\uff5c>",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t id = tok_lookup(t, names[i], strlen(names[i]));

@@ -4,6 +4,7 @@
  * them is kept under pippin.tokenizer.*, which other readers pass over:
  *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
+ *   add_space      bool              byte-level kind: a space is put before text that does not begin with white space
  *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
  *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
@@ -17,6 +18,12 @@
 static bool str_is(struct pp_str s, const char *text)
 {
     return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
+/* For "%.*s" in an error. */
+static int shown_len(struct pp_str s)
+{
+    return s.len < 64 ? (int)s.len : 64;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -114,7 +121,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
             struct pp_buf names = {0};
             tok_rule_names(&names);
             pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's split rule \"%.*s\" is not known; known are %s",
-                    (int)(name.len < 64 ? name.len : 64), name.data, pp_buf_cstr(&names));
+                    shown_len(name), name.data, pp_buf_cstr(&names));
             pp_buf_free(&names);
             return PP_ERR_UNSUPPORTED;
         }
@@ -122,7 +129,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
         spec->add_bos = spec->rule->add_bos;
     }
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
-    pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec->add_space);
+    pp_gguf_bool(g, "pippin.tokenizer.add_space", &spec->add_space);
     return PP_OK;
 }
 
@@ -202,7 +209,7 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
         return pp_fail(err, PP_ERR_NOT_FOUND, "the file has no vocabulary");
     if (!str_is(model, "gpt2") && !str_is(model, "llama"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"%s; pippin knows byte-level BPE "
-                       "(\"gpt2\") and SentencePiece BPE (\"llama\")", (int)(model.len < 64 ? model.len : 64), model.data,
+                       "(\"gpt2\") and SentencePiece BPE (\"llama\")", shown_len(model), model.data,
                        str_is(model, "bert") ? " (WordPiece)" : "");
     spec->kind = str_is(model, "gpt2") ? TOK_BYTE_LEVEL : TOK_SPM;
     enum pp_code code = read_tokens(g, spec, err);
@@ -256,7 +263,8 @@ static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_wr
     for (int pass = 0; merges && pass < 2; pass++) { /* lengths first: the buffer moves while it grows */
         size_t at = 0;
         for (uint32_t i = 0; i < t->n_merges; i++) {
-            struct pp_str left = tok_text(t, (uint32_t)(t->merges[i] >> 32)), right = tok_text(t, (uint32_t)t->merges[i]);
+            struct pp_str left = tok_text(t, (uint32_t)(t->merges[i] >> 32));
+            struct pp_str right = tok_text(t, (uint32_t)t->merges[i]);
             merges[i] = (struct pp_str){text.data ? text.data + at : "", left.len + 1 + right.len};
             at += merges[i].len;
             if (pass == 1)
@@ -274,7 +282,7 @@ static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_wr
     return ok ? PP_OK : pp_fail_nomem(err, "the tokenizer's merges");
 }
 
-/* Where merges are ranked, readers that know only scores get the rank of the first merge that makes a token, negated. */
+/* Where merges are ranked, readers that know only scores get the negative rank of the first merge that makes a token. */
 static enum pp_code write_scores(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     if (t->score) {
@@ -311,7 +319,7 @@ static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
     if (t->ignore_merges != (rule && rule->ignore_merges))
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", t->ignore_merges);
     if (t->add_space)
-        pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", true);
+        pp_gguf_add_bool(w, "pippin.tokenizer.add_space", true);
 }
 
 static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)
@@ -324,8 +332,8 @@ static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)
         pp_gguf_add_u32(w, "pippin.tokenizer.space_prefix", packed);
 }
 
-static enum pp_code write_flag_list(const struct pp_tokenizer *t, const char *key, uint8_t flag, struct pp_gguf_writer *w,
-                                    struct pp_error *err)
+static enum pp_code write_flag_list(const struct pp_tokenizer *t, const char *key, uint8_t flag,
+                                    struct pp_gguf_writer *w, struct pp_error *err)
 {
     struct tok_ids list = {0};
     enum pp_code code = PP_OK;

@@ -188,12 +188,13 @@ void tok_merge_free(struct tok_merger *m);
 
 enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err);
 /* A tokenizer.json of n bytes; folder (or NULL) is where configuration files lie beside it. */
-enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out, struct pp_error *err);
+enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out,
+                           struct pp_error *err);
 enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
                                     struct pp_error *err);
 
-/* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec point
- * into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */
+/* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec
+ * point into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */
 struct cJSON;
 struct tok_config {
     struct cJSON *tokenizer, *model, *generation;

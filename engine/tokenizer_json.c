@@ -1,7 +1,7 @@
 /* tokenizer_json.c - tokenizer.json of Hugging Face's tokenizers library: BPE models, byte-level or with byte fallback.
  *
- * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known here
- * is refused by name rather than passed over; only the normaliser NFC is, for nearly all text has that form already. */
+ * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known
+ * here is refused by name rather than passed over; only the normaliser NFC is, for nearly all text has that form. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,8 +47,8 @@ static bool is_type(const cJSON *object, const char *type)
 
 static enum pp_code unsupported(const char *part, const cJSON *object, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" that pippin does not know as it is used "
-                   "here", part, string_member(object, "type"));
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" that pippin does not know as it "
+                   "is used here", part, string_member(object, "type"));
 }
 
 /* --- normalizer ---------------------------------------------------------------------------------------- */
@@ -295,8 +295,8 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
     if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(member(r->model, "merges"))))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE", type);
     if (*string_member(r->model, "continuing_subword_prefix") || *string_member(r->model, "end_of_word_suffix"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which pippin "
-                       "does not know");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which "
+                       "pippin does not know");
     return PP_OK;
 }
 
@@ -307,13 +307,13 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     if (is_type(member(r->root, "decoder"), "ByteLevel"))
         r->byte_level = true;
     if (!r->byte_level && !fallback && !r->spaces)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is BPE, but neither byte-level nor of SentencePiece's kind");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is BPE, but neither byte-level nor SentencePiece's");
     spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
     spec->kind = r->byte_level ? TOK_BYTE_LEVEL : TOK_SPM;
     if (spec->kind == TOK_SPM) {
         if (spec->n_patterns)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only for "
-                           "byte-level vocabularies");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only "
+                           "for byte-level vocabularies");
         if (fallback)
             mark_byte_tokens(spec);
         return PP_OK;
@@ -347,7 +347,8 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
-enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out, struct pp_error *err)
+enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out,
+                           struct pp_error *err)
 {
     struct tok_config cfg = {0};
     cJSON *root = cJSON_ParseWithLength(json, n);

@@ -1,7 +1,7 @@
 /* tokenizer_sentencepiece.c - SentencePiece's own file, tokenizer.model: a protobuf of type ModelProto.
  *
- * Format: sentencepiece_model.proto of https://github.com/google/sentencepiece and the protobuf wire format. Fields that
- * are not needed are passed over. */
+ * Format: sentencepiece_model.proto of https://github.com/google/sentencepiece and the protobuf wire format. Fields
+ * that are not needed are passed over. */
 #include <string.h>
 
 #include "engine/base/cursor.h"
@@ -148,7 +148,8 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %s; pippin knows BPE",
                        model == 1 ? "unigram" : model == 3 ? "word" : "char");
     if (suffix)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model writes spaces as suffixes, which pippin does not know");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model writes spaces as suffixes, which pippin does "
+                       "not know");
     return PP_OK;
 }
 
@@ -158,8 +159,8 @@ static enum pp_code read_normalizer(struct pp_str bytes, struct tok_spec *spec, 
     struct field f;
     while (read_field(&c, &f)) {
         if (f.number == CHARSMAP && f.bytes.len > 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model normalises characters by a table of its own, "
-                           "which pippin does not know");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model normalises characters by a table of its "
+                           "own, which pippin does not know");
         if (f.number == DUMMY_PREFIX && f.value == 0)
             spec->prefix = (struct tok_prefix){0};
     }

@@ -1,7 +1,7 @@
 /* tokenizer_split.c - the regular expressions that cut text into words before byte-level merging.
  *
- * The rules bear the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families, with
- * two liberties that llama.cpp takes as well: contractions are case-insensitive in ASCII only, and \s is Unicode's
+ * The rules bear the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families,
+ * with two liberties that llama.cpp takes as well: contractions are case-insensitive in ASCII only, and \s is Unicode's
  * White_Space (PCRE2's \s would add U+180E). */
 #include <string.h>
 
@@ -64,7 +64,7 @@ static const char *const deepseek_llm[] = {
     "[\\r\\n]",
     SPACE "?[" CASED_LETTERS "]+",
     SPACE "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",
-    "(?<!" SPACE ")" SPACE "+$", /* the look-behind changes no match, but keeps a long run of spaces from costing n squared */
+    "(?<!" SPACE ")" SPACE "+$", /* the look-behind changes no match, but saves trying every part of a long run */
     HAN_HANGUL,
     "\\p{N}+",
     NULL,
@@ -184,7 +184,8 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
     int problem;
     PCRE2_SIZE at;
     if (pattern->len > MAX_PATTERN)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of the tokenizer is too long (%zu bytes)", pattern->len);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of the tokenizer has %zu bytes, which is too long",
+                       pattern->len);
     *code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY |
                           PCRE2_NEVER_BACKSLASH_C, &problem, &at, NULL);
     if (!*code) {

@@ -9,8 +9,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void use(const struct pp_tokenizer *t)
 {
-    static const char text[] = "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\xa6\x99\n\n\t</s><s>[INST] x\xff\x80 \xe2\x96\x81"
-                               "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <|eot_id|> ";
+    static const char text[] =
+        "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\xa6\x99\n\n\t</s><s>[INST] x\xff\x80 \xe2\x96\x81"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <|eot_id|> ";
     for (unsigned flags = 0; flags < 4; flags++) {
         int32_t *ids;
         size_t n;

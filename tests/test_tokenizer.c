@@ -122,11 +122,12 @@ static void expect_json_refused(const char *json, enum pp_code code)
 enum { HELLO_END = 0, HELLO_BOS = 1, HELLO_TOOL = 2, HELLO_TOOLS = 3, HELLO_BYTES = 4 };
 
 static const char *const hello_merges[] = {
-    "h e", "l l", "he ll", "hell o", "\xc4\xa0 w", "o r", "\xc4\xa0w or", "l d", "\xc4\xa0wor ld", "a a", "aa a", "aa aa",
-    "\xc3\x83 \xc2\xa9", "a b", "ab ab", "b a", "aab ab",
+    "h e", "l l", "he ll", "hell o", "\xc4\xa0 w", "o r", "\xc4\xa0w or", "l d", "\xc4\xa0wor ld", "a a", "aa a",
+    "aa aa", "\xc3\x83 \xc2\xa9", "a b", "ab ab", "b a", "aab ab",
 };
 
-/* Writes the 256 bytes, then what the merges make, as a tokenizer.json. `pattern` is a regular expression in JSON spelling. */
+/* Writes the 256 bytes, then what the merges make, as a tokenizer.json. `pattern` is a regular expression as JSON
+ * spells it. */
 static void hello_json(const char *pattern, bool pairs, struct pp_buf *out)
 {
     cJSON *vocab = cJSON_CreateObject(), *merges = cJSON_CreateArray();
@@ -148,8 +149,9 @@ static void hello_json(const char *pattern, bool pairs, struct pp_buf *out)
     char *vocab_text = cJSON_PrintUnformatted(vocab), *merges_text = cJSON_PrintUnformatted(merges);
     pp_buf_fmt(out, "{\"added_tokens\":[{\"id\":0,\"content\":\"<|eot_id|>\",\"special\":true},"
                "{\"id\":1,\"content\":\"<|begin_of_text|>\",\"special\":true},"
-               "{\"id\":2,\"content\":\"<tool>\",\"special\":false},{\"id\":3,\"content\":\"<tool>s\",\"special\":false}],"
-               "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
+               "{\"id\":2,\"content\":\"<tool>\",\"special\":false},"
+               "{\"id\":3,\"content\":\"<tool>s\",\"special\":false}],\"pre_tokenizer\":{\"type\":\"Sequence\","
+               "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
                "\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\",\"use_regex\":false}]},"
                "\"model\":{\"type\":\"BPE\",\"vocab\":%s,\"merges\":%s}}", pattern, vocab_text, merges_text);
     free(vocab_text);
@@ -160,8 +162,8 @@ static void hello_json(const char *pattern, bool pairs, struct pp_buf *out)
 }
 
 #define LLAMA3_PATTERN                                                                                       \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*" \
-    "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}"                         \
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 
 static struct pp_tokenizer *hello(const char *pattern, bool pairs)
 {
@@ -241,8 +243,9 @@ static void test_special_tokens(void **state)
 static void fill_random(char *text, size_t n)
 {
     static const char *const bits[] = {
-        " ", "  ", "\n", "\r\n", "\t", "a", "ab", "hello", " world", "'s", "'LL", "12", "7", "\xc3\xa9", "\xe4\xb8\xad", "!?",
-        "\xf0\x9f\xa6\x99", "\xe2\x96\x81", "\xc2\xa0", "\xcc\x81", "<|eot_id|>", "<tool>", "\xff", "\xe4\xb8", "\x80",
+        " ", "  ", "\n", "\r\n", "\t", "a", "ab", "hello", " world", "'s", "'LL", "12", "7", "\xc3\xa9", "\xe4\xb8\xad",
+        "!?", "\xf0\x9f\xa6\x99", "\xe2\x96\x81", "\xc2\xa0", "\xcc\x81", "<|eot_id|>", "<tool>", "\xff",
+        "\xe4\xb8", "\x80",
     };
     for (size_t i = 0; i < n;) {
         const char *bit = bits[rnd(sizeof bits / sizeof *bits)];
@@ -576,15 +579,16 @@ static void test_spm_json(void **state)
 {
     (void)state;
     static const char json[] =
-        "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},{\"id\":1,\"content\":\"<s>\",\"special\":true},"
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
+        "{\"id\":1,\"content\":\"<s>\",\"special\":true},"
         "{\"id\":2,\"content\":\"</s>\",\"special\":true,\"rstrip\":true}],"
         "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},"
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,"
-        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"
-        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]},"
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+        "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]},"
         "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
-        "\"vocab\":{\"<unk>\":0,\"<s>\":1,\"</s>\":2,\"<0x0A>\":3,\"\xe2\x96\x81\":4,\"a\":5,\"b\":6,\"ab\":7,\"\xe2\x96\x81"
-        "ab\":8,\"aba\":9},\"merges\":[\"a b\",\"ab a\",[\"\xe2\x96\x81\",\"ab\"]]}}";
+        "\"vocab\":{\"<unk>\":0,\"<s>\":1,\"</s>\":2,\"<0x0A>\":3,\"\xe2\x96\x81\":4,\"a\":5,\"b\":6,\"ab\":7,"
+        "\"\xe2\x96\x81" "ab\":8,\"aba\":9},\"merges\":[\"a b\",\"ab a\",[\"\xe2\x96\x81\",\"ab\"]]}}";
     struct pp_tokenizer *a = from_json(json), *b = through_gguf(a);
     const struct pp_tokenizer *both[] = {a, b};
     for (int i = 0; i < 2; i++) {
@@ -640,8 +644,8 @@ static void test_odd_vocabulary(void **state)
     (void)state;
     static const char json[] =
         "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"id\":9,\"content\":\"\",\"special\":true},"
-        "{\"id\":8,\"content\":\"a\",\"special\":false},{\"id\":12,\"content\":\"Q\",\"special\":true}],\"model\":{\"type\":\"BPE\","
-        "\"vocab\":{\"b\":0,\"c\":3,\"bc\":4,\"\":5,\"xyb\":6},"
+        "{\"id\":8,\"content\":\"a\",\"special\":false},{\"id\":12,\"content\":\"Q\",\"special\":true}],"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":0,\"c\":3,\"bc\":4,\"\":5,\"xyb\":6},"
         "\"merges\":[\"b c\",\"b c\",\"x y\",\"xy b\",\"q q\",\"qq qq\",[\"\",\"b\"],[\"b\",\"\"]]}}";
     struct pp_tokenizer *a = from_json(json), *b = through_gguf(a);
     const struct pp_tokenizer *both[] = {a, b};
@@ -813,8 +817,10 @@ static void plain_text(struct pp_buf *out, const char *text)
 static void test_mistral(void **state)
 {
     (void)state;
-    static const char *const cases[] = {"get_weather_full", "get_weather_no_history", "get_weather_no_system_prompt", "no_tools",
-                                        "parallel_calls", "several_calls"};
+    static const char *const cases[] = {
+        "get_weather_full", "get_weather_no_history", "get_weather_no_system_prompt", "no_tools", "parallel_calls",
+        "several_calls",
+    };
     if (!testdata("tokenizers/mistral-v3.model"))
         return;
     struct pp_tokenizer *model = open_ok(testdata("tokenizers/mistral-v3.model")), *gguf = through_gguf(model);
@@ -896,9 +902,9 @@ static void test_families(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "cohere2", "gemma", "gemma2", "gemma3", "gpt2", "gptneox", "gptoss", "granite", "llama", "llama-bias", "llama-k256",
-        "llama-linear", "llama-yarn", "llama3-rope", "mistral-swa", "mixtral", "olmo2", "phi2", "phi3", "qwen2", "qwen3",
-        "qwen3moe", "smollm3", "stablelm", "starcoder2",
+        "cohere2", "gemma", "gemma2", "gemma3", "gpt2", "gptneox", "gptoss", "granite", "llama", "llama-bias",
+        "llama-k256", "llama-linear", "llama-yarn", "llama3-rope", "mistral-swa", "mixtral", "olmo2", "phi2", "phi3",
+        "qwen2", "qwen3", "qwen3moe", "smollm3", "stablelm", "starcoder2",
     };
     static const char *const without_gguf = " cohere2 gemma3 gptoss qwen3moe smollm3 mistral-swa ";
     if (!testdata("architectures"))
