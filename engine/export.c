@@ -11,6 +11,7 @@
 #include "engine/hparams.h"
 #include "engine/pool.h"
 #include "engine/quant.h"
+#include "engine/rope.h"
 #include "engine/text.h"
 
 enum {
@@ -43,12 +44,13 @@ static const uint8_t *source_row(const struct slice *s, int64_t row)
     return s->from + (size_t)row * s->from_row;
 }
 
-/* One thread's share of a slice. */
-static void convert_rows(void *arg, int thread)
+/* One share of a slice. */
+static void convert_rows(void *arg, int part, int share, int thread)
 {
+    (void)part, (void)thread;
     struct slice *s = arg;
-    int64_t begin = s->n * thread / s->n_threads, end = s->n * (thread + 1) / s->n_threads;
-    struct pp_error *err = &s->errors[thread];
+    int64_t begin = s->n * share / s->n_threads, end = s->n * (share + 1) / s->n_threads;
+    struct pp_error *err = &s->errors[share];
     err->code = PP_OK;
     if (begin == end)
         return;
@@ -70,7 +72,7 @@ static void convert_rows(void *arg, int thread)
 
 static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
 {
-    pp_pool_run(pool, convert_rows, s);
+    pp_pool_run(pool, convert_rows, s, &s->n_threads, 1);
     for (int i = 0; i < s->n_threads; i++)
         if (s->errors[i].code) {
             if (err)
@@ -328,19 +330,25 @@ static size_t list_items(const struct pp_source *s, const uint32_t *types, struc
     return n;
 }
 
-/* GGUF has no key for llama3's scaling: its effect on each frequency stands in a tensor. */
+/* GGUF has no key for llama3's scaling: what it divides each frequency by stands in a tensor. */
 static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
 {
-    const struct pp_hparams *hp = pp_source_hparams(s);
-    int64_t n = hp->rope_dim / 2;
+    struct pp_hparams hp = *pp_source_hparams(s);
+    int64_t n = hp.rope_dim / 2;
+    float magnitude;
     *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
                             .size = (size_t)n * sizeof(float)};
-    if (hp->rope_scaling != PP_ROPE_LLAMA3)
+    if (hp.rope_scaling != PP_ROPE_LLAMA3)
         return PP_OK;
-    float *factors = pp_malloc(t->size);
+    float *factors = pp_calloc(2 * (size_t)n, sizeof *factors);
     if (!factors)
         return pp_fail_nomem(err, t->name);
-    pp_rope_llama3_factors(hp, factors);
+    float *scaled = factors + n;
+    pp_rope_frequencies(&hp, NULL, scaled, &magnitude);
+    hp.rope_scaling = PP_ROPE_NONE;
+    pp_rope_frequencies(&hp, NULL, factors, &magnitude);
+    for (int64_t i = 0; i < n; i++)
+        factors[i] /= scaled[i];
     t->data = factors;
     return PP_OK;
 }

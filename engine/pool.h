@@ -1,12 +1,14 @@
 /* pool.h - the threads that compute.
  *
- * The caller of pp_pool_run is thread 0; the others are started once and sleep when there is nothing to do. Inside a run,
- * threads meet at a barrier that spins for a short while and then sleeps on a futex, so that it is fast when every thread has a
- * core and degrades gracefully when not. Pool threads are niced: the screen comes first. */
+ * Work is a list of parts; a part is a number of items that may run in any order on any thread; a part begins when all items of the
+ * one before are done. Nobody waits for a thread, only for items: a thread that the system has put aside between two items holds
+ * nobody up, and finds on its return that the others have gone on without it. So the pool degrades gracefully when other
+ * programs want its cores.
+ *
+ * The caller of pp_pool_run is thread 0; the others are started once. Who finds nothing to do spins for a short while, because the
+ * next part of a forward pass usually comes sooner, and then sleeps. Pool threads are niced: the screen comes first. */
 #ifndef PP_ENGINE_POOL_H
 #define PP_ENGINE_POOL_H
-
-#include <stdint.h>
 
 #include "engine/base/error.h"
 
@@ -14,14 +16,15 @@ struct pp_pool;
 
 /* n_threads >= 1, the caller included. */
 enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err);
-void pp_pool_free(struct pp_pool *p);
+void pp_pool_free(struct pp_pool *p); /* NULL is fine */
 int pp_pool_n(const struct pp_pool *p);
 
-/* Runs fn(arg, thread) on all threads, thread from 0 to n - 1, and returns when all are done. One caller at a time. */
-typedef void pp_pool_fn(void *arg, int thread);
-void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg);
+enum { PP_POOL_MAX_PARTS = 16384 };
 
-/* All threads of the current run meet here. Only inside fn. Memory written before is seen by all after. */
-void pp_pool_barrier(struct pp_pool *p);
+/* item: 0 .. n_items[part] - 1; thread: 0 .. pp_pool_n - 1, for scratch memory. */
+typedef void pp_pool_fn(void *arg, int part, int item, int thread);
+/* Runs all parts and returns when they are done. What an item wrote is seen by every item of later parts. One caller at a time;
+ * n_parts <= PP_POOL_MAX_PARTS. */
+void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_items, int n_parts);
 
 #endif

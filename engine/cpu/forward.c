@@ -1,5 +1,5 @@
-/* forward.c - runs a program on the pool: every thread walks the stages, takes work items from a stage's cursor, and meets the
- * others at its end. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
+/* forward.c - runs a program on the pool: for each pass the stages become parts with work items, which threads take as they come. No item
+ * takes more than about 2 ms, so that a cancelled pass ends soon. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,15 +22,6 @@ static bool abandoned(struct pp_cpu *c)
     return true;
 }
 
-/* The next work item of a cursor, or -1 when there is none or the pass is abandoned. */
-static int take(struct pp_cpu *c, atomic_int *cursor, int n_items)
-{
-    if (atomic_load_explicit(cursor, memory_order_relaxed) >= n_items || abandoned(c))
-        return -1;
-    int item = atomic_fetch_add_explicit(cursor, 1, memory_order_relaxed);
-    return item < n_items ? item : -1;
-}
-
 static float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
 {
     return c->slots[slot] + row * c->strides[slot];
@@ -50,19 +41,17 @@ static void rope_table(const struct pp_cpu *c, int row)
     }
 }
 
-static void run_embed(struct pp_cpu *c, struct stage *s, atomic_int *cursor)
+static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
 {
     const struct pp_tensor *t = s->table;
     size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
-    for (int i; (i = take(c, cursor, c->batch->n)) >= 0;) {
-        const struct pp_batch_row *row = &c->batch->rows[i];
-        float *x = slot_row(c, s->out, i);
-        if (row->token >= 0)
-            pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)row->token * row_bytes, x, t->ne[0]);
-        else
-            memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
-        rope_table(c, i);
-    }
+    const struct pp_batch_row *row = &c->batch->rows[i];
+    float *x = slot_row(c, s->out, i);
+    if (row->token >= 0)
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)row->token * row_bytes, x, t->ne[0]);
+    else
+        memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
+    rope_table(c, i);
 }
 
 /* --- projections ---------------------------------------------------------------------------------------------- */
@@ -164,47 +153,63 @@ static int64_t item_rows(const struct pp_cpu *c, int64_t n_rows, int64_t n_cols,
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
-static void run_project(struct pp_cpu *c, struct stage *s, atomic_int *cursors, int thread, int m)
+/* The work items of a stage's projections, one projection after the other. With SwiGLU an item covers the same rows of both. */
+struct item_map {
+    int n_walked;
+    int64_t rows[MAX_GROUPED];   /* per item */
+    int first[MAX_GROUPED + 1];  /* first item of each projection; the last is the number of items */
+};
+
+static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, int m)
 {
-    const struct thread_scratch *prepared = &c->threads[thread];
-    if (m <= PRIVATE_ROWS) {
-        for (int i = 0; i < m; i++) {
-            prepare_row(c, s, i, prepared);
-            if (thread == 0)
-                publish_normed(c, s, i, prepared);
-        }
-    } else {
-        prepared = &c->shared;
-        for (int i; (i = take(c, &cursors[0], m)) >= 0;) {
-            prepare_row(c, s, i, prepared);
-            publish_normed(c, s, i, prepared);
-        }
-        pp_pool_barrier(c->pool);
-    }
-    const struct pp_acts acts = acts_of(c, s, prepared);
-    int n_walked = s->swiglu ? 1 : s->n_projections; /* with SwiGLU an item covers the same rows of both */
-    int64_t rows[MAX_GROUPED];
-    int first[MAX_GROUPED + 1] = {0};
-    for (int p = 0; p < n_walked; p++) {
+    struct item_map map = {.n_walked = s->swiglu ? 1 : s->n_projections};
+    for (int p = 0; p < map.n_walked; p++) {
         int64_t n_rows = s->projections[p].w.n_rows;
-        rows[p] = item_rows(c, n_rows, s->projections[p].w.n_cols, m);
-        first[p + 1] = first[p] + (int)((n_rows + rows[p] - 1) / rows[p]);
+        map.rows[p] = item_rows(c, n_rows, s->projections[p].w.n_cols, m);
+        map.first[p + 1] = map.first[p] + (int)((n_rows + map.rows[p] - 1) / map.rows[p]);
     }
-    for (int item, p = 0; (item = take(c, &cursors[1], first[n_walked])) >= 0;) {
-        while (item >= first[p + 1])
-            p++;
-        int64_t n_rows = s->projections[p].w.n_rows, row0 = (item - first[p]) * rows[p];
-        int64_t row1 = row0 + rows[p] < n_rows ? row0 + rows[p] : n_rows;
-        project_rows(c, s, p, &acts, prepared, m, row0, row1);
+    return map;
+}
+
+/* With few rows every thread prepares the input for itself, when it takes its first item; otherwise a part of its own did. */
+static bool prepares_privately(const struct stage *s, int m)
+{
+    return m <= PRIVATE_ROWS && s->norm_out < 0;
+}
+
+static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struct stage *s, int m, int thread)
+{
+    struct thread_scratch *own = &c->threads[thread];
+    if (!prepares_privately(s, m))
+        return &c->shared;
+    if (own->prepared_pass != c->pass || own->prepared_stage != s) {
+        for (int i = 0; i < m; i++)
+            prepare_row(c, s, i, own);
+        own->prepared_pass = c->pass;
+        own->prepared_stage = s;
+    }
+    return own;
+}
+
+static void project_item(struct pp_cpu *c, const struct stage *s, int m, int item, int thread)
+{
+    const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
+    const struct pp_acts acts = acts_of(c, s, prepared);
+    const struct item_map map = map_items(c, s, m);
+    int p = 0;
+    while (item >= map.first[p + 1])
+        p++;
+    int64_t n_rows = s->projections[p].w.n_rows, row0 = (item - map.first[p]) * map.rows[p];
+    int64_t row1 = row0 + map.rows[p] < n_rows ? row0 + map.rows[p] : n_rows;
+    project_rows(c, s, p, &acts, prepared, m, row0, row1);
+    if (s->swiglu)
+        project_rows(c, s, 1, &acts, prepared, m, row0, row1);
+    for (int i = 0; i < m; i++) {
         if (s->swiglu)
-            project_rows(c, s, 1, &acts, prepared, m, row0, row1);
-        for (int i = 0; i < m; i++) {
-            if (s->swiglu)
-                c->ops->swiglu(slot_row(c, s->projections[0].out, i) + row0, slot_row(c, s->projections[1].out, i) + row0, row1 - row0,
-                               slot_row(c, s->out, i) + row0);
-            else if (s->add)
-                c->ops->add(slot_row(c, s->out, i) + row0, slot_row(c, s->projections[p].out, i) + row0, row1 - row0);
-        }
+            c->ops->swiglu(slot_row(c, s->projections[0].out, i) + row0, slot_row(c, s->projections[1].out, i) + row0, row1 - row0,
+                           slot_row(c, s->out, i) + row0);
+        else if (s->add)
+            c->ops->add(slot_row(c, s->out, i) + row0, slot_row(c, s->projections[p].out, i) + row0, row1 - row0);
     }
 }
 
@@ -255,32 +260,23 @@ static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head
         c->ops->hadamard(a.out, group * hp->head_dim, c->kv.rotate);
 }
 
-static void run_attend(struct pp_cpu *c, struct stage *s, atomic_int *cursors, int thread)
+/* A part of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs nothing of the others. */
+static void attend_item(struct pp_cpu *c, const struct stage *s, int m, int item, int thread)
 {
     struct pp_attention_scratch *scratch = &c->threads[thread].attention;
-    int n_heads = c->kv.n_head_kv, m = c->batch->n;
-    if (m == 1) { /* a head needs nothing of the others */
-        for (int h; (h = take(c, &cursors[1], n_heads)) >= 0;) {
-            rotate_and_store(c, s, 0, h);
-            attend(c, s, 0, h, scratch);
-        }
-        return;
+    if (m == 1) {
+        rotate_and_store(c, s, 0, item);
+        attend(c, s, 0, item, scratch);
+    } else {
+        /* Long rows last would leave threads idle at the end: the last row, which sees most, comes first. Neighbours share a head. */
+        attend(c, s, m - 1 - item % m, item / m, scratch);
     }
-    for (int i; (i = take(c, &cursors[0], m)) >= 0;)
-        for (int h = 0; h < n_heads; h++)
-            rotate_and_store(c, s, i, h);
-    pp_pool_barrier(c->pool);
-    /* Long rows last would leave threads idle at the end: the last row, which sees most, comes first. Neighbours share a head. */
-    for (int i; (i = take(c, &cursors[1], m * n_heads)) >= 0;)
-        attend(c, s, m - 1 - i % m, i / m, scratch);
 }
 
 /* --- the pass ------------------------------------------------------------------------------------------------- */
 
-static void run_select(struct pp_cpu *c, struct stage *s, int thread)
+static void select_rows(struct pp_cpu *c, const struct stage *s)
 {
-    if (thread != 0)
-        return;
     for (int i = 0; i < c->batch->n_outputs; i++) { /* ascending, so nothing is overwritten that is still needed */
         int from = c->batch->output_rows[i];
         if (from != i)
@@ -288,26 +284,72 @@ static void run_select(struct pp_cpu *c, struct stage *s, int thread)
     }
 }
 
-static void run_program(void *arg, int thread)
+static void run_item(void *arg, int part_index, int item, int thread)
 {
     struct pp_cpu *c = arg;
-    int m = c->batch->n;
+    const struct part *part = &c->parts[part_index];
+    const struct stage *s = part->stage;
+    if (abandoned(c))
+        return;
+    switch (s->kind) {
+    case STAGE_EMBED:
+        embed_row(c, s, item);
+        break;
+    case STAGE_PROJECT:
+        if (part->first) {
+            prepare_row(c, s, item, &c->shared);
+            publish_normed(c, s, item, &c->shared);
+        } else {
+            project_item(c, s, part->m, item, thread);
+        }
+        break;
+    case STAGE_ATTEND:
+        if (part->first)
+            for (int h = 0; h < c->kv.n_head_kv; h++)
+                rotate_and_store(c, s, item, h);
+        else
+            attend_item(c, s, part->m, item, thread);
+        break;
+    case STAGE_SELECT:
+        select_rows(c, s);
+        break;
+    }
+}
+
+static void add_part(struct pp_cpu *c, struct stage *s, bool first, int m, int n_items)
+{
+    c->parts[c->n_parts] = (struct part){.stage = s, .first = first, .m = m};
+    c->n_items[c->n_parts++] = n_items;
+}
+
+/* The parts of a pass over this many rows and outputs. */
+static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
+{
+    c->n_parts = 0;
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
-        atomic_int *cursors = &c->cursors[2 * i];
         switch (s->kind) {
-        case STAGE_EMBED: run_embed(c, s, cursors); break;
-        case STAGE_PROJECT: run_project(c, s, cursors, thread, m); break;
-        case STAGE_ATTEND: run_attend(c, s, cursors, thread); break;
+        case STAGE_EMBED:
+            add_part(c, s, false, m, m);
+            break;
+        case STAGE_PROJECT:
+            if (!prepares_privately(s, m))
+                add_part(c, s, true, m, m);
+            struct item_map map = map_items(c, s, m);
+            add_part(c, s, false, m, map.first[map.n_walked]);
+            break;
+        case STAGE_ATTEND:
+            if (m > 1)
+                add_part(c, s, true, m, m);
+            add_part(c, s, false, m, m * c->kv.n_head_kv);
+            break;
         case STAGE_SELECT:
-            run_select(c, s, thread);
-            m = c->batch->n_outputs;
-            if (m == 0)
-                return; /* all threads return here: the end of the run is the meeting */
+            if (n_outputs == 0)
+                return;
+            add_part(c, s, false, m, 1);
+            m = n_outputs;
             break;
         }
-        if (i + 1 < c->n_stages)
-            pp_pool_barrier(c->pool);
     }
 }
 
@@ -316,9 +358,9 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     c->batch = batch;
     c->cancel = cancel;
     atomic_store_explicit(&c->abandoned, false, memory_order_relaxed);
-    for (int i = 0; i < 2 * c->n_stages; i++)
-        atomic_store_explicit(&c->cursors[i], 0, memory_order_relaxed);
-    pp_pool_run(c->pool, run_program, c);
+    c->pass++;
+    plan_parts(c, batch->n, batch->n_outputs);
+    pp_pool_run(c->pool, run_item, c, c->n_items, c->n_parts);
     c->batch = NULL;
     if (atomic_load_explicit(&c->abandoned, memory_order_relaxed))
         return pp_fail(err, PP_ERR_CANCELLED, "stopped");
@@ -399,10 +441,11 @@ static bool make_scratch(struct pp_cpu *c)
             c->acts_width = c->stages[i].projections[0].w.n_cols;
     c->acts_width = (c->acts_width + 63) / 64 * 64;
     c->threads = take_memory(c, n_threads, sizeof *c->threads);
-    c->cursors = pp_calloc((size_t)(2 * c->n_stages), sizeof *c->cursors);
+    c->parts = pp_calloc((size_t)(2 * c->n_stages), sizeof *c->parts);
+    c->n_items = pp_calloc((size_t)(2 * c->n_stages), sizeof *c->n_items);
     c->inv_freq = take_memory(c, hp->rope_dim / 2, sizeof(float));
     c->cos_sin = take_memory(c, c->max_rows * hp->rope_dim, sizeof(float));
-    if (!c->threads || !c->cursors || !c->inv_freq || !c->cos_sin || !make_inputs(c, &c->shared, c->max_rows))
+    if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin || !make_inputs(c, &c->shared, c->max_rows))
         return false;
     for (int i = 0; i < n_threads; i++)
         if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS))
@@ -456,6 +499,8 @@ enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_poo
     c->max_outputs = max_rows < 16 ? max_rows : 16;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
     code = pp_cpu_lower(c, progress, user, err);
+    if (!code && 2 * c->n_stages > PP_POOL_MAX_PARTS)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run", c->n_stages);
     if (!code && (!make_slots(c) || !make_scratch(c)))
         code = pp_fail_nomem(err, "the engine's work space");
     if (!code)
@@ -485,7 +530,8 @@ void pp_cpu_free(struct pp_cpu *c)
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         free_inputs(&c->threads[i]);
     pp_free(c->threads);
-    pp_free(c->cursors);
+    pp_free(c->parts);
+    pp_free(c->n_items);
     pp_free(c->inv_freq);
     pp_free(c->cos_sin);
     pp_free(c->stages);

@@ -36,37 +36,33 @@ static const float *float_vector(struct pp_cpu *c, const struct pp_tensor *t, st
 
 /* --- packing ------------------------------------------------------------------------------------------------- */
 
+enum { PACK_ROWS = 64 }; /* in a work item */
+
 struct pack_job {
     const struct pp_tensor *t;
-    void *dst;
-    int64_t rows_per_item;
-    atomic_int next;
-    atomic_bool bad; /* a row holds NaN or infinity */
+    void *dst;                /* NULL: only look at the values */
+    atomic_bool bad;          /* a row holds NaN or infinity */
 };
 
-static void pack_some(void *arg, int thread)
+static void pack_some(void *arg, int part, int item, int thread)
 {
     struct pack_job *job = arg;
     const struct pp_tensor *t = job->t;
     size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
-    (void)thread;
-    for (;;) {
-        int64_t row0 = atomic_fetch_add(&job->next, 1) * job->rows_per_item;
-        if (row0 >= t->ne[1])
-            return;
-        int64_t row1 = row0 + job->rows_per_item < t->ne[1] ? row0 + job->rows_per_item : t->ne[1];
-        for (int64_t r = row0; r < row1; r++)
-            if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, t->ne[0]))
-                atomic_store(&job->bad, true);
-        if (job->dst)
-            pp_pack_rows(t->type, t->data, t->ne[1], t->ne[0], row0, row1, job->dst);
-    }
+    int64_t row0 = (int64_t)item * PACK_ROWS, row1 = row0 + PACK_ROWS < t->ne[1] ? row0 + PACK_ROWS : t->ne[1];
+    (void)part, (void)thread;
+    for (int64_t r = row0; r < row1; r++)
+        if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, t->ne[0]))
+            atomic_store(&job->bad, true);
+    if (job->dst)
+        pp_pack_rows(t->type, t->data, t->ne[1], t->ne[0], row0, row1, job->dst);
 }
 
 static enum pp_code make_matrix(struct pp_cpu *c, const struct pp_tensor *t, struct pp_matrix *w, struct pp_error *err)
 {
     *w = (struct pp_matrix){.type = t->type, .n_rows = t->ne[1], .n_cols = t->ne[0], .data = t->data};
-    struct pack_job job = {.t = t, .rows_per_item = 64};
+    struct pack_job job = {.t = t};
+    int n_items = (int)((t->ne[1] + PACK_ROWS - 1) / PACK_ROWS);
     if (pp_pack_needed(t->type)) {
         size_t bytes = pp_pack_bytes(t->type, t->ne[1], t->ne[0]);
         job.dst = keep(c, pp_aligned(64, bytes), bytes);
@@ -74,7 +70,7 @@ static enum pp_code make_matrix(struct pp_cpu *c, const struct pp_tensor *t, str
             return pp_fail_nomem(err, "the model's weights");
         w->data = job.dst;
     }
-    pp_pool_run(c->pool, pack_some, &job);
+    pp_pool_run(c->pool, pack_some, &job, &n_items, 1);
     if (atomic_load(&job.bad))
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s holds values that are no numbers; the model file is damaged, get it again", t->name);
     return PP_OK;

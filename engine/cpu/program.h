@@ -46,6 +46,8 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
+    uint64_t prepared_pass;     /* for which pass and stage the above was made */
+    const struct stage *prepared_stage;
 };
 
 /* Up to this many rows every thread prepares the input for itself, which is cheaper than waiting for others to do it. */
@@ -83,11 +85,18 @@ struct pp_cpu {
     int n_owned, cap_owned;
     uint64_t memory;
 
-    /* -- of the current pass -- */
+    /* -- of the current pass: what its work items may read -- */
     const struct pp_batch *batch;
     const struct pp_cancel *cancel;
-    atomic_int *cursors;        /* [2 * n_stages]: next work item of a stage; second one for two-part stages */
+    uint64_t pass;
     atomic_bool abandoned;
+    struct part {
+        struct stage *stage;
+        bool first;             /* of the two parts of a stage */
+        int m;                  /* rows that take part */
+    } *parts;                   /* [2 * n_stages] */
+    int *n_items;               /* [2 * n_stages] */
+    int n_parts;
 };
 
 /* lower.c */
