@@ -119,12 +119,12 @@ static bool summarise(const struct bench *b, size_t field, struct summary *out)
 
 static void json_spread(struct pp_buf *b, const char *name, const struct summary *s)
 {
-    pp_json_name(b, name);
+    pp_cli_json_name(b, name);
     pp_buf_char(b, '{');
-    pp_json_real(b, "median", s->median, 2);
-    pp_json_real(b, "min", s->least, 2);
-    pp_json_real(b, "max", s->most, 2);
-    pp_json_real(b, "stddev", s->deviation, 2);
+    pp_cli_json_real(b, "median", s->median, 2);
+    pp_cli_json_real(b, "min", s->least, 2);
+    pp_cli_json_real(b, "max", s->most, 2);
+    pp_cli_json_real(b, "stddev", s->deviation, 2);
     pp_buf_char(b, '}');
 }
 
@@ -133,22 +133,22 @@ static void print_json(const struct bench *b, const struct summary *prefill, con
     const struct pp_model_info *info = pp_model_info(b->model.model);
     struct pp_buf out = {0};
     pp_buf_char(&out, '{');
-    pp_json_real(&out, "prefill_tps", prefill->median, 2);
-    pp_json_real(&out, "decode_tps", dec->median, 2);
+    pp_cli_json_real(&out, "prefill_tps", prefill->median, 2);
+    pp_cli_json_real(&out, "decode_tps", dec->median, 2);
     json_spread(&out, "prefill", prefill);
     json_spread(&out, "decode", dec);
-    pp_json_real(&out, "choose_us", choose->median, 2);
-    pp_json_int(&out, "n_prompt", b->n_prompt);
-    pp_json_int(&out, "n_gen", b->n_gen);
-    pp_json_int(&out, "repetitions", b->repetitions);
-    pp_json_int(&out, "n_threads", pp_engine_n_threads(b->model.engine));
-    pp_json_str(&out, "kernels", pp_engine_kernels(b->model.engine));
-    pp_json_str(&out, "model", info->name);
-    pp_json_str(&out, "type", info->type_name);
-    pp_json_int(&out, "n_params", info->n_params);
-    pp_json_count(&out, "bytes", info->bytes);
-    pp_json_str(&out, "kv_type", pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
-    pp_json_int(&out, "adapters", b->model.n_adapters);
+    pp_cli_json_real(&out, "choose_us", choose->median, 2);
+    pp_cli_json_int(&out, "n_prompt", b->n_prompt);
+    pp_cli_json_int(&out, "n_gen", b->n_gen);
+    pp_cli_json_int(&out, "repetitions", b->repetitions);
+    pp_cli_json_int(&out, "n_threads", pp_engine_n_threads(b->model.engine));
+    pp_cli_json_str(&out, "kernels", pp_engine_kernels(b->model.engine));
+    pp_cli_json_str(&out, "model", info->name);
+    pp_cli_json_str(&out, "type", info->type_name);
+    pp_cli_json_int(&out, "n_params", info->n_params);
+    pp_cli_json_count(&out, "bytes", info->bytes);
+    pp_cli_json_str(&out, "kv_type", pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
+    pp_cli_json_int(&out, "adapters", b->model.n_adapters);
     pp_buf_str(&out, "}\n");
     fputs(pp_buf_cstr(&out), stdout);
     pp_buf_free(&out);

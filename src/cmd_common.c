@@ -202,7 +202,7 @@ void pp_cli_print(const char *s, size_t n)
 
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 
-void pp_json_string(struct pp_buf *b, const char *s, size_t n)
+void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n)
 {
     pp_buf_char(b, '"');
     for (size_t i = 0; i < n;) {
@@ -225,50 +225,50 @@ void pp_json_string(struct pp_buf *b, const char *s, size_t n)
     pp_buf_char(b, '"');
 }
 
-void pp_json_next(struct pp_buf *b)
+void pp_cli_json_next(struct pp_buf *b)
 {
     char last = b->len ? b->data[b->len - 1] : '{';
     if (last != '{' && last != '[' && last != '\n')
         pp_buf_str(b, ", ");
 }
 
-void pp_json_name(struct pp_buf *b, const char *name)
+void pp_cli_json_name(struct pp_buf *b, const char *name)
 {
-    pp_json_next(b);
-    pp_json_string(b, name, strlen(name));
+    pp_cli_json_next(b);
+    pp_cli_json_string(b, name, strlen(name));
     pp_buf_str(b, ": ");
 }
 
-void pp_json_str(struct pp_buf *b, const char *name, const char *value)
+void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value)
 {
-    pp_json_name(b, name);
-    pp_json_string(b, value ? value : "", value ? strlen(value) : 0);
+    pp_cli_json_name(b, name);
+    pp_cli_json_string(b, value ? value : "", value ? strlen(value) : 0);
 }
 
-void pp_json_int(struct pp_buf *b, const char *name, int64_t value)
+void pp_cli_json_int(struct pp_buf *b, const char *name, int64_t value)
 {
-    pp_json_name(b, name);
+    pp_cli_json_name(b, name);
     pp_buf_fmt(b, "%lld", (long long)value);
 }
 
-void pp_json_count(struct pp_buf *b, const char *name, uint64_t value)
+void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value)
 {
-    pp_json_name(b, name);
+    pp_cli_json_name(b, name);
     pp_buf_fmt(b, "%llu", (unsigned long long)value);
 }
 
-void pp_json_real(struct pp_buf *b, const char *name, double value, int digits)
+void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits)
 {
-    pp_json_name(b, name);
+    pp_cli_json_name(b, name);
     if (isfinite(value))
         pp_buf_fmt(b, "%.*f", digits, value);
     else
         pp_buf_str(b, "null");
 }
 
-void pp_json_bool(struct pp_buf *b, const char *name, bool value)
+void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value)
 {
-    pp_json_name(b, name);
+    pp_cli_json_name(b, name);
     pp_buf_str(b, value ? "true" : "false");
 }
 

@@ -52,15 +52,15 @@ void pp_cli_print(const char *s, size_t n);
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 
 /* A string with its quotes. Bytes that are no UTF-8 become U+FFFD. */
-void pp_json_string(struct pp_buf *b, const char *s, size_t n);
+void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n);
 /* `"name": "value"` and `"name": number`, with ", " before all but the first member of an object or array. */
-void pp_json_str(struct pp_buf *b, const char *name, const char *value);
-void pp_json_int(struct pp_buf *b, const char *name, int64_t value);
-void pp_json_count(struct pp_buf *b, const char *name, uint64_t value);
-void pp_json_real(struct pp_buf *b, const char *name, double value, int digits); /* behind the point; null if it is not finite */
-void pp_json_bool(struct pp_buf *b, const char *name, bool value);
-void pp_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
-void pp_json_next(struct pp_buf *b);                   /* the comma, where one is due */
+void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value);
+void pp_cli_json_int(struct pp_buf *b, const char *name, int64_t value);
+void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
+void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits); /* behind the point; null if it is not finite */
+void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
+void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
+void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where one is due */
 
 /* --- models ----------------------------------------------------------------------------------------------- */
 

@@ -94,29 +94,29 @@ static int64_t largest_rank(const struct pp_adapter_file *f)
 
 static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
 {
-    pp_json_next(b);
+    pp_cli_json_next(b);
     pp_buf_char(b, '{');
-    pp_json_str(b, "path", path);
-    pp_json_str(b, "name", pp_adapter_file_name(f));
-    pp_json_str(b, "arch", pp_adapter_file_arch(f));
-    pp_json_int(b, "rank", largest_rank(f));
-    pp_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
-    pp_json_count(b, "n_targets", pp_adapter_file_n(f));
+    pp_cli_json_str(b, "path", path);
+    pp_cli_json_str(b, "name", pp_adapter_file_name(f));
+    pp_cli_json_str(b, "arch", pp_adapter_file_arch(f));
+    pp_cli_json_int(b, "rank", largest_rank(f));
+    pp_cli_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
+    pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
-        pp_json_str(b, "base_model", pp_adapter_file_base(f));
+        pp_cli_json_str(b, "base_model", pp_adapter_file_base(f));
     if (with_targets) {
-        pp_json_name(b, "targets");
+        pp_cli_json_name(b, "targets");
         pp_buf_char(b, '[');
         for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
             const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-            pp_json_next(b);
+            pp_cli_json_next(b);
             pp_buf_char(b, '{');
-            pp_json_str(b, "tensor", t->name);
-            pp_json_int(b, "rank", t->a.ne[1]);
-            pp_json_int(b, "n_in", t->a.ne[0]);
-            pp_json_int(b, "n_out", t->b.ne[1]);
-            pp_json_str(b, "type", pp_type_info(t->a.type)->name);
-            pp_json_real(b, "scale", (double)t->scale, 6);
+            pp_cli_json_str(b, "tensor", t->name);
+            pp_cli_json_int(b, "rank", t->a.ne[1]);
+            pp_cli_json_int(b, "n_in", t->a.ne[0]);
+            pp_cli_json_int(b, "n_out", t->b.ne[1]);
+            pp_cli_json_str(b, "type", pp_type_info(t->a.type)->name);
+            pp_cli_json_real(b, "scale", (double)t->scale, 6);
             pp_buf_char(b, '}');
         }
         pp_buf_char(b, ']');

@@ -172,10 +172,10 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
 {
     pp_buf_char(b, '[');
     for (int i = 0; i < r->target.n_adapters; i++) {
-        pp_json_next(b);
+        pp_cli_json_next(b);
         pp_buf_char(b, '{');
-        pp_json_str(b, "path", pp_adapter_info(r->target.adapters[i])->path);
-        pp_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
+        pp_cli_json_str(b, "path", pp_adapter_info(r->target.adapters[i])->path);
+        pp_cli_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
         pp_buf_char(b, '}');
     }
     pp_buf_char(b, ']');
@@ -184,14 +184,14 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
 static void params_json(const struct pp_sampling *s, struct pp_buf *b)
 {
     pp_buf_char(b, '{');
-    pp_json_real(b, "temp", (double)s->temp, 4);
-    pp_json_int(b, "top-k", s->top_k);
-    pp_json_real(b, "top-p", (double)s->top_p, 4);
-    pp_json_real(b, "min-p", (double)s->min_p, 4);
-    pp_json_real(b, "repeat-penalty", (double)s->repeat_penalty, 4);
-    pp_json_real(b, "frequency-penalty", (double)s->frequency_penalty, 4);
-    pp_json_real(b, "presence-penalty", (double)s->presence_penalty, 4);
-    pp_json_count(b, "seed", s->seed);
+    pp_cli_json_real(b, "temp", (double)s->temp, 4);
+    pp_cli_json_int(b, "top-k", s->top_k);
+    pp_cli_json_real(b, "top-p", (double)s->top_p, 4);
+    pp_cli_json_real(b, "min-p", (double)s->min_p, 4);
+    pp_cli_json_real(b, "repeat-penalty", (double)s->repeat_penalty, 4);
+    pp_cli_json_real(b, "frequency-penalty", (double)s->frequency_penalty, 4);
+    pp_cli_json_real(b, "presence-penalty", (double)s->presence_penalty, 4);
+    pp_cli_json_count(b, "seed", s->seed);
     pp_buf_char(b, '}');
 }
 
@@ -214,26 +214,26 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
     const struct pp_model_info *info = pp_model_info(r->target.model);
     pp_buf_char(b, '{');
-    pp_json_count(b, "prompt_tokens", s->prompt_tokens);
-    pp_json_count(b, "cached_tokens", s->cached_tokens);
-    pp_json_count(b, "prefill_tokens", s->prefill_tokens);
-    pp_json_count(b, "decode_tokens", s->decode_tokens);
-    pp_json_real(b, "prefill_tps", per_second(s->prefill_tokens, s->prefill_ns), 2);
-    pp_json_real(b, "decode_tps", per_second(s->decode_tokens, s->decode_ns), 2);
-    pp_json_count(b, "draft_tokens", s->draft_tokens);
-    pp_json_count(b, "draft_accepted", s->draft_accepted);
-    pp_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
-    pp_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
-    pp_json_count(b, "passes", s->passes);
-    pp_json_str(b, "finish", finish_name(r));
-    pp_json_count(b, "seed", r->sampling.seed);
-    pp_json_str(b, "model", info->name);
-    pp_json_str(b, "type", info->type_name);
-    pp_json_str(b, "kv_type", pp_kv_type_name(pp_engine_kv_type(r->target.engine)));
-    pp_json_int(b, "n_threads", pp_engine_n_threads(r->target.engine));
-    pp_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
+    pp_cli_json_count(b, "prompt_tokens", s->prompt_tokens);
+    pp_cli_json_count(b, "cached_tokens", s->cached_tokens);
+    pp_cli_json_count(b, "prefill_tokens", s->prefill_tokens);
+    pp_cli_json_count(b, "decode_tokens", s->decode_tokens);
+    pp_cli_json_real(b, "prefill_tps", per_second(s->prefill_tokens, s->prefill_ns), 2);
+    pp_cli_json_real(b, "decode_tps", per_second(s->decode_tokens, s->decode_ns), 2);
+    pp_cli_json_count(b, "draft_tokens", s->draft_tokens);
+    pp_cli_json_count(b, "draft_accepted", s->draft_accepted);
+    pp_cli_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
+    pp_cli_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
+    pp_cli_json_count(b, "passes", s->passes);
+    pp_cli_json_str(b, "finish", finish_name(r));
+    pp_cli_json_count(b, "seed", r->sampling.seed);
+    pp_cli_json_str(b, "model", info->name);
+    pp_cli_json_str(b, "type", info->type_name);
+    pp_cli_json_str(b, "kv_type", pp_kv_type_name(pp_engine_kv_type(r->target.engine)));
+    pp_cli_json_int(b, "n_threads", pp_engine_n_threads(r->target.engine));
+    pp_cli_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
     if (r->session.kept)
-        pp_json_str(b, "session", r->session.session.key);
+        pp_cli_json_str(b, "session", r->session.session.key);
     pp_buf_char(b, '}');
 }
 

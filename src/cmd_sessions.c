@@ -22,12 +22,12 @@ static void format_time(int64_t seconds, char out[32])
 
 static void json_session(struct pp_buf *b, const struct pp_session *s)
 {
-    pp_json_str(b, "id", s->key);
-    pp_json_str(b, "title", s->title);
-    pp_json_str(b, "model", s->model);
-    pp_json_int(b, "created", s->created);
-    pp_json_int(b, "updated", s->updated);
-    pp_json_int(b, "messages", s->n_messages);
+    pp_cli_json_str(b, "id", s->key);
+    pp_cli_json_str(b, "title", s->title);
+    pp_cli_json_str(b, "model", s->model);
+    pp_cli_json_int(b, "created", s->created);
+    pp_cli_json_int(b, "updated", s->updated);
+    pp_cli_json_int(b, "messages", s->n_messages);
 }
 
 /* A title is one line, whatever it holds. */
@@ -51,7 +51,7 @@ static enum pp_code list(const struct pp_options *o, struct pp_store *st, const 
     for (size_t i = 0; i < n; i++) {
         char when[32];
         if (o->json) {
-            pp_json_next(&out);
+            pp_cli_json_next(&out);
             pp_buf_char(&out, '{');
             json_session(&out, &sessions[i]);
             pp_buf_char(&out, '}');
@@ -81,24 +81,24 @@ static void show_json(struct pp_buf *b, const struct pp_session *s, const struct
 {
     pp_buf_char(b, '{');
     json_session(b, s);
-    pp_json_str(b, "system", s->system);
-    pp_json_name(b, "branch");
+    pp_cli_json_str(b, "system", s->system);
+    pp_cli_json_name(b, "branch");
     pp_buf_char(b, '[');
     for (size_t i = 0; i < n; i++) {
-        pp_json_next(b);
+        pp_cli_json_next(b);
         pp_buf_char(b, '{');
-        pp_json_int(b, "id", m[i].id);
-        pp_json_int(b, "parent", m[i].parent);
-        pp_json_str(b, "role", pp_role_name(m[i].role));
-        pp_json_str(b, "state", state_name(m[i].state));
-        pp_json_name(b, "content");
-        pp_json_string(b, m[i].content ? m[i].content : "", m[i].content_len);
+        pp_cli_json_int(b, "id", m[i].id);
+        pp_cli_json_int(b, "parent", m[i].parent);
+        pp_cli_json_str(b, "role", pp_role_name(m[i].role));
+        pp_cli_json_str(b, "state", state_name(m[i].state));
+        pp_cli_json_name(b, "content");
+        pp_cli_json_string(b, m[i].content ? m[i].content : "", m[i].content_len);
         if (m[i].role == PP_ROLE_ASSISTANT) {
-            pp_json_str(b, "model", m[i].model);
-            pp_json_int(b, "tokens", m[i].n_tokens);
+            pp_cli_json_str(b, "model", m[i].model);
+            pp_cli_json_int(b, "tokens", m[i].n_tokens);
         }
-        pp_json_int(b, "created", m[i].created);
-        pp_json_int(b, "siblings", m[i].n_siblings);
+        pp_cli_json_int(b, "created", m[i].created);
+        pp_cli_json_int(b, "siblings", m[i].n_siblings);
         pp_buf_char(b, '}');
     }
     pp_buf_str(b, "]}\n");

@@ -95,7 +95,7 @@ static enum pp_code detokenize_all(const struct pp_options *o, const struct pp_t
             pp_fail_prefix(err, "line %zu", line + 1);
         } else if (o->json) {
             pp_buf_clear(&quoted);
-            pp_json_string(&quoted, pp_buf_cstr(&text), text.len);
+            pp_cli_json_string(&quoted, pp_buf_cstr(&text), text.len);
             puts(pp_buf_cstr(&quoted));
         } else {
             if (line)

@@ -53,7 +53,7 @@ static void json_strings_are_json(void **state)
     (void)state;
     static const char text[] = "a\"b\\c\n\t\x01\x7f\xc3\xa9\xff" "\0z";
     struct pp_buf b = {0};
-    pp_json_string(&b, text, sizeof text - 1);
+    pp_cli_json_string(&b, text, sizeof text - 1);
     assert_string_equal(pp_buf_cstr(&b), "\"a\\\"b\\\\c\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\\u0000z\"");
     pp_buf_free(&b);
 }
@@ -63,16 +63,16 @@ static void json_members_take_commas(void **state)
     (void)state;
     struct pp_buf b = {0};
     pp_buf_char(&b, '{');
-    pp_json_str(&b, "s", "x, {");
-    pp_json_int(&b, "i", -9007199254740991);
-    pp_json_real(&b, "r", 0.5, 3);
-    pp_json_real(&b, "none", NAN, 3);
-    pp_json_name(&b, "list");
+    pp_cli_json_str(&b, "s", "x, {");
+    pp_cli_json_int(&b, "i", -9007199254740991);
+    pp_cli_json_real(&b, "r", 0.5, 3);
+    pp_cli_json_real(&b, "none", NAN, 3);
+    pp_cli_json_name(&b, "list");
     pp_buf_char(&b, '[');
     for (int i = 0; i < 2; i++) {
-        pp_json_next(&b);
+        pp_cli_json_next(&b);
         pp_buf_char(&b, '{');
-        pp_json_bool(&b, "yes", i);
+        pp_cli_json_bool(&b, "yes", i);
         pp_buf_char(&b, '}');
     }
     pp_buf_str(&b, "]}");
