@@ -1,0 +1,250 @@
+/* jinja_call.c - calling: builtins with their parameters, macros, bound methods; and the global functions. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/jinja_ast.h"
+#include "engine/jinja_eval.h"
+
+enum { MAX_PARAMS = 6 };
+
+const struct jinja_builtin *jinja_find_builtin(const struct jinja_builtin *table, const char *name, size_t n)
+{
+    for (; table->name; table++)
+        if (strlen(table->name) == n && memcmp(table->name, name, n) == 0)
+            return table;
+    return NULL;
+}
+
+/* Position of a name in a list with single spaces between, or -1. */
+static int param_index(const char *params, struct jinja_value name)
+{
+    for (int i = 0; *params; i++) {
+        size_t n = strcspn(params, " ");
+        if (n == name.n && memcmp(params, name.s, n) == 0)
+            return i;
+        params += n + (params[n] == ' ');
+    }
+    return -1;
+}
+
+static size_t count_params(const char *params)
+{
+    size_t n = *params != 0;
+    for (; *params; params++)
+        n += *params == ' ';
+    return n;
+}
+
+struct jinja_value jinja_invoke(struct jinja *j, const struct jinja_builtin *b, struct jinja_value self,
+                                const struct jinja_args *args)
+{
+    struct jinja_value arg[MAX_PARAMS] = {{0}};
+    if (!b->params)
+        return b->fn(j, self, NULL, args);
+    if (args->n_pos > count_params(b->params))
+        jinja_fail(j, "%s takes not more than %zu arguments", b->name, count_params(b->params));
+    for (size_t i = 0; i < args->n_pos; i++)
+        arg[i] = args->pos[i];
+    for (size_t i = 0; i < args->n_named; i++) {
+        struct jinja_value name = args->named[i].key;
+        int at = param_index(b->params, name);
+        if (at < 0 || jinja_given(arg[at]))
+            jinja_fail(j, "%s: the argument '%.*s' is %s", b->name, name.n < 100 ? (int)name.n : 100, name.s,
+                       at < 0 ? "unknown" : "given twice");
+        arg[at] = args->named[i].value;
+    }
+    for (int i = 0; i < b->required; i++)
+        if (!jinja_given(arg[i]))
+            jinja_fail(j, "%s needs %d arguments", b->name, b->required);
+    return b->fn(j, self, arg, args);
+}
+
+bool jinja_callable(struct jinja_value v)
+{
+    return v.kind == JINJA_FUNCTION || v.kind == JINJA_METHOD || v.kind == JINJA_MACRO || v.kind == JINJA_LOOP ||
+           v.kind == JINJA_JOINER;
+}
+
+static struct jinja_value call_joiner(struct jinja_cycler *joiner)
+{
+    return joiner->at++ ? joiner->items->items[0] : jinja_str("", 0);
+}
+
+struct jinja_value jinja_call(struct jinja *j, struct jinja_value callee, const struct jinja_args *args)
+{
+    static const struct jinja_value nothing;
+    switch (callee.kind) {
+    case JINJA_FUNCTION:
+        return jinja_invoke(j, callee.function, nothing, args);
+    case JINJA_METHOD:
+        return jinja_invoke(j, callee.method->builtin, callee.method->self, args);
+    case JINJA_MACRO:
+        return jinja_call_macro(j, callee.macro, args);
+    case JINJA_LOOP:
+        return jinja_call_loop(j, callee.loop, args);
+    case JINJA_JOINER:
+        return call_joiner(callee.cycler);
+    default:
+        jinja_require_defined(j, callee);
+        jinja_fail(j, "a value of type %s cannot be called", jinja_type_name(callee));
+    }
+}
+
+int64_t jinja_arg_int(struct jinja *j, struct jinja_value v, int64_t otherwise)
+{
+    if (!jinja_given(v) || v.kind == JINJA_NONE)
+        return otherwise;
+    jinja_require_defined(j, v);
+    if (!jinja_is_integral(v))
+        jinja_fail(j, "an integer is needed, not a %s", jinja_type_name(v));
+    return jinja_as_int(v);
+}
+
+struct jinja_value jinja_arg_str(struct jinja *j, struct jinja_value v, const char *otherwise)
+{
+    if (!jinja_given(v))
+        return jinja_cstr(otherwise);
+    jinja_require_defined(j, v);
+    if (v.kind != JINJA_STRING)
+        jinja_fail(j, "a string is needed, not a %s", jinja_type_name(v));
+    return v;
+}
+
+/* --- globals -------------------------------------------------------------------------------------------- */
+
+static const char *range_name(struct jinja *j, int64_t from, int64_t to, int64_t step)
+{
+    char s[96];
+    int n = step == 1 ? snprintf(s, sizeof s, "range(%lld, %lld)", (long long)from, (long long)to)
+                      : snprintf(s, sizeof s, "range(%lld, %lld, %lld)", (long long)from, (long long)to, (long long)step);
+    return jinja_copy(j, s, (size_t)n + 1).s;
+}
+
+static struct jinja_value global_range(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                       const struct jinja_args *args)
+{
+    (void)self, (void)args;
+    bool one = !jinja_given(arg[1]);
+    int64_t from = one ? 0 : jinja_arg_int(j, arg[0], 0), to = jinja_arg_int(j, arg[!one], 0);
+    int64_t step = jinja_arg_int(j, arg[2], 1);
+    struct jinja_list *list = jinja_list(j);
+    if (step == 0)
+        jinja_fail(j, "the step of range() is 0");
+    list->name = range_name(j, from, to, step);
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+        if (list->n == JINJA_MAX_RANGE)
+            jinja_fail(j, "range() may have not more than %d numbers", JINJA_MAX_RANGE);
+        jinja_push(j, list, jinja_int(i));
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
+    jinja_work(j, list->n * 16);
+    return jinja_wrap(JINJA_RANGE, list);
+}
+
+/* dict(pairs or dict, name=value, ...) into a new dict. */
+static struct jinja_dict *dict_of(struct jinja *j, const struct jinja_args *args)
+{
+    struct jinja_dict *d = jinja_dict(j);
+    if (args->n_pos > 1)
+        jinja_fail(j, "not more than one argument without a name");
+    if (args->n_pos && args->pos[0].kind == JINJA_DICT) {
+        const struct jinja_dict *from = args->pos[0].dict;
+        for (size_t i = 0; i < from->n; i++)
+            jinja_dict_set(j, d, from->pairs[i].key, from->pairs[i].value);
+    } else if (args->n_pos) {
+        const struct jinja_list *list = jinja_iterate(j, args->pos[0]);
+        for (size_t i = 0; i < list->n; i++) {
+            const struct jinja_list *pair = jinja_iterate(j, list->items[i]);
+            if (pair->n != 2)
+                jinja_fail(j, "a dict is made of pairs");
+            jinja_dict_set(j, d, pair->items[0], pair->items[1]);
+        }
+    }
+    for (size_t i = 0; i < args->n_named; i++)
+        jinja_dict_set(j, d, args->named[i].key, args->named[i].value);
+    return d;
+}
+
+static struct jinja_value global_dict(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                      const struct jinja_args *args)
+{
+    (void)self, (void)arg;
+    return (struct jinja_value){.kind = JINJA_DICT, .dict = dict_of(j, args)};
+}
+
+static struct jinja_value global_namespace(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                           const struct jinja_args *args)
+{
+    (void)self, (void)arg;
+    return (struct jinja_value){.kind = JINJA_NAMESPACE, .dict = dict_of(j, args)};
+}
+
+static struct jinja_value new_cycler(struct jinja *j, enum jinja_kind kind, const struct jinja_value *items, size_t n)
+{
+    struct jinja_cycler *c = jinja_zalloc(j, sizeof *c);
+    c->items = jinja_list(j);
+    for (size_t i = 0; i < n; i++)
+        jinja_push(j, c->items, items[i]);
+    return (struct jinja_value){.kind = (uint8_t)kind, .cycler = c};
+}
+
+static struct jinja_value global_cycler(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                        const struct jinja_args *args)
+{
+    (void)self, (void)arg;
+    if (args->n_pos == 0)
+        jinja_fail(j, "cycler() needs at least one item");
+    return new_cycler(j, JINJA_CYCLER, args->pos, args->n_pos);
+}
+
+static struct jinja_value global_joiner(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                        const struct jinja_args *args)
+{
+    (void)self, (void)args;
+    struct jinja_value sep = jinja_arg_str(j, arg[0], ", ");
+    return new_cycler(j, JINJA_JOINER, &sep, 1);
+}
+
+static struct jinja_value global_raise(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                       const struct jinja_args *args)
+{
+    (void)self, (void)args;
+    struct jinja_value message = jinja_to_string(j, arg[0]);
+    jinja_fail(j, "%.*s", message.n < 400 ? (int)message.n : 400, message.s);
+}
+
+static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                              const struct jinja_args *args)
+{
+    (void)self, (void)args;
+    char out[1024];
+    struct jinja_text format = {0};
+    struct tm tm;
+    time_t now = (time_t)j->now;
+    struct jinja_value text = jinja_arg_str(j, arg[0], "");
+    jinja_add(j, &format, text.s, text.n);
+    jinja_add(j, &format, "|", 2); /* and its NUL; strftime tells "nothing" from "too long" only if something is there */
+    if (!gmtime_r(&now, &tm))
+        jinja_fail(j, "the time is out of range");
+    size_t n = strftime(out, sizeof out, format.p, &tm);
+    if (n == 0)
+        jinja_fail(j, "strftime_now: the result is too long");
+    return jinja_copy(j, out, n - 1);
+}
+
+const struct jinja_builtin *jinja_find_global(const char *name, size_t n)
+{
+    static const struct jinja_builtin globals[] = {
+        {"range", global_range, "start stop step", 1},
+        {"dict", global_dict, NULL, 0},
+        {"namespace", global_namespace, NULL, 0},
+        {"cycler", global_cycler, NULL, 0},
+        {"joiner", global_joiner, "sep", 0},
+        {"raise_exception", global_raise, "message", 1},
+        {"strftime_now", global_strftime_now, "format", 1},
+        {NULL, NULL, NULL, 0},
+    };
+    return jinja_find_builtin(globals, name, n);
+}

@@ -1,0 +1,422 @@
+/* jinja_format.c - the two ways of Python to fill a pattern: "%s is %d" % (a, b) and "{} is {n:>5}".format(a, n=b). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "engine/jinja_eval.h"
+
+enum { MAX_WIDTH = 10000, MAX_PRECISION = 100, NUMBER_SIZE = 512 };
+
+/* What stands between "%" or ":" and the letter that ends a conversion. */
+struct spec {
+    struct jinja_value fill; /* one character */
+    char align;              /* '<', '>', '^', '=' or 0 */
+    char sign;               /* '+', ' ' or 0 */
+    bool alternate, comma;
+    int64_t width, precision; /* precision -1: not given */
+    char type;               /* 0: not given */
+};
+
+struct pattern {
+    const char *p, *end;
+};
+
+static char peek(const struct pattern *s)
+{
+    return s->p < s->end ? *s->p : 0;
+}
+
+static int64_t read_count(struct jinja *j, struct pattern *s, int64_t max)
+{
+    int64_t n = 0;
+    while (peek(s) >= '0' && peek(s) <= '9') {
+        n = n * 10 + (*s->p++ - '0');
+        if (n > max)
+            jinja_fail(j, "a width or precision in a format is larger than %lld", (long long)max);
+    }
+    return n;
+}
+
+static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v, char otherwise)
+{
+    char align = spec->align ? spec->align : otherwise;
+    v = jinja_pad(j, v, spec->width, spec->fill, align == '<' ? 0 : 2);
+    jinja_add(j, t, v.s, v.n);
+}
+
+/* digits has at most NUMBER_SIZE - 200 characters, sign first. Zeros go between sign and digits. */
+static void add_number(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *digits)
+{
+    bool minus = *digits == '-';
+    const char *sign = minus ? "-" : spec->sign == '+' ? "+" : spec->sign == ' ' ? " " : "";
+    struct jinja_text all = {0};
+    digits += minus;
+    if (spec->align != '=')
+        jinja_add_str(j, &all, sign);
+    size_t whole = strspn(digits, "0123456789");
+    for (size_t i = 0; i < whole; i++) {
+        if (spec->comma && i && (whole - i) % 3 == 0)
+            jinja_add_char(j, &all, ',');
+        jinja_add_char(j, &all, digits[i]);
+    }
+    jinja_add_str(j, &all, digits + whole);
+    struct jinja_value v = jinja_text_value(j, &all);
+    if (spec->align == '=') {
+        jinja_add_str(j, t, sign);
+        struct spec rest = *spec;
+        rest.width -= (int64_t)strlen(sign);
+        rest.align = '>';
+        add_padded(j, t, &rest, v, '>');
+    } else if (spec->align == '^') {
+        v = jinja_pad(j, v, spec->width, spec->fill, 1);
+        jinja_add(j, t, v.s, v.n);
+    } else {
+        add_padded(j, t, spec, v, '>');
+    }
+}
+
+static void add_integer(struct jinja *j, struct jinja_text *t, const struct spec *spec, int64_t i, char type)
+{
+    char s[NUMBER_SIZE];
+    unsigned long long magnitude = i < 0 ? 0 - (unsigned long long)i : (unsigned long long)i;
+    const char *prefix = !spec->alternate ? "" : type == 'x' ? "0x" : type == 'X' ? "0X" : type == 'o' ? "0o" : "";
+    int digits = spec->precision > 0 ? (int)spec->precision : 1;
+    const char *sign = i < 0 ? "-" : "";
+    if (type == 'x')
+        snprintf(s, sizeof s, "%s%s%.*llx", sign, prefix, digits, magnitude);
+    else if (type == 'X')
+        snprintf(s, sizeof s, "%s%s%.*llX", sign, prefix, digits, magnitude);
+    else if (type == 'o')
+        snprintf(s, sizeof s, "%s%s%.*llo", sign, prefix, digits, magnitude);
+    else
+        snprintf(s, sizeof s, "%s%.*llu", sign, digits, magnitude);
+    add_number(j, t, spec, s);
+}
+
+static void add_real(struct jinja *j, struct jinja_text *t, const struct spec *spec, double f, char type)
+{
+    char s[NUMBER_SIZE], form[8] = {'%', '.', '*', type == '%' ? 'f' : type, type == '%' ? '%' : 0, type == '%' ? '%' : 0};
+    int precision = spec->precision < 0 ? 6 : (int)spec->precision;
+    if (type == '%')
+        f *= 100;
+    snprintf(s, sizeof s, form, precision, f);
+    add_number(j, t, spec, s);
+}
+
+static double real_argument(struct jinja *j, struct jinja_value v)
+{
+    jinja_require_defined(j, v);
+    if (!jinja_is_number(v))
+        jinja_fail(j, "a format needs a number, not a %s", jinja_type_name(v));
+    return jinja_as_double(v);
+}
+
+static int64_t integer_argument(struct jinja *j, struct jinja_value v, bool truncate)
+{
+    double f = real_argument(j, v);
+    if (v.kind != JINJA_FLOAT)
+        return jinja_as_int(v);
+    if (!truncate || !(fabs(f) < 9e18))
+        jinja_fail(j, "a format needs an integer, not a float");
+    return (int64_t)f;
+}
+
+static void add_string(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v, char otherwise)
+{
+    if (spec->precision >= 0)
+        v = jinja_str(v.s, jinja_char_offset(j, v, (size_t)spec->precision));
+    if (spec->align == '^') {
+        v = jinja_pad(j, v, spec->width, spec->fill, 1);
+        jinja_add(j, t, v.s, v.n);
+        return;
+    }
+    add_padded(j, t, spec, v, otherwise);
+}
+
+static struct jinja_value repr_of(struct jinja *j, struct jinja_value v)
+{
+    struct jinja_text t = {0};
+    jinja_repr(j, &t, v);
+    return jinja_text_value(j, &t);
+}
+
+/* --- format % args -------------------------------------------------------------------------------------- */
+
+struct percent {
+    struct pattern in;
+    struct jinja_value args;
+    size_t used; /* of a tuple; 1 if a single argument is used up */
+};
+
+static struct jinja_value next_argument(struct jinja *j, struct percent *f)
+{
+    if (f->args.kind == JINJA_TUPLE ? f->used >= f->args.list->n : f->used > 0)
+        jinja_fail(j, "a format has more places than arguments");
+    return f->args.kind == JINJA_TUPLE ? f->args.list->items[f->used++] : (f->used++, f->args);
+}
+
+/* "(name)" after the percent sign; missing if there is none. */
+static struct jinja_value named_argument(struct jinja *j, struct percent *f)
+{
+    struct jinja_value none = {0};
+    if (peek(&f->in) != '(')
+        return none;
+    const char *begin = ++f->in.p, *close = memchr(begin, ')', (size_t)(f->in.end - begin));
+    if (!close || f->args.kind != JINJA_DICT)
+        jinja_fail(j, "a format with a name needs its ) and a dict");
+    const struct jinja_value *v = jinja_dict_find(j, f->args.dict, jinja_str(begin, (size_t)(close - begin)));
+    if (!v)
+        jinja_fail(j, "a format names a key that the dict does not have");
+    f->in.p = close + 1;
+    return *v;
+}
+
+static struct spec percent_spec(struct jinja *j, struct percent *f)
+{
+    struct spec spec = {.fill = jinja_cstr(" "), .precision = -1};
+    bool zero = false, left = false;
+    for (; peek(&f->in) && strchr("-+ #0", peek(&f->in)); f->in.p++) {
+        left |= *f->in.p == '-';
+        zero |= *f->in.p == '0';
+        spec.alternate |= *f->in.p == '#';
+        if (*f->in.p == '+' || (*f->in.p == ' ' && !spec.sign))
+            spec.sign = *f->in.p;
+    }
+    if (peek(&f->in) == '*') {
+        f->in.p++;
+        spec.width = jinja_arg_int(j, next_argument(j, f), 0);
+        left |= spec.width < 0;
+        spec.width = spec.width < 0 ? -(spec.width + 1) + 1 : spec.width;
+        if (spec.width > MAX_WIDTH || spec.width < 0)
+            jinja_fail(j, "a width in a format is larger than %d", MAX_WIDTH);
+    } else {
+        spec.width = read_count(j, &f->in, MAX_WIDTH);
+    }
+    if (peek(&f->in) == '.') {
+        f->in.p++;
+        spec.precision = read_count(j, &f->in, MAX_PRECISION);
+    }
+    spec.align = left ? '<' : zero ? '=' : '>';
+    if (zero && !left)
+        spec.fill = jinja_cstr("0");
+    while (peek(&f->in) && strchr("hlL", peek(&f->in)))
+        f->in.p++;
+    spec.type = peek(&f->in);
+    f->in.p += spec.type != 0;
+    return spec;
+}
+
+static void add_conversion(struct jinja *j, struct jinja_text *t, struct percent *f)
+{
+    struct jinja_value v = named_argument(j, f);
+    struct spec spec = percent_spec(j, f);
+    if (spec.type == '%') {
+        jinja_add_char(j, t, '%');
+        return;
+    }
+    if (!jinja_given(v))
+        v = next_argument(j, f);
+    if (spec.type == 's' || spec.type == 'r' || spec.type == 'a' || spec.type == 'c') {
+        if (spec.align == '=') {
+            spec.align = '>';
+            spec.fill = jinja_cstr(" ");
+        }
+        if (spec.type == 'c' && v.kind != JINJA_STRING)
+            jinja_fail(j, "%%c needs a string of one character");
+        add_string(j, t, &spec, spec.type == 's' || spec.type == 'c' ? jinja_to_string(j, v) : repr_of(j, v), '>');
+    } else if (spec.type && strchr("diu", spec.type)) {
+        add_integer(j, t, &spec, integer_argument(j, v, true), 'd');
+    } else if (spec.type && strchr("xXo", spec.type)) {
+        add_integer(j, t, &spec, integer_argument(j, v, false), spec.type);
+    } else if (spec.type && strchr("eEfFgG", spec.type)) {
+        add_real(j, t, &spec, real_argument(j, v), spec.type);
+    } else {
+        jinja_fail(j, "a format has an unknown or unfinished conversion");
+    }
+}
+
+struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args)
+{
+    struct percent f = {.in = {.p = format.s, .end = format.s + format.n}, .args = args};
+    struct jinja_text t = {0};
+    while (f.in.p < f.in.end) {
+        const char *sign = memchr(f.in.p, '%', (size_t)(f.in.end - f.in.p));
+        jinja_add(j, &t, f.in.p, (size_t)((sign ? sign : f.in.end) - f.in.p));
+        if (!sign)
+            break;
+        f.in.p = sign + 1;
+        jinja_work(j, 0);
+        add_conversion(j, &t, &f);
+    }
+    if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && args.kind != JINJA_DICT && args.kind != JINJA_LIST)
+        jinja_fail(j, "a format has fewer places than arguments");
+    return jinja_text_value(j, &t);
+}
+
+/* --- format.format(...) --------------------------------------------------------------------------------- */
+
+struct braces {
+    struct pattern in;
+    const struct jinja_args *args;
+    int64_t next; /* of the arguments without a number; -1 once numbers were used */
+};
+
+/* A piece of a field up to one of the stop characters. */
+static struct jinja_value piece(struct pattern *s, const char *stop)
+{
+    const char *begin = s->p;
+    while (s->p < s->end && !strchr(stop, *s->p))
+        s->p++;
+    return jinja_str(begin, (size_t)(s->p - begin));
+}
+
+static bool is_index(struct jinja_value s)
+{
+    return s.n > 0 && s.n < 10 && strspn(s.s, "0123456789") >= s.n;
+}
+
+/* s consists of digits. */
+static int64_t index_value(struct jinja_value s)
+{
+    int64_t i = 0;
+    for (uint32_t k = 0; k < s.n; k++)
+        i = i * 10 + (s.s[k] - '0');
+    return i;
+}
+
+static struct jinja_value first_argument(struct jinja *j, struct braces *f)
+{
+    struct jinja_value name = piece(&f->in, ".[!:}");
+    if (name.n == 0 || is_index(name)) {
+        int64_t i = name.n ? index_value(name) : f->next++;
+        if (i >= (int64_t)f->args->n_pos)
+            jinja_fail(j, "a format has more places than arguments");
+        return f->args->pos[i];
+    }
+    for (size_t i = 0; i < f->args->n_named; i++)
+        if (f->args->named[i].key.n == name.n && memcmp(f->args->named[i].key.s, name.s, name.n) == 0)
+            return f->args->named[i].value;
+    jinja_fail(j, "a format names an argument that is not there: '%.*s'", name.n < 100 ? (int)name.n : 100, name.s);
+}
+
+static struct jinja_value field_value(struct jinja *j, struct braces *f)
+{
+    struct jinja_value v = first_argument(j, f);
+    for (;;) {
+        if (peek(&f->in) == '.') {
+            f->in.p++;
+            v = jinja_attribute(j, v, piece(&f->in, ".[!:}"));
+        } else if (peek(&f->in) == '[') {
+            f->in.p++;
+            struct jinja_value key = piece(&f->in, "]");
+            f->in.p += f->in.p < f->in.end;
+            v = jinja_item(j, v, is_index(key) ? jinja_int(index_value(key)) : key);
+        } else {
+            jinja_require_defined(j, v);
+            return v;
+        }
+    }
+}
+
+/* After the colon: [[fill]align][sign][#][0][width][,][.precision][type] */
+static struct spec brace_spec(struct jinja *j, struct pattern *s)
+{
+    struct spec spec = {.fill = jinja_cstr(" "), .precision = -1};
+    int32_t cp;
+    size_t len = s->p < s->end ? pp_utf8_decode(s->p, (size_t)(s->end - s->p), &cp) : 0;
+    if (len && s->p + len < s->end && strchr("<>^=", s->p[len]) && s->p[len]) {
+        spec.fill = jinja_str(s->p, len);
+        spec.align = s->p[len];
+        s->p += len + 1;
+    } else if (peek(s) && strchr("<>^=", peek(s))) {
+        spec.align = *s->p++;
+    }
+    if (peek(s) && strchr("+- ", peek(s)))
+        spec.sign = *s->p++;
+    if (peek(s) == '#') {
+        spec.alternate = true;
+        s->p++;
+    }
+    if (peek(s) == '0') {
+        s->p++;
+        if (!spec.align) {
+            spec.align = '=';
+            spec.fill = jinja_cstr("0");
+        }
+    }
+    spec.width = read_count(j, s, MAX_WIDTH);
+    if (peek(s) == ',') {
+        spec.comma = true;
+        s->p++;
+    }
+    if (peek(s) == '.') {
+        s->p++;
+        spec.precision = read_count(j, s, MAX_PRECISION);
+    }
+    if (peek(s) && peek(s) != '}')
+        spec.type = *s->p++;
+    return spec;
+}
+
+static void add_field(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v)
+{
+    struct spec plain = *spec;
+    if (spec->type && strchr("eEfFgG%", spec->type)) {
+        add_real(j, t, spec, real_argument(j, v), spec->type);
+    } else if (spec->type && strchr("dxXo", spec->type)) {
+        plain.precision = -1;
+        add_integer(j, t, &plain, integer_argument(j, v, false), spec->type);
+    } else if (spec->type && spec->type != 's') {
+        jinja_fail(j, "a format has an unknown type");
+    } else if (!spec->type && v.kind == JINJA_INT) {
+        add_integer(j, t, &plain, v.i, 'd');
+    } else if (!spec->type && v.kind == JINJA_FLOAT && spec->precision >= 0) {
+        add_real(j, t, spec, v.f, 'g');
+    } else {
+        struct jinja_value s = jinja_to_string(j, v);
+        add_string(j, t, &plain, s, v.kind == JINJA_FLOAT ? '>' : '<');
+    }
+}
+
+static void add_replacement(struct jinja *j, struct jinja_text *t, struct braces *f)
+{
+    struct spec spec = {.fill = jinja_cstr(" "), .precision = -1};
+    struct jinja_value v = field_value(j, f);
+    if (peek(&f->in) == '!') {
+        char how = ++f->in.p < f->in.end ? *f->in.p++ : 0;
+        v = how == 'r' || how == 'a' ? repr_of(j, v) : jinja_to_string(j, v);
+    }
+    if (peek(&f->in) == ':') {
+        f->in.p++;
+        spec = brace_spec(j, &f->in);
+    }
+    if (peek(&f->in) != '}')
+        jinja_fail(j, "a format lacks a } or has something unknown in it");
+    f->in.p++;
+    add_field(j, t, &spec, v);
+}
+
+struct jinja_value jinja_format(struct jinja *j, struct jinja_value format, const struct jinja_args *args)
+{
+    struct braces f = {.in = {.p = format.s, .end = format.s + format.n}, .args = args};
+    struct jinja_text t = {0};
+    while (f.in.p < f.in.end) {
+        struct jinja_value text = piece(&f.in, "{}");
+        jinja_add(j, &t, text.s, text.n);
+        if (f.in.p == f.in.end)
+            break;
+        jinja_work(j, 0);
+        char brace = *f.in.p++;
+        if (peek(&f.in) == brace) {
+            jinja_add_char(j, &t, brace);
+            f.in.p++;
+        } else if (brace == '{') {
+            add_replacement(j, &t, &f);
+        } else {
+            jinja_fail(j, "a format has a single }");
+        }
+    }
+    return jinja_text_value(j, &t);
+}

@@ -1,0 +1,550 @@
+/* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a list or
+ * dict; other engines and some templates have them, and they do no harm here: values live for one render. */
+#include <string.h>
+#include <wctype.h>
+
+#include "engine/base/utf8.h"
+#include "engine/jinja_eval.h"
+
+#define METHOD(id)                                                                                                    \
+    static struct jinja_value id(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,             \
+                                 const struct jinja_args *args)
+#define UNUSED (void)j, (void)self, (void)arg, (void)args
+
+/* --- strings -------------------------------------------------------------------------------------------- */
+
+static struct jinja_value strip_chars(struct jinja *j, struct jinja_value v)
+{
+    return v.kind == JINJA_NONE || !jinja_given(v) ? jinja_none() : jinja_arg_str(j, v, "");
+}
+
+METHOD(str_strip)
+{
+    UNUSED;
+    jinja_work(j, self.n);
+    return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_LEFT | JINJA_STRIP_RIGHT);
+}
+
+METHOD(str_lstrip) { UNUSED; jinja_work(j, self.n); return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_LEFT); }
+METHOD(str_rstrip) { UNUSED; jinja_work(j, self.n); return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_RIGHT); }
+METHOD(str_upper) { UNUSED; return jinja_upper(j, self); }
+METHOD(str_lower) { UNUSED; return jinja_lower(j, self); }
+METHOD(str_capitalize) { UNUSED; return jinja_capitalize(j, self); }
+
+static bool not_a_letter(int32_t cp)
+{
+    return cp < 0 || !iswalpha((wint_t)cp);
+}
+
+METHOD(str_title) { UNUSED; return jinja_title(j, self, not_a_letter); }
+
+METHOD(str_split)
+{
+    UNUSED;
+    return jinja_wrap(JINJA_LIST, jinja_split(j, self, strip_chars(j, arg[0]), jinja_arg_int(j, arg[1], -1), false));
+}
+
+METHOD(str_rsplit)
+{
+    UNUSED;
+    return jinja_wrap(JINJA_LIST, jinja_split(j, self, strip_chars(j, arg[0]), jinja_arg_int(j, arg[1], -1), true));
+}
+
+METHOD(str_splitlines)
+{
+    UNUSED;
+    return jinja_wrap(JINJA_LIST, jinja_split_lines(j, self, jinja_truth(arg[0])));
+}
+
+/* (before, sep, after), or the whole and two empty strings. */
+static struct jinja_value partition(struct jinja *j, struct jinja_value self, struct jinja_value sep, bool from_right)
+{
+    struct jinja_value empty = jinja_str("", 0);
+    struct jinja_list *parts = jinja_split(j, self, jinja_arg_str(j, sep, ""), 1, from_right), *out = jinja_list(j);
+    bool found = parts->n == 2;
+    jinja_push(j, out, found || !from_right ? parts->items[0] : empty);
+    jinja_push(j, out, found ? sep : empty);
+    jinja_push(j, out, found ? parts->items[1] : from_right ? parts->items[0] : empty);
+    return jinja_wrap(JINJA_TUPLE, out);
+}
+
+METHOD(str_partition) { UNUSED; return partition(j, self, arg[0], false); }
+METHOD(str_rpartition) { UNUSED; return partition(j, self, arg[0], true); }
+
+static bool has_prefix(struct jinja_value s, struct jinja_value part)
+{
+    return part.n <= s.n && memcmp(s.s, part.s, part.n) == 0;
+}
+
+static bool has_suffix(struct jinja_value s, struct jinja_value part)
+{
+    return part.n <= s.n && memcmp(s.s + s.n - part.n, part.s, part.n) == 0;
+}
+
+/* One string, or a tuple of which one has to fit. */
+static struct jinja_value any_fits(struct jinja *j, struct jinja_value self, struct jinja_value wanted,
+                                   bool (*fits)(struct jinja_value, struct jinja_value))
+{
+    if (wanted.kind != JINJA_TUPLE)
+        return jinja_bool(fits(self, jinja_arg_str(j, wanted, "")));
+    for (size_t i = 0; i < wanted.list->n; i++)
+        if (fits(self, jinja_arg_str(j, wanted.list->items[i], "")))
+            return jinja_bool(true);
+    return jinja_bool(false);
+}
+
+METHOD(str_startswith) { UNUSED; return any_fits(j, self, arg[0], has_prefix); }
+METHOD(str_endswith) { UNUSED; return any_fits(j, self, arg[0], has_suffix); }
+
+METHOD(str_removeprefix)
+{
+    UNUSED;
+    struct jinja_value part = jinja_arg_str(j, arg[0], "");
+    return has_prefix(self, part) ? jinja_str(self.s + part.n, self.n - part.n) : self;
+}
+
+METHOD(str_removesuffix)
+{
+    UNUSED;
+    struct jinja_value part = jinja_arg_str(j, arg[0], "");
+    return has_suffix(self, part) ? jinja_str(self.s, self.n - part.n) : self;
+}
+
+METHOD(str_replace)
+{
+    UNUSED;
+    return jinja_replace(j, self, jinja_arg_str(j, arg[0], ""), jinja_arg_str(j, arg[1], ""), jinja_arg_int(j, arg[2], -1));
+}
+
+METHOD(str_join)
+{
+    UNUSED;
+    const struct jinja_list *list = jinja_iterate(j, arg[0]);
+    for (size_t i = 0; i < list->n; i++)
+        jinja_arg_str(j, list->items[i], "");
+    return jinja_join(j, self, list);
+}
+
+/* Position in characters of the first or last occurrence inside [start:end], or -1. */
+static int64_t position(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, bool last)
+{
+    struct jinja_value none = jinja_none(), part = jinja_arg_str(j, arg[0], "");
+    struct jinja_value start = jinja_given(arg[1]) ? arg[1] : none, end = jinja_given(arg[2]) ? arg[2] : none;
+    struct jinja_value inside = jinja_slice(j, self, start, end, none);
+    size_t at = jinja_find(j, inside, part, 0);
+    if (at == SIZE_MAX)
+        return -1;
+    for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(j, inside, part, at + 1))
+        at = next;
+    size_t skipped = inside.n ? (size_t)(inside.s - self.s) : self.n;
+    return (int64_t)jinja_count_chars(j, jinja_str(self.s, skipped + at));
+}
+
+METHOD(str_find) { UNUSED; return jinja_int(position(j, self, arg, false)); }
+METHOD(str_rfind) { UNUSED; return jinja_int(position(j, self, arg, true)); }
+
+METHOD(str_index)
+{
+    UNUSED;
+    int64_t at = position(j, self, arg, false);
+    if (at < 0)
+        jinja_fail(j, "index: the string is not found");
+    return jinja_int(at);
+}
+
+METHOD(str_count)
+{
+    UNUSED;
+    struct jinja_value part = jinja_arg_str(j, arg[0], "");
+    int64_t n = 0;
+    if (part.n == 0)
+        return jinja_int((int64_t)jinja_count_chars(j, self) + 1);
+    for (size_t at = 0; (at = jinja_find(j, self, part, at)) != SIZE_MAX; at += part.n)
+        n++;
+    return jinja_int(n);
+}
+
+static bool is_alpha(int32_t cp) { return cp >= 0 && iswalpha((wint_t)cp) && !(cp >= '0' && cp <= '9'); }
+static bool is_digit(int32_t cp) { return cp >= '0' && cp <= '9'; }
+static bool is_alnum(int32_t cp) { return cp >= 0 && iswalnum((wint_t)cp); }
+
+/* All characters are in the class, and there is one. */
+static struct jinja_value all_chars(struct jinja *j, struct jinja_value s, bool (*in_class)(int32_t cp))
+{
+    jinja_work(j, s.n);
+    for (size_t i = 0; i < s.n;) {
+        int32_t cp;
+        i += pp_utf8_decode(s.s + i, s.n - i, &cp);
+        if (!in_class(cp))
+            return jinja_bool(false);
+    }
+    return jinja_bool(s.n != 0);
+}
+
+METHOD(str_isalpha) { UNUSED; return all_chars(j, self, is_alpha); }
+METHOD(str_isdigit) { UNUSED; return all_chars(j, self, is_digit); }
+METHOD(str_isalnum) { UNUSED; return all_chars(j, self, is_alnum); }
+METHOD(str_isspace) { UNUSED; return all_chars(j, self, jinja_is_space); }
+
+static struct jinja_value by_test(struct jinja *j, struct jinja_value self, const char *test)
+{
+    const struct jinja_args no_args = {0};
+    return jinja_invoke(j, jinja_find_test(test, strlen(test)), self, &no_args);
+}
+
+METHOD(str_isupper) { UNUSED; return by_test(j, self, "upper"); }
+METHOD(str_islower) { UNUSED; return by_test(j, self, "lower"); }
+
+METHOD(str_ljust) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 0); }
+METHOD(str_center) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 1); }
+METHOD(str_rjust) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 2); }
+
+METHOD(str_zfill)
+{
+    UNUSED;
+    bool sign = self.n && (self.s[0] == '-' || self.s[0] == '+');
+    struct jinja_value digits = jinja_str(self.s + sign, self.n - sign);
+    int64_t width = jinja_arg_int(j, arg[0], 0);
+    return jinja_concat(j, jinja_str(self.s, sign), jinja_pad(j, digits, width - (width > 0 && sign), jinja_cstr("0"), 2));
+}
+
+METHOD(str_format) { UNUSED; return jinja_format(j, self, args); }
+
+static const struct jinja_builtin str_methods[] = {
+    {"strip", str_strip, "chars", 0},
+    {"lstrip", str_lstrip, "chars", 0},
+    {"rstrip", str_rstrip, "chars", 0},
+    {"split", str_split, "sep maxsplit", 0},
+    {"rsplit", str_rsplit, "sep maxsplit", 0},
+    {"splitlines", str_splitlines, "keepends", 0},
+    {"partition", str_partition, "sep", 1},
+    {"rpartition", str_rpartition, "sep", 1},
+    {"startswith", str_startswith, "prefix", 1},
+    {"endswith", str_endswith, "suffix", 1},
+    {"removeprefix", str_removeprefix, "prefix", 1},
+    {"removesuffix", str_removesuffix, "suffix", 1},
+    {"replace", str_replace, "old new count", 2},
+    {"upper", str_upper, "", 0},
+    {"lower", str_lower, "", 0},
+    {"casefold", str_lower, "", 0},
+    {"title", str_title, "", 0},
+    {"capitalize", str_capitalize, "", 0},
+    {"join", str_join, "iterable", 1},
+    {"find", str_find, "sub start end", 1},
+    {"rfind", str_rfind, "sub start end", 1},
+    {"index", str_index, "sub start end", 1},
+    {"count", str_count, "sub", 1},
+    {"isalpha", str_isalpha, "", 0},
+    {"isdigit", str_isdigit, "", 0},
+    {"isdecimal", str_isdigit, "", 0},
+    {"isnumeric", str_isdigit, "", 0},
+    {"isalnum", str_isalnum, "", 0},
+    {"isspace", str_isspace, "", 0},
+    {"isupper", str_isupper, "", 0},
+    {"islower", str_islower, "", 0},
+    {"ljust", str_ljust, "width fillchar", 1},
+    {"center", str_center, "width fillchar", 1},
+    {"rjust", str_rjust, "width fillchar", 1},
+    {"zfill", str_zfill, "width", 1},
+    {"format", str_format, NULL, 0},
+    {NULL, NULL, NULL, 0},
+};
+
+/* --- lists ---------------------------------------------------------------------------------------------- */
+
+/* The index from Python's rules, or an error. */
+static size_t index_of(struct jinja *j, struct jinja_value v, int64_t otherwise, size_t n)
+{
+    int64_t i = jinja_arg_int(j, v, otherwise);
+    i += i < 0 ? (int64_t)n : 0;
+    if (i < 0 || i >= (int64_t)n)
+        jinja_fail(j, "the index is outside of the list");
+    return (size_t)i;
+}
+
+static void remove_at(struct jinja *j, struct jinja_list *list, size_t i)
+{
+    memmove(&list->items[i], &list->items[i + 1], (list->n - i - 1) * sizeof *list->items);
+    jinja_work(j, list->n - i);
+    list->n--;
+}
+
+/* Position of the first equal element, or n. */
+static size_t find_item(struct jinja *j, const struct jinja_list *list, struct jinja_value v)
+{
+    size_t i = 0;
+    while (i < list->n && !jinja_equal(j, list->items[i], v))
+        i++;
+    return i;
+}
+
+METHOD(list_append)
+{
+    UNUSED;
+    jinja_push(j, self.list, arg[0]);
+    return jinja_none();
+}
+
+METHOD(list_extend)
+{
+    UNUSED;
+    const struct jinja_list *more = jinja_iterate(j, arg[0]);
+    for (size_t i = 0, n = more->n; i < n; i++)
+        jinja_push(j, self.list, more->items[i]);
+    jinja_work(j, more->n * 16);
+    return jinja_none();
+}
+
+METHOD(list_insert)
+{
+    UNUSED;
+    struct jinja_list *list = self.list;
+    int64_t i = jinja_arg_int(j, arg[0], 0);
+    i = i < 0 ? i + (int64_t)list->n : i;
+    size_t at = i < 0 ? 0 : i > (int64_t)list->n ? list->n : (size_t)i;
+    jinja_push(j, list, arg[1]);
+    memmove(&list->items[at + 1], &list->items[at], (list->n - 1 - at) * sizeof *list->items);
+    list->items[at] = arg[1];
+    jinja_work(j, list->n);
+    return jinja_none();
+}
+
+METHOD(list_pop)
+{
+    UNUSED;
+    size_t i = index_of(j, arg[0], -1, self.list->n);
+    struct jinja_value v = self.list->items[i];
+    remove_at(j, self.list, i);
+    return v;
+}
+
+METHOD(list_remove)
+{
+    UNUSED;
+    size_t i = find_item(j, self.list, arg[0]);
+    if (i == self.list->n)
+        jinja_fail(j, "remove: the value is not in the list");
+    remove_at(j, self.list, i);
+    return jinja_none();
+}
+
+METHOD(list_index)
+{
+    UNUSED;
+    size_t i = find_item(j, self.list, arg[0]);
+    if (i == self.list->n)
+        jinja_fail(j, "index: the value is not in the list");
+    return jinja_int((int64_t)i);
+}
+
+METHOD(list_count)
+{
+    UNUSED;
+    int64_t n = 0;
+    for (size_t i = 0; i < self.list->n; i++)
+        n += jinja_equal(j, self.list->items[i], arg[0]);
+    return jinja_int(n);
+}
+
+METHOD(list_reverse)
+{
+    UNUSED;
+    struct jinja_list *list = self.list;
+    jinja_work(j, list->n * 16);
+    for (size_t i = 0; i < list->n / 2; i++) {
+        struct jinja_value v = list->items[i];
+        list->items[i] = list->items[list->n - 1 - i];
+        list->items[list->n - 1 - i] = v;
+    }
+    return jinja_none();
+}
+
+METHOD(list_clear)
+{
+    UNUSED;
+    self.list->n = 0;
+    return jinja_none();
+}
+
+METHOD(list_copy)
+{
+    UNUSED;
+    return jinja_slice(j, self, jinja_none(), jinja_none(), jinja_none());
+}
+
+static const struct jinja_builtin list_methods[] = {
+    {"append", list_append, "object", 1}, {"extend", list_extend, "iterable", 1}, {"insert", list_insert, "index object", 2},
+    {"pop", list_pop, "index", 0},        {"remove", list_remove, "value", 1},    {"index", list_index, "value", 1},
+    {"count", list_count, "value", 1},    {"reverse", list_reverse, "", 0},       {"clear", list_clear, "", 0},
+    {"copy", list_copy, "", 0},           {NULL, NULL, NULL, 0},
+};
+
+static const struct jinja_builtin tuple_methods[] = {
+    {"index", list_index, "value", 1},
+    {"count", list_count, "value", 1},
+    {NULL, NULL, NULL, 0},
+};
+
+/* --- dicts ---------------------------------------------------------------------------------------------- */
+
+METHOD(dict_get)
+{
+    UNUSED;
+    const struct jinja_value *v = jinja_dict_find(j, self.dict, arg[0]);
+    return v ? *v : jinja_given(arg[1]) ? arg[1] : jinja_none();
+}
+
+static struct jinja_value view(struct jinja *j, struct jinja_list *list, const char *name)
+{
+    list->name = name;
+    jinja_work(j, list->n * 16);
+    return jinja_wrap(JINJA_VIEW, list);
+}
+
+METHOD(dict_keys)
+{
+    UNUSED;
+    return view(j, jinja_iterate(j, self), "dict_keys");
+}
+
+METHOD(dict_values)
+{
+    UNUSED;
+    struct jinja_list *list = jinja_list(j);
+    for (size_t i = 0; i < self.dict->n; i++)
+        jinja_push(j, list, self.dict->pairs[i].value);
+    return view(j, list, "dict_values");
+}
+
+METHOD(dict_items)
+{
+    UNUSED;
+    struct jinja_list *list = jinja_list(j);
+    for (size_t i = 0; i < self.dict->n; i++)
+        jinja_push(j, list, jinja_pair_tuple(j, self.dict->pairs[i].key, self.dict->pairs[i].value));
+    return view(j, list, "dict_items");
+}
+
+METHOD(dict_pop)
+{
+    UNUSED;
+    const struct jinja_value *found = jinja_dict_find(j, self.dict, arg[0]);
+    if (!found && !jinja_given(arg[1]))
+        jinja_fail(j, "pop: the key is not in the dict");
+    struct jinja_value v = found ? *found : arg[1];
+    jinja_dict_remove(j, self.dict, arg[0]);
+    return v;
+}
+
+METHOD(dict_setdefault)
+{
+    UNUSED;
+    const struct jinja_value *found = jinja_dict_find(j, self.dict, arg[0]);
+    if (found)
+        return *found;
+    struct jinja_value v = jinja_given(arg[1]) ? arg[1] : jinja_none();
+    jinja_dict_set(j, self.dict, arg[0], v);
+    return v;
+}
+
+METHOD(dict_update)
+{
+    UNUSED;
+    struct jinja_value more = jinja_call(j, (struct jinja_value){.kind = JINJA_FUNCTION, .function = jinja_find_global("dict", 4)}, args);
+    for (size_t i = 0; i < more.dict->n; i++)
+        jinja_dict_set(j, self.dict, more.dict->pairs[i].key, more.dict->pairs[i].value);
+    return jinja_none();
+}
+
+METHOD(dict_copy)
+{
+    UNUSED;
+    struct jinja_dict *d = jinja_dict(j);
+    for (size_t i = 0; i < self.dict->n; i++)
+        jinja_dict_set(j, d, self.dict->pairs[i].key, self.dict->pairs[i].value);
+    return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
+}
+
+METHOD(dict_clear)
+{
+    UNUSED;
+    jinja_dict_clear(self.dict);
+    return jinja_none();
+}
+
+static const struct jinja_builtin dict_methods[] = {
+    {"get", dict_get, "key default", 1},
+    {"items", dict_items, "", 0},
+    {"keys", dict_keys, "", 0},
+    {"values", dict_values, "", 0},
+    {"pop", dict_pop, "key default", 1},
+    {"setdefault", dict_setdefault, "key default", 1},
+    {"update", dict_update, NULL, 0},
+    {"copy", dict_copy, "", 0},
+    {"clear", dict_clear, "", 0},
+    {NULL, NULL, NULL, 0},
+};
+
+/* --- cyclers and loops ---------------------------------------------------------------------------------- */
+
+METHOD(cycler_next)
+{
+    UNUSED;
+    struct jinja_cycler *c = self.cycler;
+    struct jinja_value v = c->items->items[c->at];
+    c->at = (c->at + 1) % c->items->n;
+    return v;
+}
+
+METHOD(cycler_reset)
+{
+    UNUSED;
+    self.cycler->at = 0;
+    return jinja_none();
+}
+
+METHOD(loop_cycle)
+{
+    UNUSED;
+    if (args->n_pos == 0)
+        jinja_fail(j, "loop.cycle() needs at least one item");
+    return args->pos[self.loop->at % args->n_pos];
+}
+
+METHOD(loop_changed)
+{
+    UNUSED;
+    struct jinja_list *now = jinja_list(j);
+    for (size_t i = 0; i < args->n_pos; i++)
+        jinja_push(j, now, args->pos[i]);
+    struct jinja_value v = jinja_wrap(JINJA_TUPLE, now);
+    bool changed = !jinja_given(self.loop->last) || !jinja_equal(j, v, self.loop->last);
+    self.loop->last = v;
+    return jinja_bool(changed);
+}
+
+static const struct jinja_builtin cycler_methods[] = {
+    {"next", cycler_next, "", 0},
+    {"reset", cycler_reset, "", 0},
+    {NULL, NULL, NULL, 0},
+};
+
+static const struct jinja_builtin loop_methods[] = {
+    {"cycle", loop_cycle, NULL, 0},
+    {"changed", loop_changed, NULL, 0},
+    {NULL, NULL, NULL, 0},
+};
+
+const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *name, size_t n)
+{
+    switch (v.kind) {
+    case JINJA_STRING: return jinja_find_builtin(str_methods, name, n);
+    case JINJA_LIST: return jinja_find_builtin(list_methods, name, n);
+    case JINJA_TUPLE:
+    case JINJA_RANGE: return jinja_find_builtin(tuple_methods, name, n);
+    case JINJA_DICT: return jinja_find_builtin(dict_methods, name, n);
+    case JINJA_CYCLER: return jinja_find_builtin(cycler_methods, name, n);
+    case JINJA_LOOP: return jinja_find_builtin(loop_methods, name, n);
+    default: return NULL;
+    }
+}

@@ -1,0 +1,420 @@
+/* jinja_ops.c - operators and access to members, as in Python. Integers have 64 bits; beyond that is an error. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "engine/jinja_ast.h"
+#include "engine/jinja_eval.h"
+
+void jinja_require_defined(struct jinja *j, struct jinja_value v)
+{
+    if (v.kind != JINJA_UNDEFINED)
+        return;
+    int n = v.n < 100 ? (int)v.n : 100;
+    if (!v.s)
+        jinja_fail(j, "the value is undefined");
+    if (v.flag)
+        jinja_fail(j, "there is no attribute or key '%.*s'", n, v.s);
+    jinja_fail(j, "'%.*s' is undefined", n, v.s);
+}
+
+/* --- members -------------------------------------------------------------------------------------------- */
+
+static bool method_of(struct jinja *j, struct jinja_value v, struct jinja_value name, struct jinja_value *out)
+{
+    const struct jinja_builtin *b = jinja_find_method(v, name.s, name.n);
+    if (!b)
+        return false;
+    struct jinja_method *m = jinja_alloc(j, sizeof *m);
+    *m = (struct jinja_method){.self = v, .builtin = b};
+    *out = (struct jinja_value){.kind = JINJA_METHOD, .method = m};
+    return true;
+}
+
+/* Methods come before keys: {"items": 1}.items is the method, {"items": 1}["items"] is 1. */
+struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name)
+{
+    struct jinja_value found;
+    jinja_require_defined(j, v);
+    if (method_of(j, v, name, &found))
+        return found;
+    if (v.kind == JINJA_DICT || v.kind == JINJA_NAMESPACE) {
+        const struct jinja_value *value = jinja_dict_find(j, v.dict, name);
+        if (value)
+            return *value;
+    }
+    if (v.kind == JINJA_LOOP)
+        return jinja_loop_attribute(v, name);
+    if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "current"))
+        return v.cycler->items->items[v.cycler->at];
+    return jinja_missing_attribute(name);
+}
+
+/* Index from the end if negative; false if outside. */
+static bool in_range(int64_t *i, size_t n)
+{
+    if (*i < 0)
+        *i += (int64_t)n;
+    return *i >= 0 && *i < (int64_t)n;
+}
+
+static struct jinja_value character(struct jinja *j, struct jinja_value s, int64_t i)
+{
+    if (!in_range(&i, jinja_count_chars(j, s)))
+        return jinja_undefined();
+    size_t at = jinja_char_offset(j, s, (size_t)i);
+    int32_t cp;
+    return jinja_str(s.s + at, pp_utf8_decode(s.s + at, s.n - at, &cp));
+}
+
+struct jinja_value jinja_item(struct jinja *j, struct jinja_value v, struct jinja_value key)
+{
+    jinja_require_defined(j, v);
+    if (v.kind == JINJA_DICT && jinja_hashable(key)) {
+        const struct jinja_value *value = jinja_dict_find(j, v.dict, key);
+        if (value)
+            return *value;
+    }
+    if (jinja_is_integral(key)) {
+        int64_t i = jinja_as_int(key);
+        if (v.kind == JINJA_STRING)
+            return character(j, v, i);
+        if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE || v.kind == JINJA_RANGE)
+            return in_range(&i, v.list->n) ? v.list->items[i] : jinja_undefined();
+    }
+    return key.kind == JINJA_STRING ? jinja_attribute(j, v, key) : jinja_missing_attribute(key);
+}
+
+/* --- slices --------------------------------------------------------------------------------------------- */
+
+struct slice {
+    int64_t from, to, step;
+};
+
+static int64_t bound(struct jinja *j, struct jinja_value v, int64_t n, int64_t otherwise, int64_t low, int64_t high)
+{
+    if (v.kind == JINJA_NONE)
+        return otherwise;
+    if (!jinja_is_integral(v))
+        jinja_fail(j, "the bounds of a slice are integers, not %s", jinja_type_name(v));
+    int64_t i = jinja_as_int(v);
+    if (i < 0)
+        i = i < -n ? -1 : i + n;
+    return i < low ? low : i > high ? high : i;
+}
+
+/* Python's rules (slice.indices) for a sequence of n elements. */
+static struct slice slice_of(struct jinja *j, int64_t n, struct jinja_value from, struct jinja_value to,
+                             struct jinja_value step)
+{
+    struct slice s = {.step = step.kind == JINJA_NONE ? 1 : jinja_arg_int(j, step, 1)};
+    if (s.step == 0)
+        jinja_fail(j, "the step of a slice is 0");
+    if (s.step > 0) {
+        s.from = bound(j, from, n, 0, 0, n);
+        s.to = bound(j, to, n, n, 0, n);
+    } else {
+        s.from = bound(j, from, n, n - 1, -1, n - 1);
+        s.to = bound(j, to, n, -1, -1, n - 1);
+    }
+    return s;
+}
+
+static bool slice_next(struct slice *s, int64_t *i)
+{
+    if (s->step > 0 ? s->from >= s->to : s->from <= s->to)
+        return false;
+    *i = s->from;
+    if (__builtin_add_overflow(s->from, s->step, &s->from))
+        s->from = s->to;
+    return true;
+}
+
+static struct jinja_value slice_list(struct jinja *j, struct jinja_value v, struct slice s)
+{
+    struct jinja_list *list = jinja_list(j);
+    for (int64_t i; slice_next(&s, &i);)
+        jinja_push(j, list, v.list->items[i]);
+    jinja_work(j, list->n * 16);
+    return jinja_wrap(v.kind == JINJA_LIST ? JINJA_LIST : JINJA_TUPLE, list);
+}
+
+static struct jinja_value slice_string(struct jinja *j, struct jinja_value v, struct jinja_value from,
+                                       struct jinja_value to, struct jinja_value step)
+{
+    struct slice s = slice_of(j, (int64_t)jinja_count_chars(j, v), from, to, step);
+    if (s.step == 1) {
+        if (s.from >= s.to)
+            return jinja_str("", 0);
+        size_t begin = jinja_char_offset(j, v, (size_t)s.from);
+        struct jinja_value rest = jinja_str(v.s + begin, v.n - begin);
+        return jinja_str(rest.s, jinja_char_offset(j, rest, (size_t)(s.to - s.from)));
+    }
+    struct jinja_list *chars = jinja_iterate(j, v);
+    struct jinja_value picked = slice_list(j, jinja_wrap(JINJA_LIST, chars), s);
+    return jinja_join(j, jinja_str("", 0), picked.list);
+}
+
+struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jinja_value from, struct jinja_value to,
+                               struct jinja_value step)
+{
+    jinja_require_defined(j, v);
+    if (v.kind == JINJA_STRING)
+        return slice_string(j, v, from, to, step);
+    if (v.kind != JINJA_LIST && v.kind != JINJA_TUPLE && v.kind != JINJA_RANGE)
+        jinja_fail(j, "a value of type %s cannot be sliced", jinja_type_name(v));
+    return slice_list(j, v, slice_of(j, (int64_t)v.list->n, from, to, step));
+}
+
+/* --- arithmetic ----------------------------------------------------------------------------------------- */
+
+static _Noreturn void overflow(struct jinja *j)
+{
+    jinja_fail(j, "the result is larger than 64 bits");
+}
+
+static _Noreturn void no_operation(struct jinja *j, const char *op, struct jinja_value a, struct jinja_value b)
+{
+    jinja_require_defined(j, a);
+    jinja_require_defined(j, b);
+    jinja_fail(j, "%s does not work for a %s and a %s", op, jinja_type_name(a), jinja_type_name(b));
+}
+
+static struct jinja_value add_lists(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    struct jinja_list *list = jinja_list(j);
+    jinja_work(j, (a.list->n + b.list->n) * 16);
+    for (size_t i = 0, n = a.list->n; i < n; i++)
+        jinja_push(j, list, a.list->items[i]);
+    for (size_t i = 0, n = b.list->n; i < n; i++)
+        jinja_push(j, list, b.list->items[i]);
+    return jinja_wrap((enum jinja_kind)a.kind, list);
+}
+
+static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    if (jinja_is_integral(a) && jinja_is_integral(b)) {
+        int64_t sum;
+        if (__builtin_add_overflow(jinja_as_int(a), jinja_as_int(b), &sum))
+            overflow(j);
+        return jinja_int(sum);
+    }
+    if (jinja_is_number(a) && jinja_is_number(b))
+        return jinja_float(jinja_as_double(a) + jinja_as_double(b));
+    if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
+        bool safe = a.flag || b.flag; /* text joins marked text only when escaped */
+        struct jinja_value v = jinja_concat(j, safe && !a.flag ? jinja_escape_html(j, a) : a,
+                                            safe && !b.flag ? jinja_escape_html(j, b) : b);
+        v.flag = safe;
+        return v;
+    }
+    if (a.kind == b.kind && (a.kind == JINJA_LIST || a.kind == JINJA_TUPLE))
+        return add_lists(j, a, b);
+    no_operation(j, "+", a, b);
+}
+
+static struct jinja_value subtract(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    int64_t i;
+    if (!jinja_is_number(a) || !jinja_is_number(b))
+        no_operation(j, "-", a, b);
+    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
+        return jinja_float(jinja_as_double(a) - jinja_as_double(b));
+    if (__builtin_sub_overflow(jinja_as_int(a), jinja_as_int(b), &i))
+        overflow(j);
+    return jinja_int(i);
+}
+
+static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t times)
+{
+    if (times < 0)
+        times = 0;
+    if (v.kind == JINJA_STRING) {
+        struct jinja_text t = {0};
+        jinja_add_times(j, &t, v.s, v.n, (size_t)times);
+        return jinja_text_value(j, &t);
+    }
+    struct jinja_list *list = jinja_list(j);
+    for (int64_t k = 0; v.list->n && k < times; k++)
+        for (size_t i = 0, n = v.list->n; i < n; i++) {
+            jinja_work(j, 16);
+            jinja_push(j, list, v.list->items[i]);
+        }
+    return jinja_wrap((enum jinja_kind)v.kind, list);
+}
+
+static bool repeatable(struct jinja_value v)
+{
+    return v.kind == JINJA_STRING || v.kind == JINJA_LIST || v.kind == JINJA_TUPLE;
+}
+
+static struct jinja_value multiply(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    int64_t i;
+    if (repeatable(a) && jinja_is_integral(b))
+        return repeat(j, a, jinja_as_int(b));
+    if (repeatable(b) && jinja_is_integral(a))
+        return repeat(j, b, jinja_as_int(a));
+    if (!jinja_is_number(a) || !jinja_is_number(b))
+        no_operation(j, "*", a, b);
+    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
+        return jinja_float(jinja_as_double(a) * jinja_as_double(b));
+    if (__builtin_mul_overflow(jinja_as_int(a), jinja_as_int(b), &i))
+        overflow(j);
+    return jinja_int(i);
+}
+
+/* Rounds towards minus infinity; the remainder has the sign of b. */
+static struct jinja_value floor_divide(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
+        return jinja_float(floor(jinja_as_double(a) / jinja_as_double(b)));
+    int64_t x = jinja_as_int(a), y = jinja_as_int(b);
+    if (x == INT64_MIN && y == -1)
+        overflow(j);
+    return jinja_int(x / y - (x % y != 0 && (x % y < 0) != (y < 0)));
+}
+
+static struct jinja_value modulo(struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT) {
+        double y = jinja_as_double(b), r = fmod(jinja_as_double(a), y);
+        return jinja_float(r != 0 && (r < 0) != (y < 0) ? r + y : r);
+    }
+    int64_t x = jinja_as_int(a), y = jinja_as_int(b);
+    int64_t r = y == -1 ? 0 : x % y;
+    return jinja_int(r != 0 && (r < 0) != (y < 0) ? r + y : r);
+}
+
+static struct jinja_value divide(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
+{
+    const char *sign = op == JINJA_OP_DIV ? "/" : op == JINJA_OP_MOD ? "%" : "//";
+    if (!jinja_is_number(a) || !jinja_is_number(b))
+        no_operation(j, sign, a, b);
+    if (jinja_as_double(b) == 0)
+        jinja_fail(j, "division by zero");
+    if (op == JINJA_OP_DIV)
+        return jinja_float(jinja_as_double(a) / jinja_as_double(b));
+    return op == JINJA_OP_MOD ? modulo(a, b) : floor_divide(j, a, b);
+}
+
+static struct jinja_value power(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    if (!jinja_is_number(a) || !jinja_is_number(b))
+        no_operation(j, "**", a, b);
+    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT || jinja_as_int(b) < 0) {
+        double f = pow(jinja_as_double(a), jinja_as_double(b));
+        if (!isfinite(f) && isfinite(jinja_as_double(a)) && isfinite(jinja_as_double(b)))
+            jinja_fail(j, "the result of ** is not a number or too large");
+        return jinja_float(f);
+    }
+    int64_t base = jinja_as_int(a), result = 1;
+    for (int64_t n = jinja_as_int(b); n > 0; n >>= 1) {
+        if (n & 1 && __builtin_mul_overflow(result, base, &result))
+            overflow(j);
+        if (n > 1 && __builtin_mul_overflow(base, base, &base))
+            overflow(j);
+    }
+    return jinja_int(result);
+}
+
+struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v)
+{
+    if (v.kind == JINJA_FLOAT)
+        return jinja_float(-v.f);
+    jinja_require_defined(j, v);
+    if (!jinja_is_integral(v))
+        jinja_fail(j, "- does not work for a %s", jinja_type_name(v));
+    if (jinja_as_int(v) == INT64_MIN)
+        overflow(j);
+    return jinja_int(-jinja_as_int(v));
+}
+
+struct jinja_value jinja_plus(struct jinja *j, struct jinja_value v)
+{
+    jinja_require_defined(j, v);
+    if (!jinja_is_number(v))
+        jinja_fail(j, "+ does not work for a %s", jinja_type_name(v));
+    return v.kind == JINJA_FLOAT ? v : jinja_int(jinja_as_int(v));
+}
+
+/* --- comparison ----------------------------------------------------------------------------------------- */
+
+bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_value v)
+{
+    if (container.kind == JINJA_STRING) {
+        if (v.kind != JINJA_STRING)
+            jinja_fail(j, "only a string can be in a string, not a %s", jinja_type_name(v));
+        return jinja_find(j, container, v, 0) != SIZE_MAX;
+    }
+    if (container.kind == JINJA_DICT)
+        return jinja_dict_find(j, container.dict, v) != NULL;
+    const struct jinja_list *list = jinja_iterate(j, container);
+    for (size_t i = 0; i < list->n; i++)
+        if (jinja_equal(j, list->items[i], v))
+            return true;
+    return false;
+}
+
+/* Whether the order of a and b satisfies op. A NaN satisfies none. */
+static bool ordered(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
+{
+    if ((a.kind == JINJA_FLOAT && isnan(a.f)) || (b.kind == JINJA_FLOAT && isnan(b.f)))
+        return false;
+    jinja_require_defined(j, a);
+    jinja_require_defined(j, b);
+    int order = jinja_compare(j, a, b);
+    switch (op) {
+    case JINJA_OP_LT: return order < 0;
+    case JINJA_OP_LE: return order <= 0;
+    case JINJA_OP_GT: return order > 0;
+    default: return order >= 0;
+    }
+}
+
+struct jinja_value jinja_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
+{
+    switch (op) {
+    case JINJA_OP_ADD: return add(j, a, b);
+    case JINJA_OP_SUB: return subtract(j, a, b);
+    case JINJA_OP_MUL: return multiply(j, a, b);
+    case JINJA_OP_POW: return power(j, a, b);
+    case JINJA_OP_MOD:
+        if (a.kind == JINJA_STRING)
+            return jinja_percent(j, a, b);
+        return divide(j, op, a, b);
+    case JINJA_OP_DIV:
+    case JINJA_OP_FLOORDIV: return divide(j, op, a, b);
+    case JINJA_OP_EQ: return jinja_bool(jinja_equal(j, a, b));
+    case JINJA_OP_NE: return jinja_bool(!jinja_equal(j, a, b));
+    case JINJA_OP_IN: return jinja_bool(jinja_contains(j, b, a));
+    case JINJA_OP_NOT_IN: return jinja_bool(!jinja_contains(j, b, a));
+    default: return jinja_bool(ordered(j, op, a, b));
+    }
+}
+
+/* --- sorting -------------------------------------------------------------------------------------------- */
+
+static void merge(struct jinja *j, struct jinja_pair *a, size_t n_a, size_t n, struct jinja_pair *spare)
+{
+    memcpy(spare, a, n_a * sizeof *a);
+    size_t left = 0, right = n_a, to = 0;
+    while (left < n_a && right < n)
+        a[to++] = jinja_compare(j, a[right].key, spare[left].key) < 0 ? a[right++] : spare[left++];
+    while (left < n_a)
+        a[to++] = spare[left++];
+}
+
+static void merge_sort(struct jinja *j, struct jinja_pair *a, size_t n, struct jinja_pair *spare)
+{
+    if (n < 2)
+        return;
+    merge_sort(j, a, n / 2, spare);
+    merge_sort(j, a + n / 2, n - n / 2, spare);
+    merge(j, a, n / 2, n, spare);
+}
+
+void jinja_sort_pairs(struct jinja *j, struct jinja_pair *pairs, size_t n)
+{
+    merge_sort(j, pairs, n, jinja_alloc(j, n * sizeof *pairs));
+}

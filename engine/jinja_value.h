@@ -1,0 +1,257 @@
+/* jinja_value.h - what all parts of the template language share: the machine, its arena, and the values.
+ * Private to the chat templates; the public interface is engine/text.h.
+ *
+ * Values follow Python: a value is 16 bytes and is passed by value; lists, dicts and strings lie in the arena and are
+ * shared by reference. Nothing is freed singly: the arena goes as a whole when a render ends, or with the template.
+ *
+ * Errors unwind: jinja_fail() jumps back to jinja_protect(), which may do so because nothing on the way owns anything
+ * outside the arena. Templates are downloaded files, so everything is bounded by the JINJA_MAX_ constants. */
+#ifndef PP_ENGINE_JINJA_VALUE_H
+#define PP_ENGINE_JINJA_VALUE_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+
+enum {
+    JINJA_MAX_SOURCE = 4 << 20,  /* bytes of a template */
+    JINJA_MAX_MEMORY = 64 << 20, /* bytes of values, beside four times the input */
+    JINJA_MAX_OUTPUT = 16 << 20, /* bytes rendered */
+    JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra */
+    JINJA_MAX_NESTING = 200,     /* of brackets and blocks in the source */
+    JINJA_MAX_DEPTH = 1500,      /* of evaluation: nested expressions times macro calls */
+    JINJA_MAX_VALUE_DEPTH = 400, /* of lists inside lists when they are printed or compared, and of JSON */
+    JINJA_MAX_RANGE = 100000,    /* as in Python's sandbox */
+};
+
+enum jinja_kind {
+    JINJA_MISSING, /* an argument that was not given; never seen by templates */
+    JINJA_UNDEFINED,
+    JINJA_NONE,
+    JINJA_BOOL,
+    JINJA_INT,
+    JINJA_FLOAT,
+    JINJA_STRING,
+    JINJA_LIST,
+    JINJA_TUPLE,
+    JINJA_RANGE,
+    JINJA_VIEW, /* keys(), values(), items() of a dict */
+    JINJA_ITER, /* what map, select and others give: can be walked once, is always true, has no length */
+    JINJA_DICT,
+    JINJA_NAMESPACE,
+    JINJA_FUNCTION, /* a global: range, dict, ... */
+    JINJA_METHOD,   /* a builtin bound to a value: "x".upper */
+    JINJA_MACRO,
+    JINJA_LOOP,
+    JINJA_CYCLER,
+    JINJA_JOINER,
+};
+
+struct jinja_value {
+    uint8_t kind;
+    uint8_t flag; /* STRING: marked safe; UNDEFINED: a missing attribute rather than a missing variable */
+    uint32_t n;   /* STRING: bytes; UNDEFINED: bytes of the name */
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        const char *s; /* STRING: UTF-8, no NUL; UNDEFINED: the name, for the message, or NULL */
+        struct jinja_list *list;
+        struct jinja_dict *dict; /* DICT, NAMESPACE */
+        const struct jinja_builtin *function;
+        struct jinja_method *method;
+        struct jinja_macro *macro;
+        struct jinja_loop *loop;
+        struct jinja_cycler *cycler; /* CYCLER, JOINER */
+    };
+};
+
+struct jinja_list {
+    struct jinja_value *items; // [n]
+    size_t n, cap;
+    const char *name; /* VIEW: "dict_keys"; RANGE: how it prints; otherwise NULL */
+};
+
+struct jinja_pair {
+    struct jinja_value key, value;
+};
+
+struct jinja_dict {
+    struct jinja_pair *pairs; // [n], in the order of insertion
+    size_t n, cap;
+    uint32_t *index; // [index_cap], position + 1 by hash, 0 is free; NULL while the dict is small
+    size_t index_cap;
+};
+
+struct jinja_method {
+    struct jinja_value self;
+    const struct jinja_builtin *builtin;
+};
+
+struct jinja_cycler {
+    struct jinja_list *items;
+    size_t at;
+};
+
+/* --- the machine ------------------------------------------------------------------------------------------ */
+
+struct jinja_block; /* of the arena */
+
+struct jinja {
+    const char *name; /* of the template, for messages */
+    uint32_t line;    /* where we are, for messages; 0 outside of the template */
+    unsigned depth;   /* of recursion, of the parser or the evaluator */
+    uint64_t steps;
+    int64_t now;
+
+    struct jinja_block *blocks; /* the arena, newest first */
+    size_t memory, max_memory;
+
+    struct jinja_text *out;            /* where the template's output goes just now */
+    struct jinja_dict *context;        /* the variables given to the template */
+    const struct jinja_template *root; /* while rendering */
+
+    struct pp_error *err;
+    enum pp_code code;
+    jmp_buf escape;
+};
+
+/* Runs body(j, arg); false if it failed, and then *j->err says why. Not to be nested on one machine. */
+bool jinja_protect(struct jinja *j, void (*body)(struct jinja *j, void *arg), void *arg);
+/* Ends the run with PP_ERR_FORMAT and a message that names template and line. */
+_Noreturn void jinja_fail(struct jinja *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+_Noreturn void jinja_fail_memory(struct jinja *j);
+/* Counts work that is not a node: n bytes or items looked at. Fails when the template has had its share. */
+void jinja_work(struct jinja *j, size_t n);
+/* Pairs around recursion. */
+void jinja_enter(struct jinja *j);
+void jinja_leave(struct jinja *j);
+
+/* Never NULL. Alignment 8. Freed by jinja_release only. */
+void *jinja_alloc(struct jinja *j, size_t n);
+void *jinja_zalloc(struct jinja *j, size_t n);
+void jinja_release(struct jinja *j);
+/* Doubles *items (in the arena) so that `need` elements of `size` bytes fit. */
+void *jinja_grow(struct jinja *j, void *items, size_t *cap, size_t need, size_t size);
+
+/* A string being built; zero-initialise. Grows in place as long as nothing else is allocated. */
+struct jinja_text {
+    char *p;
+    size_t n, cap;
+};
+void jinja_add(struct jinja *j, struct jinja_text *t, const char *bytes, size_t n);
+void jinja_add_str(struct jinja *j, struct jinja_text *t, const char *s);
+void jinja_add_char(struct jinja *j, struct jinja_text *t, char c);
+void jinja_add_times(struct jinja *j, struct jinja_text *t, const char *bytes, size_t n, size_t times);
+struct jinja_value jinja_text_value(struct jinja *j, struct jinja_text *t); /* ends the building */
+
+/* --- making values ------------------------------------------------------------------------------------------ */
+
+static inline struct jinja_value jinja_none(void) { return (struct jinja_value){.kind = JINJA_NONE}; }
+static inline struct jinja_value jinja_undefined(void) { return (struct jinja_value){.kind = JINJA_UNDEFINED}; }
+static inline struct jinja_value jinja_bool(bool b) { return (struct jinja_value){.kind = JINJA_BOOL, .b = b}; }
+static inline struct jinja_value jinja_int(int64_t i) { return (struct jinja_value){.kind = JINJA_INT, .i = i}; }
+static inline struct jinja_value jinja_float(double f) { return (struct jinja_value){.kind = JINJA_FLOAT, .f = f}; }
+/* The bytes are not copied. Lengths fit because the arena is small. */
+static inline struct jinja_value jinja_str(const char *s, size_t n)
+{
+    return (struct jinja_value){.kind = JINJA_STRING, .n = (uint32_t)n, .s = s};
+}
+struct jinja_value jinja_cstr(const char *s);
+struct jinja_value jinja_copy(struct jinja *j, const char *s, size_t n);
+/* a + b, without copying a if it is the newest thing in the arena: a loop that appends stays linear. */
+struct jinja_value jinja_concat(struct jinja *j, struct jinja_value a, struct jinja_value b);
+/* The undefined value of a missing attribute or variable. */
+struct jinja_value jinja_missing_attribute(struct jinja_value name);
+struct jinja_value jinja_missing_variable(const char *name, size_t n);
+
+struct jinja_list *jinja_list(struct jinja *j);
+void jinja_push(struct jinja *j, struct jinja_list *list, struct jinja_value v);
+struct jinja_value jinja_wrap(enum jinja_kind kind, struct jinja_list *list);
+struct jinja_value jinja_pair_tuple(struct jinja *j, struct jinja_value a, struct jinja_value b);
+
+struct jinja_dict *jinja_dict(struct jinja *j);
+/* Address of the value, valid until the next change, or NULL. Fails for a key that cannot be hashed (a list). */
+struct jinja_value *jinja_dict_find(struct jinja *j, const struct jinja_dict *d, struct jinja_value key);
+void jinja_dict_set(struct jinja *j, struct jinja_dict *d, struct jinja_value key, struct jinja_value value);
+bool jinja_dict_remove(struct jinja *j, struct jinja_dict *d, struct jinja_value key);
+void jinja_dict_clear(struct jinja_dict *d);
+bool jinja_hashable(struct jinja_value v);
+
+/* --- looking at values -------------------------------------------------------------------------------------- */
+
+static inline bool jinja_is_list(struct jinja_value v) { return v.kind >= JINJA_LIST && v.kind <= JINJA_ITER; }
+static inline bool jinja_is_integral(struct jinja_value v) { return v.kind == JINJA_INT || v.kind == JINJA_BOOL; }
+static inline bool jinja_is_number(struct jinja_value v) { return jinja_is_integral(v) || v.kind == JINJA_FLOAT; }
+static inline bool jinja_given(struct jinja_value v) { return v.kind != JINJA_MISSING; }
+static inline int64_t jinja_as_int(struct jinja_value v) { return v.kind == JINJA_BOOL ? v.b : v.i; }
+double jinja_as_double(struct jinja_value v); /* of any number */
+bool jinja_equals_cstr(struct jinja_value v, const char *s);
+const char *jinja_type_name(struct jinja_value v); /* as in Python: "str", "dict", ... */
+
+bool jinja_truth(struct jinja_value v);
+bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b);
+/* <0, 0, >0; fails where Python has no order. NaN is equal to everything. */
+int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b);
+/* The elements to walk: the list itself, the keys of a dict, the characters of a string, nothing for undefined.
+ * Uses up an ITER. Fails for anything else. */
+struct jinja_list *jinja_iterate(struct jinja *j, struct jinja_value v);
+/* len(); fails where there is none. */
+int64_t jinja_length(struct jinja *j, struct jinja_value v);
+
+/* --- jinja_print.c ------------------------------------------------------------------------------------------ */
+
+void jinja_print(struct jinja *j, struct jinja_text *t, struct jinja_value v); /* Python's str() */
+void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
+struct jinja_value jinja_to_string(struct jinja *j, struct jinja_value v); /* str() as a value */
+enum { JINJA_FLOAT_SIZE = 64 };
+void jinja_float_repr(double f, char out[JINJA_FLOAT_SIZE]);
+
+struct jinja_json_style {
+    bool ensure_ascii, sort_keys;
+    bool pretty;                                          /* one element a line */
+    struct jinja_value indent, item_separator, key_separator; /* strings */
+};
+void jinja_to_json(struct jinja *j, struct jinja_text *t, struct jinja_value v, const struct jinja_json_style *style);
+
+/* --- jinja_json.c ------------------------------------------------------------------------------------------- */
+
+/* JSON text to a value. Whole numbers stay integers ("1" and "1.0" differ). `what` names the text in messages.
+ * Strings may point into the text, which has to outlive the run. */
+struct jinja_value jinja_from_json(struct jinja *j, const char *text, size_t n, const char *what);
+
+/* --- jinja_string.c ----------------------------------------------------------------------------------------- */
+
+bool jinja_is_space(int32_t cp); /* Python's str.isspace */
+size_t jinja_count_chars(struct jinja *j, struct jinja_value s);
+/* Byte offset of character i (0 to the number of characters). */
+size_t jinja_char_offset(struct jinja *j, struct jinja_value s, size_t i);
+/* First occurrence at or after `from`, or SIZE_MAX. */
+size_t jinja_find(struct jinja *j, struct jinja_value s, struct jinja_value part, size_t from);
+struct jinja_value jinja_upper(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
+/* Upper case at the start of each word, lower case elsewhere. `begins` says which character starts a new word after it. */
+struct jinja_value jinja_title(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
+enum { JINJA_STRIP_LEFT = 1, JINJA_STRIP_RIGHT = 2 };
+/* chars: a string, or anything else for white space. */
+struct jinja_value jinja_strip(struct jinja_value s, struct jinja_value chars, unsigned sides);
+struct jinja_value jinja_replace(struct jinja *j, struct jinja_value s, struct jinja_value old, struct jinja_value with,
+                                 int64_t count);
+struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jinja_value sep, int64_t max, bool from_right);
+struct jinja_list *jinja_split_lines(struct jinja *j, struct jinja_value s, bool keep_ends);
+struct jinja_value jinja_join(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
+struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s);
+/* Padding: the part of it that goes left is `left`/2 of 2 (0 left-justified, 1 centred, 2 right-justified). */
+struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill, int left);
+
+/* --- jinja_format.c ----------------------------------------------------------------------------------------- */
+
+struct jinja_args;
+struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args); /* format % args */
+struct jinja_value jinja_format(struct jinja *j, struct jinja_value format, const struct jinja_args *args);
+
+#endif

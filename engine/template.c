@@ -1,0 +1,185 @@
+/* template.c - the public face of the chat templates: memory, locale and variables around the jinja_ files. */
+#include <locale.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/jinja_ast.h"
+#include "engine/jinja_eval.h"
+#include "engine/text.h"
+
+struct pp_template {
+    struct jinja arena; /* holds everything below root */
+    const struct jinja_template *root;
+    char *name;
+};
+
+/* --- locale --------------------------------------------------------------------------------------------- */
+
+/* Numbers and dates must not depend on the user's locale, letters need one that knows Unicode. */
+static locale_t template_locale;
+static pthread_once_t locale_once = PTHREAD_ONCE_INIT;
+
+static void make_locale(void)
+{
+    template_locale = newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0);
+    if (!template_locale)
+        template_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/* For this thread; returns what to give to uselocale() afterwards. */
+static locale_t enter_locale(void)
+{
+    pthread_once(&locale_once, make_locale);
+    return template_locale ? uselocale(template_locale) : uselocale((locale_t)0);
+}
+
+/* --- parsing -------------------------------------------------------------------------------------------- */
+
+struct parse_job {
+    struct pp_template *t;
+    const char *source;
+    size_t n;
+};
+
+static void parse_body(struct jinja *j, void *arg)
+{
+    struct parse_job *job = arg;
+    if (job->n > JINJA_MAX_SOURCE)
+        jinja_fail(j, "a template may have not more than %d MB", JINJA_MAX_SOURCE >> 20);
+    job->t->root = jinja_parse(j, job->source, job->n);
+}
+
+enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out, struct pp_error *err)
+{
+    struct pp_error ignored;
+    struct pp_template *t = pp_calloc(1, sizeof *t);
+    *out = NULL;
+    if (t)
+        t->name = pp_strdup(name);
+    if (!t || !t->name) {
+        pp_free(t);
+        return pp_fail_nomem(err, "the chat template");
+    }
+    struct parse_job job = {.t = t, .source = source, .n = n};
+    t->arena.name = t->name;
+    t->arena.err = err ? err : &ignored;
+    t->arena.max_memory = JINJA_MAX_MEMORY;
+    t->arena.line = 1;
+    locale_t old = enter_locale();
+    bool ok = jinja_protect(&t->arena, parse_body, &job);
+    uselocale(old);
+    t->arena.err = NULL;
+    if (!ok) {
+        enum pp_code code = t->arena.code;
+        pp_template_free(t);
+        return code;
+    }
+    *out = t;
+    return PP_OK;
+}
+
+void pp_template_free(struct pp_template *t)
+{
+    if (!t)
+        return;
+    jinja_release(&t->arena);
+    pp_free(t->name);
+    pp_free(t);
+}
+
+/* --- rendering ------------------------------------------------------------------------------------------ */
+
+struct render_job {
+    const struct pp_template *t;
+    const struct pp_template_input *in; /* or NULL: vars_json */
+    const char *vars_json;
+    struct jinja_text text;
+};
+
+static void add_variables(struct jinja *j, const char *json, const char *what)
+{
+    struct jinja_value v = jinja_from_json(j, json, strlen(json), what);
+    if (v.kind != JINJA_DICT)
+        jinja_fail(j, "%s are not a JSON object", what);
+    for (size_t i = 0; i < v.dict->n; i++)
+        jinja_dict_set(j, j->context, v.dict->pairs[i].key, v.dict->pairs[i].value);
+}
+
+static struct jinja_value read_list(struct jinja *j, const char *json, const char *what)
+{
+    struct jinja_value v = jinja_from_json(j, json, strlen(json), what);
+    if (v.kind != JINJA_LIST)
+        jinja_fail(j, "%s are not a JSON array", what);
+    return v;
+}
+
+static void set_variable(struct jinja *j, const char *name, struct jinja_value v)
+{
+    jinja_dict_set(j, j->context, jinja_cstr(name), v);
+}
+
+static void render_body(struct jinja *j, void *arg)
+{
+    struct render_job *job = arg;
+    const struct pp_template_input *in = job->in;
+    j->context = jinja_dict(j);
+    if (!in) {
+        add_variables(j, job->vars_json, "the variables");
+    } else {
+        if (in->extra_json)
+            add_variables(j, in->extra_json, "the template's extra variables");
+        set_variable(j, "messages", read_list(j, in->messages_json, "the messages"));
+        set_variable(j, "tools", in->tools_json ? read_list(j, in->tools_json, "the tools") : jinja_none());
+        set_variable(j, "bos_token", jinja_cstr(in->bos_text));
+        set_variable(j, "eos_token", jinja_cstr(in->eos_text));
+        set_variable(j, "add_generation_prompt", jinja_bool(in->add_generation_prompt));
+    }
+    j->steps = 0; /* reading a long conversation is no fault of the template */
+    j->out = &job->text;
+    jinja_run(j, job->t->root);
+}
+
+static size_t length_of(const char *s)
+{
+    return s ? strlen(s) : 0;
+}
+
+static enum pp_code render(struct render_job *job, int64_t now, struct pp_buf *out, struct pp_error *err)
+{
+    struct pp_error ignored;
+    const struct pp_template_input *in = job->in;
+    size_t input = length_of(job->vars_json);
+    if (in)
+        input = length_of(in->messages_json) + length_of(in->tools_json) + length_of(in->extra_json);
+    if (input > SIZE_MAX / 64)
+        return pp_fail_nomem(err, "the conversation");
+    struct jinja j = {.name = job->t->name, .err = err ? err : &ignored, .now = now};
+    j.max_memory = JINJA_MAX_MEMORY + 16 * input; /* a JSON value of two bytes ("1,") may take 32 */
+    locale_t old = enter_locale();
+    bool ok = jinja_protect(&j, render_body, job);
+    uselocale(old);
+    if (ok) {
+        pp_buf_add(out, job->text.p, job->text.n);
+        if (out->bad)
+            j.code = pp_fail_nomem(err, "the prompt");
+    }
+    jinja_release(&j);
+    return j.code;
+}
+
+enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
+                                struct pp_error *err)
+{
+    struct render_job job = {.t = t, .in = in};
+    return render(&job, in->now, out, err);
+}
+
+enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now, struct pp_buf *out,
+                                     struct pp_error *err)
+{
+    struct render_job job = {.t = t, .vars_json = vars_json};
+    return render(&job, now, out, err);
+}
