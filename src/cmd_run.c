@@ -1,7 +1,7 @@
 /* cmd_run.c - pippin run: one answer on stdout, everything else on stderr.
  *
- * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them and without the line
- * feed at the end of each: material first, the question about it last. stdin is read unless it is a terminal. */
+ * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them: material first,
+ * the question about it last. stdin is read unless it is a terminal; the line feed that ends stdin and the file is left out. */
 #include "src/cmd_run.h"
 
 #include <cjson/cJSON.h>
@@ -40,16 +40,21 @@ struct run {
 
 /* --- the prompt ------------------------------------------------------------------------------------------- */
 
-static void add_part(struct pp_buf *prompt, const struct pp_buf *part)
+static void add_part(struct pp_buf *prompt, const char *text, size_t n)
 {
-    size_t n = part->len;
-    if (n && part->data[n - 1] == '\n')
-        n -= n > 1 && part->data[n - 2] == '\r' ? 2 : 1;
     if (!n)
         return;
     if (prompt->len)
         pp_buf_str(prompt, "\n\n");
-    pp_buf_add(prompt, part->data, n);
+    pp_buf_add(prompt, text, n);
+}
+
+static size_t without_line_end(const struct pp_buf *b)
+{
+    size_t n = b->len;
+    if (n && b->data[n - 1] == '\n')
+        n -= n > 1 && b->data[n - 2] == '\r' ? 2 : 1;
+    return n;
 }
 
 /* path: a file, "-", or NULL for none. */
@@ -58,7 +63,7 @@ static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_
     struct pp_buf part = {0};
     enum pp_code code = path ? pp_cli_read(path, &part, err) : PP_OK;
     if (!code)
-        add_part(prompt, &part);
+        add_part(prompt, part.data, without_line_end(&part));
     pp_buf_free(&part);
     return code;
 }
@@ -66,19 +71,15 @@ static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_
 static enum pp_code read_question(struct run *r, struct pp_error *err)
 {
     const struct pp_options *o = r->o;
-    struct pp_buf given = {0};
     bool file_is_stdin = o->file && strcmp(o->file, "-") == 0;
     enum pp_code code = add_file(&r->question, !isatty(STDIN_FILENO) || file_is_stdin ? "-" : NULL, err);
     if (!code)
         code = add_file(&r->question, file_is_stdin ? NULL : o->file, err);
     if (o->prompt)
-        pp_buf_str(&given, o->prompt);
-    add_part(&r->question, &given);
-    bool bad = r->question.bad || given.bad;
-    pp_buf_free(&given);
+        add_part(&r->question, o->prompt, strlen(o->prompt));
     if (code)
         return code;
-    if (bad)
+    if (r->question.bad)
         return pp_fail_nomem(err, "the prompt");
     if (!r->question.len)
         return pp_fail(err, PP_ERR_USAGE, "there is no prompt: give it with -p TEXT or -f FILE, or send it through a pipe");
