@@ -41,13 +41,13 @@ static enum pp_code reserve(struct pp_adapter_file *f, size_t n_tensors, struct 
 }
 
 /* Notes tensor t as the A (or B) half of the matrix with a GGUF name. */
-static enum pp_code add_half(struct pp_adapter_file *f, const char *name, size_t len, bool is_b, const struct pp_tensor *t,
-                             struct pp_error *err)
+static enum pp_code add_half(struct pp_adapter_file *f, const char *name, size_t len, bool is_b,
+                             const struct pp_tensor *t, struct pp_error *err)
 {
     size_t i = pp_name_index_find(&f->index, name, len);
     if (t->n_dims != 2 || !t->size || !pp_type_info(t->type)->runnable)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a matrix of a type that pippin can run", f->path,
-                       t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a matrix of a type that pippin can run",
+                       f->path, t->name);
     if (i == SIZE_MAX) {
         char *copy = pp_strndup(name, len);
         if (!copy)
@@ -129,8 +129,8 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
         pp_clean_name(s.data, s.len, family, sizeof family);
     f->arch = pp_arch_by_name(family);
     if (!f->arch)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the family \"%s\", which pippin does not know", f->path,
-                       family);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the family \"%s\", which pippin does not know",
+                       f->path, family);
     return PP_OK;
 }
 
@@ -189,15 +189,17 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA (peft_type)", f->path);
     if (cJSON_IsString(bias) && strcmp(bias->valuestring, "none") != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has trained biases (bias \"%.20s\"), which are not supported", f->path,
-                       bias->valuestring);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has trained biases (bias \"%.20s\"), which are not supported",
+                       f->path, bias->valuestring);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (switched_on(cJSON_GetObjectItemCaseSensitive(f->config, refused[i])))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s, which is not supported", f->path, refused[i]);
     for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
         if (strncmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s was made with init_lora_weights \"%.20s\", which changes the base "
-                           "model too; convert it to a plain LoRA with PEFT first", f->path, init->valuestring);
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too; "
+                           "convert it to a plain LoRA with PEFT first",
+                           f->path, init->valuestring);
     return PP_OK;
 }
 
@@ -211,8 +213,9 @@ static enum pp_code alpha_of(const struct pp_adapter_file *f, const char *module
     for (const cJSON *item = cJSON_IsObject(pattern) ? pattern->child : NULL; item; item = item->next) {
         size_t m = strlen(item->string);
         if (strpbrk(item->string, "*+?[](){}|\\^$") || !cJSON_IsNumber(item))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: alpha_pattern \"%.100s\" is not the name of a module with a number",
-                           f->path, item->string);
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "%s: alpha_pattern \"%.100s\" is not the name of a module with a number", f->path,
+                           item->string);
         if (m <= n && strcmp(module + n - m, item->string) == 0 && (m == n || module[n - m - 1] == '.')) {
             *alpha = (float)item->valuedouble;
             return isfinite(*alpha) ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s: alpha_pattern is not finite", f->path);
@@ -255,7 +258,8 @@ static bool translate(const struct pp_arch *arch, const struct peft_name *p, str
 }
 
 /* The folder does not name the family: the first one that has a matrix of that name. */
-static const struct pp_arch *guess_family(const struct pp_safetensors *weights, struct pp_buf *weight, struct pp_buf *gguf)
+static const struct pp_arch *guess_family(const struct pp_safetensors *weights, struct pp_buf *weight,
+                                          struct pp_buf *gguf)
 {
     const struct pp_arch *arch;
     struct peft_name p;
@@ -271,8 +275,8 @@ static enum pp_code add_peft_tensor(struct pp_adapter_file *f, const struct pp_t
 {
     struct peft_name p;
     if (!split_name(t->name, &p) || !translate(f->arch, &p, weight, gguf))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a LoRA matrix of the family %s", f->path,
-                       t->name, f->arch->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a LoRA matrix of the family %s",
+                       f->path, t->name, f->arch->name);
     size_t before = f->n;
     enum pp_code code = add_half(f, gguf->data, gguf->len, p.is_b, t, err);
     if (code || f->n == before)

@@ -81,27 +81,29 @@ static char *parent_of(const char *folder)
 
 /* Opens the model that an adapter belongs to: the one the caller names, else the one the adapter names if that is a
  * path, else the adapter's parent folder. */
-static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, const char *wanted, struct pp_source **base,
-                              struct pp_error *err)
+static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
+                              struct pp_source **base, struct pp_error *err)
 {
     const char *named = pp_adapter_file_base(f);
     if (wanted)
         return pp_source_open(wanted, base, err);
     if (named && *named && pp_source_open(named, base, NULL) == PP_OK)
-        return PP_OK;
+        return PP_OK; /* usually it is a name on a hub instead */
     char *parent = parent_of(src);
-    enum pp_code code = !parent ? pp_fail_nomem(err, "a file name") : pp_source_open(parent, base, NULL);
+    enum pp_code code = parent ? pp_source_open(parent, base, err) : pp_fail_nomem(err, "a file name");
     pp_free(parent);
-    return code ? pp_fail(err, PP_ERR_USAGE, "converting %s takes the numbers of the model it was trained on: say where that "
-                          "model is", src)
-                : PP_OK;
+    if (code == PP_ERR_NOT_FOUND)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "converting %s takes the numbers of the model it was trained on: say where that model is", src);
+    return code;
 }
 
 static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, t->name);
     if (!w)
-        return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", t->name, pp_source_path(base));
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", t->name,
+                       pp_source_path(base));
     if (w->ne[0] != t->a.ne[0] || w->ne[1] != t->b.ne[1])
         return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s is %lld x %lld, but that of %s is %lld x %lld", t->name,
                        (long long)t->b.ne[1], (long long)t->a.ne[0], pp_source_path(base), (long long)w->ne[1],
@@ -153,8 +155,8 @@ static void add_text(struct pp_gguf_writer *w, const char *key, const char *text
     pp_gguf_add_str(w, key, text, strlen(text));
 }
 
-static enum pp_code write_adapter(const struct pp_adapter_file *f, const struct pp_source *base, const char *dst, int wanted,
-                                  const struct pp_convert_options *opt, struct pp_error *err)
+static enum pp_code write_adapter(const struct pp_adapter_file *f, const struct pp_source *base, const char *dst,
+                                  int wanted, const struct pp_convert_options *opt, struct pp_error *err)
 {
     float alpha = file_alpha(f);
     size_t n = 2 * pp_adapter_file_n(f);
@@ -203,7 +205,8 @@ static enum pp_code convert_adapter(const char *src, const char *dst, int wanted
     return code;
 }
 
-enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt, struct pp_error *err)
+enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                struct pp_error *err)
 {
     int wanted;
     enum pp_code code = wanted_type(opt, &wanted, err);

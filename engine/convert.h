@@ -17,13 +17,15 @@ struct pp_convert_options {
     pp_convert_progress *progress;   /* or NULL */
     void *user;
     const struct pp_cancel *cancel;  /* or NULL */
-    const char *base;                /* for adapters: the model they belong to, which tells how large a head is. NULL: what
-                                      * the adapter names if that is a path, else the folder that holds the adapter's */
+    const char *base;                /* for adapters: the model they belong to, which tells how large a head is. NULL:
+                                      * what the adapter names if that is a path, else the folder that holds the
+                                      * adapter's */
 };
 
 /* src: a Hugging Face folder (config.json) or a PEFT adapter folder (adapter_config.json); dst: a GGUF path.
  * Names, permutation of q and k, and metadata follow llama.cpp's converters, so that the file runs there too. */
-enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt, struct pp_error *err);
+enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                struct pp_error *err);
 
 /* src: a GGUF file or HF folder with float tensors (or a GGUF already quantised, which is dequantised first, with the
  * loss that this means); type: "Q8_0", "Q4_0", "Q4_K_M", "Q6_K", "F16", "BF16", "F32". Which tensor gets which type

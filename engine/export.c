@@ -33,7 +33,7 @@ struct slice {
     int64_t first, n;        /* rows of the new tensor in this slice */
     float *floats;           /* [n, n_cols] */
     uint8_t *to;             /* [n, to_row] */
-    int n_threads;
+    int n_shares;
     struct pp_error errors[MAX_THREADS];
 };
 
@@ -49,7 +49,7 @@ static void convert_rows(void *arg, int part, int share, int thread)
 {
     (void)part, (void)thread;
     struct slice *s = arg;
-    int64_t begin = s->n * share / s->n_threads, end = s->n * (share + 1) / s->n_threads;
+    int64_t begin = s->n * share / s->n_shares, end = s->n * (share + 1) / s->n_shares;
     struct pp_error *err = &s->errors[share];
     err->code = PP_OK;
     if (begin == end)
@@ -66,14 +66,14 @@ static void convert_rows(void *arg, int part, int share, int thread)
             for (int64_t c = 0; c < s->n_cols; c++)
                 row[c] *= s->item->factor;
     }
-    pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin, s->n_cols,
-                     NULL, err);
+    pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin,
+                     s->n_cols, NULL, err);
 }
 
 static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
 {
-    pp_pool_run(pool, convert_rows, s, &s->n_threads, 1);
-    for (int i = 0; i < s->n_threads; i++)
+    pp_pool_run(pool, convert_rows, s, &s->n_shares, 1);
+    for (int i = 0; i < s->n_shares; i++)
         if (s->errors[i].code) {
             if (err)
                 *err = s->errors[i];
@@ -99,7 +99,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         .from_row = pp_type_row_bytes(item->from->type, n_cols),
         .to_row = pp_type_row_bytes(item->type, n_cols),
         .n_cols = n_cols,
-        .n_threads = pp_pool_n(pool),
+        .n_shares = pp_pool_n(pool),
     };
     int64_t step = SLICE_FLOATS / n_cols > 0 ? SLICE_FLOATS / n_cols : 1;
     if (step > n_rows)
@@ -290,7 +290,8 @@ static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
     }
 }
 
-static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_source *s, int file_type, struct pp_error *err)
+static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_source *s, int file_type,
+                                 struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     if (pp_source_gguf(s)) {

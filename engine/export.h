@@ -18,7 +18,7 @@ struct pp_export_item {
     const struct pp_tensor *from; /* of a runnable type */
     const char *name;             /* in the new file */
     uint32_t type;                /* there; its block divides from->ne[0] */
-    int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face to GGUF order; 0: as they are */
+    int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */
     float factor;                 /* everything is multiplied by it; 1 keeps the bits */
 };
 

@@ -205,8 +205,9 @@ static enum pp_code read_alignment(struct pp_gguf *g, uint64_t *alignment, struc
     if (pp_gguf_has(g, "general.alignment") && !pp_gguf_int(g, "general.alignment", &v))
         return fail_format(g, err, "general.alignment is not an integer");
     if (v < MIN_ALIGNMENT || v > MAX_ALIGNMENT || (v & (v - 1)) != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: general.alignment is %lld; it must be a power of two, 8 to %d",
-                       g->name, (long long)v, MAX_ALIGNMENT);
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "%s is damaged: general.alignment is %lld; it must be a power of two, 8 to %d", g->name,
+                       (long long)v, MAX_ALIGNMENT);
     *alignment = (uint64_t)v;
     return PP_OK;
 }
@@ -236,7 +237,8 @@ static enum pp_code read_shape(struct pp_gguf *g, struct pp_cursor *c, struct pp
                        g->name, t->name, t->type);
     size_t row = fits ? pp_type_row_bytes(t->type, t->ne[0]) : 0;
     int64_t elements;
-    if (!row || __builtin_mul_overflow(row, (size_t)rows, &t->size) || __builtin_mul_overflow(rows, t->ne[0], &elements))
+    if (!row || __builtin_mul_overflow(row, (size_t)rows, &t->size) ||
+        __builtin_mul_overflow(rows, t->ne[0], &elements))
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s has a shape that is impossible for %s", g->name,
                        t->name, type->name);
     return PP_OK;
@@ -295,8 +297,8 @@ static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint
         if (offsets[i] % alignment != 0)
             return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s is not aligned", g->name, t->name);
         if (offsets[i] > room || t->size > room - offsets[i])
-            return pp_fail(err, PP_ERR_FORMAT, "%s is cut off: tensor %s lies beyond its end; download it again", g->name,
-                           t->name);
+            return pp_fail(err, PP_ERR_FORMAT, "%s is cut off: tensor %s lies beyond its end; download it again",
+                           g->name, t->name);
         t->data = g->data + begin + offsets[i];
     }
     return check_overlaps(g, err);
@@ -343,9 +345,11 @@ static enum pp_code parse(struct pp_gguf *g, struct pp_error *err)
     pp_cursor_seek(&c, 4);
     uint32_t version = pp_cursor_u32(&c);
     if (version >= 1u << 24 && version << 8 == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a big-endian GGUF file; pippin reads little-endian ones", g->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a big-endian GGUF file; pippin reads little-endian ones",
+                       g->name);
     if (version != 2 && version != 3)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is GGUF version %u; pippin reads versions 2 and 3", g->name, version);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is GGUF version %u; pippin reads versions 2 and 3", g->name,
+                       version);
     uint64_t n_tensors = pp_cursor_u64(&c);
     uint64_t n_kv = pp_cursor_u64(&c);
     enum pp_code code = read_metadata(g, &c, n_kv, err);
@@ -353,8 +357,8 @@ static enum pp_code parse(struct pp_gguf *g, struct pp_error *err)
 }
 
 /* Takes over the map (zeroed for memory). */
-static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size, const char *name, struct pp_gguf **out,
-                               struct pp_error *err)
+static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size, const char *name,
+                               struct pp_gguf **out, struct pp_error *err)
 {
     struct pp_gguf *g = pp_calloc(1, sizeof *g);
     char *copy = pp_strdup(name);

@@ -19,7 +19,8 @@ struct pp_gguf;
 /* Opens and maps a file. */
 enum pp_code pp_gguf_open(const char *path, struct pp_gguf **out, struct pp_error *err);
 /* The same from memory that stays valid until pp_gguf_close; `name` appears in errors. For tests and fuzzing. */
-enum pp_code pp_gguf_open_memory(const void *data, size_t size, const char *name, struct pp_gguf **out, struct pp_error *err);
+enum pp_code pp_gguf_open_memory(const void *data, size_t size, const char *name, struct pp_gguf **out,
+                                 struct pp_error *err);
 void pp_gguf_close(struct pp_gguf *g); /* NULL is fine */
 const char *pp_gguf_path(const struct pp_gguf *g);
 size_t pp_gguf_file_size(const struct pp_gguf *g);

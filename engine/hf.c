@@ -142,8 +142,8 @@ static enum pp_code take_entries(struct pp_hf *hf, const char *folder, const cJS
             return code;
         t->tensor = pp_safetensors_find(t->shard, entry->string);
         if (!t->tensor)
-            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: tensor %.200s is not in %.200s", folder, index_file, entry->string,
-                           entry->valuestring);
+            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: tensor %.200s is not in %.200s", folder, index_file,
+                           entry->string, entry->valuestring);
         if (!pp_name_index_add(names, entry->string, strlen(entry->string)))
             return pp_fail(err, PP_ERR_FORMAT, "%s/%s lists tensor %.200s twice", folder, index_file, entry->string);
         hf->n++;
@@ -189,8 +189,8 @@ enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error 
     else if (!code && pp_file_exists(folder, single_file))
         code = take_single(hf, folder, err);
     else if (!code)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read", folder,
-                       single_file);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
+                       folder, single_file);
     if (code) {
         pp_hf_close(hf);
         return code;

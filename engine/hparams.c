@@ -108,8 +108,9 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
     if (!code)
         code = check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
-                       (long long)hp->rope_dim, (long long)hp->head_dim);
+        code =
+            pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
+                    (long long)hp->rope_dim, (long long)hp->head_dim);
     if (code || hp->rope_scaling == PP_ROPE_NONE)
         return code;
     code = check_positive("RoPE scaling factor", hp->rope_factor, err);
@@ -117,13 +118,15 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
         code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
     if (!code && hp->rope_scaling == PP_ROPE_LLAMA3 &&
         !(hp->rope_low_freq > 0 && hp->rope_high_freq > hp->rope_low_freq && isfinite(hp->rope_high_freq)))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model's RoPE frequency factors are %g and %g; the first must be the smaller",
+        code = pp_fail(err, PP_ERR_FORMAT,
+                       "the model's RoPE frequency factors are %g and %g; the first must be the smaller",
                        (double)hp->rope_low_freq, (double)hp->rope_high_freq);
     if (!code && hp->rope_scaling == PP_ROPE_YARN &&
         !(hp->rope_beta_slow > 0 && hp->rope_beta_fast > hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
           hp->rope_attn_factor >= 0 && isfinite(hp->rope_attn_factor)))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",
-                       (double)hp->rope_beta_slow, (double)hp->rope_beta_fast, (double)hp->rope_attn_factor);
+        code =
+            pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",
+                    (double)hp->rope_beta_slow, (double)hp->rope_beta_fast, (double)hp->rope_attn_factor);
     return code;
 }
 
@@ -257,7 +260,8 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
+                                  struct pp_error *err)
 {
     const struct section s = {g, arch};
     struct pp_str name;
@@ -333,7 +337,8 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
     hp->rope_scaling = PP_ROPE_YARN;
     hp->rope_beta_fast = 32;
     hp->rope_beta_slow = 1;
-    if (!pp_json_float(rope, "beta_fast", &hp->rope_beta_fast) || !pp_json_float(rope, "beta_slow", &hp->rope_beta_slow) ||
+    if (!pp_json_float(rope, "beta_fast", &hp->rope_beta_fast) ||
+        !pp_json_float(rope, "beta_slow", &hp->rope_beta_slow) ||
         !pp_json_float(rope, "attention_factor", &hp->rope_attn_factor) || !pp_json_float(rope, "mscale", &mscale) ||
         !pp_json_float(rope, "mscale_all_dim", &mscale_all_dim))
         return fail_number("a member of the YaRN scaling", err);
@@ -364,7 +369,8 @@ static enum pp_code config_scaling(const cJSON *rope, struct pp_hparams *hp, str
     if (strcmp(name, "yarn") == 0)
         return config_yarn(rope, hp, err);
     if (strcmp(name, "llama3") != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" is not supported; linear, llama3 and yarn are", name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" is not supported; linear, llama3 and yarn are",
+                       name);
     hp->rope_scaling = PP_ROPE_LLAMA3;
     if (!pp_json_float(rope, "low_freq_factor", &hp->rope_low_freq) ||
         !pp_json_float(rope, "high_freq_factor", &hp->rope_high_freq))
@@ -407,8 +413,10 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
     static const char *const quantised[] = {"quantization_config", "quantization"};
     for (size_t i = 0; i < 2; i++)
         if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, quantised[i])))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json has %s: the folder's weights are quantised in a way that "
-                           "pippin cannot read; take the original model or a GGUF file", quantised[i]);
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "config.json has %s: the folder's weights are quantised in a way that pippin cannot "
+                           "read; take the original model or a GGUF file",
+                           quantised[i]);
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
         if (!pp_json_int(config, required[i].key, required[i].v) || *required[i].v <= 0)
             return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", required[i].key);
@@ -416,31 +424,10 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
     hp->head_dim = hp->n_embd / hp->n_head;
     hp->n_ctx_train = 2048;
     hp->norm_eps = 1e-6f;
-    if (!pp_json_int(config, "num_key_value_heads", &hp->n_head_kv) || !pp_json_int(config, "head_dim", &hp->head_dim) ||
+    if (!pp_json_int(config, "num_key_value_heads", &hp->n_head_kv) ||
+        !pp_json_int(config, "head_dim", &hp->head_dim) ||
         !pp_json_int(config, "max_position_embeddings", &hp->n_ctx_train) ||
         !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
         return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
     return config_rope(config, hp, err);
-}
-
-/* --- RoPE ---------------------------------------------------------------------------------------------- */
-
-/* Long waves (seen less than low_freq times in the original context) are stretched by the factor, short ones (more
- * than high_freq times) are kept, and between them the frequency is interpolated. */
-void pp_rope_llama3_factors(const struct pp_hparams *hp, float *factors)
-{
-    const float pi = 3.14159265358979f;
-    float context = (float)hp->rope_orig_ctx;
-    for (int64_t i = 0; i < hp->rope_dim / 2; i++) {
-        float wavelength = 2.0f * pi * powf(hp->rope_base, (float)(2 * i) / (float)hp->rope_dim);
-        float turns = context / wavelength;
-        if (turns > hp->rope_high_freq) {
-            factors[i] = 1.0f;
-        } else if (turns < hp->rope_low_freq) {
-            factors[i] = hp->rope_factor;
-        } else {
-            float keep = (turns - hp->rope_low_freq) / (hp->rope_high_freq - hp->rope_low_freq);
-            factors[i] = 1.0f / ((1.0f - keep) / hp->rope_factor + keep);
-        }
-    }
 }

@@ -14,7 +14,8 @@
 struct cJSON;
 
 /* From GGUF metadata under `arch.`; hp->rope_neox is left alone. */
-enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
+                                  struct pp_error *err);
 /* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */
 enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Holds everything against its limits. */
@@ -25,10 +26,6 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 void pp_clean_name(const char *s, size_t n, char *out, size_t out_size);
 /* A name for people out of a file name: "llama-bias" becomes "Llama Bias". */
 void pp_title_of_path(const char *path, char *out, size_t out_size);
-
-/* What the llama3 rule divides each rotation frequency by: factors [rope_dim / 2], 1 where nothing changes.
- * Formula: "llama3" in modeling_rope_utils.py of transformers; GGUF files hold the result as rope_freqs.weight. */
-void pp_rope_llama3_factors(const struct pp_hparams *hp, float *factors);
 
 /* A number under a key of a JSON object; null counts as absent. false if it is there and no such number (integers
  * must be whole); absent leaves *v alone. */

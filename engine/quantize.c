@@ -94,7 +94,8 @@ void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types)
     bool tied = !pp_source_tensor(s, "output.weight");
     for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        types[i] = is_quantized(t) ? fitting_type(mixed_type(mix, pp_source_hparams(s), tied, t), t->ne[0]) : PP_TYPE_F32;
+        types[i] =
+            is_quantized(t) ? fitting_type(mixed_type(mix, pp_source_hparams(s), tied, t), t->ne[0]) : PP_TYPE_F32;
     }
 }
 

@@ -93,21 +93,24 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has no dtype", s->name, t->name);
     const struct dtype *dtype = dtype_by_name(dtype_name->valuestring);
     if (!dtype)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has dtype %.40s, which pippin does not know", s->name,
-                       t->name, dtype_name->valuestring);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has dtype %.40s, which pippin does not know",
+                       s->name, t->name, dtype_name->valuestring);
     if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), t, &elements))
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
-    if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) || !json_u53(offsets->child->next, &end) ||
-        begin > end || end > room)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged or cut off: tensor %.200s lies beyond its end", s->name, t->name);
+    if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) ||
+        !json_u53(offsets->child->next, &end) || begin > end || end > room)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged or cut off: tensor %.200s lies beyond its end", s->name,
+                       t->name);
     if (__builtin_mul_overflow(elements, (uint64_t)dtype->bytes, &bytes) || bytes != end - begin)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has %" PRIu64 " bytes, not what its shape says",
-                       s->name, t->name, end - begin);
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "%s is damaged: tensor %.200s has %" PRIu64 " bytes, not what its shape says", s->name, t->name,
+                       end - begin);
     t->type = dtype->type;
     t->data = data + begin;
     if (dtype->type < PP_TYPE_LIMIT && (uintptr_t)t->data % dtype->bytes != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not aligned; save the file again with a newer safetensors",
-                       s->name, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s: tensor %.200s is not aligned; save the file again with a newer safetensors", s->name,
+                       t->name);
     t->size = (size_t)bytes;
     s->dtypes[s->n] = dtype->name;
     if (!pp_name_index_add(&s->index, t->name, strlen(t->name)))
@@ -256,7 +259,8 @@ static bool describe(cJSON *header, const struct pp_tensor *t, size_t offset)
 {
     cJSON *item = cJSON_AddObjectToObject(header, t->name);
     cJSON *shape = NULL, *offsets = NULL;
-    bool ok = item && cJSON_AddStringToObject(item, "dtype", "F32") && (shape = cJSON_AddArrayToObject(item, "shape")) &&
+    bool ok = item && cJSON_AddStringToObject(item, "dtype", "F32") &&
+              (shape = cJSON_AddArrayToObject(item, "shape")) &&
               (offsets = cJSON_AddArrayToObject(item, "data_offsets"));
     for (int d = t->n_dims; ok && d-- > 0;)
         ok = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->ne[d]));

@@ -29,8 +29,9 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
 {
     struct pp_buf known = {0};
     pp_arch_list(&known);
-    enum pp_code code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s",
-                                path, family, pp_buf_cstr(&known));
+    enum pp_code code =
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s", path,
+                family, pp_buf_cstr(&known));
     pp_buf_free(&known);
     return code;
 }
@@ -66,7 +67,8 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is one of %lld parts of a split model; merge them first "
                        "(llama-gguf-split --merge)", s->path, (long long)parts);
     if (!pp_gguf_string(s->gguf, "general.architecture", &name))
-        return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)", s->path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)",
+                       s->path);
     pp_clean_name(name.data, name.len, family, sizeof family);
     const struct pp_arch *arch = pp_arch_by_name(family);
     if (!arch)
@@ -105,13 +107,14 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (name->bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (match == PP_NAME_UNKNOWN)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.200s, which a model of this family (%s) does not have",
-                       s->path, t->name, arch->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
+                       arch->name);
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can", s->path,
-                       t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
+                       s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
     struct pp_tensor *mine = &s->tensors[s->n_tensors];
     *mine = *t;
     mine->name = pp_strdup(name->data);
@@ -177,8 +180,8 @@ enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_
     struct stat st;
     *out = NULL;
     if (stat(path, &st) != 0)
-        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s", path,
-                       strerror(errno));
+        return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s",
+                       path, strerror(errno));
     struct pp_source *s = pp_calloc(1, sizeof *s);
     if (!s || !(s->path = pp_strdup(path))) {
         pp_free(s);
@@ -290,5 +293,6 @@ enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
 {
     if (s->gguf ? !pp_gguf_lost(s->gguf) : !pp_hf_lost(s->hf))
         return PP_OK;
-    return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again", s->path);
+    return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again",
+                   s->path);
 }

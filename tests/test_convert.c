@@ -83,7 +83,8 @@ static void assert_converts(const char *src, const char *reference, const char *
 
 static void test_models(void **state)
 {
-    static const char *const models[] = {"llama", "llama-bias", "llama-k256", "llama-linear", "llama-yarn", "llama3-rope"};
+    static const char *const models[] = {"llama",        "llama-bias", "llama-k256",
+                                         "llama-linear", "llama-yarn", "llama3-rope"};
     char dir[128], file[128];
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -201,7 +202,8 @@ static float worst(const struct pp_source *s, const char *name)
     const struct pp_tensor *t = pp_source_tensor(s, name);
     float row[COLS], most = 0;
     for (int64_t r = 0; r < t->ne[1]; r++) {
-        pp_dequantize_row(t->type, (const char *)t->data + (size_t)r * pp_type_row_bytes(t->type, t->ne[0]), row, t->ne[0]);
+        pp_dequantize_row(t->type, (const char *)t->data + (size_t)r * pp_type_row_bytes(t->type, t->ne[0]), row,
+                          t->ne[0]);
         for (int64_t c = 0; c < t->ne[0]; c++)
             most = fmaxf(most, fabsf(row[c] - weight(r * t->ne[0] + c)));
     }

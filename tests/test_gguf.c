@@ -516,10 +516,10 @@ static void test_types(void **state)
 TEST_GROUP(gguf)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_writer_protects), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_flipped),       cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_bad_headers),
-        cmocka_unit_test(test_bad_metadata),  cmocka_unit_test(test_bad_arrays),      cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_alignment),     cmocka_unit_test(test_no_tensors),      cmocka_unit_test(test_block_sizes),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_writer_protects), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_flipped),      cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_bad_metadata), cmocka_unit_test(test_bad_arrays),      cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_alignment),    cmocka_unit_test(test_no_tensors),      cmocka_unit_test(test_block_sizes),
         cmocka_unit_test(test_types),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);

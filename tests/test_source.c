@@ -112,8 +112,11 @@ static void test_config(void **state)
     assert_null(pp_source_tensor(s, "output.weight"));
     pp_source_close(s);
     /* transformers 5 */
-    assert_ok(open_config(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":77,\"factor\":4,\"beta_fast\":16,"
-                          "\"attention_factor\":1.5,\"original_max_position_embeddings\":512}", &s, &err), err);
+    assert_ok(
+        open_config(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":77,\"factor\":4,\"beta_fast\":16,"
+                    "\"attention_factor\":1.5,\"original_max_position_embeddings\":512}",
+                    &s, &err),
+        err);
     hp = pp_source_hparams(s);
     assert_true(hp->rope_scaling == PP_ROPE_YARN && hp->rope_base == 77.0f && hp->rope_factor == 4.0f);
     assert_true(hp->rope_beta_fast == 16.0f && hp->rope_beta_slow == 1.0f && hp->rope_attn_factor == 1.5f);
@@ -149,7 +152,8 @@ static void test_bad_config(void **state)
         {",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", PP_ERR_UNSUPPORTED, "dynamic"},
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
         {",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2}", PP_ERR_FORMAT, "frequency"},
-        {",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", PP_ERR_UNSUPPORTED, "truncation"},
+        {",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", PP_ERR_UNSUPPORTED,
+         "truncation"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -159,7 +163,8 @@ static void test_bad_config(void **state)
 static void test_bad_folders(void **state)
 {
     static const char *const strange[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight", NULL};
-    static const char *const legacy[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", NULL};
+    static const char *const legacy[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq",
+                                         NULL};
     char config[2048];
     const char *dir = folder("bad");
     struct pp_source *s;
@@ -193,7 +198,8 @@ static void test_shards(void **state)
         enum pp_code code;
     } cases[] = {
         {"{\"weight_map\":{\"model.embed_tokens.weight\":\"a.safetensors\"}}", PP_OK},
-        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"a.safetensors\",\"lm_head.weight\":\"a.safetensors\"}}", PP_OK},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"a.safetensors\",\"lm_head.weight\":\"a.safetensors\"}}",
+         PP_OK},
         {"{\"weight_map\":{\"model.embed_tokens.weight\":\"../a.safetensors\"}}", PP_ERR_FORMAT},
         {"{\"weight_map\":{\"model.embed_tokens.weight\":\"/etc/passwd\"}}", PP_ERR_FORMAT},
         {"{\"weight_map\":{\"model.embed_tokens.weight\":7}}", PP_ERR_FORMAT},
@@ -265,7 +271,8 @@ static struct pp_gguf_writer *begin_gguf(const char *path, const char *skip)
     return w;
 }
 
-static enum pp_code finish_and_open(struct pp_gguf_writer *w, const char *path, struct pp_source **s, struct pp_error *err)
+static enum pp_code finish_and_open(struct pp_gguf_writer *w, const char *path, struct pp_source **s,
+                                    struct pp_error *err)
 {
     assert_ok(pp_gguf_writer_begin(w, err), *err);
     assert_ok(pp_gguf_writer_finish(w, err), *err);
@@ -357,7 +364,8 @@ static void test_names(void **state)
     };
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         assert_int_equal(pp_arch_gguf_name(llama, unknown[i], &b, NULL), PP_NAME_UNKNOWN);
-    assert_int_equal(pp_arch_gguf_name(llama, "model.layers.0.self_attn.rotary_emb.inv_freq", &b, NULL), PP_NAME_IGNORED);
+    assert_int_equal(pp_arch_gguf_name(llama, "model.layers.0.self_attn.rotary_emb.inv_freq", &b, NULL),
+                     PP_NAME_IGNORED);
     assert_int_equal(pp_arch_rows(llama, "blk.3.attn_q.weight"), PP_ROWS_Q);
     assert_int_equal(pp_arch_rows(llama, "blk.3.attn_v.weight"), PP_ROWS_SAME);
     pp_buf_free(&b);
@@ -371,8 +379,11 @@ static void test_names(void **state)
 static void test_titles(void **state)
 {
     static const char *const cases[][2] = {
-        {"/models/llama-bias", "Llama Bias"}, {"llama-k256/", "Llama K256"}, {"TinyLlama-1.1b-chat-v1.0", "TinyLlama 1.1b Chat v1.0"},
-        {"/", ""}, {"a\x1b\xff z", "A?? Z"},
+        {"/models/llama-bias", "Llama Bias"},
+        {"llama-k256/", "Llama K256"},
+        {"TinyLlama-1.1b-chat-v1.0", "TinyLlama 1.1b Chat v1.0"},
+        {"/", ""},
+        {"a\x1b\xff z", "A?? Z"},
     };
     char out[64];
     (void)state;
@@ -432,13 +443,10 @@ static void test_reference_models(void **state)
         assert_same_hparams(a, b);
         assert_true(a->rope_neox && !b->rope_neox);
         if (a->rope_scaling == PP_ROPE_LLAMA3) { /* GGUF says it by a tensor */
-            const struct pp_tensor *t = pp_source_tensor(gguf, "rope_freqs.weight");
-            float factors[8];
             assert_int_equal(b->rope_scaling, PP_ROPE_NONE);
-            assert_int_equal(t->ne[0], 8);
-            pp_rope_llama3_factors(a, factors);
-            for (int i = 0; i < 8; i++)
-                assert_true(fabsf(factors[i] / ((const float *)t->data)[i] - 1.0f) < 1e-6f);
+            assert_int_equal(pp_source_tensor(gguf, "rope_freqs.weight")->ne[0], 8);
+            assert_true(a->rope_factor == 8.0f && a->rope_low_freq == 1.0f && a->rope_high_freq == 4.0f);
+            assert_int_equal(a->rope_orig_ctx, 32);
         } else {
             assert_true(a->rope_scaling == b->rope_scaling && a->rope_factor == b->rope_factor);
             assert_true(a->rope_orig_ctx == b->rope_orig_ctx && a->rope_attn_factor == b->rope_attn_factor);
@@ -505,7 +513,8 @@ static void assert_same_adapters(const char *dir, const char *file, int64_t head
         size_t row = (size_t)p->b.ne[0] * sizeof(float);
         for (int64_t r = 0; r < p->b.ne[1]; r++) {
             int64_t from = p->rows == PP_ROWS_SAME ? r : pp_hf_row(r, head_dim);
-            assert_memory_equal((const char *)g->b.data + (size_t)r * row, (const char *)p->b.data + (size_t)from * row, row);
+            assert_memory_equal((const char *)g->b.data + (size_t)r * row, (const char *)p->b.data + (size_t)from * row,
+                                row);
         }
     }
     pp_adapter_file_close(peft);
@@ -542,7 +551,8 @@ static void test_reference_adapters(void **state)
 }
 
 /* An adapter of rank 2 for one q projection, with the given members in its configuration. */
-static enum pp_code open_peft(const char *more, const char *const *names, struct pp_adapter_file **f, struct pp_error *err)
+static enum pp_code open_peft(const char *more, const char *const *names, struct pp_adapter_file **f,
+                              struct pp_error *err)
 {
     static const char *const pair[] = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
                                        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", NULL};
@@ -617,11 +627,20 @@ static void test_peft_refused(void **state)
 TEST_GROUP(source)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_bad_config),         cmocka_unit_test(test_bad_folders),
-        cmocka_unit_test(test_shards),        cmocka_unit_test(test_templates),          cmocka_unit_test(test_gguf_metadata),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_titles),             cmocka_unit_test(test_reference_models),
-        cmocka_unit_test(test_starter),       cmocka_unit_test(test_reference_adapters), cmocka_unit_test(test_peft_scales),
-        cmocka_unit_test(test_peft_refused),  cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_folders),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_gguf_metadata),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_titles),
+        cmocka_unit_test(test_reference_models),
+        cmocka_unit_test(test_starter),
+        cmocka_unit_test(test_reference_adapters),
+        cmocka_unit_test(test_peft_scales),
+        cmocka_unit_test(test_peft_refused),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);
 }

@@ -22,7 +22,8 @@ static const struct pp_arch_name names[] = {
     {NULL, NULL, PP_ROWS_SAME},
 };
 
-static const char *const classes[] = {"LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "llama", "mistral", NULL};
+static const char *const classes[] = {
+    "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "llama", "mistral", NULL};
 
 /* Frequencies that old exporters stored though they follow from the configuration. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", NULL};
@@ -36,8 +37,8 @@ static enum pp_code check_window(const cJSON *config, const struct pp_hparams *h
     double size = cJSON_IsNumber(window) ? window->valuedouble : mistral && !window ? 4096 : 0;
     if (size <= 0 || size >= (double)hp->n_ctx_train)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model attends within a sliding window (%.0f tokens), which is not supported",
-                   size);
+    return pp_fail(err, PP_ERR_UNSUPPORTED,
+                   "the model attends within a sliding window (%.0f tokens), which is not supported", size);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
