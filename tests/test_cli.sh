@@ -118,7 +118,7 @@ run sessions list --json
 id=$(text id "$tmp/out")
 expect_match "the conversation is listed" "$tmp/out" '"messages": 2' '"title": "Hello, who are you\?"'
 run sessions show "$id"
-expect_match "and shown" "$tmp/out" "^$who\$" "^Hello! I am Pippin" "^assistant:"
+expect_match "and shown" "$tmp/out" "^Hello, who are you\?\$" "^Hello! I am Pippin" "^assistant:"
 run sessions show "$id" --json
 expect_match "also as JSON" "$tmp/out" '"role": "user", "state": "complete"' '"content": "Hello! I am Pippin, a tiny'
 run sessions search Pippin
