@@ -286,7 +286,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     *n_ids = 0;
     if (n > INT32_MAX)
         return pp_fail(err, PP_ERR_USAGE, "a text of %zu bytes is too long to tokenize at once", n);
-    if (t->splitter && !(r.split = tok_split_state_new(t->splitter)))
+    if (t->splitter && !(r.split = tok_split_state_new(t->splitter, n)))
         return pp_fail_nomem(err, "splitting the text into words");
     if (n >= LONG_TEXT)
         tok_merge_use_cache(&r.merger);

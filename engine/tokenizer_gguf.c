@@ -282,7 +282,7 @@ static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_wr
     return ok ? PP_OK : pp_fail_nomem(err, "the tokenizer's merges");
 }
 
-/* Where merges are ranked, readers that know only scores get the negative rank of the first merge that makes a token. */
+/* Where merges are ranked, readers that know only scores get the negative rank of the best merge to make a token. */
 static enum pp_code write_scores(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     if (t->score) {

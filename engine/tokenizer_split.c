@@ -8,12 +8,15 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
 enum {
     MATCH_LIMIT = 2000000,       /* backtracking steps of one match */
+    CLOCK_EVERY = 256,           /* matches */
+    PATIENCE_S = 10,             /* for one text, and a second more for every megabyte */
     MAX_PATTERN = 1 << 16,
     INVALID_STANDS_FOR = '\x01', /* a byte that is not UTF-8 is split like this one: neither letter, number nor space */
 };
@@ -31,6 +34,7 @@ enum {
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" tail         \
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" tail
 #define CASED_REST SYMBOLS "[\\r\\n/]*|" LINES "|" SPACES_TO_LAST
+#define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 #define HAN_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 /* Upper and lower case letters as DeepSeek lists them. */
 #define CASED_LETTERS                                                                                        \
@@ -60,6 +64,8 @@ static const char *const falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9
 static const char *const plain[] = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const tekken[] = {LETTER_CASED("") "|\\p{N}|" CASED_REST, NULL};
 static const char *const gpt4o[] = {LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
+static const char *const bloom[] = {BLOOM, NULL};
+static const char *const viking[] = {BLOOM, "\\p{N}", NULL};
 static const char *const deepseek_llm[] = {
     "[\\r\\n]",
     SPACE "?[" CASED_LETTERS "]+",
@@ -91,13 +97,18 @@ static const struct tok_rule rules[] = {
     {"llama-v3", llama3, true, true},
     {"falcon3", llama3, true, true},
     {"pixtral", llama3, true, true},
+    {"falcon-h1", llama3, true, true},
+    {"midm-2.0", llama3, true, true},
+    {"lfm2", llama3, true, true},
     {"dbrx", llama3, false, false},
     {"smaug-bpe", llama3, false, false},
     {"chatglm-bpe", llama3, false, false},
+    {"glm4", llama3, false, false},
     {"stablelm2", qwen2, false, false},
     {"deepseek-r1-qwen", qwen2, false, false},
     {"hunyuan", qwen2, false, false},
     {"megrez", qwen2, false, false},
+    {"grok-2", qwen2, false, false},
     {"phi-2", gpt2, false, false},
     {"mpt", gpt2, false, false},
     {"olmo", gpt2, false, false},
@@ -106,6 +117,11 @@ static const struct tok_rule rules[] = {
     {"gigachat", gpt2, false, false},
     {"jina-es", gpt2, false, false},
     {"jina-de", gpt2, false, false},
+    {"jina-v2-es", gpt2, false, false},
+    {"jina-v2-de", gpt2, false, false},
+    {"exaone4", gpt2, false, false},
+    {"mellum", gpt2, false, false},
+    {"a.x-4.0", gpt2, false, false},
     {"starcoder", digits_gpt2, false, false},
     {"refact", digits_gpt2, false, false},
     {"command-r", digits_gpt2, false, false},
@@ -113,17 +129,23 @@ static const struct tok_rule rules[] = {
     {"codeshell", digits_gpt2, false, false},
     {"exaone", digits_gpt2, false, false},
     {"minerva-7b", digits_gpt2, false, false},
+    {"bloom", bloom, false, false},
+    {"poro-chat", bloom, false, false},
+    {"gpt3-finnish", bloom, false, false},
+    {"viking", viking, false, false},
     {"tekken", tekken, true, false},
     {"gpt-4o", gpt4o, false, false},
     {"llama4", gpt4o, false, false},
     {"deepseek-coder", deepseek_coder, false, false},
     {"deepseek-v3", deepseek_v3, false, false},
+    {"hunyuan-dense", deepseek_v3, false, false},
 };
 
 /* How tokenizer.json files write a rule, where that differs from our patterns. */
 #define JSON_LLAMA3(digits)                                                                                  \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define JSON_CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 static const struct {
     const char *rule;
     const char *patterns[TOK_MAX_PATTERNS];
@@ -131,6 +153,13 @@ static const struct {
     {"llama-bpe", {JSON_LLAMA3("\\p{N}{1,3}")}},
     {"qwen2", {JSON_LLAMA3("\\p{N}")}},
     {"gpt-2", {GPT2}},
+    {"gpt-2", {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"}},
+    {"tekken", {LETTER_CASED("") "|\\p{N}" JSON_CASED_REST}},
+    {"gpt-4o", {LETTER_CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "|\\p{N}{1,3}" JSON_CASED_REST}},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+      "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
     {"starcoder", {"\\p{N}", GPT2}},
     {"falcon", {"[\\p{P}$+<=>^~|`]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
@@ -177,6 +206,8 @@ struct tok_split_state {
     size_t n;
     pcre2_match_data *found[TOK_MAX_PATTERNS];
     struct pp_buf valid; /* a copy of text that is not UTF-8, of the same length */
+    unsigned matches;    /* since the clock was read */
+    uint64_t deadline_ns;
 };
 
 static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, struct pp_error *err)
@@ -229,11 +260,12 @@ void tok_splitter_free(struct tok_splitter *s)
     pp_free(s);
 }
 
-struct tok_split_state *tok_split_state_new(const struct tok_splitter *s)
+struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t n)
 {
     struct tok_split_state *st = pp_calloc(1, sizeof *st);
     if (!st)
         return NULL;
+    st->deadline_ns = pp_now_ns() + (PATIENCE_S + (uint64_t)n / 1000000) * 1000000000u;
     for (st->n = 0; st->n < s->n; st->n++) {
         st->found[st->n] = pcre2_match_data_create(1, NULL);
         if (!st->found[st->n]) {
@@ -264,6 +296,15 @@ struct splitting {
     struct pp_error *err;
 };
 
+/* Patterns may be slow on purpose. */
+static bool in_time(struct tok_split_state *st)
+{
+    if (++st->matches < CLOCK_EVERY)
+        return true;
+    st->matches = 0;
+    return pp_now_ns() < st->deadline_ns;
+}
+
 /* Finds the next match of a pattern at or after `from`; false in *found if there is none. */
 static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
                                bool *found, struct pp_error *err)
@@ -274,7 +315,7 @@ static enum pp_code next_match(const struct splitting *sp, size_t level, const c
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options | PCRE2_NO_JIT, sp->st->found[level], sp->s->limits);
     *found = rc >= 0;
-    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH)
+    if ((rc >= 0 || rc == PCRE2_ERROR_NOMATCH) && in_time(sp->st))
         return PP_OK;
     if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
         return pp_fail_nomem(err, "splitting the text into words");
