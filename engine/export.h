@@ -22,7 +22,8 @@ struct pp_export_item {
     float factor;                 /* everything is multiplied by it; 1 keeps the bits */
 };
 
-/* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that is more. */
+/* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that
+ * is more. */
 enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_item *items, size_t n,
                              const struct pp_convert_options *opt, struct pp_error *err);
 
@@ -34,7 +35,7 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
 /* True for what is kept in F32 in every file: norms and biases, all that is no matrix. */
 bool pp_export_keeps_f32(const struct pp_tensor *t);
 
-/* Chooses types[i] for every tensor of a model as llama-quantize does for a file type ("Q4_K_M" = 15, ...) of those that
+/* Chooses types[i] for every tensor of a model as llama-quantize does for a file type ("Q4_K_M": 15) of those that
  * pp_quantize_type lists. Where that tool would choose a type that cannot be run here, the next better one is taken. */
 void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types);
 

@@ -80,7 +80,7 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
     return shared ? PP_TYPE_Q6_K : mix->type;
 }
 
-/* What rows take that a type's blocks do not divide. llama-quantize goes from Q4_K to Q5_0, which cannot be run here. */
+/* For rows that a type's blocks do not divide. llama-quantize goes from Q4_K to Q5_0, which cannot be run here. */
 static uint32_t fitting_type(uint32_t type, int64_t n_cols)
 {
     if (n_cols % pp_type_info(type)->block_elements == 0)

@@ -29,7 +29,7 @@ struct pp_hparams {
     float norm_eps;
     float rope_base;
     int64_t rope_dim;       /* rotated dimensions of a head */
-    bool rope_neox;         /* pairs (i, i + rope_dim/2), Hugging Face's layout; else (2i, 2i + 1), that of GGUF's llama */
+    bool rope_neox;         /* pairs (i, i + rope_dim/2): Hugging Face's layout; else (2i, 2i + 1): GGUF's llama */
     enum pp_rope_scaling { PP_ROPE_NONE, PP_ROPE_LINEAR, PP_ROPE_LLAMA3, PP_ROPE_YARN } rope_scaling;
     float rope_factor;          /* of LINEAR, LLAMA3, YARN */
     float rope_low_freq;        /* LLAMA3: low_freq_factor */

@@ -36,7 +36,7 @@ struct pp_arch {
     const struct pp_arch_name *names; /* hf NULL at the end */
     const char *const *ignored;       /* ends of Hugging Face tensor names that carry nothing; NULL at the end */
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
-    /* Fill what the family adds to the common fields, and refuse what this family's plan cannot compute. May be NULL. */
+    /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 };
