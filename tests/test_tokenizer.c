@@ -11,6 +11,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/safetensors.h"
+#include "engine/source.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
 
@@ -873,6 +874,26 @@ static void test_starter(void **state)
     pp_tokenizer_free(draft);
 }
 
+static void test_from_source(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"architectures/llama", "architectures/llama/model.gguf"};
+    struct pp_tokenizer *t[2];
+    struct pp_error err;
+    if (!testdata(names[0]))
+        return;
+    for (int i = 0; i < 2; i++) {
+        struct pp_source *source;
+        assert_ok(pp_source_open(testdata(names[i]), &source, &err), err);
+        assert_ok(pp_tokenizer_from_source(source, &t[i], &err), err);
+        pp_source_close(source); /* the tokenizer stands by itself */
+        expect_tokens(t[i], "<|eot_id|>a", PP_TOKENIZE_SPECIAL, "<|eot_id|>|a");
+    }
+    assert_true(pp_tokenizer_equal(t[0], t[1], NULL));
+    pp_tokenizer_free(t[0]);
+    pp_tokenizer_free(t[1]);
+}
+
 static void check_prompts(const char *model, const char *family)
 {
     char path[128], *text;
@@ -943,6 +964,7 @@ TEST_GROUP(tokenizer)
         cmocka_unit_test(test_mistral),
         cmocka_unit_test(test_starter),
         cmocka_unit_test(test_families),
+        cmocka_unit_test(test_from_source),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }
