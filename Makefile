@@ -1,63 +1,164 @@
-# pippin - flat GNU Makefile: no recursion, objects in layer order, header dependencies made by the compiler.
+# pippin - flat GNU Makefile: no recursion into folders, objects in layer order, header dependencies made by the compiler.
 # `make help` lists the targets; V=1 shows the commands.
 
-VERSION := 0.1.0
-PREFIX  ?= /usr/local
-DESTDIR ?=
-CC      ?= cc
-BUILD   ?= build
+VERSION  := 0.1.0
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+CC       ?= cc
+BUILD    ?= build
 TESTDATA ?= $(if $(PIPPIN_TESTDATA),$(PIPPIN_TESTDATA),../shared/testdata)
+ARGS     ?=
 
-Q := $(if $(V),,@)
-say = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2);)
+Q   := $(if $(V),,@)
+say  = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
 LIBS_ENGINE := -lcjson -lpcre2-8 -lxxhash -lnettle -lpthread -lm
 LIBS_APP    := -lsqlite3 -linih -lutf8proc -lmd4c -lreadline -lncursesw -ltinfo
 LIBS_TEST   := -lcmocka
 
-WARN   := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
-OPT    ?= -O3 -g
-CFLAGS_ALL := -std=gnu17 $(OPT) $(WARN) -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread \
-              -D_GNU_SOURCE -DPP_VERSION='"$(VERSION)"' -I. $(CFLAGS)
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+OPT  ?= -O3 -g
+# -ffp-contract=off: a multiply and an add stay two roundings unless the source says fma; results depend on it.
+CFLAGS_ALL  := -std=gnu17 $(OPT) $(WARN) -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread \
+               -D_GNU_SOURCE -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I. $(CFLAGS)
 LDFLAGS_ALL := -pthread $(LDFLAGS)
 
-# --- layers, lowest first ------------------------------------------------------------------------------------
+# --- sources, lowest layer first -----------------------------------------------------------------------------
 
 SRC_BASE   := $(sort $(wildcard engine/base/*.c))
-SRC_ENGINE := $(sort $(wildcard engine/*.c)) $(sort $(wildcard engine/arch/*.c)) $(sort $(wildcard engine/cpu/*.c))
+SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_MAIN   := src/main.c
-SRC_TEST   := $(sort $(wildcard tests/test_*.c)) tests/runner.c tests/support.c
-SRC_FUZZ   := $(sort $(wildcard tests/fuzz_*.c))
+SRC_TEST   := tests/runner.c tests/support.c $(sort $(wildcard tests/test_*.c))
+SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
+FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
+HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_LIB  := $(call obj,$(SRC_BASE) $(SRC_ENGINE))
-OBJ_APP  := $(call obj,$(SRC_APP) $(SRC_UI))
+OBJ_APP  := $(call obj,$(SRC_APP))
+OBJ_UI   := $(call obj,$(SRC_UI))
+OBJ_MAIN := $(call obj,src/main.c)
 OBJ_TEST := $(call obj,$(SRC_TEST))
+# The screen tests talk to a controller with canned answers instead of the real one.
+OBJ_FAKE := $(call obj,$(SRC_FAKE)) $(filter-out $(BUILD)/obj/src/controller%.o $(BUILD)/obj/src/slash.o,$(OBJ_APP))
 
-ARCH := $(shell uname -m)
-ifeq ($(ARCH),x86_64)
+ifeq ($(shell uname -m),x86_64)
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := -mavx2 -mfma -mf16c
-$(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
+                                                  -mprefer-vector-width=512
 endif
 
-.PHONY: all
+# Only these goals may install packages; a plain `make` uses what is there.
+ifneq ($(filter run test deps asan tsan fuzz lint check,$(MAKECMDGOALS)),)
+DEPS := $(BUILD)/.deps
+endif
+
+.PHONY: all run test check asan tsan fuzz lint deps install uninstall starter clean help
+.DELETE_ON_ERROR:
+
 all: $(BUILD)/pippin $(BUILD)/libpippin.a
 
-$(BUILD)/obj/%.o: %.c | $(BUILD)/.deps
+$(BUILD)/obj/%.o: %.c | $(DEPS)
 	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(CFLAGS_ISA) -MMD -MP -c -o $@ $<
 
 $(BUILD)/libpippin.a: $(OBJ_LIB)
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
 
-$(BUILD)/pippin: $(call obj,$(SRC_MAIN)) $(OBJ_APP) $(BUILD)/libpippin.a
+$(BUILD)/pippin: $(OBJ_MAIN) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
-$(BUILD)/tests: $(OBJ_TEST) $(OBJ_APP) $(BUILD)/libpippin.a
+$(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_TEST) $(LIBS_APP) $(LIBS_ENGINE)
 
-$(BUILD)/.deps:
-	@mkdir -p $(BUILD) && touch $@
+$(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
+
+$(BUILD)/key-latency: $(call obj,tests/key_latency.c)
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
 -include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')
+
+# --- what a newcomer types -------------------------------------------------------------------------------------
+
+run: $(BUILD)/pippin    ## build what is missing, open the chat with the bundled model (ARGS="..." are passed on)
+	$(Q)$(BUILD)/pippin $(ARGS)
+
+test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake    ## build and run all tests
+	$(Q)BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/run.sh
+
+deps: $(BUILD)/.deps    ## install missing Debian packages (as root or by sudo), or say which are missing
+$(BUILD)/.deps: tests/deps.sh
+	$(Q)sh tests/deps.sh $(if $(filter run,$(MAKECMDGOALS)),,test)
+	$(Q)mkdir -p $(BUILD) && touch $@
+
+# --- what a developer types ------------------------------------------------------------------------------------
+
+SANITIZED = BUILD=$(BUILD)/$(1) OPT='-O1 -g' CFLAGS='-fno-omit-frame-pointer -fsanitize=$(2)' LDFLAGS='-fsanitize=$(2)'
+
+asan: | $(DEPS)    ## the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(Q)$(MAKE) $(call SANITIZED,asan,address$(,)undefined) $(BUILD)/asan/pippin-tests
+	$(Q)UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/asan/pippin-tests $(ARGS)
+
+tsan: | $(DEPS)    ## the unit tests under ThreadSanitizer
+	$(Q)$(MAKE) $(call SANITIZED,tsan,thread) $(BUILD)/tsan/pippin-tests
+	$(Q)TSAN_OPTIONS=halt_on_error=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/tsan/pippin-tests $(ARGS)
+
+, := ,
+FUZZ_SECONDS ?= 600
+FUZZ_FLAGS := -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE \
+              -DPP_VERSION='"$(VERSION)"' -I.
+# The scalar kernels are enough here, and clang then needs no per-file flags.
+SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c,$(SRC_ENGINE))
+
+$(BUILD)/fuzz/%: tests/%.c $(SRC_FUZZED) $(HEADERS) | $(DEPS)
+	$(call say,FUZZ,$@)mkdir -p $(@D) && clang $(FUZZ_FLAGS) -DPP_SCALAR_ONLY -o $@ $< $(SRC_FUZZED) $(LIBS_ENGINE)
+
+fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))    ## every fuzz target for FUZZ_SECONDS (600) each
+	$(Q)for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f && \
+	  nice $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/fuzz/$$f- $(BUILD)/fuzz/corpus/$$f $(wildcard tests/corpus/$$f) || exit 1; done
+
+lint:    ## cppcheck and clang-tidy over our code
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+	  --suppress=unknownMacro --suppress=missingIncludeSystem -D_GNU_SOURCE -DPP_VERSION='""' -I. engine src ui
+	$(Q)clang-tidy --quiet $(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) $(SRC_UI) -- -std=gnu17 -D_GNU_SOURCE -DPP_VERSION='""' -I.
+
+latency: $(BUILD)/key-latency $(BUILD)/pippin    ## how much later than a bare echo a key reaches the screen while the model answers
+	$(Q)$(BUILD)/key-latency $(BUILD)/pippin
+
+STARTER := engine/starter
+starter: $(BUILD)/pippin    ## make the bundled model files anew from TESTDATA/starter
+	$(Q)$(BUILD)/pippin quantize $(TESTDATA)/starter/target $(STARTER)/starter-Q4_K_M.gguf Q4_K_M
+	$(Q)$(BUILD)/pippin quantize $(TESTDATA)/starter/draft $(STARTER)/starter-draft-Q4_0.gguf Q4_0
+	$(Q)$(BUILD)/pippin convert -m $(TESTDATA)/starter/target $(TESTDATA)/starter/lora-bard $(STARTER)/bard.gguf
+	$(Q)$(BUILD)/pippin convert -m $(TESTDATA)/starter/target $(TESTDATA)/starter/lora-barista $(STARTER)/barista.gguf
+
+# --- installing ------------------------------------------------------------------------------------------------
+
+INSTALL ?= install
+SHARE   := $(DESTDIR)$(PREFIX)/share
+MANUALS := $(wildcard man/*.[157])
+
+install: all    ## install under PREFIX (/usr/local), DESTDIR is put before it
+	$(Q)$(INSTALL) -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/pippin/themes $(SHARE)/pippin/starter $(SHARE)/doc/pippin \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(Q)$(INSTALL) -m 755 $(BUILD)/pippin $(DESTDIR)$(PREFIX)/bin/pippin
+	$(Q)for m in $(MANUALS); do s=$${m##*.}; $(INSTALL) -d $(SHARE)/man/man$$s && $(INSTALL) -m 644 $$m $(SHARE)/man/man$$s/; done
+	$(Q)$(INSTALL) -m 644 themes/*.theme $(SHARE)/pippin/themes/
+	$(Q)$(INSTALL) -m 644 $(STARTER)/* $(SHARE)/pippin/starter/
+	$(Q)$(INSTALL) -m 644 README.md LICENSE $(SHARE)/doc/pippin/
+	$(Q)$(BUILD)/pippin --completion bash > $(SHARE)/bash-completion/completions/pippin
+	$(Q)$(BUILD)/pippin --completion zsh > $(SHARE)/zsh/site-functions/_pippin
+	$(Q)$(BUILD)/pippin --completion fish > $(SHARE)/fish/vendor_completions.d/pippin.fish
+
+uninstall:    ## remove what install put there
+	$(Q)rm -rf $(SHARE)/pippin $(SHARE)/doc/pippin
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/bin/pippin $(SHARE)/bash-completion/completions/pippin $(SHARE)/zsh/site-functions/_pippin \
+	  $(SHARE)/fish/vendor_completions.d/pippin.fish $(foreach m,$(MANUALS),$(SHARE)/man/man$(subst .,,$(suffix $(m)))/$(notdir $(m)))
+
+clean:    ## remove what was built
+	$(Q)rm -rf $(BUILD)
+
+help:    ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done

@@ -2,7 +2,7 @@
  *
  * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one stage that
  * quantises the input once, a residual addition or SwiGLU goes into the epilogue of the projections before it, and rotation, KV
- * store and attention become one stage. One row of a Llama layer is five stages and five meetings of the threads. */
+ * store and attention become one stage. One row of a common decoder layer is five stages and five meetings of the threads. */
 #ifndef PP_CPU_CPU_H
 #define PP_CPU_CPU_H
 

@@ -1,0 +1,71 @@
+#!/bin/sh
+# deps.sh [test] - sees to it that what pippin is built with is there; with "test" also what the tests need.
+#
+# On Debian and its relatives missing packages are installed, as root or by a sudo that asks nothing; otherwise the one command to type is
+# printed. On other systems the missing libraries are named.
+set -u
+
+build="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev libutf8proc-dev libpcre2-dev libmd4c-dev libinih-dev
+       libxxhash-dev nettle-dev"
+tests="libcmocka-dev tmux mandoc ncurses-term procps"
+wanted=$build
+[ "${1:-}" = test ] && wanted="$build $tests"
+
+if command -v dpkg-query >/dev/null 2>&1; then
+    missing=
+    for p in $wanted; do
+        case "$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null)" in
+        *"ok installed") ;;
+        *) missing="$missing $p" ;;
+        esac
+    done
+    [ -z "$missing" ] && exit 0
+    install="apt-get install -y --no-install-recommends$missing"
+    if [ "$(id -u)" = 0 ]; then
+        run=
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        run=sudo
+    else
+        echo "These packages are missing:$missing" >&2
+        echo "Install them with:  su -c '$install'" >&2
+        exit 1
+    fi
+    echo "installing:$missing"
+    log=$(mktemp)
+    # The lists may be old or absent: look first, fetch new ones if that does not do.
+    if ! DEBIAN_FRONTEND=noninteractive $run $install >"$log" 2>&1; then
+        $run apt-get update >"$log" 2>&1 &&
+            DEBIAN_FRONTEND=noninteractive $run $install >>"$log" 2>&1 || {
+            cat "$log" >&2
+            echo "Installing failed; the command was:  $install" >&2
+            rm -f "$log"
+            exit 1
+        }
+    fi
+    rm -f "$log"
+    exit 0
+fi
+
+# Elsewhere: a library is there if its header compiles.
+cc=${CC:-cc}
+absent=
+have() { printf '#include <stdio.h>\n#include <%s>\nint main(void){return 0;}\n' "$2" | $cc -D_GNU_SOURCE -x c -fsyntax-only - 2>/dev/null || absent="$absent $1"; }
+have ncursesw ncurses.h
+have readline readline/readline.h
+have sqlite3 sqlite3.h
+have cJSON cjson/cJSON.h
+have utf8proc utf8proc.h
+have md4c md4c.h
+have inih ini.h
+have xxHash xxhash.h
+have nettle nettle/sha2.h
+printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n' | $cc -x c -fsyntax-only - 2>/dev/null || absent="$absent PCRE2"
+if [ "${1:-}" = test ]; then
+    printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>\n' |
+        $cc -x c -fsyntax-only - 2>/dev/null || absent="$absent cmocka"
+    command -v tmux >/dev/null || absent="$absent tmux"
+    command -v mandoc >/dev/null || absent="$absent mandoc"
+fi
+[ -z "$absent" ] && exit 0
+echo "These libraries or programs are missing; install them with your system's package manager:$absent" >&2
+exit 1

@@ -1,0 +1,31 @@
+#!/bin/sh
+# test_layers.sh - includes point one way: src/main.c -> ui -> src -> engine -> engine/base; and files stay small.
+set -u
+passed=0
+failed=0
+check() { # name, offending lines
+    if [ -z "$2" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAILED %s\n%s\n' "$1" "$2"
+    fi
+}
+includes() { grep -HnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$@" /dev/null; }
+
+check 'engine/base includes only engine/base' "$(includes engine/base/*.[ch] | grep -v '"engine/base/')"
+check 'engine includes only engine' "$(includes engine/*.[ch] engine/arch/*.[ch] engine/cpu/*.[ch] | grep -v '"engine/')"
+check 'src includes only src and engine' "$(includes $(ls src/*.[ch] | grep -v '^src/main.c$') | grep -vE '"(src|engine)/')"
+check 'ui includes only ui, src and engine' "$(includes ui/*.[ch] | grep -vE '"(ui|src|engine)/')"
+check 'src/main.c includes no further than ui' "$(includes src/main.c | grep -vE '"(ui|src|engine)/')"
+# The application and the screen see the engine by its public headers and the base, not by its insides. Those named here are allowed more.
+public='"engine/(engine|text|convert|train|stats|safetensors|gguf|source)\.h"|"engine/base/'
+check 'src uses public headers of the engine' "$(includes src/*.[ch] | grep '"engine/' | grep -vE "$public")"
+check 'ui uses public headers of the engine' "$(includes ui/*.[ch] | grep '"engine/' | grep -vE "$public")"
+check 'no terminal in engine and src' "$(grep -HnE '#include <(curses|ncurses|readline)' engine/*.[ch] engine/*/*.[ch] src/*.[ch])"
+check 'no database outside src/store' "$(grep -HnE '#include <sqlite3' engine/*.[ch] engine/*/*.[ch] ui/*.[ch] $(ls src/*.[ch] | grep -v '^src/store'))"
+check 'families stay out of the backend' "$(grep -HnEi 'llama|qwen|gemma|mistral' engine/cpu/*.[ch])"
+check 'files of at most 1,200 lines' "$(wc -l engine/*.[ch] engine/*/*.[ch] src/*.[ch] ui/*.[ch] tests/*.[ch] | awk '$2 != "total" && $1 > 1200 {print $2 ": " $1 " lines"}')"
+check 'nothing below main exits' "$(grep -HnE '(^|[^_a-z])exit\(' engine/*.c engine/*/*.c $(ls src/*.c | grep -vE '^src/main.c$'))"
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]
