@@ -10,9 +10,26 @@ static const char *const group_titles[PP_GROUP_COUNT] = {
 
 /* --- help -------------------------------------------------------------------------------------------------------- */
 
+enum { TEXT_COLUMN = 30, WIDTH = 80 };
+
+/* Words from `column` on, broken at WIDTH. */
+static void print_wrapped(FILE *out, const char *text, int column)
+{
+    const char *word;
+    size_t n;
+    int at = column;
+    while (pp_next_word(&text, &word, &n)) {
+        if (at > column && at + 1 + (int)n > WIDTH) {
+            fprintf(out, "\n%*s", column, "");
+            at = column;
+        }
+        at += fprintf(out, "%s%.*s", at > column ? " " : "", (int)n, word);
+    }
+    putc('\n', out);
+}
+
 static void print_option(FILE *out, const struct pp_option *opt)
 {
-    enum { TEXT_COLUMN = 34 };
     char left[128] = "", *end = left + sizeof left;
     char *at = left;
     const char *others = opt->others, *word;
@@ -23,10 +40,11 @@ static void print_option(FILE *out, const struct pp_option *opt)
     at += snprintf(at, (size_t)(end - at), "--%s", opt->name);
     if (opt->arg)
         at += snprintf(at, (size_t)(end - at), " %s", opt->arg);
-    if (at - left < TEXT_COLUMN - 4)
-        fprintf(out, "  %-*s%s\n", TEXT_COLUMN - 2, left, opt->help);
+    if (at - left < TEXT_COLUMN - 3)
+        fprintf(out, "  %-*s", TEXT_COLUMN - 2, left);
     else
-        fprintf(out, "  %s\n%*s%s\n", left, TEXT_COLUMN, "", opt->help);
+        fprintf(out, "  %s\n%*s", left, TEXT_COLUMN, "");
+    print_wrapped(out, opt->help, TEXT_COLUMN);
 }
 
 static void print_options(FILE *out, unsigned commands)
@@ -66,8 +84,11 @@ void pp_options_help(FILE *out, const char *command)
         return;
     }
     const struct pp_command_spec *spec = &pp_command_specs[cmd];
-    fprintf(out, "pippin %s: %s\n\nUsage: pippin %s%s%s [OPTIONS]\n", spec->name, spec->help, spec->name, spec->args[0] ? " " : "",
-            spec->args);
+    fprintf(out, "pippin %s: %s\n\n", spec->name, spec->help);
+    char usage[256];
+    snprintf(usage, sizeof usage, "pippin %s %s [OPTIONS]", spec->name, spec->args);
+    fputs("Usage: ", out);
+    print_wrapped(out, usage, 7);
     print_options(out, 1u << cmd);
 }
 

@@ -1,0 +1,555 @@
+/* test_options.c - command line, environment and pippin.conf; help and completion. */
+#include "tests/support.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pty.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/config.h"
+#include "src/options_internal.h"
+#include "src/paths.h"
+
+static struct pp_error err;
+static struct pp_options o;
+static struct pp_paths paths; /* of an empty folder, so that no pippin.conf of the user's is read */
+
+/* Arguments separated by '|', because some hold spaces. The strings live until the end of the program, as argv does. */
+static enum pp_code parse(const char *line)
+{
+    static char *argv[64];
+    int argc = 0;
+    argv[argc++] = (char *)(uintptr_t)"pippin";
+    char *copy = (char *)(uintptr_t)pp_keep_text(line, strlen(line));
+    assert_non_null(copy);
+    for (char *arg; *line && (arg = strsep(&copy, "|"));)
+        argv[argc++] = arg;
+    argv[argc] = NULL;
+    return pp_options_parse(argc, argv, &paths, &o, &err);
+}
+
+static void accept(const char *line)
+{
+    enum pp_code code = parse(line);
+    if (code)
+        fail_msg("<%s> was refused: %s", line, err.text);
+}
+
+/* Refused as a usage error whose text holds `text`. */
+static void refuse(const char *line, const char *text)
+{
+    enum pp_code code = parse(line);
+    if (code != PP_ERR_USAGE)
+        fail_msg("<%s> gave code %d", line, (int)code);
+    if (!strstr(err.text, text))
+        fail_msg("<%s> says \"%s\", which lacks \"%s\"", line, err.text, text);
+}
+
+static int old_stdin;
+
+/* Input is a terminal unless a test says otherwise: the same on a desk and in a pipe. */
+static int set_up(void **state)
+{
+    (void)state;
+    int master, slave;
+    static const char *const variables[] = {"LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_THREADS", "LLAMA_ARG_N_PREDICT",
+                                            "LLAMA_ARG_DRAFT_MAX", "NO_COLOR"};
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        unsetenv(variables[i]);
+    snprintf(paths.config, sizeof paths.config, "%s/options", test_tmpdir());
+    if (openpty(&master, &slave, NULL, NULL, NULL) != 0)
+        return -1;
+    old_stdin = dup(STDIN_FILENO);
+    dup2(slave, STDIN_FILENO);
+    close(slave); /* master stays open, so that the terminal does */
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    dup2(old_stdin, STDIN_FILENO);
+    close(old_stdin);
+    return 0;
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    accept("");
+    assert_string_equal(o.command, "chat");
+    assert_false(o.command_given);
+    assert_string_equal(o.model, "");
+    assert_null(o.draft);
+    assert_int_equal(o.draft_max, 4);
+    assert_int_equal(o.n_predict, -1);
+    assert_int_equal(o.n_prompt, 512);
+    assert_int_equal(o.n_gen, 32);
+    assert_int_equal(o.repetitions, 5);
+    assert_int_equal(o.sampling.top_k, 40);
+    assert_int_equal(o.kv_type, PP_KV_Q8_0);
+    assert_false(o.kv_type_given || o.seed_given || o.no_color || o.help);
+    assert_null(o.completion);
+}
+
+static void values(void **state)
+{
+    (void)state;
+    accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
+           "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|--seed|"
+           "18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|--draft-max|8|"
+           "--kernels|scalar|--chat-template-file|t.jinja");
+    assert_string_equal(o.command, "run");
+    assert_true(o.command_given);
+    assert_string_equal(o.model, "a.gguf");
+    assert_int_equal(o.ctx_size, 4096);
+    assert_int_equal(o.n_predict, 32);
+    assert_true(o.sampling.temp == 0.0f);
+    assert_int_equal(o.sampling.top_k, 1);
+    assert_true(o.sampling.top_p == 0.5f);
+    assert_true(o.sampling.min_p == 0.01f);
+    assert_true(o.sampling.frequency_penalty == -0.5f);
+    assert_int_equal(o.sampling.penalty_last_n, -1);
+    assert_int_equal(o.threads, 2);
+    assert_int_equal(o.kv_type, PP_KV_F16);
+    assert_true(o.kv_type_given);
+    assert_true(o.kv_memory == 3ull << 30);
+    assert_true(o.sampling.seed == UINT64_MAX && o.seed_given);
+    assert_string_equal(o.system, "Be brief.");
+    assert_string_equal(o.prompt, "hi there");
+    assert_string_equal(o.file, "-");
+    assert_true(o.stats && o.save && o.raw && o.ignore_eos);
+    assert_string_equal(o.draft, "d.gguf");
+    assert_int_equal(o.draft_max, 8);
+    assert_string_equal(o.kernels, "scalar");
+
+    accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; a value is a value */
+    assert_true(o.sampling.temp == 0.25f);
+    assert_string_equal(o.prompt, "--not an option");
+    accept("run|--prompt=a=b|--system=");
+    assert_string_equal(o.prompt, "a=b");
+    assert_string_equal(o.system, "");
+    accept("bench|-p|128|-n|16|-r|3|--json");
+    assert_int_equal(o.n_prompt, 128);
+    assert_int_equal(o.n_gen, 16);
+    assert_int_equal(o.repetitions, 3);
+    assert_int_equal(o.n_predict, -1);
+    accept("run|-ngl|0|--device|cpu|--seed|7|--seed|-1");
+    assert_false(o.seed_given);
+    accept("run|--kv-memory|512MiB");
+    assert_true(o.kv_memory == 512ull << 20);
+}
+
+static void lists(void **state)
+{
+    (void)state;
+    accept("run|--lora|a.gguf|--lora-scaled|C:b.gguf:0.5|--stop|x|--stop|y z|--logit-bias|5+1.5|--logit-bias|6-2|--logit-bias|7-inf|"
+           "--logit-bias|8=-3");
+    assert_int_equal(o.n_lora, 2);
+    assert_string_equal(o.lora[0].path, "a.gguf");
+    assert_true(o.lora[0].scale == 1.0f);
+    assert_string_equal(o.lora[1].path, "C:b.gguf");
+    assert_true(o.lora[1].scale == 0.5f);
+    assert_int_equal(o.n_stops, 2);
+    assert_string_equal(o.stops[1], "y z");
+    assert_int_equal(o.sampling.n_bias, 4);
+    assert_int_equal(o.sampling.bias[0].token, 5);
+    assert_true(o.sampling.bias[0].bias == 1.5f);
+    assert_true(o.sampling.bias[1].bias == -2.0f);
+    assert_true(isinf(o.sampling.bias[2].bias) && o.sampling.bias[2].bias < 0);
+    assert_true(o.sampling.bias[3].bias == -3.0f);
+    refuse("run|--lora|1|--lora|2|--lora|3|--lora|4|--lora|5|--lora|6|--lora|7|--lora|8|--lora|9", "--lora");
+    refuse("run|--stop|", "--stop");
+    static const char *const bad[] = {"--lora-scaled|b.gguf", "--lora-scaled|:1", "--lora-scaled|b:x", "--lora-scaled|b:nan",
+                                      "--logit-bias|5", "--logit-bias|x+1", "--logit-bias|5+x", "--logit-bias|-5+1",
+                                      "--logit-bias|99999999999+1", "--logit-bias|5*2", "--logit-bias|5+"};
+    char line[128];
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(line, sizeof line, "run|%s", bad[i]);
+        refuse(line, strncmp(bad[i], "--lora", 6) == 0 ? "--lora-scaled" : "--logit-bias");
+    }
+}
+
+static void strict_numbers(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"12x", "", " 1", "1 ", "0x10", "99999999999999999999", "-5", "1.5", "+", "-", "nan", "1e3"};
+    char line[128];
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(line, sizeof line, "run|--top-k|%s", bad[i]);
+        refuse(line, "--top-k expects a whole number");
+    }
+    static const char *const bad_real[] = {"nan", "inf", "-1", "1e999", "0x1p3", "1,5", "", "1.5.2", "101", "--", "e", "1f"};
+    for (size_t i = 0; i < sizeof bad_real / sizeof bad_real[0]; i++) {
+        snprintf(line, sizeof line, "run|--temp=%s", bad_real[i]);
+        refuse(line, "--temp expects a number");
+    }
+    static const char *const bad_size[] = {"4X", "-1", "G", "99999999999G", "1.5G", "4Gx", "18446744073709551616"};
+    for (size_t i = 0; i < sizeof bad_size / sizeof bad_size[0]; i++) {
+        snprintf(line, sizeof line, "run|--kv-memory|%s", bad_size[i]);
+        refuse(line, "--kv-memory expects a size");
+    }
+    refuse("run|--top-p|1.01", "from 0 to 1");
+    refuse("run|--seed|-2", "--seed");
+    refuse("run|--seed|18446744073709551616", "--seed");
+    refuse("run|-t|9999999", "-t expects");
+    refuse("run|--kv-type|q4", "q8_0");
+    refuse("run|--kernels|sse", "avx2");
+    refuse("run|-n", "-n needs a value");
+    refuse("run|--stats=1", "takes no value");
+}
+
+static void commands(void **state)
+{
+    (void)state;
+    accept("-m|run|tokenize|--bos"); /* a value is no command word */
+    assert_string_equal(o.command, "tokenize");
+    assert_string_equal(o.model, "run");
+    accept("sessions|search|two words");
+    assert_string_equal(o.subcommand, "search");
+    assert_int_equal(o.n_args, 1);
+    assert_string_equal(o.args[0], "two words");
+    accept("sessions");
+    assert_null(o.subcommand);
+    accept("quantize|a|b|Q8_0");
+    assert_int_equal(o.n_args, 3);
+    assert_string_equal(o.args[2], "Q8_0");
+    accept("convert|--outtype|f16|--|-a|--b");
+    assert_string_equal(o.args[1], "--b");
+    accept("chat|--continue|--theme|dark|--plain");
+    assert_true(o.resume_latest && o.plain);
+
+    refuse("sesions", "did you mean \"sessions\"");
+    refuse("doctor", "not in this version");
+    refuse("models|list", "not in this version");
+    refuse("sessions|export|x", "not in this version");
+    refuse("sessions|frobnicate", "there are: list search show rm forget");
+    refuse("dir/model.gguf", "-m dir/model.gguf");
+    refuse("run|hello", "-p");
+    refuse("convert|a|b|c", "one word too many");
+    refuse("run|--continue|--resume|abcd", "exclude");
+}
+
+static void no_command_word(void **state)
+{
+    (void)state;
+    accept("-p|hi");
+    assert_string_equal(o.command, "run");
+    accept("--stats");
+    assert_string_equal(o.command, "run");
+    accept("--temp|0");
+    assert_string_equal(o.command, "chat");
+    accept("--continue");
+    assert_string_equal(o.command, "chat");
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[0], STDIN_FILENO); /* echo hi | pippin */
+    accept("--temp|0");
+    assert_string_equal(o.command, "run");
+    accept("");
+    assert_string_equal(o.command, "run");
+    accept("--plain");
+    assert_string_equal(o.command, "chat");
+    accept("--help");
+    assert_true(o.help && !o.command_given);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void unknown_options(void **state)
+{
+    (void)state;
+    refuse("run|--tmep|1", "did you mean --temp?");
+    refuse("run|--top_k|1", "did you mean --top-k?");
+    refuse("run|-temp|1", "did you mean --temp?");
+    refuse("run|--xyzzyx", "--help");
+    refuse("run|-Z", "unknown option -Z");
+    refuse("run|--chunks|3", "it belongs to: perplexity");
+    refuse("tokenize|--temp|1", "it belongs to: chat, run");
+    refuse("run|--grammar-file|x", "not available yet");
+    refuse("run|--json-schema={}", "not available yet");
+    refuse("run|-hf|a/b", "-m");
+    refuse("-cnv", "chat");
+    refuse("run|-ngl|99", "CPU");
+    refuse("run|-ngl|x", "-ngl expects");
+    refuse("run|--device|vulkan:0", "CPU");
+    char line[400];
+    memset(line, 'a', sizeof line);
+    memcpy(line, "run|--", 6);
+    line[399] = 0;
+    refuse(line, "unknown option");
+}
+
+static void help_and_version(void **state)
+{
+    (void)state;
+    accept("run|--help");
+    assert_true(o.help);
+    assert_string_equal(o.command, "run");
+    accept("-V");
+    assert_true(o.version);
+    accept("--completion|zsh");
+    assert_string_equal(o.completion, "zsh");
+    refuse("--completion|tcsh", "bash");
+}
+
+/* --- environment and pippin.conf ------------------------------------------------------------------------------- */
+
+static void write_conf(const char *text)
+{
+    char path[600];
+    assert_ok(pp_make_dirs(paths.config, &err), err);
+    snprintf(path, sizeof path, "%s/pippin.conf", paths.config);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+}
+
+static void remove_conf(void)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/pippin.conf", paths.config);
+    unlink(path);
+}
+
+static void precedence(void **state)
+{
+    (void)state;
+    write_conf("# mine\n[model]\nmodel = conf.gguf\nmodel-draft = draft.gguf\nthreads = 3\nctx-size = 100\nlora = c.gguf\n"
+               "no-draft = off\n"
+               "[sampling]\ntemp = 0.5\nstop = a\nstop = b\n[ui]\ntheme = light\nno-color = yes\n");
+    accept("chat");
+    assert_string_equal(o.model, "conf.gguf");
+    assert_string_equal(o.draft, "draft.gguf");
+    assert_int_equal(o.threads, 3);
+    assert_true(o.sampling.temp == 0.5f);
+    assert_string_equal(o.theme, "light");
+    assert_true(o.no_color && !o.no_draft);
+    assert_int_equal(o.n_stops, 2);
+    accept("tokenize"); /* what a command does not know is not its business */
+    assert_string_equal(o.model, "conf.gguf");
+    assert_null(o.draft);
+
+    setenv("LLAMA_ARG_THREADS", "5", 1);
+    setenv("LLAMA_ARG_CTX_SIZE", "200", 1);
+    accept("run|--ctx-size|300|--lora|d.gguf|--stop|c");
+    assert_int_equal(o.threads, 5);
+    assert_int_equal(o.ctx_size, 300);
+    assert_int_equal(o.n_lora, 1); /* a list from a stronger source replaces */
+    assert_string_equal(o.lora[0].path, "d.gguf");
+    assert_int_equal(o.n_stops, 1);
+    accept("run|-m|other.gguf"); /* the draft of pippin.conf was for its model */
+    assert_null(o.draft);
+    accept("run|-m|other.gguf|-md|x");
+    assert_string_equal(o.draft, "x");
+    setenv("LLAMA_ARG_MODEL", "env.gguf", 1);
+    accept("run");
+    assert_string_equal(o.model, "env.gguf");
+    setenv("LLAMA_ARG_THREADS", "many", 1);
+    refuse("run", "LLAMA_ARG_THREADS");
+    unsetenv("LLAMA_ARG_THREADS");
+    unsetenv("LLAMA_ARG_CTX_SIZE");
+    unsetenv("LLAMA_ARG_MODEL");
+
+    write_conf("[sampling]\ntmep = 1\n");
+    refuse("run", "pippin.conf:2: tmep is unknown in [sampling]; did you mean temp?");
+    accept("run|--help"); /* help is there also then */
+    write_conf("\n\n[sampling]\ntemp = warm\n");
+    refuse("run", "pippin.conf:4: temp expects a number");
+    write_conf("[samplin]\ntemp = 1\n");
+    refuse("run", "no section that pippin knows");
+    write_conf("[ui]\nplain = perhaps\n");
+    refuse("chat", "yes or no");
+    remove_conf();
+    setenv("NO_COLOR", "", 1);
+    accept("chat");
+    assert_false(o.no_color);
+    setenv("NO_COLOR", "1", 1);
+    accept("chat");
+    assert_true(o.no_color);
+    unsetenv("NO_COLOR");
+}
+
+static void conf_format(void **state)
+{
+    (void)state;
+    const char *name, *system;
+    struct pp_buf b = {0};
+    pp_buf_str(&b, "[persona Pirate]\nsystem = You are a pirate.\n    Answer in\n  rhymes.\n\n[persona Long one]\nsystem = ");
+    size_t begin = b.len;
+    for (int i = 0; i < 400; i++)
+        pp_buf_fmt(&b, "%s%s%d", i ? " " : "", i % 7 ? "wörd" : "#tag", i);
+    char *wanted = pp_strdup(b.data + begin);
+    pp_buf_str(&b, "\n# a comment that is longer than inih's lines: ");
+    for (int i = 0; i < 60; i++)
+        pp_buf_str(&b, "x = y ");
+    pp_buf_str(&b, "\n[ui]\ntheme = mono ; with a remark\n");
+    write_conf(b.data);
+    accept("chat");
+    assert_string_equal(o.theme, "mono");
+    assert_true(pp_config_persona(o.config, 0, &name, &system));
+    assert_string_equal(name, "Pirate");
+    assert_string_equal(system, "You are a pirate.\nAnswer in\nrhymes.");
+    assert_true(pp_config_persona(o.config, 1, &name, &system));
+    assert_string_equal(name, "Long one");
+    assert_string_equal(system, wanted);
+    assert_false(pp_config_persona(o.config, 2, &name, &system));
+    assert_string_equal(pp_config_get(o.config, "ui", "theme"), "mono");
+    assert_null(pp_config_get(o.config, "ui", "nothing"));
+    assert_null(pp_config_get(NULL, "ui", "theme"));
+    pp_free(wanted);
+
+    pp_buf_str(&b, "what is this\n");
+    int lines = 0;
+    for (size_t i = 0; i < b.len; i++)
+        lines += b.data[i] == '\n';
+    char at[64];
+    snprintf(at, sizeof at, "pippin.conf:%d:", lines);
+    write_conf(b.data);
+    assert_int_equal(parse("chat"), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, at)); /* the line of the file, although long ones were handed over in pieces */
+    pp_buf_clear(&b);
+
+    pp_buf_str(&b, "[ui]\ntheme = ");
+    for (int i = 0; i < 500; i++)
+        pp_buf_char(&b, ' ');
+    pp_buf_str(&b, "x\n");
+    write_conf(b.data);
+    assert_int_equal(parse("chat"), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "pippin.conf:2: the line is too long"));
+    pp_buf_free(&b);
+
+    struct pp_config *c;
+    char path[600];
+    snprintf(path, sizeof path, "%s/pippin.conf", paths.config);
+    assert_ok(pp_write_file(path, "a\0b", 3, 0600, &err), err);
+    assert_int_equal(pp_config_load(path, &c, &err), PP_ERR_FORMAT);
+    remove_conf();
+    assert_ok(pp_config_load(path, &c, &err), err);
+    assert_int_equal(pp_config_count(c), 0);
+    pp_config_free(c);
+}
+
+/* --- the table, help, completion ----------------------------------------------------------------------------------- */
+
+/* Two options may share a spelling only if no command knows both, and only if both take a value or neither does. */
+static void table_is_consistent(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < pp_n_option_specs; i++) {
+        const struct pp_option *a = &pp_option_specs[i];
+        assert_true(a->name && a->help && a->set && a->commands);
+        assert_false(a->env && !a->arg);
+        for (size_t k = 0; k < i; k++) {
+            const struct pp_option *b = &pp_option_specs[k];
+            assert_string_not_equal(a->name, b->name);
+            const char *others = a->others, *word;
+            size_t n;
+            while (others && pp_next_word(&others, &word, &n)) {
+                assert_int_equal(word[0], '-');
+                if (!pp_word_in(b->others, word, n))
+                    continue;
+                assert_int_equal(a->commands & b->commands, 0);
+                assert_int_equal(!a->arg, !b->arg);
+            }
+        }
+        for (size_t k = 0; k < pp_n_foreign_options; k++) {
+            char dashed[64];
+            int n = snprintf(dashed, sizeof dashed, "--%s", a->name);
+            assert_false(pp_word_in(pp_foreign_options[k].names, dashed, (size_t)n));
+        }
+    }
+}
+
+static char *printed(void (*print)(FILE *, const char *), const char *arg)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    assert_non_null(f);
+    print(f, arg);
+    fclose(f);
+    return text;
+}
+
+static void print_completion(FILE *out, const char *shell)
+{
+    assert_true(pp_options_completion(out, shell));
+}
+
+static void help_texts(void **state)
+{
+    (void)state;
+    char *text = printed(pp_options_help, NULL);
+    for (int i = 0; i < PP_CMD_COUNT; i++)
+        assert_non_null(strstr(text, pp_command_specs[i].help));
+    assert_non_null(strstr(text, "-m, --model MODEL"));
+    for (char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        assert_in_range(strcspn(line, "\n"), 0, 80);
+    free(text);
+    text = printed(pp_options_help, "perplexity");
+    assert_non_null(strstr(text, "--chunks N"));
+    assert_null(strstr(text, "--temp"));
+    free(text);
+    text = printed(pp_options_help, "sessions");
+    assert_non_null(strstr(text, "forget ID"));
+    free(text);
+}
+
+/* Runs the script in bash, asks for the completions of a line, and compares. */
+static void bash_completes(const char *script, const char *words, const char *expected)
+{
+    char command[900], got[4000] = "";
+    snprintf(command, sizeof command,
+             "bash --norc -c 'source %s; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin; echo \"${COMPREPLY[*]}\"'", script,
+             words);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    size_t n = fread(got, 1, sizeof got - 1, f);
+    got[n] = 0;
+    assert_int_equal(pclose(f), 0);
+    got[strcspn(got, "\n")] = 0;
+    assert_string_equal(got, expected);
+}
+
+static void completion(void **state)
+{
+    (void)state;
+    static const char *const shells[] = {"bash", "zsh", "fish"};
+    for (size_t i = 0; i < 3; i++) {
+        char *text = printed(print_completion, shells[i]);
+        for (size_t k = 0; k < pp_n_option_specs; k++)
+            assert_non_null(strstr(text, pp_option_specs[k].name));
+        if (i == 0) {
+            char path[300];
+            snprintf(path, sizeof path, "%s/pippin.bash", test_tmpdir());
+            assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+            bash_completes(path, "pippin sess", "sessions");
+            bash_completes(path, "pippin sessions fo", "forget");
+            bash_completes(path, "pippin perplexity --chu", "--chunks");
+            bash_completes(path, "pippin run --chu", "");
+            bash_completes(path, "pippin run --kv-type f", "f16 f32");
+            bash_completes(path, "pippin --comp", "--completion");
+        }
+        free(text);
+    }
+    assert_false(pp_options_completion(stdout, "tcsh"));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+TEST_GROUP(options)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(defaults),        TEST(values),          TEST(lists),            TEST(strict_numbers),
+        TEST(commands),        TEST(no_command_word), TEST(unknown_options),  TEST(help_and_version),
+        TEST(precedence),      TEST(conf_format),     TEST(table_is_consistent), TEST(help_texts),
+        TEST(completion),
+    };
+    return cmocka_run_group_tests_name("options", tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* test_paths.c - where files live, finding models, and near misses. */
+#include "tests/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "src/near.h"
+#include "src/paths.h"
+
+static struct pp_error err;
+static const char *const variables[] = {"HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"};
+static char *saved[5];
+
+/* Every test begins with HOME=/home/x alone, and the old environment comes back behind it. */
+static int set_up(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        const char *v = getenv(variables[i]);
+        saved[i] = v ? strdup(v) : NULL;
+        unsetenv(variables[i]);
+    }
+    setenv("HOME", "/home/x", 1);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        if (saved[i])
+            setenv(variables[i], saved[i], 1);
+        else
+            unsetenv(variables[i]);
+        free(saved[i]);
+    }
+    return 0;
+}
+
+static void below_home(void **state)
+{
+    (void)state;
+    struct pp_paths p;
+    assert_ok(pp_paths_init(&p, &err), err);
+    assert_string_equal(p.config, "/home/x/.config/pippin");
+    assert_string_equal(p.data, "/home/x/.local/share/pippin");
+    assert_string_equal(p.state, "/home/x/.local/state/pippin");
+    assert_string_equal(p.cache, "/home/x/.cache/pippin");
+    assert_string_equal(p.db, "/home/x/.local/share/pippin/pippin.db");
+    assert_int_equal(access(p.data, F_OK), -1); /* nothing was created */
+}
+
+static void xdg_variables(void **state)
+{
+    (void)state;
+    struct pp_paths p;
+    setenv("XDG_DATA_HOME", "/d", 1);
+    setenv("XDG_CACHE_HOME", "relative", 1); /* the specification: ignored */
+    setenv("XDG_STATE_HOME", "", 1);
+    assert_ok(pp_paths_init(&p, &err), err);
+    assert_string_equal(p.db, "/d/pippin/pippin.db");
+    assert_string_equal(p.cache, "/home/x/.cache/pippin");
+    assert_string_equal(p.state, "/home/x/.local/state/pippin");
+
+    unsetenv("HOME");
+    assert_int_equal(pp_paths_init(&p, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "HOME"));
+    setenv("XDG_CONFIG_HOME", "/c", 1);
+    setenv("XDG_STATE_HOME", "/s", 1);
+    setenv("XDG_CACHE_HOME", "/k", 1);
+    assert_ok(pp_paths_init(&p, &err), err);
+    assert_string_equal(p.config, "/c/pippin");
+
+    char longer[700];
+    memset(longer, 'x', sizeof longer);
+    longer[0] = '/';
+    longer[699] = 0;
+    setenv("XDG_CACHE_HOME", longer, 1);
+    assert_int_equal(pp_paths_init(&p, &err), PP_ERR_USAGE);
+}
+
+/* In a build tree the tests stand where the program stands. */
+static void bundled(void **state)
+{
+    (void)state;
+    struct pp_paths p;
+    char exe[500], beside[600], file[700];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    assert_true(n > 0);
+    exe[n] = 0;
+    *strrchr(exe, '/') = 0;
+    assert_ok(pp_paths_init(&p, &err), err);
+    snprintf(beside, sizeof beside, "%s/../themes", exe);
+    if (access(beside, F_OK) == 0) {
+        char *real = realpath(beside, NULL);
+        assert_string_equal(p.themes, real);
+        free(real);
+    }
+    snprintf(beside, sizeof beside, "%s/../engine/starter/starter-Q4_K_M.gguf", exe);
+    if (access(beside, F_OK) == 0)
+        assert_string_not_equal(p.starter, "");
+    if (p.starter[0]) {
+        assert_int_equal(p.starter[0], '/');
+        snprintf(file, sizeof file, "%s/starter-Q4_K_M.gguf", p.starter);
+        assert_int_equal(access(file, R_OK), 0);
+    }
+}
+
+static void make_dirs(void **state)
+{
+    (void)state;
+    char path[300], file[300];
+    struct stat st;
+    mode_t old = umask(0);
+    snprintf(path, sizeof path, "%s/p/a//b/c/", test_tmpdir());
+    assert_ok(pp_make_dirs(path, &err), err);
+    assert_ok(pp_make_dirs(path, &err), err);
+    umask(old);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISDIR(st.st_mode));
+    assert_int_equal(st.st_mode & 0777, 0700);
+    snprintf(file, sizeof file, "%s/p/file", test_tmpdir());
+    assert_ok(pp_write_file(file, "x", 1, 0600, &err), err);
+    assert_int_equal(pp_make_dirs(file, &err), PP_ERR_IO);
+    snprintf(file, sizeof file, "%s/p/file/below", test_tmpdir());
+    assert_int_equal(pp_make_dirs(file, &err), PP_ERR_IO);
+    assert_ok(pp_make_dirs("/", &err), err);
+    assert_int_equal(pp_make_dirs("/proc/no/such", &err), PP_ERR_IO);
+}
+
+static void touch(const char *folder, const char *name)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_ok(pp_write_file(path, "x", 1, 0600, &err), err);
+}
+
+static void resolve(void **state)
+{
+    (void)state;
+    struct pp_paths p;
+    char home[200], models[600], out[700], wanted[700];
+    snprintf(home, sizeof home, "%s/home", test_tmpdir());
+    setenv("XDG_DATA_HOME", home, 1);
+    assert_ok(pp_paths_init(&p, &err), err);
+    snprintf(models, sizeof models, "%s/models", p.data);
+    assert_ok(pp_make_dirs(models, &err), err);
+    touch(models, "qwen-3b.gguf");
+    touch(models, "Llama.GGUF");
+
+    assert_ok(pp_resolve_model(&p, "qwen-3b.gguf", out, sizeof out, &err), err);
+    snprintf(wanted, sizeof wanted, "%s/qwen-3b.gguf", models);
+    assert_string_equal(out, wanted);
+    assert_ok(pp_resolve_model(&p, "qwen-3b", out, sizeof out, &err), err);
+    assert_string_equal(out, wanted);
+    assert_ok(pp_resolve_model(&p, wanted, out, sizeof out, &err), err); /* a path as it stands */
+    assert_string_equal(out, wanted);
+    assert_ok(pp_resolve_model(&p, models, out, sizeof out, &err), err); /* a folder, too */
+
+    assert_int_equal(pp_resolve_model(&p, "qwem-3b.gguf", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "\"qwen-3b.gguf\""));
+    assert_string_equal(out, "");
+    assert_int_equal(pp_resolve_model(&p, "qwen", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "qwen-3b.gguf"));
+    assert_int_equal(pp_resolve_model(&p, "startr", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "\"starter\""));
+    char typo[700];
+    snprintf(typo, sizeof typo, "%s/lama.gguf", models);
+    assert_int_equal(pp_resolve_model(&p, typo, out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/models/Llama.GGUF\"?"));
+    assert_int_equal(pp_resolve_model(&p, "nothing like that", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_null(strstr(err.text, "did you mean"));
+    assert_non_null(strstr(err.text, models));
+    assert_int_equal(pp_resolve_model(&p, "/no/such/folder/", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+
+    char small[8];
+    assert_int_equal(pp_resolve_model(&p, wanted, small, sizeof small, &err), PP_ERR_USAGE);
+
+    strcpy(p.starter, models);
+    assert_ok(pp_resolve_model(&p, "", out, sizeof out, &err), err);
+    snprintf(wanted, sizeof wanted, "%s/starter-Q4_K_M.gguf", models);
+    assert_string_equal(out, wanted);
+    assert_ok(pp_resolve_model(&p, "starter", out, sizeof out, &err), err);
+    assert_string_equal(out, wanted);
+    p.starter[0] = 0;
+    assert_int_equal(pp_resolve_model(&p, NULL, out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "-m"));
+}
+
+static void nearness(void **state)
+{
+    (void)state;
+    assert_int_equal(pp_edit_distance("", ""), 0);
+    assert_int_equal(pp_edit_distance("", "abc"), 3);
+    assert_int_equal(pp_edit_distance("kitten", "sitting"), 3);
+    assert_int_equal(pp_edit_distance("temp", "tmep"), 1); /* neighbours swapped */
+    assert_int_equal(pp_edit_distance("Top_K", "top-k"), 0);
+    char a[200], b[200];
+    memset(a, 'a', sizeof a);
+    memset(b, 'b', sizeof b);
+    a[199] = b[199] = 0;
+    assert_int_equal(pp_edit_distance(a, b), 64); /* no more than that is looked at */
+
+    struct pp_near n = {.wanted = "tpo-k"};
+    pp_near_try(&n, "frequency-penalty");
+    assert_string_equal(n.best, "");
+    pp_near_try(&n, "top-p");
+    pp_near_try(&n, "top-k");
+    pp_near_try(&n, "stop");
+    assert_string_equal(n.best, "top-k");
+}
+
+TEST_GROUP(paths)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(below_home, set_up, tear_down), cmocka_unit_test_setup_teardown(xdg_variables, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),    cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),    cmocka_unit_test(nearness),
+    };
+    return cmocka_run_group_tests_name("paths", tests, NULL, NULL);
+}
