@@ -141,7 +141,6 @@ void pp_screen_pause(void)
 
 void pp_screen_resume(void)
 {
-    tcgetattr(STDIN_FILENO, &scr.before);
     tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.ours);
     scr.taken = 1;
     write_all(paste_on, strlen(paste_on));

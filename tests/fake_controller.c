@@ -1,0 +1,551 @@
+/* fake_controller.c - a double of src/controller.c for the tests of the screen: same interface, no engine, no database.
+ *
+ * Answers are scripted: what the user says chooses what streams back, a piece per timer tick. A few words have a meaning:
+ *   "slow"    an answer that lasts until it is stopped        "hostile"  escape sequences and other attacks
+ *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
+ *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
+ *   "title TEXT" names the conversation
+ * Everything else is echoed. PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
+#include "src/controller.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+
+enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 2, CHOICES = 3, PARAMS = 4 };
+
+struct message {
+    struct pp_chat_message shown;
+    struct pp_buf text;
+};
+
+struct pp_controller {
+    int fd;
+    struct pp_status status;
+    struct message *messages;
+    size_t n, cap;
+    uint64_t revisions;
+    unsigned dirty;
+    int ticks;              /* in the present state */
+    struct pp_buf script;   /* of the answer */
+    size_t said;
+    bool endless;
+    char title[128], notice[256], adapter_text[128];
+    struct pp_session sessions[SESSIONS];
+    size_t n_sessions;
+    int64_t session;
+    struct pp_adapter_entry adapters[ADAPTERS];
+    struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS];
+};
+
+/* --- state --------------------------------------------------------------------------------------------------- */
+
+static void tick_every(struct pp_controller *c, long ns)
+{
+    struct itimerspec t = {{0, ns}, {0, ns}};
+    timerfd_settime(c->fd, 0, &t, NULL);
+}
+
+static void set_state(struct pp_controller *c, enum pp_state state)
+{
+    c->status.state = state;
+    c->ticks = 0;
+    c->dirty |= PP_DIRTY_STATUS | PP_DIRTY_TRANSCRIPT;
+    tick_every(c, state == PP_STATE_IDLE || state == PP_STATE_FAILED ? 0 : TICK_NS);
+}
+
+static void say(struct pp_controller *c, bool error, const char *text)
+{
+    snprintf(c->notice, sizeof c->notice, "%s", text);
+    c->status.notice_is_error = error;
+    c->status.notice_serial++;
+    c->dirty |= PP_DIRTY_STATUS;
+}
+
+static struct message *add_message(struct pp_controller *c, enum pp_role role, const char *text)
+{
+    if (pp_grow(&c->messages, &c->cap, c->n + 1, sizeof *c->messages) != 0)
+        abort();
+    struct message *m = &c->messages[c->n++];
+    *m = (struct message){.shown = {.id = (int64_t)c->n, .role = role, .n_siblings = 1, .acceptance = -1, .revision = ++c->revisions}};
+    pp_buf_str(&m->text, text);
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+    return m;
+}
+
+static void forget_messages(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        pp_buf_free(&c->messages[i].text);
+    c->n = 0;
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+static void fill_named(struct pp_named *list, const char *const (*texts)[2], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        snprintf(list[i].name, sizeof list[i].name, "%s", texts[i][0]);
+        snprintf(list[i].detail, sizeof list[i].detail, "%s", texts[i][1]);
+        list[i].current = i == 0;
+    }
+}
+
+static void fill_lists(struct pp_controller *c)
+{
+    static const char *const templates[][2] = {{"model's own", "from the file"}, {"chatml", "<|im_start|>"}, {"plain", "no template"}};
+    static const char *const personas[][2] = {{"none", ""}, {"Pirate", "Answers like a pirate"}, {"Teacher", "Explains step by step"}};
+    static const char *const params[][2] = {{"temp", "0.80"}, {"top-k", "40"}, {"top-p", "0.95"}, {"seed", "42"}};
+    static const char *const titles[SESSIONS] = {"Rain in the harbour", "雨の港 (wide title)", "Evil \033]0;owned\a title"};
+    fill_named(c->templates, templates, CHOICES);
+    fill_named(c->personas, personas, CHOICES);
+    fill_named(c->params, params, PARAMS);
+    for (int i = 0; i < SESSIONS; i++) {
+        c->sessions[i] = (struct pp_session){.id = i + 1, .title = pp_strdup(titles[i]), .updated = 1700000000 + i};
+        snprintf(c->sessions[i].key, sizeof c->sessions[i].key, "%016x", 0xfeed0000u + (unsigned)i);
+    }
+    c->n_sessions = SESSIONS;
+    c->adapters[0] = (struct pp_adapter_entry){.name = "bard", .path = "/models/bard.gguf", .scale = 1};
+    c->adapters[1] = (struct pp_adapter_entry){.name = "barista", .path = "/models/barista.gguf", .scale = 1};
+}
+
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err)
+{
+    (void)o, (void)paths;
+    struct pp_controller *c = pp_calloc(1, sizeof *c);
+    if (!c)
+        return pp_fail_nomem(err, "the double");
+    c->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "", .template_name = "",
+                                   .notice = c->notice, .eta_s = -1, .acceptance = -1, .draft_on = true};
+    snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
+    fill_lists(c);
+    const char *n = getenv("PIPPIN_FAKE_MESSAGES");
+    for (int i = 0; n && i < atoi(n); i++) {
+        char text[128];
+        snprintf(text, sizeof text, "message number %d", i + 1);
+        add_message(c, i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER, text);
+    }
+    set_state(c, PP_STATE_LOADING);
+    c->status.progress_total = LOAD_TICKS;
+    c->dirty = PP_DIRTY_ALL;
+    *out = c;
+    return PP_OK;
+}
+
+void pp_controller_quit(struct pp_controller *c)
+{
+    set_state(c, PP_STATE_CLOSING);
+}
+
+void pp_controller_free(struct pp_controller *c)
+{
+    forget_messages(c);
+    pp_free(c->messages);
+    pp_buf_free(&c->script);
+    for (int i = 0; i < SESSIONS; i++)
+        pp_free(c->sessions[i].title);
+    close(c->fd);
+    pp_free(c);
+}
+
+int pp_controller_fd(const struct pp_controller *c)
+{
+    return c->fd;
+}
+
+/* --- time passes ---------------------------------------------------------------------------------------------- */
+
+static void loaded(struct pp_controller *c)
+{
+    struct pp_loaded *m = &c->status.model;
+    snprintf(m->name, sizeof m->name, "pippin-starter");
+    snprintf(m->type_name, sizeof m->type_name, "Q4_K_M");
+    m->n_threads = 2;
+    c->status.ctx_total = 2048;
+    set_state(c, PP_STATE_IDLE);
+}
+
+static void end_answer(struct pp_controller *c, enum pp_message_state state)
+{
+    struct message *m = &c->messages[c->n - 1];
+    if (m->shown.role == PP_ROLE_ASSISTANT) {
+        m->shown.state = state;
+        m->shown.revision = ++c->revisions;
+    }
+    set_state(c, PP_STATE_IDLE);
+}
+
+static void speak(struct pp_controller *c)
+{
+    struct message *m = &c->messages[c->n - 1];
+    if (c->endless) {
+        pp_buf_fmt(&m->text, "word %d ", c->ticks);
+    } else {
+        size_t piece = c->script.len > 4000 ? 500 : PIECE, left = c->script.len - c->said;
+        pp_buf_add(&m->text, c->script.data + c->said, left < piece ? left : piece);
+        c->said += left < piece ? left : piece;
+    }
+    m->shown.revision = ++c->revisions;
+    c->status.tokens_per_s = 1203;
+    c->status.acceptance = 0.71f;
+    c->status.ctx_used++;
+    c->dirty |= PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS;
+    if (!c->endless && c->said == c->script.len)
+        end_answer(c, PP_MESSAGE_COMPLETE);
+}
+
+static void tick(struct pp_controller *c)
+{
+    struct pp_status *s = &c->status;
+    c->ticks++;
+    c->dirty |= PP_DIRTY_STATUS;
+    switch (s->state) {
+    case PP_STATE_LOADING:
+        s->progress_done = (uint64_t)c->ticks;
+        if (c->ticks == LOAD_TICKS)
+            loaded(c);
+        break;
+    case PP_STATE_SAVING:
+        s->progress_total = PREFILL_TICKS * 10;
+        s->progress_done = 0;
+        s->session_key = "0123456789abcdef";
+        set_state(c, PP_STATE_PREFILL);
+        break;
+    case PP_STATE_PREFILL:
+        s->progress_done = (uint64_t)c->ticks * 10;
+        s->eta_s = (float)(PREFILL_TICKS - c->ticks) * 0.05f;
+        if (c->ticks == PREFILL_TICKS) {
+            set_state(c, PP_STATE_ANSWER);
+            add_message(c, PP_ROLE_ASSISTANT, "")->shown.state = PP_MESSAGE_PARTIAL;
+        }
+        break;
+    case PP_STATE_ANSWER:
+        speak(c);
+        break;
+    case PP_STATE_CLOSING:
+        if (c->ticks == 5)
+            set_state(c, PP_STATE_CLOSED);
+        break;
+    default:
+        break;
+    }
+}
+
+unsigned pp_controller_pump(struct pp_controller *c)
+{
+    uint64_t expired;
+    if (read(c->fd, &expired, sizeof expired) == sizeof expired)
+        tick(c);
+    unsigned dirty = c->dirty;
+    c->dirty = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        c->messages[i].shown.text = pp_buf_cstr(&c->messages[i].text);
+        c->messages[i].shown.len = c->messages[i].text.len;
+    }
+    return dirty;
+}
+
+size_t pp_controller_n_messages(const struct pp_controller *c)
+{
+    return c->n;
+}
+
+const struct pp_chat_message *pp_controller_message(const struct pp_controller *c, size_t i)
+{
+    struct message *m = &c->messages[i];
+    m->shown.text = pp_buf_cstr(&m->text);
+    m->shown.len = m->text.len;
+    return &m->shown;
+}
+
+const struct pp_status *pp_controller_status(const struct pp_controller *c)
+{
+    return &c->status;
+}
+
+/* --- conversation --------------------------------------------------------------------------------------------- */
+
+static void write_script(struct pp_controller *c, const char *text)
+{
+    pp_buf_clear(&c->script);
+    c->said = 0;
+    c->endless = strstr(text, "slow") != NULL;
+    if (strstr(text, "hostile"))
+        pp_buf_str(&c->script, "red \033[31mtext\033[0m bell\a nul\x01 csi\xc2\x9b" "2J rtl\xe2\x80\xae" "abc\xe2\x80\xac bad\xff\xfe end\n\n"
+                               "\033]0;owned\a\033[2J\033[H done hostile");
+    else if (strstr(text, "markdown"))
+        pp_buf_str(&c->script, "# Heading\n\nSome **bold**, *slanted* and `code` words, a [link](https://example.org).\n\n- first\n- second\n"
+                               "  - inner\n\n1. one\n2. two\n\n> a quote\n\n```c\nint main(void)\n{\n\treturn 0;\n}\n```\n\nend of markdown");
+    else if (strstr(text, "unicode"))
+        pp_buf_str(&c->script, "日本語の文章は、単語の間に空白がないので、どこででも改行できる。 한국어 e\xcc\x81t\xc3\xa9 👨‍👩‍👧 👍🏽 ❤️ 🇩🇪 end of unicode");
+    else if (strstr(text, "long"))
+        for (int i = 1; i <= 200; i++)
+            pp_buf_fmt(&c->script, "line %d of a long answer\n", i);
+    else
+        pp_buf_fmt(&c->script, "You said: %s", text);
+}
+
+bool pp_controller_send(struct pp_controller *c, const char *text)
+{
+    if (c->status.state != PP_STATE_IDLE || strstr(text, "refuse")) {
+        say(c, true, "Not now: wait until the answer is there.");
+        return false;
+    }
+    if (strncmp(text, "title ", 6) == 0)
+        snprintf(c->title, sizeof c->title, "%s", text + 6);
+    write_script(c, text);
+    add_message(c, PP_ROLE_USER, text);
+    c->session = 99;
+    set_state(c, PP_STATE_SAVING);
+    return true;
+}
+
+bool pp_controller_cancel(struct pp_controller *c)
+{
+    enum pp_state s = c->status.state;
+    if (s != PP_STATE_SAVING && s != PP_STATE_PREFILL && s != PP_STATE_ANSWER)
+        return false;
+    end_answer(c, PP_MESSAGE_CANCELLED);
+    return true;
+}
+
+void pp_controller_regenerate(struct pp_controller *c)
+{
+    if (c->n)
+        c->messages[c->n - 1].shown.n_siblings++;
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+void pp_controller_continue(struct pp_controller *c)
+{
+    say(c, false, "Going on.");
+}
+
+bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text)
+{
+    while (c->n > message)
+        pp_buf_free(&c->messages[--c->n].text);
+    return pp_controller_send(c, text);
+}
+
+void pp_controller_undo(struct pp_controller *c)
+{
+    for (int i = 0; i < 2 && c->n; i++)
+        pp_buf_free(&c->messages[--c->n].text);
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
+{
+    struct pp_chat_message *m = &c->messages[message].shown;
+    int to = m->sibling + step;
+    if (to >= 0 && to < m->n_siblings)
+        m->sibling = to;
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+void pp_controller_fork(struct pp_controller *c)
+{
+    say(c, false, "Forked.");
+}
+
+/* --- conversations and choices --------------------------------------------------------------------------------- */
+
+void pp_controller_new_session(struct pp_controller *c)
+{
+    forget_messages(c);
+    c->title[0] = '\0';
+    c->session = 0;
+    c->status.session_key = "";
+    c->dirty = PP_DIRTY_ALL;
+}
+
+void pp_controller_open(struct pp_controller *c, int64_t session)
+{
+    forget_messages(c);
+    for (size_t i = 0; i < c->n_sessions; i++)
+        if (c->sessions[i].id == session)
+            snprintf(c->title, sizeof c->title, "%s", c->sessions[i].title);
+    c->session = session;
+    add_message(c, PP_ROLE_USER, "What was it like?");
+    add_message(c, PP_ROLE_ASSISTANT, "It rained, and the **lamps** were lit.");
+    c->dirty = PP_DIRTY_ALL;
+}
+
+void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
+{
+    for (size_t i = 0; i < c->n_sessions; i++) {
+        if (c->sessions[i].id == session) {
+            pp_free(c->sessions[i].title);
+            c->sessions[i].title = pp_strdup(title);
+        }
+    }
+    c->dirty |= PP_DIRTY_LISTS;
+}
+
+void pp_controller_delete(struct pp_controller *c, int64_t session)
+{
+    for (size_t i = 0; i < c->n_sessions; i++) {
+        if (c->sessions[i].id != session)
+            continue;
+        pp_free(c->sessions[i].title);
+        c->n_sessions--;
+        memmove(&c->sessions[i], &c->sessions[i + 1], (c->n_sessions - i) * sizeof c->sessions[0]);
+        c->sessions[c->n_sessions].title = NULL;
+    }
+    c->dirty |= PP_DIRTY_LISTS;
+}
+
+void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
+{
+    (void)query;
+    c->dirty |= PP_DIRTY_LISTS;
+}
+
+const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n)
+{
+    *n = c->n_sessions;
+    return c->sessions;
+}
+
+int64_t pp_controller_session_id(const struct pp_controller *c)
+{
+    return c->session;
+}
+
+const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n)
+{
+    *n = ADAPTERS;
+    return c->adapters;
+}
+
+void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
+{
+    size_t used = 0;
+    c->adapters[i].on = on;
+    c->adapters[i].scale = scale;
+    c->adapter_text[0] = '\0';
+    for (int a = 0; a < ADAPTERS; a++)
+        if (c->adapters[a].on)
+            used += (size_t)snprintf(c->adapter_text + used, sizeof c->adapter_text - used, "%s%s %.2f", used ? ", " : "",
+                                     c->adapters[a].name, (double)c->adapters[a].scale);
+    c->dirty |= PP_DIRTY_LISTS | PP_DIRTY_STATUS;
+}
+
+static void choose(struct pp_controller *c, struct pp_named *list, size_t i)
+{
+    for (size_t k = 0; k < CHOICES; k++)
+        list[k].current = k == i;
+    c->dirty |= PP_DIRTY_LISTS | PP_DIRTY_STATUS;
+}
+
+const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n)
+{
+    *n = CHOICES;
+    return c->templates;
+}
+
+void pp_controller_set_template(struct pp_controller *c, size_t i)
+{
+    choose(c, c->templates, i);
+    c->status.template_name = i ? c->templates[i].name : "";
+}
+
+const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n)
+{
+    *n = CHOICES;
+    return c->personas;
+}
+
+void pp_controller_set_persona(struct pp_controller *c, size_t i)
+{
+    choose(c, c->personas, i);
+    c->status.persona = i ? c->personas[i].name : "";
+}
+
+void pp_controller_set_system(struct pp_controller *c, const char *text)
+{
+    say(c, false, text);
+}
+
+void pp_controller_set_draft(struct pp_controller *c, bool on)
+{
+    c->status.draft_on = on;
+    c->dirty |= PP_DIRTY_STATUS;
+}
+
+bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        if (strcmp(c->params[i].name, name) == 0 && strspn(value, "0123456789.") == strlen(value)) {
+            snprintf(c->params[i].detail, sizeof c->params[i].detail, "%s", value);
+            c->dirty |= PP_DIRTY_LISTS;
+            return true;
+        }
+    }
+    say(c, true, "That is no number.");
+    return false;
+}
+
+const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n)
+{
+    *n = PARAMS;
+    return c->params;
+}
+
+void pp_controller_load(struct pp_controller *c, const char *model)
+{
+    say(c, false, model);
+}
+
+/* --- slash commands -------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *args, *text;
+    enum pp_slash result;
+} commands[] = {
+    {"help", "", "this list", PP_SLASH_HELP},
+    {"exit", "", "leave", PP_SLASH_QUIT},
+    {"sessions", "", "open another conversation", PP_SLASH_SESSIONS},
+    {"lora", "[NAME STRENGTH | off]", "adapters", PP_SLASH_LORA_MENU},
+    {"template", "", "chat template", PP_SLASH_TEMPLATE_MENU},
+    {"persona", "", "who answers", PP_SLASH_PERSONA_MENU},
+    {"draft", "[on | off]", "draft model", PP_SLASH_DRAFT_MENU},
+    {"theme", "[NAME]", "colours", PP_SLASH_THEME},
+    {"params", "", "sampling", PP_SLASH_PARAMS_MENU},
+    {"edit", "", "change the last message", PP_SLASH_EDIT_LAST},
+    {"copy", "", "copy the last answer", PP_SLASH_COPY},
+    {"regen", "", "another answer", PP_SLASH_DONE},
+};
+
+enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)
+{
+    size_t len = strcspn(line + 1, " ");
+    snprintf(arg, cap, "%s", line + 1 + len + (line[1 + len] == ' '));
+    if (line[1] == '/' || memchr(line + 1, '/', len))
+        return PP_SLASH_TEXT;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strlen(commands[i].name) != len || strncmp(commands[i].name, line + 1, len) != 0)
+            continue;
+        if (commands[i].result == PP_SLASH_DONE)
+            pp_controller_regenerate(c);
+        return commands[i].result;
+    }
+    say(c, true, "There is no such command; /help lists them.");
+    return PP_SLASH_ERROR;
+}
+
+bool pp_slash_info(size_t i, const char **name, const char **args, const char **text)
+{
+    if (i >= sizeof commands / sizeof commands[0])
+        return false;
+    *name = commands[i].name;
+    *args = commands[i].args;
+    *text = commands[i].text;
+    return true;
+}

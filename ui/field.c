@@ -1,0 +1,104 @@
+#include "ui/field.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/utf8.h"
+#include "ui/draw.h"
+#include "ui/sanitize.h"
+#include "ui/text.h"
+
+void pp_field_set(struct pp_field *f, const char *text)
+{
+    snprintf(f->text, sizeof f->text, "%s", text);
+    f->len = pp_utf8_complete(f->text, strlen(f->text));
+    f->text[f->len] = '\0';
+    f->cursor = f->len;
+}
+
+static void insert(struct pp_field *f, const char *s, size_t n)
+{
+    if (f->len + n >= sizeof f->text)
+        return;
+    memmove(f->text + f->cursor + n, f->text + f->cursor, f->len - f->cursor + 1);
+    memcpy(f->text + f->cursor, s, n);
+    f->len += n;
+    f->cursor += n;
+}
+
+static void erase(struct pp_field *f, size_t from, size_t to)
+{
+    memmove(f->text + from, f->text + to, f->len - to + 1);
+    f->len -= to - from;
+    f->cursor = from;
+}
+
+static size_t word_before(const struct pp_field *f)
+{
+    size_t at = f->cursor;
+    while (at > 0 && f->text[at - 1] == ' ')
+        at--;
+    while (at > 0 && f->text[at - 1] != ' ')
+        at--;
+    return at;
+}
+
+static bool control_key(struct pp_field *f, int32_t cp)
+{
+    switch (cp) {
+    case PP_CTRL('a'): f->cursor = 0; return true;
+    case PP_CTRL('e'): f->cursor = f->len; return true;
+    case PP_CTRL('u'): erase(f, 0, f->cursor); return true;
+    case PP_CTRL('k'): f->text[f->len = f->cursor] = '\0'; return true;
+    case PP_CTRL('w'): erase(f, word_before(f), f->cursor); return true;
+    default: return false;
+    }
+}
+
+bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed)
+{
+    size_t len = f->len, line;
+    bool used = true;
+    size_t previous = pp_text_previous(f->text, f->len, f->cursor);
+    size_t next = f->cursor < f->len ? f->cursor + pp_cluster_next(f->text + f->cursor, f->len - f->cursor).len : f->len;
+    switch (key->type) {
+    case PP_KEY_CHAR:
+        if (key->cp < 0x20)
+            used = control_key(f, key->cp);
+        else if (key->mods & PP_MOD_ALT)
+            used = false;
+        else
+            insert(f, key->bytes, key->n_bytes);
+        break;
+    case PP_KEY_PASTE:
+        line = strcspn(key->text, "\n");
+        insert(f, key->text, line);
+        break;
+    case PP_KEY_BACKSPACE: erase(f, previous, f->cursor); break;
+    case PP_KEY_DELETE: erase(f, f->cursor, next); break;
+    case PP_KEY_LEFT: f->cursor = previous; break;
+    case PP_KEY_RIGHT: f->cursor = next; break;
+    case PP_KEY_HOME: f->cursor = 0; break;
+    case PP_KEY_END: f->cursor = f->len; break;
+    default: used = false;
+    }
+    *changed = f->len != len;
+    return used;
+}
+
+int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style)
+{
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, f->text, f->cursor, PP_CLEAN_LINE, NULL);
+    size_t cursor = clean.len;
+    pp_sanitize(&clean, f->text + f->cursor, f->len - f->cursor, PP_CLEAN_LINE, NULL);
+    const char *s = pp_buf_cstr(&clean);
+    size_t from = 0; /* scrolled so far that the cursor is within */
+    while (from < cursor && pp_text_width(s + from, cursor - from) >= w)
+        from += pp_cluster_next(s + from, clean.len - from).len;
+    pp_draw_clean(y, x, w, s + from, clean.len - from, style);
+    int column = x + pp_text_width(s + from, cursor - from);
+    pp_buf_free(&clean);
+    return column;
+}

@@ -1,0 +1,22 @@
+/* field.h - one short line of text to type, in menus: a search, a new title, a number. */
+#ifndef PP_UI_FIELD_H
+#define PP_UI_FIELD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ui/input.h"
+#include "ui/style.h"
+
+struct pp_field {
+    char text[256];
+    size_t len, cursor; /* bytes */
+};
+
+void pp_field_set(struct pp_field *f, const char *text);
+/* True if the key was one of editing; *changed: the text is another. A paste is taken up to its first line end. */
+bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed);
+/* Draws it in w cells; returns the cursor's column on the screen. */
+int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style);
+
+#endif

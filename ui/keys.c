@@ -1,0 +1,380 @@
+/* keys.c - what each key does on the main screen; menus have their own (menu.c). */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "ui/edit.h"
+#include "ui/editor.h"
+#include "ui/screen.h"
+#include "ui/state.h"
+
+#define INTERRUPT_WINDOW_NS 2000000000u /* a second Ctrl-C within it leaves */
+
+static void report(struct pp_ui *ui, enum pp_code code, const struct pp_error *err)
+{
+    if (code != PP_OK)
+        pp_ui_notice(ui, true, "%s", err->text);
+}
+
+static void remember(struct pp_ui *ui, const char *text)
+{
+    struct pp_error err;
+    report(ui, pp_edit_remember(text, &err), &err);
+}
+
+/* --- slash commands and Enter --------------------------------------------------------------------------------- */
+
+static size_t last_of(struct pp_ui *ui, enum pp_role role) /* index + 1; 0: none */
+{
+    size_t i = pp_controller_n_messages(ui->controller);
+    while (i > 0 && pp_controller_message(ui->controller, i - 1)->role != role)
+        i--;
+    return i;
+}
+
+static void copy_last_answer(struct pp_ui *ui)
+{
+    size_t i = last_of(ui, PP_ROLE_ASSISTANT);
+    if (i == 0) {
+        pp_ui_notice(ui, true, "There is no answer to copy yet.");
+        return;
+    }
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, i - 1);
+    if (pp_screen_copy(m->text, m->len))
+        pp_ui_notice(ui, false, "The last answer was sent to the terminal's clipboard.");
+    else
+        pp_ui_notice(ui, true, "The last answer is too long for the terminal's clipboard; /export writes it to a file.");
+}
+
+static void choose_theme(struct pp_ui *ui, const char *name)
+{
+    struct pp_error err;
+    struct pp_theme t;
+    if (!*name) {
+        pp_menu_open(ui, &pp_menu_themes);
+        return;
+    }
+    enum pp_code code = pp_theme_load(ui->paths, name, &t, &err);
+    report(ui, code, &err);
+    if (code == PP_OK)
+        pp_ui_keep_theme(ui, name);
+}
+
+/* The last question is to come into the input line, as soon as readline has emptied it. */
+static void begin_edit(struct pp_ui *ui)
+{
+    ui->editing = last_of(ui, PP_ROLE_USER);
+    ui->editing_begins = ui->editing != 0;
+    if (!ui->editing)
+        pp_ui_notice(ui, true, "There is no message to change yet.");
+}
+
+static void fill_edit(struct pp_ui *ui)
+{
+    ui->editing_begins = false;
+    if (ui->editing > pp_controller_n_messages(ui->controller))
+        return;
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
+    char *text = pp_strndup(m->text ? m->text : "", m->len);
+    if (text)
+        pp_edit_set(text);
+    pp_free(text);
+}
+
+static bool slash(struct pp_ui *ui, const char *text, bool *taken)
+{
+    char arg[512] = "";
+    *taken = true;
+    switch (pp_controller_slash(ui->controller, text, arg, sizeof arg)) {
+    case PP_SLASH_TEXT: return false;
+    case PP_SLASH_DONE: break;
+    case PP_SLASH_ERROR: *taken = false; break;
+    case PP_SLASH_HELP: pp_menu_open(ui, &pp_menu_help); break;
+    case PP_SLASH_QUIT: pp_ui_leave(ui); break;
+    case PP_SLASH_SESSIONS: pp_menu_open(ui, &pp_menu_sessions); break;
+    case PP_SLASH_LORA_MENU: pp_menu_open(ui, &pp_menu_lora); break;
+    case PP_SLASH_TEMPLATE_MENU: pp_menu_open(ui, &pp_menu_templates); break;
+    case PP_SLASH_PERSONA_MENU: pp_menu_open(ui, &pp_menu_personas); break;
+    case PP_SLASH_DRAFT_MENU: pp_menu_open(ui, &pp_menu_draft); break;
+    case PP_SLASH_THEME: choose_theme(ui, arg); break;
+    case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
+    case PP_SLASH_EDIT_LAST: begin_edit(ui); break;
+    case PP_SLASH_COPY: copy_last_answer(ui); break;
+    }
+    return true;
+}
+
+static bool is_blank(const char *s)
+{
+    return s[strspn(s, " \t\n")] == '\0';
+}
+
+static bool send(struct pp_ui *ui, const char *text)
+{
+    const char *words = text[0] == '/' && text[1] == '/' ? text + 1 : text;
+    bool sent = ui->editing ? pp_controller_edit(ui->controller, ui->editing - 1, words) : pp_controller_send(ui->controller, words);
+    if (sent) {
+        ui->editing = 0;
+        pp_transcript_end(ui);
+    }
+    return sent;
+}
+
+bool pp_ui_accept(void *user, const char *text)
+{
+    struct pp_ui *ui = user;
+    bool taken = true;
+    if (is_blank(text))
+        return true;
+    pp_ui_clear_notice(ui);
+    if (text[0] != '/' || !slash(ui, text, &taken))
+        taken = send(ui, text);
+    if (taken)
+        remember(ui, text);
+    return taken;
+}
+
+/* The longest text that all commands beginning with `text` begin with. */
+char *pp_ui_complete(void *user, const char *text)
+{
+    const char *name, *args, *about;
+    char common[64] = "";
+    size_t len = strlen(text), found = 0;
+    (void)user;
+    if (text[0] != '/' || strchr(text, ' ') || len > sizeof common)
+        return NULL;
+    for (size_t i = 0; pp_slash_info(i, &name, &args, &about); i++) {
+        if (strncmp(name, text + 1, len - 1) != 0)
+            continue;
+        if (found++ == 0)
+            snprintf(common, sizeof common, "%s", name);
+        size_t same = 0;
+        while (common[same] && common[same] == name[same])
+            same++;
+        common[same] = '\0';
+    }
+    if (found == 0)
+        return NULL;
+    char full[80];
+    snprintf(full, sizeof full, "/%s%s", common, found == 1 ? " " : "");
+    return pp_strdup(full);
+}
+
+/* --- keys ---------------------------------------------------------------------------------------------------- */
+
+static void open_editor(struct pp_ui *ui)
+{
+    struct pp_error err;
+    char *text = NULL;
+    enum pp_code code = pp_editor_run(ui->paths, pp_edit_text(), &text, &err);
+    if (code == PP_OK)
+        pp_edit_set(text);
+    pp_free(text);
+    pp_ui_resize(ui);
+    report(ui, code, &err);
+}
+
+static void interrupt(struct pp_ui *ui)
+{
+    uint64_t now = pp_now_ns();
+    bool again = ui->interrupted_at && now - ui->interrupted_at < INTERRUPT_WINDOW_NS;
+    ui->interrupted_at = 0;
+    if (ui->leaving)
+        return;
+    if (pp_edit_searching()) {
+        pp_edit_feed("\a", 1);
+    } else if (pp_controller_cancel(ui->controller)) {
+        ui->interrupted_at = now;
+    } else if (pp_edit_len() > 0) {
+        remember(ui, pp_edit_text());
+        pp_edit_set("");
+        ui->editing = 0;
+    } else if (again) {
+        pp_ui_leave(ui);
+    } else {
+        ui->interrupted_at = now;
+        pp_ui_notice(ui, false, "Press Ctrl-C again to leave.");
+    }
+}
+
+/* Gives up changing a message. */
+static bool end_edit(struct pp_ui *ui)
+{
+    if (!ui->editing)
+        return false;
+    ui->editing = 0;
+    pp_edit_set("");
+    return true;
+}
+
+/* Left or right among the branches of the last message that has any. */
+static void step_sibling(struct pp_ui *ui, int step)
+{
+    for (size_t i = pp_controller_n_messages(ui->controller); i-- > 0;) {
+        if (pp_controller_message(ui->controller, i)->n_siblings > 1) {
+            pp_controller_sibling(ui->controller, i, step);
+            return;
+        }
+    }
+}
+
+static void toggle_raw(struct pp_ui *ui)
+{
+    struct pp_error err;
+    ui->settings.raw = !ui->settings.raw;
+    report(ui, pp_ui_save_settings(ui, &err), &err);
+    pp_ui_notice(ui, false, ui->settings.raw ? "Answers are shown as they were written." : "Markdown is shown formatted.");
+}
+
+static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
+{
+    if (pp_edit_searching())
+        pp_edit_feed("\a", 1);
+    pp_edit_insert(key->text, key->len);
+    if (key->cut)
+        pp_ui_notice(ui, true, "The paste was longer than %d MB: its end was left out.", PP_MAX_PASTE >> 20);
+}
+
+static bool function_key(struct pp_ui *ui, enum pp_key_type type)
+{
+    switch (type) {
+    case PP_KEY_F1: pp_menu_open(ui, &pp_menu_help); return true;
+    case PP_KEY_F2: pp_menu_open(ui, &pp_menu_sessions); return true;
+    case PP_KEY_F3: pp_menu_open(ui, &pp_menu_lora); return true;
+    case PP_KEY_F4: pp_menu_open(ui, &pp_menu_templates); return true;
+    case PP_KEY_F5: pp_menu_open(ui, &pp_menu_personas); return true;
+    case PP_KEY_F6: pp_menu_open(ui, &pp_menu_draft); return true;
+    case PP_KEY_F7: pp_menu_open(ui, &pp_menu_themes); return true;
+    case PP_KEY_F8: pp_menu_open(ui, &pp_menu_params); return true;
+    case PP_KEY_F9: toggle_raw(ui); return true;
+    case PP_KEY_F10: pp_ui_leave(ui); return true;
+    default: return false;
+    }
+}
+
+/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them. */
+static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    if (key->cp >= '1' && key->cp <= '9')
+        return function_key(ui, (enum pp_key_type)(PP_KEY_F1 + (key->cp - '1')));
+    if (key->cp == '0')
+        return function_key(ui, PP_KEY_F10);
+    if (key->cp != 'm')
+        return false;
+    toggle_raw(ui);
+    return true;
+}
+
+static bool control_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    switch (key->cp) {
+    case PP_CTRL('c'):
+        interrupt(ui);
+        return true;
+    case PP_CTRL('d'):
+        if (pp_edit_len() > 0 || pp_edit_searching())
+            return false;
+        pp_ui_leave(ui);
+        return true;
+    case PP_CTRL('z'):
+        pp_ui_suspend(ui);
+        return true;
+    case PP_CTRL('l'):
+        pp_screen_repaint();
+        ui->dirty = PP_DRAW_ALL;
+        return true;
+    case PP_CTRL('g'):
+        if (pp_edit_searching())
+            return false;
+        open_editor(ui);
+        return true;
+    case PP_CTRL('j'):
+        if (pp_edit_searching())
+            return false;
+        pp_edit_insert("\n", 1);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool scroll_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    int page = ui->at.transcript.h > 2 ? ui->at.transcript.h - 1 : 1;
+    bool shifted = (key->mods & (PP_MOD_SHIFT | PP_MOD_CTRL)) != 0, empty = pp_edit_len() == 0;
+    switch (key->type) {
+    case PP_KEY_PGUP: pp_transcript_scroll(ui, -page); return true;
+    case PP_KEY_PGDN: pp_transcript_scroll(ui, page); return true;
+    case PP_KEY_UP: if (shifted) pp_transcript_scroll(ui, -1); return shifted;
+    case PP_KEY_DOWN: if (shifted) pp_transcript_scroll(ui, 1); return shifted;
+    case PP_KEY_HOME: if (shifted || empty) pp_transcript_home(ui); return shifted || empty;
+    case PP_KEY_END: if (shifted || empty) pp_transcript_end(ui); return shifted || empty;
+    default: return false;
+    }
+}
+
+/* Keys of the program itself; false: the key is for the input line. */
+static bool own_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    if (key->type == PP_KEY_CHAR && (key->mods & PP_MOD_ALT))
+        return alt_key(ui, key);
+    switch (key->type) {
+    case PP_KEY_CHAR:
+        return control_key(ui, key);
+    case PP_KEY_ENTER:
+        if (!key->mods || pp_edit_searching())
+            return false;
+        pp_edit_insert("\n", 1);
+        return true;
+    case PP_KEY_ESC:
+        if (pp_edit_searching())
+            return false;
+        pp_ui_clear_notice(ui);
+        return pp_controller_cancel(ui->controller) || end_edit(ui);
+    case PP_KEY_LEFT:
+    case PP_KEY_RIGHT:
+        if (!(key->mods & PP_MOD_SHIFT))
+            return false;
+        step_sibling(ui, key->type == PP_KEY_LEFT ? -1 : 1);
+        return true;
+    case PP_KEY_PASTE:
+        insert_paste(ui, key);
+        return true;
+    default:
+        return scroll_key(ui, key) || (!key->mods && function_key(ui, key->type));
+    }
+}
+
+static void feed(const struct pp_key *key)
+{
+    bool plain = !key->mods && !pp_edit_searching();
+    if (plain && key->type == PP_KEY_UP)
+        pp_edit_up();
+    else if (plain && key->type == PP_KEY_DOWN)
+        pp_edit_down();
+    else if (!key->mods && (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT))
+        pp_edit_feed(key->type == PP_KEY_LEFT ? "\033[D" : "\033[C", 3);
+    else if (!key->mods && (key->type == PP_KEY_HOME || key->type == PP_KEY_END))
+        pp_edit_feed(key->type == PP_KEY_HOME ? "\033[H" : "\033[F", 3);
+    else
+        pp_edit_feed(key->bytes, key->n_bytes);
+}
+
+void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    bool interrupt_key = key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c');
+    if (!interrupt_key && ui->interrupted_at) {
+        ui->interrupted_at = 0;
+        pp_ui_clear_notice(ui);
+    }
+    ui->dirty |= PP_DRAW_INPUT;
+    if (ui->leaving)
+        return;
+    if (ui->menu.cls)
+        pp_menu_key(ui, key);
+    else if (!own_key(ui, key))
+        feed(key);
+    if (ui->editing_begins)
+        fill_edit(ui);
+}

@@ -1,0 +1,233 @@
+#include "ui/menu.h"
+
+#include <curses.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ui/draw.h"
+#include "ui/state.h"
+#include "ui/text.h"
+
+enum { MAX_WIDTH = 76, MARGIN = 4, ROOMY_COLS = 50, ROOMY_ROWS = 12 };
+
+static size_t count(struct pp_ui *ui)
+{
+    return ui->menu.cls->count(ui, &ui->menu);
+}
+
+void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls)
+{
+    pp_menu_close(ui);
+    ui->menu = (struct pp_menu){.cls = cls};
+    if (cls->open)
+        cls->open(ui, &ui->menu);
+    ui->dirty = PP_DRAW_ALL;
+}
+
+void pp_menu_close(struct pp_ui *ui)
+{
+    if (!ui->menu.cls)
+        return;
+    if (ui->menu.cls->close)
+        ui->menu.cls->close(ui, &ui->menu);
+    ui->menu.cls = NULL;
+    ui->dirty = PP_DRAW_ALL;
+}
+
+void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text)
+{
+    ui->menu.mode = PP_MENU_ASK;
+    snprintf(ui->menu.question, sizeof ui->menu.question, "%s", question);
+    pp_field_set(&ui->menu.field, text);
+}
+
+void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ui->menu.question, sizeof ui->menu.question, fmt, ap);
+    va_end(ap);
+    ui->menu.mode = PP_MENU_CONFIRM;
+}
+
+void pp_menu_select(struct pp_ui *ui, size_t i)
+{
+    size_t n = count(ui), before = ui->menu.selected;
+    ui->menu.selected = n == 0 ? 0 : i < n ? i : n - 1;
+    if (ui->menu.selected != before && ui->menu.cls->moved)
+        ui->menu.cls->moved(ui, &ui->menu);
+}
+
+/* --- keys -------------------------------------------------------------------------------------------------- */
+
+static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
+{
+    struct pp_menu *m = &ui->menu;
+    bool changed;
+    if (m->mode == PP_MENU_CONFIRM) {
+        m->mode = PP_MENU_LIST;
+        if (key->type == PP_KEY_CHAR && (key->cp == 'y' || key->cp == 'Y'))
+            m->cls->confirmed(ui, m);
+        return;
+    }
+    if (key->type == PP_KEY_ESC) {
+        m->mode = PP_MENU_LIST;
+    } else if (key->type == PP_KEY_ENTER) {
+        char text[sizeof m->field.text];
+        memcpy(text, m->field.text, sizeof text);
+        m->mode = PP_MENU_LIST;
+        m->cls->answered(ui, m, text);
+    } else {
+        pp_field_key(&m->field, key, &changed);
+    }
+}
+
+static bool move_selection(struct pp_ui *ui, const struct pp_key *key)
+{
+    struct pp_menu *m = &ui->menu;
+    size_t page = ui->at.rows > 8 ? (size_t)ui->at.rows / 2 : 3, n = count(ui);
+    switch (key->type) {
+    case PP_KEY_UP: pp_menu_select(ui, m->selected ? m->selected - 1 : n ? n - 1 : 0); return true;
+    case PP_KEY_DOWN: pp_menu_select(ui, m->selected + 1 < n ? m->selected + 1 : 0); return true;
+    case PP_KEY_PGUP: pp_menu_select(ui, m->selected > page ? m->selected - page : 0); return true;
+    case PP_KEY_PGDN: pp_menu_select(ui, m->selected + page); return true;
+    case PP_KEY_HOME: pp_menu_select(ui, 0); return true;
+    case PP_KEY_END: pp_menu_select(ui, n ? n - 1 : 0); return true;
+    default: return false;
+    }
+}
+
+static void cancel(struct pp_ui *ui)
+{
+    if (ui->menu.cls->cancel)
+        ui->menu.cls->cancel(ui, &ui->menu);
+    pp_menu_close(ui);
+}
+
+void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    struct pp_menu *m = &ui->menu;
+    const struct pp_menu_class *cls = m->cls;
+    bool changed = false;
+    ui->dirty |= PP_DRAW_MENU;
+    if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
+        cancel(ui);
+    else if (m->mode != PP_MENU_LIST)
+        key_in_question(ui, key);
+    else if (cls->key && cls->key(ui, m, key))
+        return;
+    else if (key->type == PP_KEY_ESC)
+        cancel(ui);
+    else if (key->type == PP_KEY_ENTER) {
+        if (cls->choose && count(ui) > 0)
+            cls->choose(ui, m);
+        else
+            pp_menu_close(ui);
+    } else if (move_selection(ui, key))
+        return;
+    else if (cls->search && pp_field_key(&m->search, key, &changed) && changed && cls->searched)
+        cls->searched(ui, m);
+}
+
+/* --- drawing ----------------------------------------------------------------------------------------------- */
+
+static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
+{
+    int cols = ui->at.cols, screen = ui->at.rows;
+    struct pp_area a = {0, 0, screen, cols};
+    if (cols < ROOMY_COLS || screen < ROOMY_ROWS)
+        return a;
+    a.w = cols - 2 * MARGIN < MAX_WIDTH ? cols - 2 * MARGIN : MAX_WIDTH;
+    int wanted = (rows < 1000 ? (int)rows : 1000) + extra + 2;
+    a.h = wanted < screen - 2 ? wanted : screen - 2;
+    if (a.h < 8)
+        a.h = 8;
+    a.x = (cols - a.w) / 2;
+    a.y = (screen - a.h) / 2;
+    return a;
+}
+
+static void draw_row(const struct pp_menu_row *row, struct pp_area a, int y, bool selected)
+{
+    pp_style style = selected ? PP_SLOT_SELECTED : row->heading ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU;
+    pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
+    pp_draw_erase((struct pp_area){y, a.x, 1, a.w}, style);
+    int right = (int)strlen(row->right) ? a.w / 2 : 0;
+    pp_draw_text(y, a.x + 1, 1, row->current ? "•" : "", style);
+    int used = 3 + pp_draw_text(y, a.x + 3, a.w - 4 - (right > 24 ? 24 : right), row->left, style);
+    if (!right || a.w - used < 6)
+        return;
+    struct pp_area rest = {y, a.x + used + 2, 1, a.w - used - 3};
+    int width = pp_text_width(row->right, strlen(row->right));
+    pp_draw_text(y, width < rest.w ? rest.x + rest.w - width : rest.x, rest.w, row->right, faint);
+}
+
+static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
+{
+    struct pp_menu *m = &ui->menu;
+    size_t shown = a.h > 0 ? (size_t)a.h : 0;
+    if (m->selected >= n)
+        m->selected = n ? n - 1 : 0;
+    if (m->top > m->selected)
+        m->top = m->selected;
+    if (shown && m->selected >= m->top + shown)
+        m->top = m->selected - shown + 1;
+    if (n <= shown)
+        m->top = 0;
+    if (n == 0 && m->cls->empty && a.h > 0)
+        pp_draw_text(a.y, a.x + 3, a.w - 4, m->cls->empty, PP_SLOT_MENU_DIM);
+    for (size_t i = m->top; i < n && i < m->top + shown; i++) {
+        struct pp_menu_row row = {0};
+        m->cls->row(ui, m, i, &row);
+        draw_row(&row, a, a.y + (int)(i - m->top), i == m->selected);
+    }
+}
+
+/* The line at the lower edge; returns whether the cursor was placed on it. */
+static bool draw_foot(struct pp_ui *ui, struct pp_area a)
+{
+    struct pp_menu *m = &ui->menu;
+    if (m->mode == PP_MENU_LIST) {
+        pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->hint, PP_SLOT_MENU_DIM);
+        return false;
+    }
+    int used = 1 + pp_draw_text(a.y, a.x + 1, m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2, m->question, PP_SLOT_MENU_TITLE);
+    if (m->mode == PP_MENU_CONFIRM)
+        return false;
+    int column = pp_field_draw(&m->field, a.y, a.x + used + 1, a.w - used - 2, PP_SLOT_MENU);
+    move(a.y, column);
+    return true;
+}
+
+void pp_menu_draw(struct pp_ui *ui)
+{
+    struct pp_menu *m = &ui->menu;
+    size_t n = count(ui);
+    struct pp_area a = place(ui, n, m->cls->search ? 4 : 2);
+    bool framed = a.w < ui->at.cols, cursor = false;
+    pp_draw_erase(a, PP_SLOT_MENU);
+    if (framed) {
+        pp_draw_box(a, m->cls->title, PP_SLOT_MENU_BORDER, PP_SLOT_MENU_TITLE);
+        a = (struct pp_area){a.y + 1, a.x + 1, a.h - 2, a.w - 2};
+    } else if (a.h > 3) {
+        pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->title, PP_SLOT_MENU_TITLE);
+        a.y++, a.h--;
+    }
+    int column = -1, search_y = a.y;
+    if (m->cls->search && a.h > 2) {
+        int used = pp_draw_text(a.y, a.x + 1, a.w - 2, "Search: ", PP_SLOT_MENU_DIM);
+        column = pp_field_draw(&m->search, a.y, a.x + 1 + used, a.w - used - 2, PP_SLOT_MENU);
+        int step = framed ? 2 : 1;
+        a.y += step, a.h -= step;
+    }
+    bool roomy = framed && a.h > 3;
+    draw_rows(ui, (struct pp_area){a.y, a.x, a.h - (roomy ? 2 : a.h > 1 ? 1 : 0), a.w}, n);
+    if (a.h > 1)
+        cursor = draw_foot(ui, (struct pp_area){a.y + a.h - 1, a.x, 1, a.w});
+    if (!cursor && column >= 0 && m->mode == PP_MENU_LIST) {
+        move(search_y, column);
+        cursor = true;
+    }
+    curs_set(cursor);
+}

@@ -1,0 +1,64 @@
+/* menu.h - lists over the screen: one widget, and a file menu_NAME.c for what each shows and does. UI thread. */
+#ifndef PP_UI_MENU_H
+#define PP_UI_MENU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ui/field.h"
+#include "ui/input.h"
+
+struct pp_ui;
+struct pp_menu;
+
+struct pp_menu_row {
+    char left[320], right[128]; /* untrusted text */
+    bool current;               /* marked with a dot */
+    bool heading;               /* drawn as a heading */
+};
+
+/* Functions that are NULL do nothing. */
+struct pp_menu_class {
+    const char *title;
+    const char *hint;   /* the keys, at the lower edge */
+    const char *empty;  /* what to say when there are no rows */
+    bool search;        /* typing changes menu->search and calls searched() */
+    void (*open)(struct pp_ui *ui, struct pp_menu *m);
+    size_t (*count)(struct pp_ui *ui, struct pp_menu *m);
+    void (*row)(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row); /* *row is zeroed */
+    bool (*key)(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key);           /* first: true if it was used */
+    void (*choose)(struct pp_ui *ui, struct pp_menu *m);   /* Enter on a row */
+    void (*moved)(struct pp_ui *ui, struct pp_menu *m);    /* another row is selected */
+    void (*cancel)(struct pp_ui *ui, struct pp_menu *m);   /* Esc; the menu closes */
+    void (*searched)(struct pp_ui *ui, struct pp_menu *m);
+    void (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text); /* a question asked with pp_menu_ask */
+    void (*confirmed)(struct pp_ui *ui, struct pp_menu *m);                  /* yes to pp_menu_confirm */
+    void (*close)(struct pp_ui *ui, struct pp_menu *m);
+};
+
+enum pp_menu_mode { PP_MENU_LIST, PP_MENU_ASK, PP_MENU_CONFIRM };
+
+struct pp_menu {
+    const struct pp_menu_class *cls;
+    enum pp_menu_mode mode;
+    size_t selected, top;
+    struct pp_field search, field;
+    char question[400];
+    int64_t subject;   /* what a question is about */
+    void *data;        /* of the class; freed by its close() */
+};
+
+void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
+void pp_menu_close(struct pp_ui *ui);
+void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
+void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
+/* Below the list: a line to type, or a yes or no. */
+void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
+void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void pp_menu_select(struct pp_ui *ui, size_t i);
+
+extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_templates, pp_menu_personas, pp_menu_draft,
+    pp_menu_themes, pp_menu_params;
+
+#endif

@@ -1,0 +1,121 @@
+/* menu_choices.c - F4 and F5: one of several, template or persona; F6: the draft model on or off. */
+#include <stdio.h>
+
+#include "ui/state.h"
+
+typedef const struct pp_named *list_of(const struct pp_controller *c, size_t *n);
+
+static void fill(const struct pp_named *list, size_t n, size_t i, struct pp_menu_row *row)
+{
+    if (i >= n)
+        return;
+    snprintf(row->left, sizeof row->left, "%s", list[i].name);
+    snprintf(row->right, sizeof row->right, "%.127s", list[i].detail);
+    row->current = list[i].current;
+}
+
+/* The menu opens on the current choice. */
+static void select_current(struct pp_ui *ui, struct pp_menu *m, list_of *get)
+{
+    size_t n;
+    const struct pp_named *list = get(ui->controller, &n);
+    for (size_t i = 0; i < n; i++)
+        if (list[i].current)
+            m->selected = i;
+}
+
+static void templates_open(struct pp_ui *ui, struct pp_menu *m)
+{
+    select_current(ui, m, pp_controller_templates);
+}
+
+static size_t templates_count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_templates(ui->controller, &n);
+    return n;
+}
+
+static void templates_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    size_t n;
+    (void)m;
+    const struct pp_named *list = pp_controller_templates(ui->controller, &n);
+    fill(list, n, i, row);
+}
+
+static void templates_choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_set_template(ui->controller, m->selected);
+    pp_menu_close(ui);
+}
+
+const struct pp_menu_class pp_menu_templates = {
+    .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
+    .open = templates_open, .count = templates_count, .row = templates_row, .choose = templates_choose,
+};
+
+static void personas_open(struct pp_ui *ui, struct pp_menu *m)
+{
+    select_current(ui, m, pp_controller_personas);
+}
+
+static size_t personas_count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_personas(ui->controller, &n);
+    return n;
+}
+
+static void personas_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    size_t n;
+    (void)m;
+    const struct pp_named *list = pp_controller_personas(ui->controller, &n);
+    fill(list, n, i, row);
+}
+
+static void personas_choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_set_persona(ui->controller, m->selected);
+    pp_menu_close(ui);
+}
+
+const struct pp_menu_class pp_menu_personas = {
+    .title = "Persona", .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
+    .open = personas_open, .count = personas_count, .row = personas_row, .choose = personas_choose,
+};
+
+static void draft_open(struct pp_ui *ui, struct pp_menu *m)
+{
+    m->selected = pp_controller_status(ui->controller)->draft_on ? 0 : 1;
+}
+
+static size_t draft_count(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui, (void)m;
+    return 2;
+}
+
+static void draft_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    (void)m;
+    snprintf(row->left, sizeof row->left, "%s", i == 0 ? "On: a small model drafts, this one checks" : "Off");
+    if (i == 0)
+        snprintf(row->right, sizeof row->right, "%.127s", s->model.draft_name[0] ? s->model.draft_name : s->model.draft_reason);
+    row->current = s->draft_on == (i == 0);
+}
+
+static void draft_choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_set_draft(ui->controller, m->selected == 0);
+    pp_menu_close(ui);
+}
+
+const struct pp_menu_class pp_menu_draft = {
+    .title = "Draft model", .hint = "The answers stay the same; only the speed changes.   Esc closes", .empty = "",
+    .open = draft_open, .count = draft_count, .row = draft_row, .choose = draft_choose,
+};

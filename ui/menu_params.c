@@ -1,0 +1,54 @@
+/* menu_params.c - F8: sampling parameters and other numbers. */
+#include <stdio.h>
+
+#include "ui/state.h"
+
+static size_t count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_params(ui->controller, &n);
+    return n;
+}
+
+static const struct pp_named *at(struct pp_ui *ui, size_t i)
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_params(ui->controller, &n);
+    return i < n ? &list[i] : NULL;
+}
+
+static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    const struct pp_named *p = at(ui, i);
+    (void)m;
+    if (!p)
+        return;
+    snprintf(row->left, sizeof row->left, "%s", p->name);
+    snprintf(row->right, sizeof row->right, "%.127s", p->detail);
+}
+
+static void choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    const struct pp_named *p = at(ui, m->selected);
+    char question[96];
+    if (!p)
+        return;
+    snprintf(question, sizeof question, "%s:", p->name);
+    pp_menu_ask(ui, question, p->detail);
+}
+
+static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+{
+    const struct pp_named *p = at(ui, m->selected);
+    char name[64];
+    if (!p)
+        return;
+    snprintf(name, sizeof name, "%s", p->name);
+    pp_controller_set_param(ui->controller, name, text); /* a notice says what is wrong */
+}
+
+const struct pp_menu_class pp_menu_params = {
+    .title = "Parameters", .hint = "Enter changes   Esc closes", .empty = "There is nothing to set yet.",
+    .count = count, .row = row, .choose = choose, .answered = answered,
+};

@@ -1,0 +1,104 @@
+/* menu_sessions.c - F2: conversations, newest first; typing searches titles and messages. */
+#include <stdio.h>
+#include <time.h>
+
+#include "ui/format.h"
+#include "ui/state.h"
+
+static const struct pp_session *at(struct pp_ui *ui, size_t i)
+{
+    size_t n;
+    const struct pp_session *list = pp_controller_sessions(ui->controller, &n);
+    return i < n ? &list[i] : NULL;
+}
+
+static const char *title_of(const struct pp_session *s)
+{
+    return s->title && *s->title ? s->title : "(without a title)";
+}
+
+static void open_menu(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)m;
+    pp_controller_refresh_sessions(ui->controller, "");
+}
+
+static size_t count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_sessions(ui->controller, &n);
+    return n;
+}
+
+static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    const struct pp_session *s = at(ui, i);
+    char age[32];
+    (void)m;
+    if (!s)
+        return;
+    pp_format_age(age, sizeof age, s->updated, (int64_t)time(NULL));
+    snprintf(row->left, sizeof row->left, "%s", title_of(s));
+    snprintf(row->right, sizeof row->right, "%s", age);
+    row->current = s->id == pp_controller_session_id(ui->controller);
+}
+
+static void searched(struct pp_ui *ui, struct pp_menu *m)
+{
+    m->selected = 0;
+    pp_controller_refresh_sessions(ui->controller, m->search.text);
+}
+
+static void choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    const struct pp_session *s = at(ui, m->selected);
+    if (s && s->id != pp_controller_session_id(ui->controller)) {
+        pp_controller_open(ui->controller, s->id);
+        pp_transcript_end(ui);
+    }
+    pp_menu_close(ui);
+}
+
+static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    const struct pp_session *s = at(ui, m->selected);
+    bool control = key->type == PP_KEY_CHAR;
+    if (control && key->cp == PP_CTRL('n')) {
+        pp_controller_new_session(ui->controller);
+        pp_transcript_end(ui);
+        pp_menu_close(ui);
+        return true;
+    }
+    if (!s)
+        return false;
+    if (control && key->cp == PP_CTRL('r')) {
+        m->subject = s->id;
+        pp_menu_ask(ui, "New title:", s->title ? s->title : "");
+        return true;
+    }
+    if (key->type == PP_KEY_DELETE || (control && key->cp == PP_CTRL('d'))) {
+        m->subject = s->id;
+        pp_menu_confirm(ui, "Delete \"%.200s\" for good? y deletes, any other key keeps it", title_of(s));
+        return true;
+    }
+    return false;
+}
+
+static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+{
+    pp_controller_rename(ui->controller, m->subject, text);
+    pp_controller_refresh_sessions(ui->controller, m->search.text);
+}
+
+static void confirmed(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_delete(ui->controller, m->subject);
+    pp_controller_refresh_sessions(ui->controller, m->search.text);
+}
+
+const struct pp_menu_class pp_menu_sessions = {
+    .title = "Conversations", .hint = "Enter opens   Ctrl-N new   Ctrl-R renames   Del deletes   Esc", .empty = "none found",
+    .search = true, .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .searched = searched,
+    .answered = answered, .confirmed = confirmed,
+};

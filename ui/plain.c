@@ -1,0 +1,323 @@
+#include "ui/plain.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/controller.h"
+#include "ui/format.h"
+#include "ui/sanitize.h"
+
+enum { MAX_LINE = 1 << 20 };
+
+struct plain {
+    struct pp_controller *c;
+    struct pp_buf typed;      /* read from stdin, not yet used */
+    bool end_of_input;
+    bool leaving, failed;
+    bool prompted;            /* "> " stands at the left and nothing after it */
+    uint64_t notice_serial;
+    enum pp_state state;      /* as last seen */
+    int64_t message;          /* id of the answer being written, and how much of it was */
+    size_t written;
+    int column;
+    char last_key[24];
+};
+
+/* --- signals ------------------------------------------------------------------------------------------------ */
+
+static int wake[2] = {-1, -1};
+static atomic_int interrupts, terminated;
+
+static void on_signal(int number)
+{
+    int error = errno;
+    atomic_fetch_add(number == SIGINT ? &interrupts : &terminated, 1);
+    ssize_t unused = write(wake[1], "", 1);
+    (void)unused;
+    errno = error;
+}
+
+static bool install_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+        return false;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    action.sa_flags = (int)SA_RESETHAND; /* a second one kills at once */
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    return true;
+}
+
+static void remove_signals(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    close(wake[0]);
+    close(wake[1]);
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------ */
+
+static void put(struct plain *p, const char *s, size_t n)
+{
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, &p->column);
+    fwrite(pp_buf_cstr(&clean), 1, clean.len, stdout);
+    pp_buf_free(&clean);
+}
+
+/* A line of its own: begins at the left, also after an unanswered prompt. */
+static void say(struct plain *p, const char *text)
+{
+    if (p->prompted)
+        putchar('\n');
+    p->prompted = false;
+    p->column = 0;
+    put(p, text, strlen(text));
+    putchar('\n');
+    fflush(stdout);
+}
+
+static void prompt(struct plain *p)
+{
+    if (p->prompted || p->leaving || pp_controller_status(p->c)->state != PP_STATE_IDLE)
+        return;
+    fputs("> ", stdout);
+    fflush(stdout);
+    p->prompted = true;
+}
+
+static void write_answer(struct plain *p)
+{
+    size_t n = pp_controller_n_messages(p->c);
+    const struct pp_chat_message *m = n ? pp_controller_message(p->c, n - 1) : NULL;
+    if (!m || m->role != PP_ROLE_ASSISTANT)
+        return;
+    if (m->id != p->message) {
+        p->message = m->id;
+        p->written = 0;
+        p->column = 0;
+    }
+    if (m->len <= p->written)
+        return;
+    size_t whole = pp_utf8_complete(m->text + p->written, m->len - p->written);
+    if (whole > 0 && m->text[p->written + whole - 1] == '\r')
+        whole--; /* a line end may follow */
+    put(p, m->text + p->written, whole);
+    p->written += whole;
+    fflush(stdout);
+}
+
+static void end_answer(struct plain *p)
+{
+    size_t n = pp_controller_n_messages(p->c);
+    const struct pp_chat_message *m = n ? pp_controller_message(p->c, n - 1) : NULL;
+    fputs(m && m->state == PP_MESSAGE_CANCELLED ? "\n(stopped)\n\n" : "\n\n", stdout);
+    fflush(stdout);
+}
+
+static bool answering(enum pp_state s)
+{
+    return s == PP_STATE_ANSWER || s == PP_STATE_PREFILL || s == PP_STATE_SAVING;
+}
+
+/* Messages of a conversation that was opened: read out once, so that it can be gone on with. */
+static void read_out(struct plain *p)
+{
+    size_t n = pp_controller_n_messages(p->c);
+    for (size_t i = 0; i < n; i++) {
+        const struct pp_chat_message *m = pp_controller_message(p->c, i);
+        p->column = 0;
+        fputs(m->role == PP_ROLE_USER ? "> " : "", stdout);
+        put(p, m->text ? m->text : "", m->len);
+        fputs("\n\n", stdout);
+        p->message = m->id;
+        p->written = m->len;
+    }
+}
+
+/* --- what happens ------------------------------------------------------------------------------------------- */
+
+static void greet(struct plain *p, const struct pp_status *s)
+{
+    char text[512], context[32];
+    pp_format_count(context, sizeof context, s->ctx_total);
+    snprintf(text, sizeof text, "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
+             s->model.name, s->model.type_name, context);
+    say(p, text);
+    read_out(p);
+}
+
+static void pump(struct plain *p)
+{
+    pp_controller_pump(p->c);
+    const struct pp_status *s = pp_controller_status(p->c);
+    if (s->session_key && *s->session_key)
+        snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
+    if (answering(p->state) || answering(s->state))
+        write_answer(p);
+    if (answering(p->state) && !answering(s->state))
+        end_answer(p);
+    if (s->notice_serial != p->notice_serial) {
+        p->notice_serial = s->notice_serial;
+        if (s->notice && *s->notice)
+            say(p, s->notice);
+    }
+    if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
+        greet(p, s);
+    p->state = s->state;
+}
+
+static void leave(struct plain *p)
+{
+    if (!p->leaving)
+        pp_controller_quit(p->c);
+    p->leaving = true;
+}
+
+static void list_commands(struct plain *p)
+{
+    const char *name, *args, *text;
+    for (size_t i = 0; pp_slash_info(i, &name, &args, &text); i++) {
+        char line[256];
+        snprintf(line, sizeof line, "/%s %s: %s", name, args, text);
+        say(p, line);
+    }
+}
+
+static void list_sessions(struct plain *p)
+{
+    size_t n;
+    const struct pp_session *list = pp_controller_sessions(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct pp_buf line = {0};
+        pp_buf_fmt(&line, "%s  %s", list[i].key, list[i].title ? list[i].title : "");
+        say(p, pp_buf_cstr(&line));
+        pp_buf_free(&line);
+    }
+    say(p, "`pippin --plain --resume ID` opens one of them.");
+}
+
+static void take_line(struct plain *p, const char *line)
+{
+    char arg[512];
+    enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
+    p->prompted = false;
+    switch (slash) {
+    case PP_SLASH_TEXT:
+        if (line[strspn(line, " \t")])
+            pp_controller_send(p->c, line[0] == '/' && line[1] == '/' ? line + 1 : line);
+        break;
+    case PP_SLASH_DONE:
+    case PP_SLASH_ERROR:
+        break;
+    case PP_SLASH_HELP: list_commands(p); break;
+    case PP_SLASH_SESSIONS: list_sessions(p); break;
+    case PP_SLASH_QUIT: leave(p); break;
+    default: say(p, "This needs the full screen, or arguments: /help shows them.");
+    }
+}
+
+/* One line at a time, and only when the answer before is complete. */
+static void take_typed(struct plain *p)
+{
+    while (!p->leaving && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
+        char *end = p->typed.len ? memchr(p->typed.data, '\n', p->typed.len) : NULL;
+        if (!end && !(p->end_of_input && p->typed.len)) {
+            if (p->end_of_input)
+                leave(p);
+            return;
+        }
+        size_t len = end ? (size_t)(end - p->typed.data) : p->typed.len, used = end ? len + 1 : len;
+        char *line = pp_strndup(p->typed.data, len);
+        p->typed.len -= used;
+        memmove(p->typed.data, p->typed.data + used, p->typed.len);
+        if (line)
+            take_line(p, line);
+        pp_free(line);
+        pump(p);
+    }
+}
+
+static void read_typed(struct plain *p)
+{
+    char bytes[4096];
+    ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
+    if (n > 0)
+        pp_buf_add(&p->typed, bytes, (size_t)n);
+    else if (n == 0 || (errno != EINTR && errno != EAGAIN))
+        p->end_of_input = true;
+    if (p->typed.bad || p->typed.len > MAX_LINE) {
+        pp_buf_free(&p->typed);
+        say(p, "That was too much at once: nothing of it was sent.");
+    }
+}
+
+static void take_signals(struct plain *p)
+{
+    char bytes[16];
+    while (read(wake[0], bytes, sizeof bytes) > 0) {
+    }
+    if (atomic_exchange(&interrupts, 0) && !pp_controller_cancel(p->c))
+        leave(p);
+    if (atomic_load(&terminated))
+        leave(p);
+}
+
+static void run(struct plain *p)
+{
+    struct pollfd fds[3] = {{wake[0], POLLIN, 0}, {pp_controller_fd(p->c), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    p->state = PP_STATE_LOADING;
+    for (;;) {
+        pump(p);
+        enum pp_state state = pp_controller_status(p->c)->state;
+        if (state == PP_STATE_CLOSED)
+            return;
+        if (state == PP_STATE_FAILED) {
+            p->failed = true;
+            leave(p);
+        }
+        take_typed(p);
+        prompt(p);
+        fds[2].fd = p->end_of_input || p->typed.len > MAX_LINE / 2 ? -1 : STDIN_FILENO;
+        if (poll(fds, 3, -1) < 0 && errno != EINTR)
+            return;
+        if (fds[0].revents)
+            take_signals(p);
+        if (fds[2].fd >= 0 && fds[2].revents)
+            read_typed(p);
+    }
+}
+
+int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
+{
+    struct plain p = {0};
+    struct pp_error err;
+    enum pp_code code = pp_controller_new(o, paths, &p.c, &err);
+    if (code == PP_OK && !install_signals())
+        code = pp_fail(&err, PP_ERR_IO, "No pipe for signals: %s.", strerror(errno));
+    if (code != PP_OK) {
+        fprintf(stderr, "pippin: %s\n", err.text);
+        if (p.c)
+            pp_controller_free(p.c);
+        return pp_exit_code(code);
+    }
+    run(&p);
+    if (p.last_key[0])
+        printf("\nSaved. To go on with this conversation: pippin --resume %s\n", p.last_key);
+    remove_signals();
+    pp_controller_free(p.c);
+    pp_buf_free(&p.typed);
+    return p.failed ? 1 : 0;
+}

@@ -1,0 +1,18 @@
+/* settings.h - what the screen remembers from one start to the next: $XDG_STATE_HOME/pippin/ui.ini. */
+#ifndef PP_UI_SETTINGS_H
+#define PP_UI_SETTINGS_H
+
+#include <stdbool.h>
+
+#include "engine/base/error.h"
+
+struct pp_settings {
+    char theme[64];  /* "" while none was chosen */
+    bool raw;        /* show answers without Markdown */
+};
+
+/* Fills *s; a missing file gives the defaults, an unreadable line is skipped. */
+void pp_settings_load(const char *path, struct pp_settings *s);
+enum pp_code pp_settings_save(const char *path, const struct pp_settings *s, struct pp_error *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* state.h - what the parts of the screen share: the program's view of itself. UI thread only. */
+#ifndef PP_UI_STATE_H
+#define PP_UI_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/controller.h"
+#include "src/options.h"
+#include "src/paths.h"
+#include "ui/draw.h"
+#include "ui/input.h"
+#include "ui/menu.h"
+#include "ui/settings.h"
+#include "ui/theme.h"
+#include "ui/view_input.h"
+#include "ui/view_transcript.h"
+
+enum { PP_DRAW_INPUT = 1, PP_DRAW_STATUS = 2, PP_DRAW_TRANSCRIPT = 4, PP_DRAW_MENU = 8, PP_DRAW_ALL = 15 };
+
+/* Where things are. Heights of 0 are not shown. From the top: transcript, notice, rule, input, status, keys. */
+struct pp_geometry {
+    int rows, cols;
+    struct pp_area transcript, notice, rule, input, status, keys;
+};
+
+struct pp_ui {
+    const struct pp_options *options;
+    const struct pp_paths *paths;
+    struct pp_controller *controller;
+    struct pp_input *keyboard;
+    struct pp_theme theme;
+    struct pp_settings settings;
+    struct pp_geometry at;
+    struct pp_transcript transcript;
+    struct pp_input_view input;
+    struct pp_menu menu;              /* cls NULL: none is open */
+    unsigned dirty;                   /* PP_DRAW_... */
+    char notice[1024];                /* "" for none */
+    bool notice_is_error;
+    uint64_t notice_at;               /* when it came, pp_now_ns */
+    uint64_t notice_serial;           /* of the controller's last one */
+    uint64_t read_at;                 /* when the last key came */
+    uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
+    size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
+    bool editing_begins;
+    bool no_color;
+    bool leaving;                     /* the controller is closing */
+    char last_key[24];                /* session to name in the hint at the end */
+};
+
+/* --- ui.c */
+void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void pp_ui_clear_notice(struct pp_ui *ui);
+void pp_ui_leave(struct pp_ui *ui);
+void pp_ui_resize(struct pp_ui *ui);
+void pp_ui_suspend(struct pp_ui *ui);
+/* Uses a theme; a broken one leaves a notice and a plain look. */
+void pp_ui_use_theme(struct pp_ui *ui, const char *id);
+void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* and remembers it for the next start */
+enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);
+
+/* --- keys.c */
+void pp_ui_key(struct pp_ui *ui, const struct pp_key *key);
+bool pp_ui_accept(void *user, const char *text);        /* Enter: see edit.h */
+char *pp_ui_complete(void *user, const char *text);     /* Tab */
+
+#endif

@@ -1,0 +1,416 @@
+#include "ui/ui.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "ui/edit.h"
+#include "ui/plain.h"
+#include "ui/sanitize.h"
+#include "ui/screen.h"
+#include "ui/signals.h"
+#include "ui/state.h"
+#include "ui/text.h"
+#include "ui/view_status.h"
+#include "ui/wrap.h"
+
+enum {
+    FRAME_NS = 1000000000 / 60,
+    READ_BYTES = 64 * 1024,
+    NOTICE_ROWS = 4,
+    RULE_ROWS = 5, STATUS_ROWS = 3, KEYS_ROWS = 12, KEYS_COLS = 40, /* smaller screens do without */
+    NOTICE_MIN_NS = 2000000000, /* a notice is not wiped away by the next key if it has just come */
+};
+
+/* --- notices ------------------------------------------------------------------------------------------------ */
+
+void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ui->notice, sizeof ui->notice, fmt, ap);
+    va_end(ap);
+    ui->notice_is_error = error;
+    ui->notice_at = pp_now_ns();
+    ui->dirty = PP_DRAW_ALL;
+}
+
+void pp_ui_clear_notice(struct pp_ui *ui)
+{
+    if (ui->notice[0])
+        ui->dirty = PP_DRAW_ALL;
+    ui->notice[0] = '\0';
+}
+
+/* The notice, cut into lines of the screen; draws them if asked to. */
+static int notice_lines(const struct pp_ui *ui, bool draw)
+{
+    if (!ui->notice[0])
+        return 0;
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, ui->notice, strlen(ui->notice), PP_CLEAN_TEXT, NULL);
+    const char *s = pp_buf_cstr(&clean);
+    int lines = 0, width = ui->at.cols > 8 ? ui->at.cols - 4 : ui->at.cols;
+    pp_style style = ui->notice_is_error ? PP_SLOT_ERROR : PP_SLOT_NOTICE;
+    for (size_t pos = 0; pos < clean.len && lines < NOTICE_ROWS && (!draw || lines < ui->at.notice.h); lines++) {
+        struct pp_wrapped w = pp_wrap(s, clean.len, pos, width, true);
+        if (draw)
+            pp_draw_clean(ui->at.notice.y + lines, ui->at.cols > 8 ? 2 : 0, width, s + pos, w.end - pos, style);
+        pos = w.next;
+    }
+    pp_buf_free(&clean);
+    return lines;
+}
+
+/* --- geometry ----------------------------------------------------------------------------------------------- */
+
+static struct pp_area take_bottom(struct pp_geometry *g, int *left, int h)
+{
+    if (h > *left)
+        h = *left;
+    *left -= h;
+    return (struct pp_area){*left, 0, h, g->cols};
+}
+
+/* Gives every part its place; true if one has moved. */
+static bool arrange(struct pp_ui *ui)
+{
+    struct pp_geometry *g = &ui->at, old = *g;
+    int left = g->rows;
+    int lines = (int)pp_input_measure(&ui->input, g->cols);
+    int most = g->rows / 3 > 1 ? g->rows / 3 : 1;
+    g->keys = take_bottom(g, &left, g->rows >= KEYS_ROWS && g->cols >= KEYS_COLS);
+    g->status = take_bottom(g, &left, g->rows >= STATUS_ROWS);
+    g->input = take_bottom(g, &left, lines < 1 ? 1 : lines < most ? lines : most);
+    g->rule = take_bottom(g, &left, g->rows >= RULE_ROWS);
+    int notice = notice_lines(ui, false);
+    g->notice = take_bottom(g, &left, notice < left || left < 2 ? notice : left - 1);
+    g->transcript = take_bottom(g, &left, left);
+    return memcmp(&old, g, sizeof old) != 0;
+}
+
+void pp_ui_resize(struct pp_ui *ui)
+{
+    pp_screen_resize(&ui->at.rows, &ui->at.cols);
+    pp_screen_repaint();
+    ui->dirty = PP_DRAW_ALL;
+}
+
+/* --- drawing ------------------------------------------------------------------------------------------------ */
+
+static void draw_input(struct pp_ui *ui)
+{
+    pp_rule_draw(ui);
+    pp_input_draw(ui);
+}
+
+static void draw_all(struct pp_ui *ui)
+{
+    pp_transcript_draw(ui);
+    pp_draw_erase(ui->at.notice, PP_SLOT_TEXT);
+    notice_lines(ui, true);
+    pp_status_draw(ui);
+    pp_keys_draw(ui);
+}
+
+/* Draws what is dirty. The input box comes first and reaches the terminal before the transcript is worked on: a key is seen at once,
+ * whatever else there is to do. The rest waits for its frame, unless a key has asked for it. */
+static void draw(struct pp_ui *ui, bool frame_due)
+{
+    bool overlay = ui->menu.cls != NULL;
+    if ((ui->dirty & PP_DRAW_INPUT) && arrange(ui))
+        ui->dirty = PP_DRAW_ALL;
+    if ((ui->dirty & PP_DRAW_INPUT) && ui->dirty != PP_DRAW_ALL && !overlay) {
+        draw_input(ui);
+        refresh();
+        ui->dirty &= ~(unsigned)PP_DRAW_INPUT;
+    }
+    if (!ui->dirty || !frame_due)
+        return;
+    if (ui->dirty & (PP_DRAW_TRANSCRIPT | PP_DRAW_MENU))
+        draw_all(ui);
+    else
+        pp_status_draw(ui);
+    draw_input(ui);
+    if (overlay)
+        pp_menu_draw(ui);
+    refresh();
+    ui->dirty = 0;
+}
+
+/* --- what happens ------------------------------------------------------------------------------------------- */
+
+void pp_ui_use_theme(struct pp_ui *ui, const char *id)
+{
+    struct pp_error err;
+    if (pp_theme_load(ui->paths, id, &ui->theme, &err) != PP_OK)
+        pp_ui_notice(ui, true, "%s", err.text);
+    pp_draw_theme(&ui->theme, ui->no_color);
+    pp_screen_repaint();
+    ui->dirty = PP_DRAW_ALL;
+}
+
+enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/ui.ini", ui->paths->state);
+    return pp_settings_save(path, &ui->settings, err);
+}
+
+void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
+{
+    struct pp_error err;
+    pp_ui_use_theme(ui, id);
+    snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
+    if (pp_ui_save_settings(ui, &err) != PP_OK)
+        pp_ui_notice(ui, true, "%s", err.text);
+}
+
+void pp_ui_leave(struct pp_ui *ui)
+{
+    if (ui->leaving)
+        return;
+    ui->leaving = true;
+    pp_menu_close(ui);
+    pp_controller_quit(ui->controller);
+    ui->dirty = PP_DRAW_ALL;
+}
+
+void pp_ui_suspend(struct pp_ui *ui)
+{
+    pp_screen_pause();
+    pp_signals_suspend();
+    pp_screen_resume();
+    pp_ui_resize(ui);
+}
+
+static void pump(struct pp_ui *ui)
+{
+    unsigned dirty = pp_controller_pump(ui->controller);
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    if (s->notice_serial != ui->notice_serial) {
+        ui->notice_serial = s->notice_serial;
+        if (s->notice && *s->notice)
+            pp_ui_notice(ui, s->notice_is_error, "%s", s->notice);
+        else
+            pp_ui_clear_notice(ui);
+    }
+    if (s->session_key && *s->session_key)
+        snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
+    else if (!ui->leaving)
+        ui->last_key[0] = '\0';
+    ui->dirty |= (dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u) | (dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u);
+    if ((dirty & PP_DIRTY_STATUS) && (s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
+        ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there */
+    if (ui->menu.cls && dirty)
+        ui->dirty |= PP_DRAW_MENU;
+}
+
+static void take_keys(struct pp_ui *ui)
+{
+    struct pp_key key;
+    while (pp_input_next(ui->keyboard, &key)) {
+        if (!ui->notice_is_error && ui->notice_at + NOTICE_MIN_NS < pp_now_ns())
+            pp_ui_clear_notice(ui);
+        pp_ui_key(ui, &key);
+    }
+}
+
+/* False: the terminal is gone. */
+static bool read_keys(struct pp_ui *ui)
+{
+    static char bytes[READ_BYTES];
+    ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
+    if (n < 0)
+        return errno == EINTR || errno == EAGAIN;
+    if (n == 0)
+        return false;
+    ui->read_at = pp_now_ns();
+    if (!pp_input_feed(ui->keyboard, bytes, (size_t)n))
+        pp_ui_notice(ui, true, "Out of memory: what you typed was lost.");
+    take_keys(ui);
+    return true;
+}
+
+static void take_signals(struct pp_ui *ui)
+{
+    unsigned signals = pp_signals_take();
+    if (signals & PP_SIGNAL_RESIZE)
+        pp_ui_resize(ui);
+    if (signals & PP_SIGNAL_STOP)
+        pp_ui_suspend(ui);
+    if (signals & PP_SIGNAL_INTERRUPT)
+        pp_ui_key(ui, &(struct pp_key){.type = PP_KEY_CHAR, .cp = PP_CTRL('c'), .bytes = {PP_CTRL('c')}, .n_bytes = 1});
+    if (signals & PP_SIGNAL_QUIT)
+        pp_ui_leave(ui);
+}
+
+static int ms_until(uint64_t when)
+{
+    uint64_t now = pp_now_ns();
+    return now >= when ? 0 : (int)((when - now + 999999) / 1000000);
+}
+
+/* When half a key sequence stops being one; 0: none waits. */
+static uint64_t sequence_deadline(const struct pp_ui *ui)
+{
+    int wait = pp_input_wait_ms(ui->keyboard);
+    return wait < 0 ? 0 : ui->read_at + (uint64_t)wait * 1000000;
+}
+
+/* How long to sleep: for ever, unless a frame is owed or half a key sequence waits. */
+static int timeout_ms(const struct pp_ui *ui, uint64_t next_frame)
+{
+    uint64_t deadline = sequence_deadline(ui);
+    int wait = deadline ? ms_until(deadline) : -1, frame = ui->dirty ? ms_until(next_frame) : -1;
+    return wait < 0 || (frame >= 0 && frame < wait) ? frame : wait;
+}
+
+static void flush_sequence(struct pp_ui *ui)
+{
+    uint64_t deadline = sequence_deadline(ui);
+    if (deadline == 0 || ms_until(deadline) > 0)
+        return;
+    pp_input_flush(ui->keyboard);
+    take_keys(ui);
+}
+
+static void run(struct pp_ui *ui)
+{
+    struct pollfd fds[3] = {{STDIN_FILENO, POLLIN, 0}, {pp_controller_fd(ui->controller), POLLIN, 0}, {pp_signals_fd(), POLLIN, 0}};
+    uint64_t next_frame = 0;
+    pump(ui);
+    while (pp_controller_status(ui->controller)->state != PP_STATE_CLOSED) {
+        bool ready = poll(fds, 3, timeout_ms(ui, next_frame)) > 0, keys = ready && fds[0].revents;
+        if (ready && fds[2].revents)
+            take_signals(ui);
+        if (keys && !read_keys(ui)) {
+            fds[0].fd = -1;
+            pp_ui_leave(ui);
+        }
+        flush_sequence(ui);
+        if (keys)
+            draw(ui, (ui->dirty & PP_DRAW_MENU) != 0);
+        pump(ui);
+        uint64_t now = pp_now_ns();
+        if (ui->dirty && now >= next_frame) {
+            draw(ui, true);
+            next_frame = now + FRAME_NS;
+        }
+    }
+}
+
+/* --- starting and ending ------------------------------------------------------------------------------------- */
+
+/* Widths and characters need a UTF-8 locale, also where none is set up. */
+static void set_locale(void)
+{
+    setlocale(LC_ALL, "");
+    setlocale(LC_NUMERIC, "C");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0 && !setlocale(LC_CTYPE, "C.UTF-8"))
+        setlocale(LC_CTYPE, "en_US.UTF-8");
+}
+
+/* Without a choice: the dark theme where there are colours enough, the light one where the terminal says that it is light. */
+static const char *default_theme(const struct pp_ui *ui)
+{
+    const char *hint = getenv("COLORFGBG");
+    const char *background = hint ? strrchr(hint, ';') : NULL;
+    if (ui->no_color || !has_colors())
+        return "mono";
+    if (COLORS < 256)
+        return "terminal";
+    return background && (strcmp(background, ";15") == 0 || strcmp(background, ";7") == 0) ? "light" : "dark";
+}
+
+static void load_look(struct pp_ui *ui)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/ui.ini", ui->paths->state);
+    pp_settings_load(path, &ui->settings);
+    ui->no_color = ui->options->no_color;
+    const char *id = default_theme(ui);
+    if (ui->options->theme)
+        id = ui->options->theme;
+    else if (ui->settings.theme[0] && !ui->no_color)
+        id = ui->settings.theme;
+    pp_ui_use_theme(ui, id);
+}
+
+static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
+{
+    char history[600];
+    struct pp_error ignored;
+    snprintf(history, sizeof history, "%s/history", ui->paths->state);
+    const struct pp_edit_hooks hooks = {pp_ui_accept, pp_ui_complete, ui};
+    struct pp_error edit = {0};
+    if (pp_make_dirs(ui->paths->state, &ignored) != PP_OK)
+        pp_ui_notice(ui, true, "%s", ignored.text);
+    if (pp_edit_open(history, &hooks, &edit) != PP_OK)
+        pp_ui_notice(ui, true, "%s", edit.text);
+    ui->keyboard = pp_input_new();
+    if (!ui->keyboard)
+        return pp_fail_nomem(err, "the keyboard");
+    enum pp_code code = pp_screen_open(err);
+    if (code != PP_OK)
+        return code;
+    pp_screen_learn_keys(ui->keyboard);
+    load_look(ui);
+    pp_ui_resize(ui);
+    arrange(ui);
+    return PP_OK;
+}
+
+static void hint_how_to_resume(const struct pp_ui *ui)
+{
+    if (ui->last_key[0])
+        printf("Saved. To go on with this conversation: pippin --resume %s\n", ui->last_key);
+}
+
+static void finish(struct pp_ui *ui)
+{
+    pp_screen_close();
+    pp_edit_close();
+    pp_menu_close(ui);
+    pp_transcript_free(&ui->transcript);
+    pp_input_view_free(&ui->input);
+    pp_input_free(ui->keyboard);
+}
+
+int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
+{
+    struct pp_error err;
+    set_locale();
+    if (o->plain)
+        return pp_plain_run(o, paths);
+    struct pp_ui *ui = pp_calloc(1, sizeof *ui);
+    enum pp_code code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
+    if (code == PP_OK) {
+        ui->options = o;
+        ui->paths = paths;
+        ui->dirty = PP_DRAW_ALL;
+        code = pp_controller_new(o, paths, &ui->controller, &err);
+    }
+    if (code == PP_OK) {
+        code = start(ui, &err);
+        if (code == PP_OK)
+            run(ui);
+        finish(ui);
+        pp_controller_free(ui->controller);
+    }
+    if (code == PP_OK)
+        hint_how_to_resume(ui);
+    else
+        fprintf(stderr, "pippin: %s\n", err.text);
+    pp_free(ui);
+    return code == PP_OK ? 0 : pp_exit_code(code);
+}

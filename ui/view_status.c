@@ -1,0 +1,175 @@
+#include "ui/view_status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ui/format.h"
+#include "ui/sanitize.h"
+#include "ui/state.h"
+#include "ui/text.h"
+
+enum { MAX_ITEMS = 12, METER_CELLS = 8, GAP = 3 };
+
+struct item {
+    char text[160];   /* clean */
+    pp_style style;
+    int rank;         /* the highest goes first when there is no room */
+    double meter;     /* < 0: none; else a bar before the text */
+    int width;
+};
+
+struct items {
+    struct item list[MAX_ITEMS];
+    int n;
+};
+
+static struct item *add(struct items *items, int rank, pp_style style, const char *text)
+{
+    if (!*text || items->n == MAX_ITEMS)
+        return NULL;
+    struct item *it = &items->list[items->n++];
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, text, strlen(text), PP_CLEAN_LINE, NULL);
+    const char *s = pp_buf_cstr(&clean);
+    size_t fit = pp_text_fit(s, clean.len < sizeof it->text ? clean.len : sizeof it->text - 1, 40, NULL);
+    *it = (struct item){.style = style, .rank = rank, .meter = -1};
+    memcpy(it->text, s, fit);
+    it->width = pp_text_width(it->text, fit);
+    pp_buf_free(&clean);
+    return it;
+}
+
+static const char *state_word(const struct pp_status *s)
+{
+    switch (s->state) {
+    case PP_STATE_LOADING: return "loading";
+    case PP_STATE_FAILED: return "no model";
+    case PP_STATE_IDLE: return "ready";
+    case PP_STATE_SAVING: return "saving";
+    case PP_STATE_PREFILL: return "reading";
+    case PP_STATE_ANSWER: return "answering";
+    case PP_STATE_CLOSING:
+    case PP_STATE_CLOSED: return "closing";
+    }
+    return "";
+}
+
+static void add_context(struct items *items, const struct pp_status *s)
+{
+    char used[32], total[32], text[80];
+    if (s->ctx_total <= 0)
+        return;
+    pp_format_count(used, sizeof used, s->ctx_used);
+    pp_format_count(total, sizeof total, s->ctx_total);
+    snprintf(text, sizeof text, "%s / %s", used, total);
+    bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
+    struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
+    if (it) {
+        it->meter = (double)s->ctx_used / (double)s->ctx_total;
+        it->width += METER_CELLS + 1;
+    }
+}
+
+static void collect(struct items *items, const struct pp_status *s)
+{
+    char text[400], rate[32];
+    add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
+    add(items, 2, PP_SLOT_STATUS_STRONG, s->model.name);
+    add(items, 5, PP_SLOT_STATUS, s->model.type_name);
+    snprintf(text, sizeof text, s->model.n_threads == 1 ? "%d thread" : "%d threads", s->model.n_threads);
+    add(items, 8, PP_SLOT_STATUS, s->model.n_threads > 0 ? text : "");
+    add_context(items, s);
+    if (s->tokens_per_s > 0) {
+        pp_format_rate(rate, sizeof rate, s->tokens_per_s);
+        snprintf(text, sizeof text, "%s tokens/s", rate);
+        add(items, 3, PP_SLOT_STATUS, text);
+    }
+    add(items, 4, PP_SLOT_STATUS, s->adapters);
+    if (s->draft_on && s->acceptance >= 0) {
+        snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
+        add(items, 6, PP_SLOT_STATUS, text);
+    } else if (s->draft_on) {
+        add(items, 6, PP_SLOT_STATUS, "draft");
+    }
+    add(items, 7, PP_SLOT_STATUS, s->persona);
+    if (s->template_name[0]) {
+        snprintf(text, sizeof text, "template %s", s->template_name);
+        add(items, 9, PP_SLOT_STATUS, text);
+    }
+}
+
+static int total_width(const struct items *items)
+{
+    int width = 2;
+    for (int i = 0; i < items->n; i++)
+        width += items->list[i].width + (i ? GAP : 0);
+    return width;
+}
+
+/* Leaves out one thing: the meter's bar before anything is lost that cannot be seen in another place. */
+static void shrink(struct items *items)
+{
+    int last = 0;
+    for (int i = 0; i < items->n; i++) {
+        struct item *it = &items->list[i];
+        if (it->rank > items->list[last].rank)
+            last = i;
+    }
+    for (int i = 0; i < items->n && items->list[last].rank <= 3; i++) {
+        if (items->list[i].meter >= 0) {
+            items->list[i].meter = -1;
+            items->list[i].width -= METER_CELLS + 1;
+            return;
+        }
+    }
+    memmove(&items->list[last], &items->list[last + 1], (size_t)(items->n - last - 1) * sizeof items->list[0]);
+    items->n--;
+}
+
+void pp_status_draw(struct pp_ui *ui)
+{
+    struct pp_area a = ui->at.status;
+    if (a.h == 0)
+        return;
+    struct items items = {.n = 0};
+    collect(&items, pp_controller_status(ui->controller));
+    while (items.n > 1 && total_width(&items) > a.w)
+        shrink(&items);
+    pp_draw_erase(a, PP_SLOT_STATUS);
+    int x = a.x + 1;
+    for (int i = 0; i < items.n; i++) {
+        const struct item *it = &items.list[i];
+        if (i > 0)
+            x += pp_draw_clean(a.y, x, a.x + a.w - x, " · ", strlen(" · "), PP_SLOT_STATUS);
+        if (it->meter >= 0) {
+            pp_draw_bar(a.y, x, METER_CELLS, it->meter, PP_SLOT_METER);
+            x += METER_CELLS + 1;
+        }
+        x += pp_draw_clean(a.y, x, a.x + a.w - x, it->text, strlen(it->text), it->style);
+    }
+}
+
+void pp_keys_draw(struct pp_ui *ui)
+{
+    static const struct { const char *key, *word; } keys[] = {
+        {"F1", "Help"}, {"F2", "Chats"}, {"F3", "LoRA"}, {"F4", "Template"}, {"F5", "Persona"}, {"F6", "Draft"}, {"F7", "Theme"},
+        {"F8", "Params"}, {"F9", "Raw"}, {"F10", "Quit"},
+    };
+    enum { COUNT = sizeof keys / sizeof keys[0] };
+    struct pp_area a = ui->at.keys;
+    if (a.h == 0)
+        return;
+    int words = 1;
+    for (int i = 0; i < COUNT; i++)
+        words += (int)(strlen(keys[i].key) + strlen(keys[i].word));
+    int space = words + 3 * COUNT <= a.w ? 1 : 0, gap = words + 3 * COUNT <= a.w ? 2 : 1;
+    pp_draw_erase(a, PP_SLOT_KEYS);
+    int x = a.x + 1, quit = (int)strlen("F10Quit") + space + gap;
+    for (int i = 0; i < COUNT; i++) {
+        int width = (int)(strlen(keys[i].key) + strlen(keys[i].word)) + space;
+        if (i < COUNT - 1 && x + width + quit > a.x + a.w)
+            continue;
+        x += pp_draw_text(a.y, x, a.x + a.w - x, keys[i].key, PP_SLOT_KEY) + space;
+        x += pp_draw_text(a.y, x, a.x + a.w - x, keys[i].word, PP_SLOT_KEYS) + gap;
+    }
+}

@@ -1,0 +1,317 @@
+#include "ui/view_transcript.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "ui/document.h"
+#include "ui/draw.h"
+#include "ui/state.h"
+#include "ui/view_activity.h"
+
+enum {
+    MEASURE = 100,                /* longer lines are hard to read */
+    ROOMY_COLS = 36, ROOMY_ROWS = 6, /* below, names are left out */
+    CACHE_BYTES = 64 << 20, CACHE_CHECK = 128 /* frames */
+};
+
+struct pp_transcript_entry {
+    int64_t id;
+    uint64_t revision;
+    uint64_t frame;     /* when it was last drawn */
+    struct pp_document doc;
+};
+
+/* A line of the transcript. message == number of messages: what goes on below them (view_activity.h). */
+struct place {
+    size_t message, line;
+};
+
+static bool roomy(const struct pp_ui *ui)
+{
+    return ui->at.transcript.w >= ROOMY_COLS && ui->at.transcript.h >= ROOMY_ROWS;
+}
+
+static int text_width(const struct pp_ui *ui)
+{
+    int width = ui->at.transcript.w - (roomy(ui) ? 5 : 3);
+    return width > MEASURE ? MEASURE : width < 1 ? 1 : width;
+}
+
+/* --- heights ------------------------------------------------------------------------------------------------ */
+
+static bool is_running(const struct pp_ui *ui)
+{
+    enum pp_state s = pp_controller_status(ui->controller)->state;
+    return s == PP_STATE_SAVING || s == PP_STATE_PREFILL || s == PP_STATE_ANSWER;
+}
+
+static const char *footer(const struct pp_ui *ui, size_t i, const struct pp_chat_message *m)
+{
+    if (m->role != PP_ROLE_ASSISTANT || m->state == PP_MESSAGE_COMPLETE)
+        return NULL;
+    if (m->state == PP_MESSAGE_CANCELLED)
+        return "■ stopped";
+    return is_running(ui) && i + 1 == pp_controller_n_messages(ui->controller) ? NULL : "■ unfinished";
+}
+
+static bool fit_entries(struct pp_transcript *t, size_t n)
+{
+    if (pp_grow(&t->entries, &t->cap, n, sizeof *t->entries) != 0)
+        return false;
+    for (; t->n < n; t->n++)
+        t->entries[t->n] = (struct pp_transcript_entry){0};
+    while (t->n > n)
+        pp_document_free(&t->entries[--t->n].doc);
+    return true;
+}
+
+static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
+{
+    struct pp_transcript_entry *e = &ui->transcript.entries[i];
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
+    int width = text_width(ui);
+    bool markdown = m->role == PP_ROLE_ASSISTANT && !ui->settings.raw;
+    e->frame = ui->transcript.frame;
+    if (e->id != m->id)
+        pp_document_free(&e->doc);
+    else if (e->revision == m->revision && e->doc.width == width && e->doc.markdown == markdown)
+        return &e->doc.layout;
+    e->id = m->id;
+    e->revision = m->revision;
+    pp_style base = m->role == PP_ROLE_USER ? PP_SLOT_USER : m->role == PP_ROLE_SYSTEM ? PP_SLOT_SYSTEM : PP_SLOT_ASSISTANT;
+    pp_document_update(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, base);
+    return &e->doc.layout;
+}
+
+/* Lines of a message: its name, the text, a footer, an empty line. */
+static size_t height_of(struct pp_ui *ui, size_t i)
+{
+    size_t n = pp_controller_n_messages(ui->controller);
+    if (i == n)
+        return pp_activity_height(ui);
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
+    return roomy(ui) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
+}
+
+/* --- places ------------------------------------------------------------------------------------------------- */
+
+static struct place up(struct pp_ui *ui, struct place p, size_t lines)
+{
+    while (lines > p.line) {
+        lines -= p.line;
+        if (p.message == 0)
+            return (struct place){0, 0};
+        p.message--;
+        p.line = height_of(ui, p.message);
+    }
+    p.line -= lines;
+    return p;
+}
+
+static struct place down(struct pp_ui *ui, struct place p, size_t lines)
+{
+    size_t n = pp_controller_n_messages(ui->controller);
+    while (p.message <= n) {
+        size_t left = height_of(ui, p.message) - p.line;
+        if (lines < left) {
+            p.line += lines;
+            return p;
+        }
+        lines -= left;
+        p = (struct place){p.message + 1, 0};
+    }
+    return p;
+}
+
+/* The top line when the last line is at the bottom; the empty line that ends the last message is not shown. */
+static struct place tail(struct pp_ui *ui)
+{
+    size_t n = pp_controller_n_messages(ui->controller);
+    size_t last = height_of(ui, n);
+    size_t rows = (size_t)ui->at.transcript.h + (last == 0 && n > 0 ? 1 : 0);
+    return up(ui, (struct place){n, last}, rows);
+}
+
+static bool before(struct place a, struct place b)
+{
+    return a.message < b.message || (a.message == b.message && a.line < b.line);
+}
+
+static struct place top(struct pp_ui *ui)
+{
+    struct pp_transcript *t = &ui->transcript;
+    size_t n = pp_controller_n_messages(ui->controller);
+    if (!t->away)
+        return tail(ui);
+    struct place p = {t->message < n ? t->message : n, t->line};
+    size_t height = height_of(ui, p.message);
+    if (p.line >= height)
+        p.line = height ? height - 1 : 0;
+    return p;
+}
+
+/* --- scrolling ---------------------------------------------------------------------------------------------- */
+
+static void go(struct pp_ui *ui, struct place p)
+{
+    struct pp_transcript *t = &ui->transcript;
+    t->away = before(p, tail(ui));
+    t->message = p.message;
+    t->line = p.line;
+    ui->dirty |= PP_DRAW_TRANSCRIPT;
+}
+
+static bool ready(struct pp_ui *ui)
+{
+    return ui->at.transcript.h > 0 && fit_entries(&ui->transcript, pp_controller_n_messages(ui->controller));
+}
+
+void pp_transcript_scroll(struct pp_ui *ui, int lines)
+{
+    if (!ready(ui))
+        return;
+    struct place p = top(ui);
+    go(ui, lines < 0 ? up(ui, p, (size_t)-lines) : down(ui, p, (size_t)lines));
+}
+
+void pp_transcript_home(struct pp_ui *ui)
+{
+    if (ready(ui))
+        go(ui, (struct place){0, 0});
+}
+
+void pp_transcript_end(struct pp_ui *ui)
+{
+    ui->transcript.away = false;
+    ui->dirty |= PP_DRAW_TRANSCRIPT;
+}
+
+/* --- drawing ------------------------------------------------------------------------------------------------ */
+
+static pp_style bar_style(enum pp_role role)
+{
+    return role == PP_ROLE_USER ? PP_SLOT_USER_NAME : role == PP_ROLE_ASSISTANT ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_SYSTEM;
+}
+
+static void draw_name(const struct pp_chat_message *m, int y, int x, int w)
+{
+    static const char *const names[] = {[PP_ROLE_SYSTEM] = "System", [PP_ROLE_USER] = "You", [PP_ROLE_ASSISTANT] = "pippin"};
+    int used = pp_draw_text(y, x, w, names[m->role], bar_style(m->role));
+    if (m->n_siblings > 1)
+        pp_draw_fmt(y, x + used + 2, w - used - 2, PP_SLOT_DIM, "‹ %d of %d ›", m->sibling + 1, m->n_siblings);
+}
+
+static void draw_runs(const struct pp_layout *l, const struct pp_line *line, int y, int x, int w)
+{
+    const char *s = pp_buf_cstr(&l->text);
+    size_t run = pp_layout_run(l, line->start);
+    for (uint32_t at = line->start; at < line->end && w > 0; run++) {
+        uint32_t end = run + 1 < l->n_runs && l->runs[run + 1].start < line->end ? l->runs[run + 1].start : line->end;
+        int used = pp_draw_clean(y, x, w, s + at, end - at, l->runs[run].style);
+        x += used;
+        w -= used;
+        at = end;
+    }
+}
+
+static void draw_body(const struct pp_layout *l, size_t i, int y, int x, int w)
+{
+    const struct pp_line *line = &l->lines[i];
+    for (int q = 0; q < line->quote; q++)
+        pp_draw_vbar(y, x + 2 * q, PP_SLOT_BORDER);
+    int indent = line->indent < w ? line->indent : w;
+    if (line->kind == PP_LINE_RULE) {
+        pp_draw_hline(y, x + 2 * line->quote, w < 40 ? w : 40, PP_SLOT_BORDER);
+        return;
+    }
+    if (line->kind == PP_LINE_CODE) {
+        int left = indent >= 2 ? indent - 2 : 0;
+        pp_draw_erase((struct pp_area){y, x + left, 1, w - left}, PP_SLOT_CODE_BLOCK);
+    }
+    draw_runs(l, line, y, x + indent, w - indent);
+}
+
+static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
+{
+    struct pp_area a = ui->at.transcript;
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
+    const struct pp_layout *l = layout_of(ui, i);
+    bool named = roomy(ui);
+    int x = a.x + (named ? 3 : 2), w = text_width(ui);
+    size_t body = k - named;
+    const char *foot = footer(ui, i, m);
+    if (body == l->n_lines + (foot ? 1 : 0) && !(named && k == 0))
+        return;
+    pp_draw_vbar(y, a.x + (named ? 1 : 0), bar_style(m->role));
+    if (named && k == 0)
+        draw_name(m, y, x, w);
+    else if (body < l->n_lines)
+        draw_body(l, body, y, x, w);
+    else
+        pp_draw_text(y, x, w, foot, PP_SLOT_NOTICE);
+}
+
+/* Gives back what has not been on screen for long, when it is much. */
+static void trim_cache(struct pp_transcript *t)
+{
+    size_t bytes = 0;
+    if (t->frame % CACHE_CHECK != 0)
+        return;
+    for (size_t i = 0; i < t->n; i++)
+        bytes += pp_layout_bytes(&t->entries[i].doc.layout);
+    for (size_t i = 0; i < t->n && bytes > CACHE_BYTES; i++) {
+        struct pp_transcript_entry *e = &t->entries[i];
+        if (e->frame == t->frame)
+            continue;
+        bytes -= pp_layout_bytes(&e->doc.layout);
+        pp_document_free(&e->doc);
+        e->revision = 0;
+        e->id = 0;
+    }
+}
+
+static void note_new_text(struct pp_ui *ui)
+{
+    struct pp_transcript *t = &ui->transcript;
+    size_t n = pp_controller_n_messages(ui->controller);
+    uint64_t revision = n ? pp_controller_message(ui->controller, n - 1)->revision + n : 0;
+    if (!t->away)
+        t->tail_revision = revision;
+    bool was = t->new_text;
+    t->new_text = t->away && revision != t->tail_revision;
+    if (was != t->new_text)
+        ui->dirty |= PP_DRAW_INPUT; /* the mark stands on the rule above the input */
+}
+
+void pp_transcript_draw(struct pp_ui *ui)
+{
+    struct pp_area a = ui->at.transcript;
+    size_t n = pp_controller_n_messages(ui->controller);
+    pp_draw_erase(a, PP_SLOT_TEXT);
+    ui->transcript.frame++;
+    if (!ready(ui))
+        return;
+    if (n == 0) {
+        pp_activity_greet(ui);
+        return;
+    }
+    struct place p = top(ui);
+    for (int y = a.y; y < a.y + a.h && p.message <= n; p = (struct place){p.message + 1, 0}) {
+        size_t height = height_of(ui, p.message);
+        for (; p.line < height && y < a.y + a.h; p.line++, y++) {
+            if (p.message < n)
+                draw_line(ui, p.message, p.line, y);
+            else
+                pp_activity_draw(ui, p.line, y);
+        }
+    }
+    note_new_text(ui);
+    trim_cache(&ui->transcript);
+}
+
+void pp_transcript_free(struct pp_transcript *t)
+{
+    fit_entries(t, 0);
+    pp_free(t->entries);
+    *t = (struct pp_transcript){0};
+}

@@ -1,0 +1,31 @@
+/* view_transcript.h - the conversation: messages laid out when they come into view, and kept until they change.
+ *
+ * The place on screen is a message and a line in it, never a line number of the whole: so nothing beyond what is shown has to be
+ * laid out, after a resize or in a transcript of ten thousand messages. At the tail the view follows the text. UI thread. */
+#ifndef PP_UI_VIEW_TRANSCRIPT_H
+#define PP_UI_VIEW_TRANSCRIPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pp_ui;
+struct pp_transcript_entry;
+
+struct pp_transcript {
+    struct pp_transcript_entry *entries; /* one per message */
+    size_t n, cap;
+    bool away;              /* the user has scrolled away from the tail */
+    size_t message, line;   /* what is at the top, then */
+    bool new_text;          /* something has been added below, since */
+    uint64_t tail_revision; /* of the last message when the tail was last seen */
+    uint64_t frame;
+};
+
+void pp_transcript_draw(struct pp_ui *ui);
+void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the beginning */
+void pp_transcript_home(struct pp_ui *ui);
+void pp_transcript_end(struct pp_ui *ui);
+void pp_transcript_free(struct pp_transcript *t);
+
+#endif
