@@ -129,8 +129,10 @@ latency: $(BUILD)/key-latency $(BUILD)/pippin    ## how much later than a bare e
 
 STARTER := engine/starter
 starter: $(BUILD)/pippin    ## make the bundled model files anew from TESTDATA/starter
-	$(Q)$(BUILD)/pippin quantize $(TESTDATA)/starter/target $(STARTER)/starter-Q4_K_M.gguf Q4_K_M
-	$(Q)$(BUILD)/pippin quantize $(TESTDATA)/starter/draft $(STARTER)/starter-draft-Q4_0.gguf Q4_0
+	$(Q)ln -sfn $(abspath $(TESTDATA))/starter/target $(BUILD)/pippin-starter # a model is named after its folder
+	$(Q)ln -sfn $(abspath $(TESTDATA))/starter/draft $(BUILD)/pippin-starter-draft
+	$(Q)$(BUILD)/pippin quantize $(BUILD)/pippin-starter $(STARTER)/starter-Q4_K_M.gguf Q4_K_M
+	$(Q)$(BUILD)/pippin quantize $(BUILD)/pippin-starter-draft $(STARTER)/starter-draft-Q4_0.gguf Q4_0
 	$(Q)$(BUILD)/pippin convert -m $(TESTDATA)/starter/target $(TESTDATA)/starter/lora-bard $(STARTER)/bard.gguf
 	$(Q)$(BUILD)/pippin convert -m $(TESTDATA)/starter/target $(TESTDATA)/starter/lora-barista $(STARTER)/barista.gguf
 
