@@ -103,6 +103,14 @@ static struct pp_io_item *take(struct line *l)
     return item;
 }
 
+static void put_back(struct line *l, struct pp_io_item *item)
+{
+    item->next = l->first;
+    l->first = item;
+    if (!l->last)
+        l->last = item;
+}
+
 static struct pp_job *job_of(struct pp_io_item *item)
 {
     return (struct pp_job *)(void *)((char *)item - offsetof(struct pp_job, item));
@@ -220,8 +228,12 @@ static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *jo
 static void deliver_all(struct pp_io *io)
 {
     io->deliver_at = 0;
-    while (io->done_jobs.first && deliver(io, PP_EVENT_JOB, job_of(io->done_jobs.first), NULL))
-        take(&io->done_jobs);
+    for (struct pp_io_item *item; (item = take(&io->done_jobs));) {
+        if (deliver(io, PP_EVENT_JOB, job_of(item), NULL))
+            continue; /* it is the UI thread's now, and may be gone already */
+        put_back(&io->done_jobs, item);
+        break;
+    }
     if (io->complaint.code && deliver(io, PP_EVENT_IO_ERROR, NULL, &io->complaint))
         io->complaint.code = PP_OK;
     if (io->done_jobs.first || io->complaint.code)
@@ -340,9 +352,8 @@ static void save_answers(struct pp_io *io, bool ended_only)
 static void take_text(struct pp_io *io, struct text_item *t)
 {
     struct answer *a = find_answer(io, t->message);
-    if (!a || t->text.bad) {
+    if (!a || t->text.bad)
         note_loss(io);
-    }
     if (a) {
         pp_buf_add(&a->text, t->text.data, t->text.len);
         a->dirty = true;

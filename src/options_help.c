@@ -66,8 +66,8 @@ static void print_options(FILE *out, unsigned commands)
 static void print_program_help(FILE *out)
 {
     fputs("pippin: a chat with language models that run on this machine\n\n"
-          "Usage: pippin [chat] [-m MODEL] [OPTIONS]      chat\n"
-          "       pippin -p TEXT [OPTIONS]                one answer; also: COMMAND | pippin\n"
+          "Usage: pippin [chat] [-m MODEL] [OPTIONS]    chat\n"
+          "       pippin -p TEXT [OPTIONS]              one answer; also: COMMAND | pippin\n"
           "       pippin COMMAND [OPTIONS]\n\nCommands:\n",
           out);
     for (int i = 0; i < PP_CMD_COUNT; i++)
