@@ -1,7 +1,8 @@
 /* cmd_bench.c - pippin bench: how fast a prompt is taken in (prefill) and an answer given out (decode).
  *
- * Every repetition computes n_prompt random tokens in batches, then n_gen passes of one row behind them, each with the most likely
- * token of the pass before. Only forward passes are timed; choosing the token is counted apart. A run before the first is thrown away. */
+ * Every repetition computes n_prompt random tokens in batches, then n_gen passes of one row behind them, each with the
+ * most likely token of the pass before. Only forward passes are timed; choosing the token is counted apart. A run
+ * before the first is thrown away. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static enum pp_code take_choice(void *user, size_t i, const float *logits, struc
     struct bench *b = user;
     (void)i;
     (void)err;
-    b->prompt[b->n_prompt] = most_likely(logits, b->n_vocab); /* one place behind the prompt: the token that comes next */
+    b->prompt[b->n_prompt] = most_likely(logits, b->n_vocab); /* the place behind the prompt is for it */
     return PP_OK;
 }
 
@@ -75,8 +76,8 @@ static enum pp_code one_run(struct bench *b, struct sample *s, struct pp_error *
     *s = (struct sample){0};
     pp_seq_truncate(b->seq, 0);
     uint64_t start = pp_now_ns();
-    enum pp_code code = pp_cli_feed(b->model.engine, b->seq, b->prompt, (size_t)b->n_prompt, (size_t)b->n_prompt - 1, take_choice, b,
-                                    b->cancel, err);
+    enum pp_code code = pp_cli_feed(b->model.engine, b->seq, b->prompt, (size_t)b->n_prompt, (size_t)b->n_prompt - 1,
+                                    take_choice, b, b->cancel, err);
     s->prefill_tps = rate(b->n_prompt, pp_now_ns() - start);
     return code ? code : decode(b, s, err);
 }
@@ -128,7 +129,8 @@ static void json_spread(struct pp_buf *b, const char *name, const struct summary
     pp_buf_char(b, '}');
 }
 
-static void print_json(const struct bench *b, const struct summary *prefill, const struct summary *dec, const struct summary *choose)
+static void print_json(const struct bench *b, const struct summary *prefill, const struct summary *dec,
+                       const struct summary *choose)
 {
     const struct pp_model_info *info = pp_model_info(b->model.model);
     struct pp_buf out = {0};
@@ -154,24 +156,27 @@ static void print_json(const struct bench *b, const struct summary *prefill, con
     pp_buf_free(&out);
 }
 
-static void print_text(const struct bench *b, const struct summary *prefill, const struct summary *dec, const struct summary *choose)
+static void print_text(const struct bench *b, const struct summary *prefill, const struct summary *dec,
+                       const struct summary *choose)
 {
     const struct pp_model_info *info = pp_model_info(b->model.model);
     struct pp_buf head = {0};
-    pp_buf_fmt(&head, "%s  %s  %.1f MB  %d threads  %s  KV %s\n", info->name, info->type_name, (double)info->bytes / 1e6,
-               pp_engine_n_threads(b->model.engine), pp_engine_kernels(b->model.engine),
+    pp_buf_fmt(&head, "%s  %s  %.1f MB  %d threads  %s  KV %s\n", info->name, info->type_name,
+               (double)info->bytes / 1e6, pp_engine_n_threads(b->model.engine), pp_engine_kernels(b->model.engine),
                pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
     pp_cli_print(pp_buf_cstr(&head), head.len);
     pp_buf_free(&head);
-    printf("prefill %6lld tokens  %10.1f tokens/s  (%.1f to %.1f)\n", (long long)b->n_prompt, prefill->median, prefill->least, prefill->most);
-    printf("decode  %6lld tokens  %10.1f tokens/s  (%.1f to %.1f), and %.1f us to choose a token\n", (long long)b->n_gen, dec->median,
-           dec->least, dec->most, choose->median);
+    printf("prefill %6lld tokens  %10.1f tokens/s  (%.1f to %.1f)\n", (long long)b->n_prompt, prefill->median,
+           prefill->least, prefill->most);
+    printf("decode  %6lld tokens  %10.1f tokens/s  (%.1f to %.1f), and %.1f us to choose a token\n",
+           (long long)b->n_gen, dec->median, dec->least, dec->most, choose->median);
 }
 
 static enum pp_code report(const struct pp_options *o, const struct bench *b, struct pp_error *err)
 {
     struct summary prefill, dec, choose;
-    if (!summarise(b, offsetof(struct sample, prefill_tps), &prefill) || !summarise(b, offsetof(struct sample, decode_tps), &dec) ||
+    if (!summarise(b, offsetof(struct sample, prefill_tps), &prefill) ||
+        !summarise(b, offsetof(struct sample, decode_tps), &dec) ||
         !summarise(b, offsetof(struct sample, choose_us), &choose))
         return pp_fail_nomem(err, "the figures");
     (o->json ? print_json : print_text)(b, &prefill, &dec, &choose);
@@ -204,8 +209,8 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
         return pp_fail(err, PP_ERR_USAGE, "bench needs a prompt of at least one token and at least one repetition");
     if (opt.n_ctx == 0)
         opt.n_ctx = b->n_prompt + b->n_gen;
-    if ((code = pp_cli_model_open(&b->model, p, o->model, &opt, err)) || (code = pp_cli_model_adapters(&b->model, o, err)) ||
-        (code = pp_cli_model_seq(&b->model, &b->seq, err)))
+    if ((code = pp_cli_model_open(&b->model, p, o->model, &opt, err)) ||
+        (code = pp_cli_model_adapters(&b->model, o, err)) || (code = pp_cli_model_seq(&b->model, &b->seq, err)))
         return code;
     b->n_vocab = pp_model_info(b->model.model)->n_vocab;
     b->prompt = pp_malloc((size_t)(b->n_prompt + 1) * sizeof *b->prompt);
@@ -221,7 +226,12 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
     struct pp_error err = {0};
     struct pp_cli_bar bar = {0};
     struct sample warm_up;
-    struct bench b = {.n_prompt = o->n_prompt, .n_gen = o->n_gen, .repetitions = o->repetitions, .cancel = pp_cli_begin()};
+    struct bench b = {
+        .n_prompt = o->n_prompt,
+        .n_gen = o->n_gen,
+        .repetitions = o->repetitions,
+        .cancel = pp_cli_begin(),
+    };
     enum pp_code code = prepare(o, p, &b, &err);
     if (!code)
         code = one_run(&b, &warm_up, &err);

@@ -116,7 +116,8 @@ static enum pp_code read_all(int fd, const char *name, struct pp_buf *out, struc
             break;
         total += (size_t)n;
         if (total > PP_CLI_MAX_INPUT)
-            return pp_fail(err, PP_ERR_USAGE, "%s holds more than %d MB; give a part of it", name, PP_CLI_MAX_INPUT >> 20);
+            return pp_fail(err, PP_ERR_USAGE, "%s holds more than %d MB; give a part of it", name,
+                           PP_CLI_MAX_INPUT >> 20);
         pp_buf_add(out, piece, (size_t)n);
     }
     return out->bad ? pp_fail_nomem(err, name) : PP_OK;
@@ -143,7 +144,8 @@ enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct
     if (o->file)
         return pp_cli_read(o->file, out, err);
     if (isatty(STDIN_FILENO))
-        return pp_fail(err, PP_ERR_USAGE, "pippin %s needs input: name a file with -f, or send it through a pipe", o->command);
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s needs input: name a file with -f, or send it through a pipe",
+                       o->command);
     return pp_cli_read("-", out, err);
 }
 
@@ -153,7 +155,8 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
         return PP_OK;
     const char *sub = o->subcommand ? o->subcommand : "", *gap = o->subcommand ? " " : "";
     if (o->n_args > max && max == 0)
-        return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no words, but got \"%s\"", o->command, gap, sub, o->args[0]);
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no words, but got \"%s\"", o->command, gap, sub,
+                       o->args[0]);
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 
@@ -290,8 +293,8 @@ static void loading(void *user, uint64_t done, uint64_t total)
     pp_cli_bar_show(user, "loading", done, total);
 }
 
-enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name, const struct pp_engine_options *opt,
-                               struct pp_error *err)
+enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
+                               const struct pp_engine_options *opt, struct pp_error *err)
 {
     struct pp_cli_bar bar = {0};
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);

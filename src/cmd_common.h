@@ -18,15 +18,16 @@
 
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
 
-/* SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned (a second one kills); SIGPIPE becomes an error of
- * write. Signals that the caller of the program had ignored stay ignored. Call it once, first. */
+/* SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned (a second one kills); SIGPIPE becomes
+ * an error of write. Signals that the caller of the program had ignored stay ignored. Call it once, first. */
 struct pp_cancel *pp_cli_begin(void);
 /* "pippin: ...\n" on stderr, safe for a terminal. */
 void pp_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Flushes stdout, says what went wrong, and gives the exit code. A reader of stdout that went away is not talked about: exit 1. */
+/* Flushes stdout, says what went wrong, and gives the exit code. A reader of stdout that went away is not talked about:
+ * exit 1. */
 int pp_cli_end(enum pp_code code, const struct pp_error *err);
 
-/* One line on stderr, rewritten in place at most ten times a second, only if stderr is a terminal. Zero-initialise it. */
+/* One line on stderr, rewritten in place at most ten times a second, only if stderr is a terminal. Zero-initialise. */
 struct pp_cli_bar {
     uint64_t last_ns;
     bool shown;
@@ -38,9 +39,11 @@ void pp_cli_bar_clear(struct pp_cli_bar *bar);
 
 enum { PP_CLI_MAX_INPUT = 1 << 28 }; /* bytes of a prompt, a text, a list of ids */
 
-/* Appends everything from a file, a pipe, or ("-") stdin. What cannot be opened is PP_ERR_IO: PP_ERR_NOT_FOUND is for models. */
+/* Appends everything from a file, a pipe, or ("-") stdin. What cannot be opened is PP_ERR_IO: PP_ERR_NOT_FOUND is for
+ * models. */
 enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *err);
-/* The text a command works on: -p as it stands, else the file of -f, else stdin. PP_ERR_USAGE if that would be a terminal. */
+/* The text a command works on: -p as it stands, else the file of -f, else stdin. PP_ERR_USAGE if that would be a
+ * terminal. */
 enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err);
 /* PP_ERR_USAGE unless the command got `min` to `max` words; `what` names them ("SRC DST"). */
 enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err);
@@ -57,7 +60,8 @@ void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n);
 void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value);
 void pp_cli_json_int(struct pp_buf *b, const char *name, int64_t value);
 void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
-void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits); /* behind the point; null if it is not finite */
+/* digits: behind the point. What is not finite becomes null. */
+void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
 void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
 void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
 void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where one is due */
@@ -77,8 +81,8 @@ struct pp_cli_model {
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);
 /* Opens the model (`name` as for -m) and makes an engine of it. */
-enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name, const struct pp_engine_options *opt,
-                               struct pp_error *err);
+enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
+                               const struct pp_engine_options *opt, struct pp_error *err);
 enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, float scale, struct pp_error *err);
 /* Those of --lora and --lora-scaled. */
 enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_options *o, struct pp_error *err);
@@ -88,8 +92,8 @@ void pp_cli_model_close(struct pp_cli_model *m);
 
 /* Text of a token such as BOS, "" for -1. */
 void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
-/* Computes `tokens` behind what the sequence holds, in steps of the engine's largest batch. Rows from `first_output` on give logits:
- * row_done (or NULL) gets each, i counted from the first token. */
+/* Computes `tokens` behind what the sequence holds, in steps of the engine's largest batch. Rows from `first_output` on
+ * give logits: row_done (or NULL) gets each, i counted from the first token. */
 typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, struct pp_error *err);
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);

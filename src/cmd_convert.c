@@ -13,8 +13,9 @@ static void show_progress(void *user, const char *tensor, size_t done, size_t to
     pp_cli_bar_show(user, "writing", done, total);
 }
 
-/* src: a path, or a model's name. A file cannot be written over itself: it is read to the end while the new one grows. */
-static enum pp_code find_source(const struct pp_options *o, const struct pp_paths *p, char *src, size_t cap, struct pp_error *err)
+/* src: a path, or a model's name. No file is written over itself: it is read to the end while the new one grows. */
+static enum pp_code find_source(const struct pp_options *o, const struct pp_paths *p, char *src, size_t cap,
+                                struct pp_error *err)
 {
     struct stat a, b;
     enum pp_code code = pp_resolve_model(p, o->args[0], src, cap, err);
@@ -49,19 +50,25 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
 }
 
 /* type: NULL for convert. The model is that of --base, to which an adapter belongs. */
-static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type, const struct pp_cancel *cancel,
-                            struct pp_error *err)
+static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type,
+                            const struct pp_cancel *cancel, struct pp_error *err)
 {
     char src[1024], base[1024];
     struct pp_cli_bar bar = {0};
-    struct pp_convert_options opt = {.out_type = o->out_type, .progress = show_progress, .user = &bar, .cancel = cancel};
+    struct pp_convert_options opt = {
+        .out_type = o->out_type,
+        .progress = show_progress,
+        .user = &bar,
+        .cancel = cancel,
+    };
     enum pp_code code = find_source(o, p, src, sizeof src, err);
     if (!code && o->model[0]) {
         code = pp_resolve_model(p, o->model, base, sizeof base, err);
         opt.base = base;
     }
     if (!code)
-        code = type ? pp_quantize_file(src, o->args[1], type, &opt, err) : pp_convert_to_gguf(src, o->args[1], &opt, err);
+        code = type ? pp_quantize_file(src, o->args[1], type, &opt, err)
+                    : pp_convert_to_gguf(src, o->args[1], &opt, err);
     pp_cli_bar_clear(&bar);
     return code ? code : report_size(o->args[1], err);
 }

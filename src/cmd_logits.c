@@ -29,7 +29,8 @@ static enum pp_code check_ids(const int32_t *ids, size_t n, int64_t n_vocab, str
 {
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= n_vocab)
-            return pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %lld tokens", ids[i], (long long)n_vocab);
+            return pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %lld tokens", ids[i],
+                           (long long)n_vocab);
     return PP_OK;
 }
 
@@ -46,8 +47,8 @@ static enum pp_code keep_row(void *user, size_t i, const float *logits, struct p
     return PP_OK;
 }
 
-static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n, const char *output, const struct pp_cancel *cancel,
-                            struct pp_error *err)
+static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n, const char *output,
+                            const struct pp_cancel *cancel, struct pp_error *err)
 {
     struct table t = {.n_vocab = (size_t)pp_model_info(m->model)->n_vocab};
     struct pp_seq *seq = NULL;
@@ -74,7 +75,8 @@ static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n
     return code;
 }
 
-static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel, struct pp_error *err)
+static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
+                           struct pp_error *err)
 {
     struct pp_cli_model m = {0};
     struct pp_engine_options opt = pp_cli_engine_options(o);

@@ -63,7 +63,8 @@ static enum pp_code find_in(struct found *f, const char *folder, struct pp_error
 }
 
 /* Beside the model, in the adapters folder, and those of --lora. */
-static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct found *f, struct pp_error *err)
+static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct found *f,
+                             struct pp_error *err)
 {
     char folder[1024];
     enum pp_code code = pp_resolve_model(p, o->model, folder, sizeof folder, err);
@@ -127,21 +128,22 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
 static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
 {
     const char *name = pp_adapter_file_name(f);
-    pp_buf_fmt(b, "%-24s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)", (long long)largest_rank(f),
-               (double)pp_adapter_file_alpha(f), pp_adapter_file_n(f), path);
+    pp_buf_fmt(b, "%-24s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)",
+               (long long)largest_rank(f), (double)pp_adapter_file_alpha(f), pp_adapter_file_n(f), path);
     if (!with_targets)
         return;
     if (pp_adapter_file_base(f))
         pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        pp_buf_fmt(b, "  %-32s %5lld -> %-5lld rank %-4lld %-5s scale %g\n", t->name, (long long)t->a.ne[0], (long long)t->b.ne[1],
-                   (long long)t->a.ne[1], pp_type_info(t->a.type)->name, (double)t->scale);
+        pp_buf_fmt(b, "  %-32s %5lld -> %-5lld rank %-4lld %-5s scale %g\n", t->name, (long long)t->a.ne[0],
+                   (long long)t->b.ne[1], (long long)t->a.ne[1], pp_type_info(t->a.type)->name, (double)t->scale);
     }
 }
 
 /* One adapter into *b. */
-static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets, struct pp_buf *b, struct pp_error *err)
+static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets, struct pp_buf *b,
+                             struct pp_error *err)
 {
     struct pp_adapter_file *f = NULL;
     enum pp_code code = pp_adapter_file_open(path, &f, err);
@@ -176,7 +178,8 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
 }
 
 /* With -m the adapter is held against that model, too. */
-static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths *p, const char *path, struct pp_error *err)
+static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths *p, const char *path,
+                              struct pp_error *err)
 {
     char model_path[1024];
     struct pp_model *m = NULL;

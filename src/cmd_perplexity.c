@@ -2,9 +2,10 @@
  *
  * Two figures that others publish too, over a text whose special tokens are parsed:
  *
- *   chunks (the default, as llama-perplexity measures): BOS and then the text's ids are cut into chunks of -c tokens; the first
- *     token of each is replaced by BOS; the predictions of the second half are scored, -c / 2 - 1 in a chunk.
- *   --windows: the text's ids in windows of -c tokens without BOS; every next token is scored, also the one behind the window.
+ *   chunks (the default, as llama-perplexity measures): BOS and then the text's ids are cut into chunks of -c tokens;
+ *     the first token of each is replaced by BOS; the predictions of the second half are scored, -c / 2 - 1 in a chunk.
+ *   --windows: the text's ids in windows of -c tokens without BOS; every next token is scored, also the one behind the
+ *     window.
  *
  * Perplexity is exp of the mean of -log p; its standard error follows from the variance of -log p. */
 #include <math.h>
@@ -46,7 +47,8 @@ static enum pp_code score_row(void *user, size_t i, const float *logits, struct 
         return PP_OK;
     double nll = -log_probability(logits, s->n_vocab, s->next[i]);
     if (!isfinite(nll))
-        return pp_fail(err, PP_ERR_FORMAT, "the model gives no finite probability to token %d; are its weights damaged?", s->next[i]);
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "the model gives no finite probability to token %d; are its weights damaged?", s->next[i]);
     s->sum += nll;
     s->sum_squares += nll * nll;
     s->n++;
@@ -70,12 +72,12 @@ static double standard_error(const struct score *s)
 static void show_running(const struct score *s, size_t done, size_t total, uint64_t began_ns)
 {
     double each = (double)(pp_now_ns() - began_ns) / 1e9 / (double)done;
-    fprintf(stderr, isatty(STDERR_FILENO) ? "\r\033[K%zu of %zu: %.4f, %.0f s left" : "%zu of %zu: %.4f, %.0f s left\n", done, total,
-            perplexity_of(s), each * (double)(total - done));
+    fprintf(stderr, isatty(STDERR_FILENO) ? "\r\033[K%zu of %zu: %.4f, %.0f s left" : "%zu of %zu: %.4f, %.0f s left\n",
+            done, total, perplexity_of(s), each * (double)(total - done));
 }
 
-static void show_result(const struct pp_options *o, const struct pp_cli_model *m, const struct score *s, size_t chunks, size_t n_ctx,
-                        double seconds)
+static void show_result(const struct pp_options *o, const struct pp_cli_model *m, const struct score *s, size_t chunks,
+                        size_t n_ctx, double seconds)
 {
     if (!o->json) {
         printf("%.4f +/- %.4f\n", perplexity_of(s), standard_error(s));
@@ -111,12 +113,14 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
     if (o->chunks > 0 && (size_t)o->chunks < total)
         total = (size_t)o->chunks;
     if (total == 0)
-        return pp_fail(err, PP_ERR_USAGE, "the text has %zu tokens, too few for one chunk of %zu; give a longer text or a smaller -c", n,
+        return pp_fail(err, PP_ERR_USAGE,
+                       "the text has %zu tokens, too few for one chunk of %zu; give a longer text or a smaller -c", n,
                        n_ctx);
     struct score s = {.n_vocab = pp_model_info(m->model)->n_vocab, .last = o->windows ? n_ctx - 1 : n_ctx - 2};
     for (size_t i = 0; i < n; i++)
         if (tokens[i] >= s.n_vocab)
-            return pp_fail(err, PP_ERR_FORMAT, "the tokenizer gives id %d, but the model has %lld tokens", tokens[i], (long long)s.n_vocab);
+            return pp_fail(err, PP_ERR_FORMAT, "the tokenizer gives id %d, but the model has %lld tokens", tokens[i],
+                           (long long)s.n_vocab);
     struct pp_seq *seq = NULL;
     uint64_t began = pp_now_ns();
     enum pp_code code = pp_cli_model_seq(m, &seq, err);
@@ -142,7 +146,8 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
 }
 
 /* The text's ids, with BOS before them unless windows are asked for. */
-static enum pp_code read_tokens(const struct pp_options *o, const struct pp_tokenizer *t, int32_t **tokens, size_t *n, struct pp_error *err)
+static enum pp_code read_tokens(const struct pp_options *o, const struct pp_tokenizer *t, int32_t **tokens, size_t *n,
+                                struct pp_error *err)
 {
     struct pp_buf text = {0};
     int32_t *ids = NULL;
@@ -164,7 +169,8 @@ static enum pp_code read_tokens(const struct pp_options *o, const struct pp_toke
     return *tokens ? PP_OK : pp_fail_nomem(err, "the tokens");
 }
 
-static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel, struct pp_error *err)
+static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
+                               struct pp_error *err)
 {
     struct pp_cli_model m = {0};
     struct pp_engine_options opt = pp_cli_engine_options(o);

@@ -1,7 +1,8 @@
 /* cmd_run.c - pippin run: one answer on stdout, everything else on stderr.
  *
- * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them: material first,
- * the question about it last. stdin is read unless it is a terminal; the line feed that ends stdin and the file is left out. */
+ * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them:
+ * material first, the question about it last. stdin is read unless it is a terminal; the line feed that ends stdin and
+ * the file is left out. */
 #include "src/cmd_run.h"
 
 #include <cjson/cJSON.h>
@@ -82,7 +83,8 @@ static enum pp_code read_question(struct run *r, struct pp_error *err)
     if (r->question.bad)
         return pp_fail_nomem(err, "the prompt");
     if (!r->question.len)
-        return pp_fail(err, PP_ERR_USAGE, "there is no prompt: give it with -p TEXT or -f FILE, or send it through a pipe");
+        return pp_fail(err, PP_ERR_USAGE,
+                       "there is no prompt: give it with -p TEXT or -f FILE, or send it through a pipe");
     return PP_OK;
 }
 
@@ -92,7 +94,8 @@ static enum pp_code check_options(const struct pp_options *o, struct pp_error *e
     if (code)
         return code;
     if (o->raw && (o->save || o->resume_latest || o->resume))
-        return pp_fail(err, PP_ERR_USAGE, "--raw knows no turns, so it cannot be part of a conversation; leave out --save, --continue and --resume");
+        return pp_fail(err, PP_ERR_USAGE,
+                       "--raw knows no turns, so it is no part of a conversation; leave out --save, --continue, --resume");
     if (o->raw && (o->system || o->chat_template_file))
         return pp_fail(err, PP_ERR_USAGE, "--raw uses no chat template; leave out --system and --chat-template-file");
     return PP_OK;
@@ -128,7 +131,8 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
         return pp_fail_prefix(err, "draft model");
     const struct pp_tokenizer *a = pp_model_tokenizer(r->target.model), *b = pp_model_tokenizer(r->draft.model);
     if (!a || !b)
-        return pp_fail(err, PP_ERR_MISMATCH, "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
     if (!pp_tokenizer_equal(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
     return pp_seq_new(r->draft.engine, &r->draft_seq, err);
@@ -141,7 +145,8 @@ static enum pp_code add_stored_adapters(struct run *r, const char *json, struct 
     enum pp_code code = PP_OK;
     cJSON_ArrayForEach(item, list)
     {
-        const cJSON *path = cJSON_GetObjectItemCaseSensitive(item, "path"), *scale = cJSON_GetObjectItemCaseSensitive(item, "scale");
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(item, "path");
+        const cJSON *scale = cJSON_GetObjectItemCaseSensitive(item, "scale");
         if (!code && cJSON_IsString(path) && cJSON_IsNumber(scale))
             code = pp_cli_model_adapter(&r->target, path->valuestring, (float)scale->valuedouble, err);
     }
@@ -160,7 +165,8 @@ static enum pp_code load(struct run *r, struct pp_error *err)
     if (!code)
         code = open_draft(r, err);
     if (!code)
-        code = r->o->n_lora ? pp_cli_model_adapters(&r->target, r->o, err) : add_stored_adapters(r, r->session.session.adapters, err);
+        code = r->o->n_lora ? pp_cli_model_adapters(&r->target, r->o, err)
+                            : add_stored_adapters(r, r->session.session.adapters, err);
     if (!code)
         code = pp_cli_model_seq(&r->target, &r->seq, err);
     r->loaded_ns = pp_now_ns();
@@ -254,7 +260,8 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     } else if (own) {
         pp_buf_str(source, own);
     } else {
-        pp_cli_say("%s has no chat template; the plain one is used (choose with --chat-template-file, or --raw for none)", r->target.path);
+        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
+                   r->target.path);
         pp_buf_str(source, pp_template_builtin("plain"));
     }
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
@@ -410,7 +417,8 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
         (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's next line is not to begin in the middle of ours */
     if (!code && r->finish == PP_FINISH_CONTEXT)
-        code = pp_fail(err, PP_ERR_CONTEXT, "the answer stops here because the context of %lld tokens is full; give a larger --ctx-size",
+        code = pp_fail(err, PP_ERR_CONTEXT,
+                       "the answer stops here because the context of %lld tokens is full; give a larger --ctx-size",
                        (long long)pp_engine_n_ctx(r->target.engine));
     return code;
 }
@@ -439,7 +447,9 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
     struct pp_buf stats = {0};
     struct pp_error why;
     bool stopped = code == PP_ERR_CANCELLED || r->reader_gone;
-    enum pp_message_state state = stopped ? PP_MESSAGE_CANCELLED : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL : PP_MESSAGE_COMPLETE;
+    enum pp_message_state state = stopped                          ? PP_MESSAGE_CANCELLED
+                                  : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL
+                                                                   : PP_MESSAGE_COMPLETE;
     stats_json(r, &stats);
     enum pp_code saved = run_session_end(&r->session, &r->answer, state, pp_buf_cstr(&stats), r->n_tokens, &why);
     pp_buf_free(&stats);
@@ -495,7 +505,14 @@ static uint64_t fresh_seed(void)
 int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
-    struct run r = {.o = o, .p = p, .cancel = pp_cli_begin(), .sampling = o->sampling, .began_ns = pp_now_ns(), .session.lock_fd = -1};
+    struct run r = {
+        .o = o,
+        .p = p,
+        .cancel = pp_cli_begin(),
+        .sampling = o->sampling,
+        .began_ns = pp_now_ns(),
+        .session.lock_fd = -1,
+    };
     if (!o->seed_given)
         r.sampling.seed = fresh_seed();
     enum pp_code code = run(&r, &err);

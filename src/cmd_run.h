@@ -28,19 +28,24 @@ struct run_note {
     const char *params;       /* JSON object */
 };
 
-/* --save, --continue, --resume: opens the store and finds and locks the conversation. Always leaves *rs fit for run_session_close. */
-enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, struct pp_error *err);
-/* Puts the question at the end of the branch and, if the conversation is kept, commits it and the place of its answer. */
-enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, const struct pp_buf *question,
-                             const struct run_note *note, struct pp_error *err);
+/* --save, --continue, --resume: opens the store and finds and locks the conversation. Always leaves *rs fit for
+ * run_session_close. */
+enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                              struct pp_error *err);
+/* Puts the question at the end of the branch; if the conversation is kept, commits it and the place of its answer. */
+enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                             const struct pp_buf *question, const struct run_note *note, struct pp_error *err);
 /* Writes the answer so far if the last time is half a second ago. Call it often, also while waiting. */
 enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, struct pp_error *err);
-enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state, const char *stats,
-                             int64_t n_tokens, struct pp_error *err);
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state,
+                             const char *stats, int64_t n_tokens, struct pp_error *err);
 void run_session_close(struct run_session *rs);
 
-/* The snapshot beside the conversation. A snapshot that does not fit is said and left; one that cannot be written is said. */
-void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq, const struct pp_model *model);
-void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq, const struct pp_model *model);
+/* The snapshot beside the conversation. A snapshot that does not fit is said and left; one that cannot be written is
+ * said. */
+void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq,
+                       const struct pp_model *model);
+void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq,
+                       const struct pp_model *model);
 
 #endif

@@ -1,4 +1,4 @@
-/* cmd_run_session.c - what `pippin run --save`, --continue and --resume keep: messages in the store, KV in a snapshot. */
+/* cmd_run_session.c - what `pippin run --save` keeps: messages in the store, KV in a snapshot. */
 #include "src/cmd_run.h"
 
 #include <errno.h>
@@ -67,7 +67,8 @@ static enum pp_code read_again(struct run_session *rs, struct pp_error *err)
     return pp_store_session_get(rs->store, id, &rs->session, err);
 }
 
-enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                              struct pp_error *err)
 {
     *rs = (struct run_session){.lock_fd = -1, .kept = o->save || o->resume_latest || o->resume};
     if (!rs->kept)
@@ -140,8 +141,9 @@ static char *make_title(const struct pp_buf *question)
     return title.len ? pp_buf_take(&title) : pp_strdup("");
 }
 
-/* Choices made on this command line stay with the conversation. */
-static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct run_note *note)
+/* Choices made on this command line stay with the conversation; one without a title gets it from the question. */
+static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct pp_buf *question,
+                         const struct run_note *note)
 {
     bool ok = true;
     if (o->model[0] || !s->model)
@@ -150,6 +152,11 @@ static bool take_choices(struct pp_session *s, const struct pp_options *o, const
         ok = replace(&s->system, o->system ? o->system : "");
     if (ok && (o->n_lora || !s->adapters))
         ok = replace(&s->adapters, note->adapters);
+    if (ok && (!s->title || !*s->title)) {
+        pp_free(s->title);
+        s->title = make_title(question);
+        ok = s->title;
+    }
     return ok;
 }
 
@@ -157,7 +164,7 @@ static enum pp_code store_session(struct run_session *rs, const struct pp_option
                                   const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
 {
     struct pp_session *s = &rs->session;
-    if (!take_choices(s, o, note) || ((!s->title || !*s->title) && (pp_free(s->title), !(s->title = make_title(question)))))
+    if (!take_choices(s, o, question, note))
         return pp_fail_nomem(err, "the conversation");
     if (!rs->fresh)
         return pp_store_session_update(rs->store, s, err);
@@ -172,8 +179,8 @@ static enum pp_code store_session(struct run_session *rs, const struct pp_option
     return code;
 }
 
-enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p, const struct pp_buf *question,
-                             const struct run_note *note, struct pp_error *err)
+enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                             const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
 {
     if (!pp_branch_append(&rs->branch, PP_ROLE_USER, pp_buf_cstr(question), question->len))
         return pp_fail_nomem(err, "the question");
@@ -215,20 +222,23 @@ enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *a
         return PP_OK;
     rs->saved_ns = pp_now_ns();
     rs->saved_len = answer->len;
-    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, PP_MESSAGE_PARTIAL, NULL, 0, err);
+    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, PP_MESSAGE_PARTIAL, NULL,
+                                  0, err);
 }
 
-enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state, const char *stats,
-                             int64_t n_tokens, struct pp_error *err)
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state,
+                             const char *stats, int64_t n_tokens, struct pp_error *err)
 {
     if (!rs->answer_id)
         return PP_OK;
-    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, state, stats, n_tokens, err);
+    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, state, stats, n_tokens,
+                                  err);
 }
 
 /* --- snapshots -------------------------------------------------------------------------------------------- */
 
-void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq, const struct pp_model *model)
+void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq,
+                       const struct pp_model *model)
 {
     char path[600];
     struct pp_map map;
@@ -250,7 +260,8 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, s
         pp_cli_say("the snapshot of this conversation is not used: %s", err.text);
 }
 
-void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq, const struct pp_model *model)
+void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq,
+                       const struct pp_model *model)
 {
     char path[600];
     struct pp_buf data = {0};

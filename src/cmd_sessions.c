@@ -154,7 +154,8 @@ static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, s
 }
 
 /* Both need the conversation for themselves: a program that has it open would write the snapshot again. */
-static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const char *id, bool everything, struct pp_error *err)
+static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const char *id, bool everything,
+                         struct pp_error *err)
 {
     struct pp_session s;
     char locks[600];
@@ -185,7 +186,8 @@ static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *
 
 /* --- the command ------------------------------------------------------------------------------------------ */
 
-static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st, struct pp_error *err)
+static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
+                             struct pp_error *err)
 {
     const char *sub = o->subcommand ? o->subcommand : "list";
     enum pp_code code;
@@ -199,7 +201,8 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
         return drop_all(o, p, st, true, err);
     if (strcmp(sub, "forget") == 0)
         return drop_all(o, p, st, false, err);
-    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, rm and forget", sub);
+    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, rm and forget",
+                   sub);
 }
 
 int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)

@@ -11,7 +11,8 @@
 
 /* --- tokenize --------------------------------------------------------------------------------------------- */
 
-static enum pp_code open_tokenizer(const struct pp_options *o, const struct pp_paths *p, struct pp_tokenizer **t, struct pp_error *err)
+static enum pp_code open_tokenizer(const struct pp_options *o, const struct pp_paths *p, struct pp_tokenizer **t,
+                                   struct pp_error *err)
 {
     char path[1024];
     *t = NULL;
@@ -59,8 +60,8 @@ int pp_cmd_tokenize(const struct pp_options *o, const struct pp_paths *p)
 
 /* --- detokenize ------------------------------------------------------------------------------------------- */
 
-static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *line, size_t len, bool special, struct pp_buf *text,
-                                    struct pp_error *err)
+static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *line, size_t len, bool special,
+                                    struct pp_buf *text, struct pp_error *err)
 {
     int32_t *ids;
     size_t n;
@@ -69,7 +70,8 @@ static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *li
         return code;
     for (size_t i = 0; !code && i < n; i++)
         if (ids[i] >= pp_tokenizer_n(t))
-            code = pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %d tokens", ids[i], pp_tokenizer_n(t));
+            code = pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %d tokens", ids[i],
+                           pp_tokenizer_n(t));
     if (!code) {
         pp_buf_clear(text);
         pp_detokenize(t, ids, n, special, text);
@@ -81,7 +83,8 @@ static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *li
 }
 
 /* Texts are parted by a line feed, and none follows the last: one list gives back exactly the text it came from. */
-static enum pp_code detokenize_all(const struct pp_options *o, const struct pp_tokenizer *t, const struct pp_buf *in, struct pp_error *err)
+static enum pp_code detokenize_all(const struct pp_options *o, const struct pp_tokenizer *t, const struct pp_buf *in,
+                                   struct pp_error *err)
 {
     struct pp_buf text = {0}, quoted = {0};
     enum pp_code code = PP_OK;
@@ -160,7 +163,8 @@ static void parts_free(struct parts *t)
     pp_buf_free(&t->eos);
 }
 
-static enum pp_code parts_from_model(const struct pp_options *o, const struct pp_paths *p, struct parts *t, struct pp_error *err)
+static enum pp_code parts_from_model(const struct pp_options *o, const struct pp_paths *p, struct parts *t,
+                                     struct pp_error *err)
 {
     struct pp_source *s = NULL;
     struct pp_tokenizer *tok = NULL;
@@ -188,7 +192,8 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     return code;
 }
 
-static enum pp_code parts_gather(const struct pp_options *o, const struct pp_paths *p, struct parts *t, struct pp_error *err)
+static enum pp_code parts_gather(const struct pp_options *o, const struct pp_paths *p, struct parts *t,
+                                 struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     if (!o->chat_template_file || o->model[0])
