@@ -95,7 +95,7 @@ static enum pp_code check_options(const struct pp_options *o, struct pp_error *e
         return code;
     if (o->raw && (o->save || o->resume_latest || o->resume))
         return pp_fail(err, PP_ERR_USAGE,
-                       "--raw knows no turns, so it is no part of a conversation; leave out --save, --continue, --resume");
+                       "--raw knows no turns and no conversations; leave out --save, --continue and --resume");
     if (o->raw && (o->system || o->chat_template_file))
         return pp_fail(err, PP_ERR_USAGE, "--raw uses no chat template; leave out --system and --chat-template-file");
     return PP_OK;
