@@ -1,0 +1,64 @@
+/* backend_fake.h - a backend whose answers a test writes itself, and a controller on a real store in a folder of its own. */
+#ifndef PP_TESTS_BACKEND_FAKE_H
+#define PP_TESTS_BACKEND_FAKE_H
+
+#include "src/controller_int.h"
+#include "tests/support.h"
+
+struct fake_backend {
+    struct pp_backend base;
+    struct pp_queue *events;
+    struct pp_io *io;
+    const char *db;              /* when generate is called, its message and the question must be in there */
+    int loads, generations, cancels, leaves, forgets, closes;
+    bool hold_close;             /* close does not answer */
+    char left[17], forgotten[17];
+    /* the last generation */
+    uint64_t request;
+    int64_t message_id;
+    char messages[4096], continue_text[256], key[17], template_source[256];
+    struct pp_sampling sampling;
+    int64_t max_tokens;
+    int n_adapters;
+    float scale;                 /* of the first adapter */
+    bool use_draft;
+    bool committed;              /* the question was in the database */
+};
+
+struct fixture {
+    struct fake_backend *fake;
+    struct pp_controller *c;
+    struct pp_options o;
+    struct pp_paths paths;
+    char model[600];
+};
+
+/* Fills folders, options and an empty database; no controller yet. */
+void fixture_init(struct fixture *f);
+enum pp_code fixture_start(struct fixture *f, struct pp_error *err); /* of the controller */
+void fixture_ready(struct fixture *f);  /* started, and the model "loaded": IDLE */
+void fixture_stop(struct fixture *f);   /* frees the controller */
+void fixture_remove(struct fixture *f); /* all */
+
+/* What the backend tells. */
+void fake_loaded(struct fixture *f);
+void fake_text(struct fixture *f, const char *text, int n);
+void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
+
+/* Pumps until the condition holds; fails the test after five seconds. */
+#define pump_until(f, condition)                                          \
+    do {                                                                  \
+        for (int tries_ = 0; !(condition); tries_++) {                    \
+            if (tries_ > 500)                                             \
+                fail_msg("never came to be: %s", #condition);             \
+            fixture_pump(f);                                              \
+        }                                                                 \
+    } while (0)
+void fixture_pump(struct fixture *f); /* waits at most 10 ms for events */
+enum pp_state fixture_state(const struct fixture *f);
+/* Sends a question and gives the answer; IDLE after it. */
+void fixture_turn(struct fixture *f, const char *question, const char *answer);
+/* Waits until everything posted to the io thread so far has been done. */
+void fixture_flush(struct fixture *f);
+
+#endif

@@ -1,0 +1,257 @@
+/* test_backend_fake.c - the fake backend of the controller's tests. Has no tests of its own. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "tests/backend_fake.h"
+
+static struct fake_backend fake;
+
+static void send_event(struct pp_event *e)
+{
+    assert_non_null(e);
+    assert_true(pp_queue_push(fake.events, e));
+}
+
+static void fake_load(struct pp_backend *b, const struct pp_load_request *r)
+{
+    (void)b, (void)r;
+    fake.loads++;
+}
+
+/* The promise of the controller: what the user wrote is committed before the model sees it. */
+static bool is_committed(const struct pp_generate_request *r)
+{
+    struct pp_store *st;
+    struct pp_message *list;
+    size_t n;
+    bool good = false;
+    if (pp_store_open(fake.db, &st, NULL) != PP_OK)
+        return false;
+    if (pp_store_branch(st, r->message_id, &list, &n, NULL) == PP_OK) {
+        good = n >= 2 && list[n - 1].role == PP_ROLE_ASSISTANT && list[n - 2].role == PP_ROLE_USER && list[n - 2].content_len > 0;
+        pp_message_list_free(list, n);
+    }
+    pp_store_close(st);
+    return good;
+}
+
+static void fake_generate(struct pp_backend *b, const struct pp_generate_request *r)
+{
+    (void)b;
+    fake.generations++;
+    fake.request = r->request;
+    fake.message_id = r->message_id;
+    snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
+    snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
+    snprintf(fake.template_source, sizeof fake.template_source, "%s", r->template_source ? r->template_source : "");
+    snprintf(fake.key, sizeof fake.key, "%s", r->session_key);
+    fake.sampling = r->sampling;
+    fake.max_tokens = r->max_tokens;
+    fake.n_adapters = r->n_adapters;
+    fake.scale = r->n_adapters ? r->adapters[0].scale : 0;
+    fake.use_draft = r->use_draft;
+    fake.committed = is_committed(r);
+}
+
+static void fake_cancel(struct pp_backend *b)
+{
+    (void)b;
+    fake.cancels++;
+}
+
+static void fake_leave(struct pp_backend *b, const char *key)
+{
+    (void)b;
+    fake.leaves++;
+    snprintf(fake.left, sizeof fake.left, "%s", key);
+}
+
+static void fake_forget(struct pp_backend *b, const char *key)
+{
+    (void)b;
+    fake.forgets++;
+    snprintf(fake.forgotten, sizeof fake.forgotten, "%s", key);
+}
+
+static void fake_close(struct pp_backend *b)
+{
+    (void)b;
+    fake.closes++;
+    if (!fake.hold_close)
+        send_event(pp_event_new(PP_EVENT_CLOSED));
+}
+
+static void fake_free(struct pp_backend *b)
+{
+    (void)b;
+}
+
+static const struct pp_backend_ops fake_ops = {
+    .name = "fake",
+    .load = fake_load,
+    .generate = fake_generate,
+    .cancel = fake_cancel,
+    .leave = fake_leave,
+    .forget = fake_forget,
+    .close = fake_close,
+    .free = fake_free,
+};
+
+static enum pp_code fake_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
+                               struct pp_error *err)
+{
+    const char *db = fake.db;
+    (void)cache_dir, (void)err;
+    fake = (struct fake_backend){.base.ops = &fake_ops, .events = events, .io = io, .db = db};
+    *out = &fake.base;
+    return PP_OK;
+}
+
+/* --- fixture --------------------------------------------------------------------------------------------------- */
+
+void fixture_init(struct fixture *f)
+{
+    static int serial;
+    struct pp_error err;
+    memset(f, 0, sizeof *f);
+    f->fake = &fake;
+    struct pp_paths *p = &f->paths;
+    snprintf(p->data, sizeof p->data, "%s/controller-%d", test_tmpdir(), serial++);
+    snprintf(p->config, sizeof p->config, "%.400s/config", p->data);
+    snprintf(p->state, sizeof p->state, "%.400s/state", p->data);
+    snprintf(p->cache, sizeof p->cache, "%.400s/cache", p->data);
+    snprintf(p->db, sizeof p->db, "%s/pippin.db", p->data);
+    assert_ok(pp_make_dirs(p->data, &err), err);
+    snprintf(f->model, sizeof f->model, "%s/model.gguf", p->data);
+    assert_ok(pp_write_file(f->model, "x", 1, 0600, &err), err);
+    f->o = (struct pp_options){.command = "chat", .model = f->model, .draft_max = 4, .n_predict = -1, .sampling = pp_sampling_default()};
+    fake.db = p->db;
+}
+
+enum pp_code fixture_start(struct fixture *f, struct pp_error *err)
+{
+    return pp_controller_new_with(&f->o, &f->paths, fake_start, &f->c, err);
+}
+
+void fixture_ready(struct fixture *f)
+{
+    struct pp_error err;
+    assert_ok(fixture_start(f, &err), err);
+    assert_int_equal(fixture_state(f), PP_STATE_LOADING);
+    fake_loaded(f);
+    pump_until(f, fixture_state(f) == PP_STATE_IDLE);
+}
+
+void fixture_stop(struct fixture *f)
+{
+    pp_controller_free(f->c);
+    f->c = NULL;
+}
+
+void fixture_remove(struct fixture *f)
+{
+    fixture_stop(f);
+}
+
+void fixture_pump(struct fixture *f)
+{
+    struct pollfd p = {.fd = pp_controller_fd(f->c), .events = POLLIN};
+    (void)poll(&p, 1, 10);
+    pp_controller_pump(f->c);
+}
+
+enum pp_state fixture_state(const struct fixture *f)
+{
+    return pp_controller_status(f->c)->state;
+}
+
+void fake_loaded(struct fixture *f)
+{
+    (void)f;
+    struct pp_event *e = pp_event_new(PP_EVENT_LOADED);
+    assert_non_null(e);
+    e->info = pp_calloc(1, sizeof *e->info);
+    assert_non_null(e->info);
+    *e->info = (struct pp_loaded){.name = "toy", .type_name = "F32", .draft_name = "toy draft", .kernels = "scalar", .n_threads = 1, .n_ctx = 512};
+    snprintf(e->info->path, sizeof e->info->path, "%.500s", f->model);
+    send_event(e);
+}
+
+void fake_text(struct fixture *f, const char *text, int n)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
+    (void)f;
+    assert_non_null(e);
+    pp_io_answer_add(fake.io, fake.message_id, text, strlen(text));
+    e->request = fake.request;
+    e->text = pp_strdup(text);
+    e->text_len = strlen(text);
+    e->n = n;
+    e->stats.decode_tokens = (uint64_t)n;
+    e->stats.decode_ns = 1000000;
+    send_event(e);
+}
+
+void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_DONE);
+    (void)f;
+    assert_non_null(e);
+    pp_io_answer_end(fake.io, fake.message_id,
+                     code == PP_OK ? PP_MESSAGE_COMPLETE : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED : PP_MESSAGE_PARTIAL,
+                     "{\"decode_tps\":50.0}", 3);
+    e->request = fake.request;
+    e->finish = finish;
+    if (code != PP_OK)
+        pp_fail(&e->err, code, "the fake was told to fail");
+    send_event(e);
+}
+
+void fixture_turn(struct fixture *f, const char *question, const char *answer)
+{
+    assert_true(pp_controller_send(f->c, question));
+    pump_until(f, fixture_state(f) == PP_STATE_PREFILL);
+    fake_text(f, answer, 1);
+    fake_done(f, PP_FINISH_END, PP_OK);
+    pump_until(f, fixture_state(f) == PP_STATE_IDLE);
+}
+
+/* --- a job that only comes back ----------------------------------------------------------------------------------- */
+
+struct flush {
+    struct pp_job job;
+    bool *done;
+};
+
+static void flush_run(struct pp_job *job, struct pp_store *st)
+{
+    (void)job, (void)st;
+}
+
+static void flush_done(struct pp_job *job, void *controller)
+{
+    (void)controller;
+    *((struct flush *)job)->done = true;
+    free(job);
+}
+
+static void flush_release(struct pp_job *job)
+{
+    free(job);
+}
+
+void fixture_flush(struct fixture *f)
+{
+    bool done = false;
+    struct flush *j = calloc(1, sizeof *j);
+    assert_non_null(j);
+    j->job = (struct pp_job){.run = flush_run, .done = flush_done, .release = flush_release};
+    j->done = &done;
+    pp_io_post(fake.io, &j->job);
+    pump_until(f, done);
+}

@@ -1,0 +1,750 @@
+/* test_controller.c - the state machine on a real store, with a backend that does what the test says. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "tests/backend_fake.h"
+
+static struct fixture fix;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_init(&fix);
+    return 0;
+}
+
+static int setup_ready(void **state)
+{
+    setup(state);
+    fixture_ready(&fix);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_remove(&fix);
+    return 0;
+}
+
+static const struct pp_status *status(void)
+{
+    return pp_controller_status(fix.c);
+}
+
+static const struct pp_chat_message *message(size_t i)
+{
+    const struct pp_chat_message *m = pp_controller_message(fix.c, i);
+    assert_non_null(m);
+    return m;
+}
+
+static struct pp_store *open_store(void)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    return st;
+}
+
+/* The text of a message in the database, in a static buffer; its state in *state. */
+static const char *stored(int64_t id, enum pp_message_state *state)
+{
+    static char text[512];
+    struct pp_store *st = open_store();
+    struct pp_message *list;
+    size_t n;
+    struct pp_error err;
+    assert_ok(pp_store_branch(st, id, &list, &n, &err), err);
+    assert_true(n > 0);
+    snprintf(text, sizeof text, "%s", list[n - 1].content);
+    *state = list[n - 1].state;
+    pp_message_list_free(list, n);
+    pp_store_close(st);
+    return text;
+}
+
+static void ask(const char *question)
+{
+    assert_true(pp_controller_send(fix.c, question));
+    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+}
+
+/* --- states ------------------------------------------------------------------------------------------------------- */
+
+static void test_one_turn(void **state)
+{
+    enum pp_message_state ms;
+    struct pp_error err;
+    (void)state;
+    assert_ok(fixture_start(&fix, &err), err);
+    assert_int_equal(status()->state, PP_STATE_LOADING);
+    assert_int_equal(fix.fake->loads, 1);
+    assert_false(pp_controller_send(fix.c, "too early"));
+    fake_loaded(&fix);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_string_equal(status()->model.name, "toy");
+    assert_string_equal(status()->session_key, "");
+
+    assert_false(pp_controller_send(fix.c, " \n"));
+    assert_true(pp_controller_send(fix.c, "What\n is \"this\"?"));
+    assert_int_equal(status()->state, PP_STATE_SAVING);
+    assert_int_equal(pp_controller_n_messages(fix.c), 1);
+    assert_false(pp_controller_send(fix.c, "again"));
+    assert_int_equal(fix.fake->generations, 0);
+    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    assert_int_equal(fix.fake->generations, 1);
+    assert_true(fix.fake->committed);
+    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"What\\n is \\\"this\\\"?\"}]");
+    assert_string_equal(status()->title, "What is \"this\"?");
+    assert_int_equal(strlen(status()->session_key), 16);
+    assert_string_equal(fix.fake->key, status()->session_key);
+
+    fake_text(&fix, "A te", 1);
+    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    uint64_t revision = message(1)->revision;
+    fake_text(&fix, "st.", 2);
+    pump_until(&fix, message(1)->len == 7);
+    assert_int_not_equal(message(1)->revision, revision);
+    assert_string_equal(message(1)->text, "A test.");
+    assert_int_equal(message(1)->state, PP_MESSAGE_PARTIAL);
+    assert_false(pp_controller_send(fix.c, "while it answers"));
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(message(1)->state, PP_MESSAGE_COMPLETE);
+    fixture_flush(&fix);
+    assert_string_equal(stored(message(1)->id, &ms), "A test.");
+    assert_int_equal(ms, PP_MESSAGE_COMPLETE);
+}
+
+static void test_events_of_an_old_request(void **state)
+{
+    (void)state;
+    ask("one");
+    uint64_t first = fix.fake->request;
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    ask("two");
+    uint64_t second = fix.fake->request;
+    assert_int_not_equal(first, second);
+    fix.fake->request = first;
+    fake_text(&fix, "late", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    fix.fake->request = second;
+    fake_text(&fix, "right", 1);
+    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    assert_string_equal(message(3)->text, "right");
+    /* "two" follows an answer without text, which the model is not shown */
+    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\\n\\ntwo\"}]");
+}
+
+static void test_load_fails(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    assert_ok(fixture_start(&fix, &err), err);
+    struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
+    pp_fail(&e->err, PP_ERR_FORMAT, "no good");
+    assert_true(pp_queue_push(fix.fake->events, e));
+    pump_until(&fix, status()->state == PP_STATE_FAILED);
+    assert_string_equal(status()->notice, "no good");
+    assert_false(pp_controller_send(fix.c, "hello"));
+    pp_controller_load(fix.c, "/does/not/exist");
+    assert_int_equal(status()->state, PP_STATE_FAILED);
+    pp_controller_load(fix.c, fix.model);
+    assert_int_equal(status()->state, PP_STATE_LOADING);
+    assert_int_equal(fix.fake->loads, 2);
+}
+
+static void test_no_such_model(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    fix.o.model = "/does/not/exist.gguf";
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_NOT_FOUND);
+    assert_null(fix.c);
+}
+
+/* --- stopping ------------------------------------------------------------------------------------------------------- */
+
+static void test_cancel_saving(void **state)
+{
+    enum pp_message_state ms;
+    (void)state;
+    assert_false(pp_controller_cancel(fix.c));
+    assert_true(pp_controller_send(fix.c, "hello"));
+    assert_true(pp_controller_cancel(fix.c));
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix.fake->generations, 0);
+    assert_int_equal(fix.fake->cancels, 0);
+    assert_int_equal(message(1)->state, PP_MESSAGE_CANCELLED);
+    fixture_flush(&fix);
+    assert_string_equal(stored(message(0)->id, &ms), "hello");
+    assert_string_equal(stored(message(1)->id, &ms), "");
+    assert_int_equal(ms, PP_MESSAGE_CANCELLED);
+    fixture_turn(&fix, "again", "yes"); /* the cancel does not reach the next one */
+    assert_string_equal(message(3)->text, "yes");
+}
+
+static void test_cancel_answer(void **state)
+{
+    enum pp_message_state ms;
+    (void)state;
+    ask("hello");
+    assert_true(pp_controller_cancel(fix.c));
+    assert_int_equal(fix.fake->cancels, 1);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+
+    ask("hello again");
+    fake_text(&fix, "half an", 2);
+    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    assert_true(pp_controller_cancel(fix.c));
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(message(3)->state, PP_MESSAGE_CANCELLED);
+    fixture_flush(&fix);
+    assert_string_equal(stored(message(3)->id, &ms), "half an");
+    assert_int_equal(ms, PP_MESSAGE_CANCELLED);
+
+    pp_controller_continue(fix.c);
+    assert_string_equal(fix.fake->continue_text, "half an");
+    assert_int_equal(fix.fake->message_id, message(3)->id);
+    fake_text(&fix, " answer", 3);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_string_equal(message(3)->text, "half an answer");
+    fixture_flush(&fix);
+    assert_string_equal(stored(message(3)->id, &ms), "half an answer");
+}
+
+static void test_answer_fails(void **state)
+{
+    (void)state;
+    ask("hello");
+    fake_text(&fix, "so f", 1);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_NOMEM);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(message(1)->state, PP_MESSAGE_PARTIAL);
+    assert_string_equal(message(1)->text, "so f");
+    assert_true(status()->notice_is_error);
+    fixture_turn(&fix, "and now?", "fine");
+}
+
+static void quit_and_wait(void)
+{
+    pp_controller_quit(fix.c);
+    assert_int_equal(status()->state, PP_STATE_CLOSING);
+    pump_until(&fix, status()->state == PP_STATE_CLOSED);
+    assert_int_equal(fix.fake->closes, 1);
+    fixture_stop(&fix);
+}
+
+static void test_quit_loading(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    assert_ok(fixture_start(&fix, &err), err);
+    quit_and_wait();
+}
+
+static void test_quit_idle(void **state)
+{
+    (void)state;
+    quit_and_wait();
+}
+
+static size_t n_stored_messages(void)
+{
+    struct pp_store *st = open_store();
+    struct pp_session s = {0};
+    struct pp_error err;
+    assert_ok(pp_store_session_latest(st, &s, &err), err);
+    size_t n = (size_t)s.n_messages;
+    pp_session_clear(&s);
+    pp_store_close(st);
+    return n;
+}
+
+static void test_quit_saving(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_send(fix.c, "hello"));
+    assert_int_equal(status()->state, PP_STATE_SAVING);
+    quit_and_wait();
+    assert_int_equal(n_stored_messages(), 2);
+    assert_int_equal(fix.fake->generations, 0);
+}
+
+static void test_quit_answering(void **state)
+{
+    enum pp_message_state ms;
+    (void)state;
+    ask("hello");
+    fake_text(&fix, "half", 1);
+    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    int64_t id = message(1)->id;
+    fix.fake->hold_close = true;
+    pp_controller_quit(fix.c);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED); /* what a backend does when it is closed */
+    assert_true(pp_queue_push(fix.fake->events, pp_event_new(PP_EVENT_CLOSED)));
+    pump_until(&fix, status()->state == PP_STATE_CLOSED);
+    fixture_stop(&fix);
+    assert_string_equal(stored(id, &ms), "half");
+    assert_int_equal(ms, PP_MESSAGE_CANCELLED);
+}
+
+static void test_free_without_quit(void **state)
+{
+    (void)state;
+    ask("hello");
+    fixture_stop(&fix);
+    assert_int_equal(fix.fake->closes, 1);
+    assert_int_equal(n_stored_messages(), 2);
+}
+
+/* --- when saving fails ------------------------------------------------------------------------------------------------ */
+
+static void test_io_error(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    fixture_turn(&fix, "two", "2");
+    struct pp_store *st = open_store();
+    assert_ok(pp_store_session_delete(st, pp_controller_session_id(fix.c), &err), err); /* somebody else did */
+    pp_store_close(st);
+    assert_true(pp_controller_send(fix.c, "three"));
+    assert_int_equal(pp_controller_n_messages(fix.c), 5);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix.fake->generations, 2);
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+    assert_true(status()->notice_is_error);
+    char *unsent = pp_controller_take_unsent(fix.c);
+    assert_non_null(unsent);
+    assert_string_equal(unsent, "three");
+    pp_free(unsent);
+    assert_null(pp_controller_take_unsent(fix.c));
+    assert_true(pp_controller_edit(fix.c, 0, "other")); /* cuts the branch, and gets it back */
+    assert_int_equal(pp_controller_n_messages(fix.c), 1);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+    assert_string_equal(message(0)->text, "one");
+    assert_string_equal(message(3)->text, "2");
+}
+
+/* --- the tree ----------------------------------------------------------------------------------------------------------- */
+
+static void answer(const char *text)
+{
+    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    assert_true(fix.fake->committed);
+    fake_text(&fix, text, 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+}
+
+static void test_regenerate(void **state)
+{
+    (void)state;
+    pp_controller_regenerate(fix.c);
+    assert_int_equal(status()->state, PP_STATE_IDLE); /* nothing to be made anew */
+    fixture_turn(&fix, "one", "a");
+    pp_controller_regenerate(fix.c);
+    answer("b");
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_string_equal(message(1)->text, "b");
+    assert_int_equal(message(1)->n_siblings, 2);
+    assert_int_equal(message(1)->sibling, 1);
+    fixture_flush(&fix);
+    pp_controller_sibling(fix.c, 1, -1);
+    assert_false(pp_controller_send(fix.c, "while it switches"));
+    pump_until(&fix, strcmp(message(1)->text, "a") == 0);
+    assert_int_equal(message(1)->sibling, 0);
+    pp_controller_sibling(fix.c, 1, -1); /* there is none */
+    fixture_flush(&fix);
+    assert_string_equal(message(1)->text, "a");
+    fixture_turn(&fix, "two", "c");
+    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
+                                            "{\"role\":\"user\",\"content\":\"two\"}]");
+}
+
+static void test_edit_and_undo(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    fixture_turn(&fix, "two", "b");
+    assert_false(pp_controller_edit(fix.c, 1, "not mine"));
+    assert_false(pp_controller_edit(fix.c, 9, "nobody's"));
+    assert_true(pp_controller_edit(fix.c, 2, "TWO"));
+    answer("c");
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+    assert_string_equal(message(2)->text, "TWO");
+    assert_int_equal(message(2)->n_siblings, 2);
+    pp_controller_undo(fix.c);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    fixture_turn(&fix, "three", "d");
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
+                                            "{\"role\":\"user\",\"content\":\"three\"}]");
+    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    pp_controller_undo(fix.c);
+    assert_true(status()->notice_is_error);
+    fixture_flush(&fix);
+    fixture_turn(&fix, "ONE", "e");
+    fixture_flush(&fix);
+    int64_t id = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    assert_int_equal(message(0)->n_siblings, 2);
+    pp_controller_sibling(fix.c, 0, -1);
+    pump_until(&fix, strcmp(message(0)->text, "one") == 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
+    assert_string_equal(message(2)->text, "three");
+    assert_int_equal(message(2)->n_siblings, 3);
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    pp_controller_fork(fix.c);
+    assert_true(status()->notice_is_error);
+    fixture_turn(&fix, "one", "a");
+    int64_t old = pp_controller_session_id(fix.c);
+    char key[17];
+    snprintf(key, sizeof key, "%s", status()->session_key);
+    pp_controller_fork(fix.c);
+    pump_until(&fix, pp_controller_session_id(fix.c) != old);
+    assert_string_not_equal(key, status()->session_key);
+    assert_string_equal(fix.fake->left, key);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_string_equal(message(1)->text, "a");
+    fixture_turn(&fix, "two", "b");
+    pp_controller_open(fix.c, old);
+    pump_until(&fix, pp_controller_session_id(fix.c) == old);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+}
+
+/* --- conversations --------------------------------------------------------------------------------------------------------- */
+
+static void test_switch_while_answering(void **state)
+{
+    enum pp_message_state ms;
+    (void)state;
+    ask("hello");
+    fake_text(&fix, "half", 1);
+    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    int64_t id = message(1)->id, session = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(fix.fake->cancels, 1);
+    assert_int_equal(pp_controller_session_id(fix.c), session); /* not before the answer has ended */
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, pp_controller_session_id(fix.c) == 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    assert_int_equal(fix.fake->leaves, 1);
+    fixture_flush(&fix);
+    assert_string_equal(stored(id, &ms), "half");
+    fixture_turn(&fix, "new", "one");
+    assert_int_not_equal(pp_controller_session_id(fix.c), session);
+}
+
+static void test_open_elsewhere(void **state)
+{
+    char locks[600], key[17];
+    int fd;
+    struct pp_error err;
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    int64_t id = pp_controller_session_id(fix.c);
+    snprintf(key, sizeof key, "%s", status()->session_key);
+    snprintf(locks, sizeof locks, "%s/locks", fix.paths.data);
+    assert_int_equal(pp_session_lock(locks, key, &fd, &err), PP_ERR_BUSY); /* ours */
+    pp_controller_new_session(fix.c);
+    fixture_flush(&fix);
+    assert_ok(pp_session_lock(locks, key, &fd, &err), err); /* let go of */
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, status()->notice_is_error);
+    assert_non_null(strstr(status()->notice, "another pippin"));
+    assert_int_equal(pp_controller_session_id(fix.c), 0);
+    pp_controller_delete(fix.c, id);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.resume = key;
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_BUSY);
+    close(fd);
+    assert_ok(fixture_start(&fix, &err), err); /* it was not deleted */
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+}
+
+static void test_resume(void **state)
+{
+    struct pp_error err;
+    char key[17];
+    (void)state;
+    fix.o.resume_latest = true;
+    fixture_ready(&fix); /* nothing there yet: a new one */
+    fixture_turn(&fix, "hello", "hi");
+    snprintf(key, sizeof key, "%s", status()->session_key);
+    fixture_stop(&fix);
+    assert_ok(fixture_start(&fix, &err), err);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_string_equal(status()->session_key, key);
+    assert_string_equal(message(1)->text, "hi");
+    assert_true(message(1)->tokens_per_s == 50.0f);
+    fixture_stop(&fix);
+    fix.o.resume = "ffffffffffffffff";
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_NOT_FOUND);
+    key[6] = 0;
+    fix.o.resume = key; /* a unique beginning */
+    assert_ok(fixture_start(&fix, &err), err);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+}
+
+static void test_list_rename_delete(void **state)
+{
+    size_t n;
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    int64_t apples = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    fixture_turn(&fix, "about pears", "green");
+    int64_t pears = pp_controller_session_id(fix.c);
+    pp_controller_refresh_sessions(fix.c, "");
+    fixture_flush(&fix);
+    pp_controller_sessions(fix.c, &n);
+    assert_int_equal(n, 2);
+    pp_controller_refresh_sessions(fix.c, "pears");
+    pp_controller_refresh_sessions(fix.c, "apples");
+    fixture_flush(&fix);
+    const struct pp_session *s = pp_controller_sessions(fix.c, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(s[0].id, apples);
+    pp_controller_rename(fix.c, apples, "fruit\x1b[31m");
+    pp_controller_delete(fix.c, pears);
+    fixture_flush(&fix);
+    assert_int_equal(pp_controller_session_id(fix.c), 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    assert_int_equal(fix.fake->forgets, 1);
+    pp_controller_refresh_sessions(fix.c, "");
+    fixture_flush(&fix);
+    s = pp_controller_sessions(fix.c, &n);
+    assert_int_equal(n, 1);
+    assert_string_equal(s[0].title, "fruit [31m");
+    pp_controller_open(fix.c, apples);
+    pump_until(&fix, pp_controller_session_id(fix.c) == apples);
+    assert_string_equal(status()->title, "fruit [31m");
+}
+
+/* --- choices ------------------------------------------------------------------------------------------------------------------ */
+
+static int find(const struct pp_named *l, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(l[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+static void test_choices_are_kept(void **state)
+{
+    size_t n;
+    char adapter[700];
+    (void)state;
+    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
+    fix.o.lora[0].path = adapter;
+    fix.o.lora[0].scale = 1;
+    fix.o.n_lora = 1;
+    fixture_ready(&fix);
+    pp_controller_set_adapter(fix.c, 0, true, 0.75f);
+    const struct pp_named *list = pp_controller_personas(fix.c, &n);
+    int pirate = find(list, n, "pirate");
+    assert_true(pirate > 0);
+    pp_controller_set_persona(fix.c, (size_t)pirate);
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
+    assert_true(pp_controller_set_param(fix.c, "seed", "77"));
+    pp_controller_set_draft(fix.c, false);
+    list = pp_controller_templates(fix.c, &n);
+    int chatml = find(list, n, "chatml");
+    assert_true(chatml > 0);
+    pp_controller_set_template(fix.c, (size_t)chatml);
+    fixture_flush(&fix);
+    ask("ahoy");
+    assert_int_equal(fix.fake->n_adapters, 1);
+    assert_true(fix.fake->scale == 0.75f);
+    assert_false(fix.fake->use_draft);
+    assert_int_equal(fix.fake->sampling.seed, 77);
+    assert_true(fix.fake->sampling.temp == 0.1f);
+    assert_non_null(strstr(fix.fake->messages, "\"system\""));
+    assert_true(fix.fake->template_source[0]);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+
+    fix.o.n_lora = 0;
+    fix.o.resume_latest = true;
+    fixture_ready(&fix);
+    assert_string_equal(status()->persona, "pirate");
+    assert_string_equal(status()->template_name, "chatml");
+    assert_string_equal(status()->adapters, "bard 0.75");
+    assert_false(status()->draft_on);
+    ask("ahoy");
+    assert_int_equal(fix.fake->n_adapters, 1);
+    assert_int_equal(fix.fake->sampling.seed, 77);
+    assert_true(fix.fake->template_source[0]);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+}
+
+/* A change of choices that was posted before an answer was added must not take the head back. */
+static void test_update_keeps_head(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    int64_t id = pp_controller_session_id(fix.c);
+    assert_true(pp_controller_send(fix.c, "two"));
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
+    answer("b");
+    pp_controller_set_system(fix.c, "x");
+    fixture_flush(&fix);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+}
+
+static void test_malformed_settings(void **state)
+{
+    static const char *const settings[] = {"{broken", "[]", "{\"temp\":\"hot\"}", "{\"temp\":1e300,\"top-k\":2.5}", "{\"persona\":7}", "\"x\""};
+    static const char *const adapters[] = {"[", "{}", "[1,null,{\"path\":5}]", "[{\"path\":\"\"}]", "[{\"scale\":1}]", "7"};
+    struct pp_error err;
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    int64_t id = pp_controller_session_id(fix.c);
+    for (size_t i = 0; i < 6; i++) {
+        pp_controller_new_session(fix.c);
+        fixture_flush(&fix);
+        struct pp_store *st = open_store();
+        struct pp_session s = {0};
+        assert_ok(pp_store_session_get(st, id, &s, &err), err);
+        pp_free(s.settings);
+        pp_free(s.adapters);
+        s.settings = pp_strdup(settings[i]);
+        s.adapters = pp_strdup(adapters[i]);
+        assert_ok(pp_store_session_update(st, &s, &err), err);
+        pp_session_clear(&s);
+        pp_store_close(st);
+        pp_controller_open(fix.c, id);
+        pump_until(&fix, pp_controller_session_id(fix.c) == id);
+        assert_true(status()->notice_is_error);
+        assert_int_equal(pp_controller_n_messages(fix.c), 2);
+        assert_string_equal(status()->adapters, "");
+        fixture_turn(&fix, "still there?", "yes");
+        assert_true(fix.fake->sampling.temp == pp_sampling_default().temp);
+        pp_controller_undo(fix.c);
+    }
+}
+
+static void test_missing_template(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    int64_t id = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    fixture_flush(&fix);
+    struct pp_store *st = open_store();
+    struct pp_session s = {0};
+    assert_ok(pp_store_session_get(st, id, &s, &err), err);
+    pp_free(s.template_name);
+    s.template_name = pp_strdup("gone");
+    assert_ok(pp_store_session_update(st, &s, &err), err);
+    pp_session_clear(&s);
+    pp_store_close(st);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_true(status()->notice_is_error);
+    assert_non_null(strstr(status()->notice, "gone"));
+    fixture_turn(&fix, "works?", "yes");
+    assert_string_equal(fix.fake->template_source, "");
+}
+
+/* --- pieces ---------------------------------------------------------------------------------------------------------------------- */
+
+static void test_title(void **state)
+{
+    char out[256];
+    (void)state;
+    ctl_title("  two\n\twords \x1b[2J\xff!", out, sizeof out);
+    assert_string_equal(out, "two words [2J !");
+    ctl_title("", out, sizeof out);
+    assert_string_equal(out, "");
+    char text[400] = "";
+    for (int i = 0; i < 100; i++)
+        strcat(text, "é");
+    ctl_title(text, out, sizeof out);
+    assert_int_equal(strlen(out), 2 * 60 + 3);
+    assert_string_equal(out + 120, "…");
+    ctl_title(text, out, 16);
+    assert_true(strlen(out) < 16);
+}
+
+static void test_branch_json(void **state)
+{
+    struct pp_branch b = {0};
+    (void)state;
+    assert_non_null(pp_branch_append(&b, PP_ROLE_USER, "a\0b", 3));
+    assert_non_null(pp_branch_append(&b, PP_ROLE_ASSISTANT, "", 0));
+    assert_non_null(pp_branch_append(&b, PP_ROLE_USER, "c", 1));
+    assert_non_null(pp_branch_append(&b, PP_ROLE_ASSISTANT, "d", 1));
+    assert_true(pp_branch_grow(&b, 3, "e", 1));
+    char *json = pp_branch_json(&b, b.n, "be");
+    assert_string_equal(json, "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"a b\\n\\nc\"},"
+                              "{\"role\":\"assistant\",\"content\":\"de\"}]");
+    pp_free(json);
+    json = pp_branch_json(&b, 0, "");
+    assert_string_equal(json, "[]");
+    pp_free(json);
+    pp_branch_free(&b);
+}
+
+#define READY(test) cmocka_unit_test_setup_teardown(test, setup_ready, teardown)
+#define FRESH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+TEST_GROUP(controller)
+{
+    const struct CMUnitTest tests[] = {
+        FRESH(test_one_turn),
+        READY(test_events_of_an_old_request),
+        FRESH(test_load_fails),
+        FRESH(test_no_such_model),
+        READY(test_cancel_saving),
+        READY(test_cancel_answer),
+        READY(test_answer_fails),
+        FRESH(test_quit_loading),
+        READY(test_quit_idle),
+        READY(test_quit_saving),
+        READY(test_quit_answering),
+        READY(test_free_without_quit),
+        READY(test_io_error),
+        READY(test_regenerate),
+        READY(test_edit_and_undo),
+        READY(test_fork),
+        READY(test_switch_while_answering),
+        READY(test_open_elsewhere),
+        FRESH(test_resume),
+        READY(test_list_rename_delete),
+        FRESH(test_choices_are_kept),
+        READY(test_update_keeps_head),
+        READY(test_malformed_settings),
+        READY(test_missing_template),
+        cmocka_unit_test(test_title),
+        cmocka_unit_test(test_branch_json),
+    };
+    return cmocka_run_group_tests_name("controller", tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+/* test_slash.c - the commands that begin with '/'. */
+#include <string.h>
+
+#include "tests/backend_fake.h"
+
+static struct fixture fix;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_init(&fix);
+    fixture_ready(&fix);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_remove(&fix);
+    return 0;
+}
+
+static enum pp_slash slash(const char *line)
+{
+    char arg[128];
+    return pp_controller_slash(fix.c, line, arg, sizeof arg);
+}
+
+static const char *notice(void)
+{
+    return pp_controller_status(fix.c)->notice;
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    assert_int_equal(slash("hello"), PP_SLASH_TEXT);
+    assert_int_equal(slash("/"), PP_SLASH_TEXT);
+    assert_int_equal(slash("//"), PP_SLASH_TEXT);
+    assert_int_equal(slash("/ help"), PP_SLASH_TEXT);
+    assert_int_equal(slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
+    assert_int_equal(slash("/new\nis how my poem begins"), PP_SLASH_TEXT);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    assert_int_equal(slash("/regn"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/regen"));
+    assert_true(pp_controller_status(fix.c)->notice_is_error);
+    assert_int_equal(slash("/xyzzyplugh"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/help"));
+}
+
+static void test_screen(void **state)
+{
+    char arg[16];
+    (void)state;
+    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark \n", arg, sizeof arg), PP_SLASH_TEXT); /* two lines are no command */
+    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark ", arg, sizeof arg), PP_SLASH_THEME);
+    assert_string_equal(arg, "dark");
+    assert_int_equal(pp_controller_slash(fix.c, "/theme a-name-that-is-too-long", arg, sizeof arg), PP_SLASH_THEME);
+    assert_int_equal(strlen(arg), 15);
+    assert_int_equal(slash("/?"), PP_SLASH_HELP);
+    assert_int_equal(slash("/HELP"), PP_SLASH_HELP);
+    assert_int_equal(slash("/bye"), PP_SLASH_QUIT);
+    assert_int_equal(slash("/sessions"), PP_SLASH_SESSIONS);
+    assert_int_equal(slash("/lora"), PP_SLASH_LORA_MENU);
+    assert_int_equal(slash("/draft"), PP_SLASH_DRAFT_MENU);
+    assert_int_equal(slash("/set"), PP_SLASH_PARAMS_MENU);
+    assert_int_equal(slash("/persona"), PP_SLASH_PERSONA_MENU);
+    assert_int_equal(slash("/template"), PP_SLASH_TEMPLATE_MENU);
+    assert_int_equal(slash("/edit"), PP_SLASH_EDIT_LAST);
+    assert_int_equal(slash("/copy"), PP_SLASH_COPY);
+}
+
+static const char *param(const char *name)
+{
+    size_t n;
+    const struct pp_named *p = pp_controller_params(fix.c, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(p[i].name, name) == 0)
+            return p[i].detail;
+    return "";
+}
+
+static void test_set(void **state)
+{
+    (void)state;
+    assert_int_equal(slash("/set temp 0.25"), PP_SLASH_DONE);
+    assert_string_equal(param("temp"), "0.25");
+    assert_int_equal(slash("/set top-k=7"), PP_SLASH_DONE);
+    assert_string_equal(param("top-k"), "7");
+    assert_int_equal(slash("/set top-k 7.5"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/set temp nan"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/set temp -1"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/set temp 1x"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/set temp"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/set colour red"), PP_SLASH_ERROR);
+    assert_string_equal(param("temp"), "0.25");
+    assert_string_equal(param("seed"), "random");
+    assert_int_equal(slash("/set seed 99"), PP_SLASH_DONE);
+    assert_string_equal(param("seed"), "99");
+    assert_int_equal(slash("/set seed random"), PP_SLASH_DONE);
+    assert_string_equal(param("seed"), "random");
+}
+
+static void test_draft_and_persona(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_status(fix.c)->draft_on);
+    assert_int_equal(slash("/draft off"), PP_SLASH_DONE);
+    assert_false(pp_controller_status(fix.c)->draft_on);
+    assert_int_equal(slash("/draft maybe"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/persona pira"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->persona, "pirate");
+    assert_int_equal(slash("/persona tutro"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "tutor"));
+    assert_int_equal(slash("/persona none"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->persona, "");
+    assert_int_equal(slash("/system Be brief."), PP_SLASH_DONE);
+    assert_int_equal(slash("/system"), PP_SLASH_DONE);
+    assert_non_null(strstr(notice(), "Be brief."));
+}
+
+static void test_template(void **state)
+{
+    (void)state;
+    assert_int_equal(slash("/template nonsense"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/template chatml"), PP_SLASH_DONE);
+    pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "chatml") == 0);
+    assert_int_equal(slash("/template model"), PP_SLASH_DONE);
+    pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "") == 0);
+}
+
+static void test_lora(void **state)
+{
+    char path[700];
+    (void)state;
+    fixture_stop(&fix);
+    snprintf(path, sizeof path, "%s/lora-bard.gguf", fix.paths.data);
+    fix.o.lora[0].path = path;
+    fix.o.lora[0].scale = 0.5f;
+    fix.o.n_lora = 1;
+    fixture_ready(&fix);
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.50");
+    assert_int_equal(slash("/lora bard 0.8"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
+    assert_int_equal(slash("/lora bard off"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "");
+    assert_int_equal(slash("/lora bard"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
+    assert_int_equal(slash("/lora bard 7"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/lora brad"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "bard"));
+    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "");
+}
+
+static void test_conversation(void **state)
+{
+    (void)state;
+    assert_int_equal(slash("/delete"), PP_SLASH_ERROR);
+    assert_int_equal(slash("/rename"), PP_SLASH_ERROR);
+    fixture_turn(&fix, "hello", "hi");
+    assert_int_equal(slash("/rename A better\tname"), PP_SLASH_DONE);
+    assert_string_equal(pp_controller_status(fix.c)->title, "A better name");
+    assert_int_equal(slash("/undo"), PP_SLASH_DONE);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    assert_int_equal(slash("/forget"), PP_SLASH_DONE);
+    assert_int_equal(fix.fake->forgets, 1);
+    assert_int_equal(slash("/delete yes"), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_session_id(fix.c) == 0);
+    assert_int_equal(fix.fake->forgets, 2);
+    assert_int_equal(slash("/stats"), PP_SLASH_DONE);
+    assert_non_null(strstr(notice(), "tokens/s"));
+}
+
+/* What the help lists is known, has no duplicates, and says something. */
+static void test_table(void **state)
+{
+    const char *name, *args, *text, *other, *unused;
+    (void)state;
+    for (size_t i = 0; pp_slash_info(i, &name, &args, &text); i++) {
+        assert_true(*name && *text);
+        for (size_t k = 0; k < i; k++) {
+            assert_true(pp_slash_info(k, &other, &unused, &unused));
+            assert_string_not_equal(name, other);
+        }
+    }
+    assert_true(pp_slash_info(10, &name, &args, &text));
+    assert_false(pp_slash_info(1000, &name, &args, &text));
+}
+
+TEST_GROUP(slash)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_text, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unknown, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_screen, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_set, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_draft_and_persona, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_template, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lora, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_conversation, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_table, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("slash", tests, NULL, NULL);
+}
