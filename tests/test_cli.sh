@@ -174,7 +174,7 @@ tail -n 1 "$tmp/err" >"$tmp/stats"
 expect_match "with its stats" "$tmp/stats" '"finish": "interrupted"'
 run sessions list --json
 run sessions show "$(text id "$tmp/out")" --json
-expect_match "and what was there is kept" "$tmp/out" '"state": "cancelled"' 'Hello! I am Pippin'
+expect_match "and what was there is kept" "$tmp/out" '"state": "cancelled", "content": "Hello'
 
 # --- looking inside ---------------------------------------------------------------------------------------------
 
