@@ -62,7 +62,7 @@ JINJA_FILTER(replace)
 JINJA_FILTER(center)
 {
     JINJA_UNUSED;
-    return jinja_pad(j, jinja_to_string(j, self), jinja_arg_int(j, arg[0], 80), jinja_cstr(" "), 1);
+    return jinja_pad(j, jinja_to_string(j, self), jinja_arg_int(j, arg[0], 80), jinja_cstr(" "), JINJA_ALIGN_CENTER);
 }
 
 JINJA_FILTER(format)
@@ -116,7 +116,8 @@ JINJA_FILTER(truncate)
 {
     JINJA_UNUSED;
     int64_t length = jinja_arg_int(j, arg[0], 255), leeway = jinja_arg_int(j, arg[3], 5);
-    struct jinja_value s = jinja_to_string(j, self), end = jinja_arg_str(j, arg[2], "...");
+    struct jinja_value s = self.kind == JINJA_UNDEFINED ? jinja_str("", 0) : jinja_arg_str(j, self, "");
+    struct jinja_value end = jinja_arg_str(j, arg[2], "...");
     int64_t room = length - (int64_t)jinja_count_chars(j, end);
     if (room < 0 || leeway < 0)
         jinja_fail(j, "truncate: the length is smaller than that of the end mark, or the leeway is negative");
@@ -232,8 +233,11 @@ JINJA_FILTER(int)
         return jinja_int(jinja_as_int(self));
     if (self.kind == JINJA_STRING && parse_int(self, (int)base, &i))
         return jinja_int(i);
-    if (to_double(self, &f) && fabs(f) < 9.2e18)
+    if (to_double(self, &f) && isfinite(f)) {
+        if (fabs(f) >= 9.2e18)
+            jinja_fail(j, "int: the number is larger than 64 bits");
         return jinja_int((int64_t)f);
+    }
     return jinja_given(arg[0]) ? arg[0] : jinja_int(0);
 }
 
@@ -252,7 +256,8 @@ JINJA_FILTER(abs)
     JINJA_UNUSED;
     if (self.kind == JINJA_FLOAT)
         return jinja_float(fabs(self.f));
-    return jinja_arg_int(j, self, 0) < 0 ? jinja_negate(j, self) : jinja_int(jinja_arg_int(j, self, 0));
+    struct jinja_value v = jinja_plus(j, self);
+    return v.i < 0 ? jinja_negate(j, v) : v;
 }
 
 /* To the nearest, ties to even, as seen by the exact value of the double; Python's round(). */

@@ -129,7 +129,9 @@ JINJA_FILTER(groupby)
         if (i == 0 || !jinja_equal(j, pairs[i].key, pairs[i - 1].key)) {
             group = jinja_list(j);
             struct jinja_value name = element_key(j, pairs[i].value, arg[0], arg[1]);
-            jinja_push(j, groups, jinja_pair_tuple(j, name, jinja_wrap(JINJA_LIST, group)));
+            struct jinja_value pair = jinja_pair_tuple(j, name, jinja_wrap(JINJA_LIST, group));
+            pair.list->name = "group";
+            jinja_push(j, groups, pair);
         }
         jinja_push(j, group, pairs[i].value);
     }
@@ -177,8 +179,9 @@ JINJA_FILTER(max) { JINJA_UNUSED; return extreme(j, self, arg, 1); }
 static struct jinja_args rest_of(const struct jinja_args *args, size_t skip)
 {
     struct jinja_args rest = *args;
-    rest.pos += rest.n_pos > skip ? skip : rest.n_pos;
-    rest.n_pos -= rest.n_pos > skip ? skip : rest.n_pos;
+    bool some = rest.n_pos > skip;
+    rest.pos = some ? rest.pos + skip : NULL;
+    rest.n_pos = some ? rest.n_pos - skip : 0;
     return rest;
 }
 

@@ -42,7 +42,9 @@ static int64_t read_count(struct jinja *j, struct pattern *s, int64_t max)
 static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v, char otherwise)
 {
     char align = spec->align ? spec->align : otherwise;
-    v = jinja_pad(j, v, spec->width, spec->fill, align == '<' ? 0 : 2);
+    v = jinja_pad(j, v, spec->width, spec->fill, align == '<'   ? JINJA_ALIGN_LEFT
+                                                 : align == '^' ? JINJA_ALIGN_FORMAT_CENTER
+                                                                : JINJA_ALIGN_RIGHT);
     jinja_add(j, t, v.s, v.n);
 }
 
@@ -69,9 +71,6 @@ static void add_number(struct jinja *j, struct jinja_text *t, const struct spec 
         rest.width -= (int64_t)strlen(sign);
         rest.align = '>';
         add_padded(j, t, &rest, v, '>');
-    } else if (spec->align == '^') {
-        v = jinja_pad(j, v, spec->width, spec->fill, 1);
-        jinja_add(j, t, v.s, v.n);
     } else {
         add_padded(j, t, spec, v, '>');
     }
@@ -127,11 +126,6 @@ static void add_string(struct jinja *j, struct jinja_text *t, const struct spec 
 {
     if (spec->precision >= 0)
         v = jinja_str(v.s, jinja_char_offset(j, v, (size_t)spec->precision));
-    if (spec->align == '^') {
-        v = jinja_pad(j, v, spec->width, spec->fill, 1);
-        jinja_add(j, t, v.s, v.n);
-        return;
-    }
     add_padded(j, t, spec, v, otherwise);
 }
 
@@ -290,7 +284,11 @@ static struct jinja_value first_argument(struct jinja *j, struct braces *f)
 {
     struct jinja_value name = piece(&f->in, ".[!:}");
     if (name.n == 0 || is_index(name)) {
+        if (name.n ? f->next > 0 : f->next < 0)
+            jinja_fail(j, "a format numbers some of its places and not the others");
         int64_t i = name.n ? index_value(name) : f->next++;
+        if (name.n)
+            f->next = -1;
         if (i >= (int64_t)f->args->n_pos)
             jinja_fail(j, "a format has more places than arguments");
         return f->args->pos[i];
@@ -314,7 +312,6 @@ static struct jinja_value field_value(struct jinja *j, struct braces *f)
             f->in.p += f->in.p < f->in.end;
             v = jinja_item(j, v, is_index(key) ? jinja_int(index_value(key)) : key);
         } else {
-            jinja_require_defined(j, v);
             return v;
         }
     }
@@ -360,42 +357,54 @@ static struct spec brace_spec(struct jinja *j, struct pattern *s)
     return spec;
 }
 
+/* Without a type each kind of value has its own way. */
+static void add_untyped(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v)
+{
+    char digits[JINJA_FLOAT_SIZE];
+    if (v.kind == JINJA_STRING) {
+        add_string(j, t, spec, v, '<');
+    } else if (v.kind == JINJA_FLOAT && spec->precision >= 0) {
+        add_real(j, t, spec, v.f, 'g');
+    } else if (v.kind == JINJA_FLOAT) {
+        jinja_float_repr(v.f, digits);
+        add_number(j, t, spec, digits);
+    } else if (jinja_is_integral(v) && spec->precision < 0) {
+        add_integer(j, t, spec, jinja_as_int(v), 'd');
+    } else {
+        jinja_fail(j, "a value of type %s does not take this format", jinja_type_name(v));
+    }
+}
+
 static void add_field(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v)
 {
-    struct spec plain = *spec;
-    if (spec->type && strchr("eEfFgG%", spec->type)) {
+    if (!spec->type)
+        add_untyped(j, t, spec, v);
+    else if (strchr("eEfFgG%", spec->type))
         add_real(j, t, spec, real_argument(j, v), spec->type);
-    } else if (spec->type && strchr("dxXo", spec->type)) {
-        plain.precision = -1;
-        add_integer(j, t, &plain, integer_argument(j, v, false), spec->type);
-    } else if (spec->type && spec->type != 's') {
-        jinja_fail(j, "a format has an unknown type");
-    } else if (!spec->type && v.kind == JINJA_INT) {
-        add_integer(j, t, &plain, v.i, 'd');
-    } else if (!spec->type && v.kind == JINJA_FLOAT && spec->precision >= 0) {
-        add_real(j, t, spec, v.f, 'g');
-    } else {
-        struct jinja_value s = jinja_to_string(j, v);
-        add_string(j, t, &plain, s, v.kind == JINJA_FLOAT ? '>' : '<');
-    }
+    else if (strchr("dxXo", spec->type) && spec->precision < 0)
+        add_integer(j, t, spec, integer_argument(j, v, false), spec->type);
+    else if (spec->type == 's' && v.kind == JINJA_STRING)
+        add_string(j, t, spec, v, '<');
+    else
+        jinja_fail(j, "a value of type %s does not take this format", jinja_type_name(v));
 }
 
 static void add_replacement(struct jinja *j, struct jinja_text *t, struct braces *f)
 {
-    struct spec spec = {.fill = jinja_cstr(" "), .precision = -1};
     struct jinja_value v = field_value(j, f);
     if (peek(&f->in) == '!') {
         char how = ++f->in.p < f->in.end ? *f->in.p++ : 0;
         v = how == 'r' || how == 'a' ? repr_of(j, v) : jinja_to_string(j, v);
     }
-    if (peek(&f->in) == ':') {
-        f->in.p++;
-        spec = brace_spec(j, &f->in);
-    }
+    bool formatted = peek(&f->in) == ':' && ++f->in.p < f->in.end && *f->in.p != '}';
+    struct spec spec = formatted ? brace_spec(j, &f->in) : (struct spec){0};
     if (peek(&f->in) != '}')
         jinja_fail(j, "a format lacks a } or has something unknown in it");
     f->in.p++;
-    add_field(j, t, &spec, v);
+    if (formatted)
+        add_field(j, t, &spec, v);
+    else
+        jinja_print(j, t, v);
 }
 
 struct jinja_value jinja_format(struct jinja *j, struct jinja_value format, const struct jinja_args *args)

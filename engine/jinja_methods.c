@@ -195,9 +195,14 @@ static struct jinja_value by_test(struct jinja *j, struct jinja_value self, cons
 METHOD(str_isupper) { UNUSED; return by_test(j, self, "upper"); }
 METHOD(str_islower) { UNUSED; return by_test(j, self, "lower"); }
 
-METHOD(str_ljust) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 0); }
-METHOD(str_center) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 1); }
-METHOD(str_rjust) { UNUSED; return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), 2); }
+static struct jinja_value justify(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, enum jinja_align align)
+{
+    return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), align);
+}
+
+METHOD(str_ljust) { UNUSED; return justify(j, self, arg, JINJA_ALIGN_LEFT); }
+METHOD(str_rjust) { UNUSED; return justify(j, self, arg, JINJA_ALIGN_RIGHT); }
+METHOD(str_center) { UNUSED; return justify(j, self, arg, JINJA_ALIGN_CENTER); }
 
 METHOD(str_zfill)
 {
@@ -205,7 +210,8 @@ METHOD(str_zfill)
     bool sign = self.n && (self.s[0] == '-' || self.s[0] == '+');
     struct jinja_value digits = jinja_str(self.s + sign, self.n - sign);
     int64_t width = jinja_arg_int(j, arg[0], 0);
-    return jinja_concat(j, jinja_str(self.s, sign), jinja_pad(j, digits, width - (width > 0 && sign), jinja_cstr("0"), 2));
+    struct jinja_value padded = jinja_pad(j, digits, width - (width > 0 && sign), jinja_cstr("0"), JINJA_ALIGN_RIGHT);
+    return jinja_concat(j, jinja_str(self.s, sign), padded);
 }
 
 METHOD(str_format) { UNUSED; return jinja_format(j, self, args); }

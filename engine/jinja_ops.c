@@ -43,6 +43,10 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
         if (value)
             return *value;
     }
+    if (v.kind == JINJA_TUPLE && v.list->name && jinja_equals_cstr(name, "grouper"))
+        return v.list->items[0];
+    if (v.kind == JINJA_TUPLE && v.list->name && jinja_equals_cstr(name, "list"))
+        return v.list->items[1];
     if (v.kind == JINJA_LOOP)
         return jinja_loop_attribute(v, name);
     if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "current"))

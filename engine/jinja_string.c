@@ -345,13 +345,25 @@ struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s)
     return v;
 }
 
-struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill, int left)
+/* How much of the padding goes to the left. */
+static int64_t padding_before(int64_t pad, int64_t width, enum jinja_align align)
+{
+    switch (align) {
+    case JINJA_ALIGN_LEFT: return 0;
+    case JINJA_ALIGN_RIGHT: return pad;
+    case JINJA_ALIGN_CENTER: return pad / 2 + (pad & width & 1);
+    default: return pad / 2;
+    }
+}
+
+struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill,
+                             enum jinja_align align)
 {
     int64_t have = (int64_t)jinja_count_chars(j, s);
     if (width <= have)
         return s;
     int64_t pad = width - have;
-    int64_t before = left == 2 ? pad : left == 1 ? pad / 2 + (pad & width & 1) : 0; /* Python's way of centring */
+    int64_t before = padding_before(pad, width, align);
     struct jinja_text t = {0};
     jinja_add_times(j, &t, fill.s, fill.n, (size_t)before);
     jinja_add(j, &t, s.s, s.n);

@@ -72,7 +72,7 @@ struct jinja_value {
 struct jinja_list {
     struct jinja_value *items; // [n]
     size_t n, cap;
-    const char *name; /* VIEW: "dict_keys"; RANGE: how it prints; otherwise NULL */
+    const char *name; /* VIEW: "dict_keys"; RANGE: how it prints; TUPLE: "group" if from groupby; otherwise NULL */
 };
 
 struct jinja_pair {
@@ -245,8 +245,10 @@ struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jin
 struct jinja_list *jinja_split_lines(struct jinja *j, struct jinja_value s, bool keep_ends);
 struct jinja_value jinja_join(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
 struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s);
-/* Padding: the part of it that goes left is `left`/2 of 2 (0 left-justified, 1 centred, 2 right-justified). */
-struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill, int left);
+/* Where the text stands in its field. When it cannot be quite in the middle, str.center and format differ. */
+enum jinja_align { JINJA_ALIGN_LEFT, JINJA_ALIGN_RIGHT, JINJA_ALIGN_CENTER, JINJA_ALIGN_FORMAT_CENTER };
+struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill,
+                             enum jinja_align align);
 
 /* --- jinja_format.c ----------------------------------------------------------------------------------------- */
 

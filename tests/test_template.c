@@ -57,7 +57,7 @@ static const struct small_case small_cases[] = {
      "['a', 'b', 'c'] ['a', '-b-c'] ['a b', 'c']"},
     {"{{ 'x'.join(['a', 'b']) }} {{ 'abc'.find('c') }} {{ 'hello'.partition('l') }}", NULL, "axb 2 ('he', 'l', 'lo')"},
     {"{{ '%s=%05.1f|%-4d|%x' % ('a', 3.14159, 42, 255) }} {{ '%(k)s' % {'k': 'v'} }}", NULL, "a=003.1|42  |ff v"},
-    {"{{ '{} {1} {n:>4} {0:,}'.format(1234567, 'b', n=7) }}", NULL, "1234567 b    7 1,234,567"},
+    {"{{ '{0} {1} {n:>4} {0:,} {{}}'.format(1234567, 'b', n=7) }}", NULL, "1234567 b    7 1,234,567 {}"},
     {"{{ ['it\\'s', \"q\\\"\", 'n\\n', none, 1.0] }}", NULL, "[\"it's\", 'q\"', 'n\\n', None, 1.0]"},
     {"{{ 'abc'.startswith(('x', 'a')) }} {{ 'x' in 'xyz' }} {{ 'q' not in 'xyz' }}", NULL, "True True True"},
     {"{{ 'one two'|title }} {{ \"they're\".title() }} {{ 'a,b'|replace(',', ';') }}", NULL, "One Two They'Re a;b"},
