@@ -51,7 +51,8 @@ endif
 
 # Only these goals may install packages; a plain `make` uses what is there.
 ifneq ($(filter run test deps asan tsan fuzz lint check,$(MAKECMDGOALS)),)
-DEPS := $(BUILD)/.deps
+DEPS_FOR := $(if $(filter test deps asan tsan lint check,$(MAKECMDGOALS)),test) $(filter fuzz,$(MAKECMDGOALS))
+DEPS     := $(BUILD)/.deps$(subst $() ,,$(addprefix -,$(DEPS_FOR)))
 endif
 
 .PHONY: all run test check asan tsan fuzz lint deps install uninstall starter clean help
@@ -87,9 +88,9 @@ run: $(BUILD)/pippin    ## build what is missing, open the chat with the bundled
 test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake    ## build and run all tests
 	$(Q)BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/run.sh
 
-deps: $(BUILD)/.deps    ## install missing Debian packages (as root or by sudo), or say which are missing
-$(BUILD)/.deps: tests/deps.sh
-	$(Q)sh tests/deps.sh $(if $(filter run,$(MAKECMDGOALS)),,test)
+deps: $(DEPS)    ## install missing Debian packages (as root or by sudo), or say which are missing
+$(or $(DEPS),$(BUILD)/.deps): tests/deps.sh
+	$(Q)sh tests/deps.sh $(DEPS_FOR)
 	$(Q)mkdir -p $(BUILD) && touch $@
 
 # --- what a developer types ------------------------------------------------------------------------------------
@@ -106,18 +107,28 @@ tsan: | $(DEPS)    ## the unit tests under ThreadSanitizer
 
 , := ,
 FUZZ_SECONDS ?= 600
-FUZZ_FLAGS := -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE \
-              -DPP_VERSION='"$(VERSION)"' -I.
-# The scalar kernels are enough here, and clang then needs no per-file flags.
-SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c,$(SRC_ENGINE))
+FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE -DPP_SCALAR_ONLY \
+              -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
+# The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
+SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c,$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
+              $(foreach n,document input layout markdown sanitize text theme wrap,ui/$(n).c)
+fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
 
-$(BUILD)/fuzz/%: tests/%.c $(SRC_FUZZED) $(HEADERS) | $(DEPS)
-	$(call say,FUZZ,$@)mkdir -p $(@D) && clang $(FUZZ_FLAGS) -DPP_SCALAR_ONLY -o $@ $< $(SRC_FUZZED) $(LIBS_ENGINE)
+$(BUILD)/fuzz/obj/%.o: %.c | $(DEPS)
+	$(call say,FUZZ-CC,$<)mkdir -p $(@D) && clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c -o $@ $<
 
-fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))    ## every fuzz target for FUZZ_SECONDS (600) each
-	$(Q)for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f && \
-	  nice $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-	    -artifact_prefix=$(BUILD)/fuzz/$$f- $(BUILD)/fuzz/corpus/$$f $(wildcard tests/corpus/$$f) || exit 1; done
+$(BUILD)/fuzz/libfuzzed.a: $(call fuzz_obj,$(SRC_FUZZED))
+	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
+
+$(addprefix $(BUILD)/fuzz/,$(FUZZERS)): $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/%.o $(BUILD)/fuzz/libfuzzed.a
+	$(call say,LINK,$@)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
+
+-include $(shell [ -d $(BUILD)/fuzz/obj ] && find $(BUILD)/fuzz/obj -name '*.d')
+
+fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))    ## every fuzz target for FUZZ_SECONDS (600) each; what is found lands in build/fuzz
+	$(Q)for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f && echo "$$f" && \
+	  nice $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+	    -artifact_prefix=$(BUILD)/fuzz/$$f- $(BUILD)/fuzz/corpus/$$f tests/corpus/$$f || exit 1; done
 
 lint:    ## cppcheck and clang-tidy over our code
 	$(Q)cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \

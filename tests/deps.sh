@@ -1,17 +1,39 @@
 #!/bin/sh
-# deps.sh [test] - sees to it that what pippin is built with is there; with "test" also what the tests need.
+# deps.sh [test] [fuzz] - sees to it that what pippin is built with is there; with "test" also what the tests need, with "fuzz" the compiler
+# of the fuzz targets.
 #
 # On Debian and its relatives missing packages are installed, as root or by a sudo that asks nothing; otherwise the one command to type is
 # printed. On other systems the missing libraries are named.
 set -u
 
-build="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev libutf8proc-dev libpcre2-dev libmd4c-dev libinih-dev
-       libxxhash-dev nettle-dev"
-tests="libcmocka-dev tmux mandoc ncurses-term procps"
-wanted=$build
-[ "${1:-}" = test ] && wanted="$build $tests"
+wanted="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev libutf8proc-dev libpcre2-dev libmd4c-dev libinih-dev
+        libxxhash-dev nettle-dev"
+test=
+fuzz=
+for word; do
+    case $word in
+    test) test=1 wanted="$wanted libcmocka-dev tmux mandoc ncurses-term procps" ;;
+    fuzz) fuzz=1 wanted="$wanted clang" ;;
+    esac
+done
+
+# The number in the name of the compiler that the package "clang" stands for: its fuzzing runtime is a package of that number.
+clang_number() {
+    { dpkg-query -W -f='${Depends}\n' clang; apt-cache show clang; } 2>/dev/null | sed -n 's/.*clang-\([0-9][0-9]*\).*/\1/p' | head -n 1
+}
 
 if command -v dpkg-query >/dev/null 2>&1; then
+    run=none
+    if [ "$(id -u)" = 0 ]; then
+        run=
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        run=sudo
+    fi
+    if [ -n "$fuzz" ]; then
+        [ -z "$(clang_number)" ] && [ "$run" != none ] && $run apt-get update >/dev/null 2>&1
+        number=$(clang_number)
+        [ -n "$number" ] && wanted="$wanted libclang-rt-$number-dev"
+    fi
     missing=
     for p in $wanted; do
         case "$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null)" in
@@ -21,11 +43,7 @@ if command -v dpkg-query >/dev/null 2>&1; then
     done
     [ -z "$missing" ] && exit 0
     install="apt-get install -y --no-install-recommends$missing"
-    if [ "$(id -u)" = 0 ]; then
-        run=
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
-        run=sudo
-    else
+    if [ "$run" = none ]; then
         echo "These packages are missing:$missing" >&2
         echo "Install them with:  su -c '$install'" >&2
         exit 1
@@ -60,11 +78,15 @@ have inih ini.h
 have xxHash xxhash.h
 have nettle nettle/sha2.h
 printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n' | $cc -x c -fsyntax-only - 2>/dev/null || absent="$absent PCRE2"
-if [ "${1:-}" = test ]; then
+if [ -n "$test" ]; then
     printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>\n' |
         $cc -x c -fsyntax-only - 2>/dev/null || absent="$absent cmocka"
     command -v tmux >/dev/null || absent="$absent tmux"
     command -v mandoc >/dev/null || absent="$absent mandoc"
+fi
+if [ -n "$fuzz" ]; then
+    printf 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }\n' |
+        clang -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null || absent="$absent clang-with-libFuzzer"
 fi
 [ -z "$absent" ] && exit 0
 echo "These libraries or programs are missing; install them with your system's package manager:$absent" >&2

@@ -6,7 +6,7 @@ static const char *const names[PP_ISA_COUNT] = {"scalar", "avx2", "avx512"};
 
 enum pp_isa pp_isa_best(void)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
     __builtin_cpu_init(); /* checks XCR0 too: registers that the system does not save do not count */
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") &&
