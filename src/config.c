@@ -15,8 +15,8 @@ struct pp_config {
     size_t n, cap;
 };
 
-/* What inih reads from. It knows lines of 200 bytes only, so longer ones are handed to it in pieces, each but the first as
- * the continuation of a value; `glued` remembers that no line break belongs between them. */
+/* What inih reads from. It knows lines of 200 bytes only, so longer ones are handed to it in pieces, each but the first
+ * as the continuation of a value; `glued` remembers that no line break belongs between them. */
 struct reader {
     const char *at;
     int line;            /* in the file, of the piece given last */
@@ -146,8 +146,8 @@ static enum pp_code parse(struct pp_config *c, const char *text, struct pp_error
     if (r.nomem || piece < 0)
         return pp_fail_nomem(err, c->path);
     if (r.bad_line)
-        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: the line is too long; break it, and begin the next one with a space", c->path,
-                       r.bad_line);
+        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: the line is too long; break it, and begin the next one with a space",
+                       c->path, r.bad_line);
     if (piece > 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s:%d: this is no [section], no `name = value` and no # comment", c->path,
                        line_of_piece(text, piece, INI_MAX_LINE));

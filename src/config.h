@@ -1,7 +1,8 @@
 /* config.h - pippin.conf: sections of `name = value`, read with inih. Format: pippin.conf(5).
  *
- * [model], [sampling] and [ui] hold options by their long names without dashes (options.h takes them from here); [persona NAME] holds
- * `system`. A value goes on in following lines that begin with a space; line breaks stay. Immutable after loading: any thread. */
+ * [model], [sampling] and [ui] hold options by their long names without dashes (options.h takes them from here);
+ * [persona NAME] holds `system`. A value goes on in following lines that begin with a space; line breaks stay.
+ * Immutable after loading: any thread. */
 #ifndef PP_SRC_CONFIG_H
 #define PP_SRC_CONFIG_H
 

@@ -1,5 +1,5 @@
-/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned by whoever
- * pops them; release with pp_event_free. */
+/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned by
+ * whoever pops them; release with pp_event_free. */
 #ifndef PP_SRC_EVENT_H
 #define PP_SRC_EVENT_H
 

@@ -1,7 +1,8 @@
 /* io.c - one thread, one line of items.
  *
- * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted. Posting never waits for the disk,
- * and the io thread never waits for the screen: events that find no room in the queue stay in `done_jobs` until there is. */
+ * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted. Posting never
+ * waits for the disk, and the io thread never waits for the screen: events that find no room in the queue stay in
+ * `done_jobs` until there is. */
 #include "src/io.h"
 
 #include <pthread.h>
@@ -171,7 +172,8 @@ void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_
     post(io, &t->item, ITEM_TEXT);
 }
 
-void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats, int64_t n_tokens)
+void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,
+                      int64_t n_tokens)
 {
     struct end_item *e = pp_calloc(1, sizeof *e);
     if (!e) {
@@ -208,7 +210,7 @@ void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data)
     post(io, &f->item, ITEM_FILE);
 }
 
-/* --- telling the UI thread ----------------------------------------------------------------------------------------- */
+/* --- telling the UI thread --------------------------------------------------------------------------------------- */
 
 static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *job, const struct pp_error *err)
 {
@@ -249,7 +251,7 @@ static void complain(struct pp_io *io, struct pp_error *known, const struct pp_e
     io->complaint = *err;
 }
 
-/* --- answers --------------------------------------------------------------------------------------------------------- */
+/* --- answers ----------------------------------------------------------------------------------------------------- */
 
 static struct answer *find_answer(struct pp_io *io, int64_t message)
 {
@@ -310,7 +312,8 @@ static bool save_answer(struct pp_io *io, struct answer *a)
         complain(io, &io->store_trouble, &err);
     }
     if (!code)
-        code = pp_store_message_write(io->store, a->message, a->text.data, a->text.len, a->state, a->stats, a->n_tokens, &err);
+        code = pp_store_message_write(io->store, a->message, a->text.data, a->text.len, a->state, a->stats, a->n_tokens,
+                                      &err);
     if (code == PP_ERR_NOT_FOUND)
         return true; /* the conversation was deleted meanwhile */
     if (code) {
@@ -381,7 +384,7 @@ static void take_end(struct pp_io *io, struct end_item *e)
     pp_free(e);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static enum pp_code write_file(struct file_item *f, struct pp_error *err)
 {
@@ -414,7 +417,7 @@ static void take_file(struct pp_io *io, struct file_item *f)
     pp_free(f);
 }
 
-/* --- the thread --------------------------------------------------------------------------------------------------------- */
+/* --- the thread -------------------------------------------------------------------------------------------------- */
 
 static void take_job(struct pp_io *io, struct pp_job *job)
 {
@@ -473,7 +476,8 @@ static void *io_main(void *arg)
         if (stop || (io->commit_at && now >= io->commit_at))
             save_answers(io, false);
         if (lost)
-            pp_fail(&io->complaint, PP_ERR_NOMEM, "out of memory: part of an answer or a file could not be saved; close other programs");
+            pp_fail(&io->complaint, PP_ERR_NOMEM,
+                    "out of memory: part of an answer or a file could not be saved; close other programs");
         /* A backlog of events is looked at only now and then, so that a full queue costs nothing per item. */
         if (stop || !io->deliver_at || now >= io->deliver_at)
             deliver_all(io);

@@ -1,7 +1,7 @@
 /* io.h - the thread that owns the database and every file that is written.
  *
- * The controller posts jobs; they run in order, and come back as PP_EVENT_JOB. The worker hands its tokens here directly, so
- * that a stopped terminal never stops saving: text is collected and committed at most a second later. */
+ * The controller posts jobs; they run in order, and come back as PP_EVENT_JOB. The worker hands its tokens here
+ * directly, so that a stopped terminal never stops saving: text is collected and committed at most a second later. */
 #ifndef PP_SRC_IO_H
 #define PP_SRC_IO_H
 
@@ -22,15 +22,16 @@ struct pp_io_item { /* private to io.c: a place in its line */
 
 struct pp_job {
     void (*run)(struct pp_job *job, struct pp_store *store); /* io thread */
-    void (*done)(struct pp_job *job, void *controller);      /* UI thread, when the event arrives; releases the job. NULL: `release` is called */
+    /* UI thread, when the event arrives; releases the job. NULL: `release` is called */
+    void (*done)(struct pp_job *job, void *controller);
     void (*release)(struct pp_job *job);                     /* any thread: if it cannot be delivered any more */
     enum pp_code code;                                       /* set by run */
     struct pp_error err;
     struct pp_io_item item;                                  /* private; so that posting a job cannot fail */
 };
 
-/* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR go
- * (struct pp_event, malloced). It must outlive the io thread. */
+/* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR
+ * go (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
 /* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. */
 void pp_io_stop(struct pp_io *io);
@@ -38,14 +39,16 @@ void pp_io_stop(struct pp_io *io);
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);
 
-/* An answer that streams in, by the id of its message: the text is appended to what the message holds. Any thread; copies the
- * text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_IO_ERROR comes once. */
+/* An answer that streams in, by the id of its message: the text is appended to what the message holds. Any thread;
+ * copies the text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_IO_ERROR
+ * comes once. */
 void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n);
 /* Its end: committed at once. stats may be NULL. */
-void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats, int64_t n_tokens);
+void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,
+                      int64_t n_tokens);
 
-/* Writes (temp, fsync, rename, mode 0600) or, with data NULL, removes a file. Takes over *data. Folders are made as needed (0700).
- * Failures become PP_EVENT_IO_ERROR. */
+/* Writes (temp, fsync, rename, mode 0600) or, with data NULL, removes a file. Takes over *data. Folders are made as
+ * needed (0700). Failures become PP_EVENT_IO_ERROR. */
 void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data);
 
 #endif

@@ -11,8 +11,8 @@ struct pp_near {
     int distance;   /* of best */
 };
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn a into b; letter case costs nothing, and neither do '-' against
- * '_'. Only the first 64 bytes count. */
+/* Insertions, deletions, replacements and swaps of neighbours that turn a into b; letter case costs nothing, and
+ * neither do '-' against '_'. Only the first 64 bytes count. */
 int pp_edit_distance(const char *a, const char *b);
 void pp_near_try(struct pp_near *n, const char *candidate);
 

@@ -72,7 +72,7 @@ static const struct pp_option *look_up(const char *name, size_t len, unsigned co
     return other;
 }
 
-/* --- errors -------------------------------------------------------------------------------------------------------- */
+/* --- errors ------------------------------------------------------------------------------------------------------ */
 
 static enum pp_code unknown_option(const struct word *w, unsigned commands, struct pp_error *err)
 {
@@ -92,12 +92,14 @@ static enum pp_code unknown_option(const struct word *w, unsigned commands, stru
     return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; --help shows those there are", (int)w->len, w->name);
 }
 
-static enum pp_code wrong_command(const struct word *w, const struct pp_option *opt, enum pp_cmd cmd, struct pp_error *err)
+static enum pp_code wrong_command(const struct word *w, const struct pp_option *opt, enum pp_cmd cmd,
+                                  struct pp_error *err)
 {
     char where[256] = "";
     for (int i = 0; i < PP_CMD_COUNT; i++)
         if (opt->commands & 1u << i)
-            snprintf(where + strlen(where), sizeof where - strlen(where), "%s%s", where[0] ? ", " : "", pp_command_specs[i].name);
+            snprintf(where + strlen(where), sizeof where - strlen(where), "%s%s", where[0] ? ", " : "",
+                     pp_command_specs[i].name);
     return pp_fail(err, PP_ERR_USAGE, "%.*s is no option of `pippin %s`; it belongs to: %s", (int)w->len, w->name,
                    pp_command_specs[cmd].name, where);
 }
@@ -106,7 +108,8 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
     static const char later[] = "models imatrix embed devices doctor";
     if (pp_word_in(later, name, strlen(name)))
-        return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is", name);
+        return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is",
+                       name);
     size_t n = strlen(name);
     if (strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".gguf") == 0))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
@@ -115,17 +118,19 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
         pp_near_try(&near, pp_command_specs[i].name);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "unknown command \"%s\"; did you mean \"%s\"?", name, near.best);
-    return pp_fail(err, PP_ERR_USAGE, "unknown command \"%s\"; `pippin --help` shows those there are (a prompt goes after -p)", name);
+    return pp_fail(err, PP_ERR_USAGE,
+                   "unknown command \"%s\"; `pippin --help` shows those there are (a prompt goes after -p)", name);
 }
 
 static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
 {
     if (pp_word_in(spec->later, name, strlen(name)))
-        return pp_fail(err, PP_ERR_USAGE, "`pippin %s %s` is not in this version; there are: %s", spec->name, name, spec->subcommands);
+        return pp_fail(err, PP_ERR_USAGE, "`pippin %s %s` is not in this version; there are: %s", spec->name, name,
+                       spec->subcommands);
     return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
 }
 
-/* --- the command ----------------------------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------------------------- */
 
 /* What a first look at the command line tells. */
 struct look {
@@ -157,8 +162,8 @@ static struct look look_at(int argc, char **argv)
     return l;
 }
 
-/* Without a command word: options that only one of the two knows decide; else input that comes from no terminal wants an answer
- * on stdout, and everybody else gets the chat. */
+/* Without a command word: options that only one of the two knows decide; else input that comes from no terminal wants
+ * an answer on stdout, and everybody else gets the chat. */
 static enum pp_cmd default_command(const struct look *l)
 {
     if (l->commands == PP_BIT(RUN))
@@ -168,7 +173,7 @@ static enum pp_cmd default_command(const struct look *l)
     return isatty(STDIN_FILENO) ? PP_CMD_CHAT : PP_CMD_RUN;
 }
 
-/* --- the sources, the weakest first ------------------------------------------------------------------------------------ */
+/* --- the sources, the weakest first ------------------------------------------------------------------------------ */
 
 static void set_defaults(struct pp_options *o)
 {
@@ -184,7 +189,8 @@ static void set_defaults(struct pp_options *o)
     };
 }
 
-static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command, struct pp_error *err)
+static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,
+                                struct pp_error *err)
 {
     char shown[160];
     snprintf(shown, sizeof shown, "%s:%d: %s", pp_config_path(ps->o->config), e->line, e->key);
@@ -204,13 +210,15 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
     }
     if (!known_section)
-        return pp_fail(err, PP_ERR_USAGE, "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; did you mean %s?", shown, e->section, near.best);
     return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; see pippin.conf(5)", shown, e->section);
 }
 
-static enum pp_code read_config(struct pp_parse *ps, const struct pp_paths *paths, unsigned command, struct pp_error *err)
+static enum pp_code read_config(struct pp_parse *ps, const struct pp_paths *paths, unsigned command,
+                                struct pp_error *err)
 {
     char path[600];
     struct pp_config *config;
@@ -246,7 +254,8 @@ static enum pp_code read_environment(struct pp_parse *ps, unsigned command, stru
 }
 
 /* Reads the option argv[*at], and moves *at behind its value. */
-static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int *at, enum pp_cmd cmd, struct pp_error *err)
+static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int *at, enum pp_cmd cmd,
+                                struct pp_error *err)
 {
     struct word w = take_apart(argv[*at]);
     const struct pp_option *opt = look_up(w.name, w.len, 1u << cmd);
@@ -267,7 +276,8 @@ static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int 
     return opt->set(ps, opt, w.value ? w.value : argv[(*at)++], shown, err);
 }
 
-static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec *spec, const char *word, struct pp_error *err)
+static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec *spec, const char *word,
+                              struct pp_error *err)
 {
     if (spec->subcommands && !o->subcommand) {
         if (!pp_word_in(spec->subcommands, word, strlen(word)))
@@ -280,12 +290,14 @@ static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec
         return PP_OK;
     }
     if (spec->max_args)
-        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s %s`", word, spec->name, spec->args);
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s %s`", word, spec->name,
+                       spec->args);
     return pp_fail(err, PP_ERR_USAGE, "`pippin %s` does not know what to do with \"%s\"%s", spec->name, word,
                    strcmp(spec->name, "run") == 0 ? "; a prompt goes after -p, in quotes" : "");
 }
 
-static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv, enum pp_cmd cmd, int command_at, struct pp_error *err)
+static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv, enum pp_cmd cmd, int command_at,
+                                      struct pp_error *err)
 {
     bool options_end = false;
     enum pp_code code = PP_OK;
@@ -305,7 +317,8 @@ static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv
     return code;
 }
 
-enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o, struct pp_error *err)
+enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
+                              struct pp_error *err)
 {
     struct pp_parse ps = {.o = o};
     struct look l = look_at(argc, argv);

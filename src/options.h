@@ -1,6 +1,7 @@
 /* options.h - the command line and pippin.conf: one table gives parser, --help, completion and manual check.
  *
- * Order of precedence: command line, environment (LLAMA_ARG_* names where llama.cpp has them), pippin.conf, defaults. */
+ * Order of precedence: command line, environment (LLAMA_ARG_* names where llama.cpp has them), pippin.conf,
+ * defaults. */
 #ifndef PP_SRC_OPTIONS_H
 #define PP_SRC_OPTIONS_H
 
@@ -16,8 +17,8 @@ enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8 };
 struct pp_config;
 
 struct pp_options {
-    const struct pp_config *config; /* pippin.conf (config.h): what is no option stands there, such as personas; NULL with --help
-                                       and its like. Lives until exit */
+    const struct pp_config *config; /* pippin.conf (config.h), for what is no option, such as personas; NULL with
+                                       --help and its like; lives until exit */
     const char *command;       /* "chat", "run", "tokenize", ... never NULL */
     bool command_given;        /* the word stood on the command line */
     const char *subcommand;    /* of sessions, lora, models: "list", ...; or NULL */
@@ -39,7 +40,8 @@ struct pp_options {
     int n_lora;
 
     /* answer */
-    struct pp_sampling sampling; /* --temp --top-k --top-p --min-p --repeat-penalty --frequency-penalty --presence-penalty --seed --logit-bias */
+    struct pp_sampling sampling; /* --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n
+                                    --frequency-penalty --presence-penalty --seed --logit-bias */
     bool seed_given;
     int64_t n_predict;         /* -n; -1 */
     const char *stops[PP_MAX_STOPS]; /* --stop TEXT */
@@ -80,9 +82,10 @@ struct pp_options {
     const char *completion;    /* --completion SHELL; NULL */
 };
 
-/* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option, what it
- * expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
-enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o, struct pp_error *err);
+/* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option,
+ * what it expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
+enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
+                              struct pp_error *err);
 /* --help of a command (NULL: of the program). */
 void pp_options_help(FILE *out, const char *command);
 /* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: unknown shell. */

@@ -92,7 +92,7 @@ void pp_options_help(FILE *out, const char *command)
     print_options(out, 1u << cmd);
 }
 
-/* --- completion ---------------------------------------------------------------------------------------------------- */
+/* --- completion -------------------------------------------------------------------------------------------------- */
 
 enum { EVERY_COMMAND = (1 << PP_CMD_COUNT) - 1 };
 
@@ -137,7 +137,8 @@ static void bash(FILE *out)
 {
     fputs("# bash completion for pippin, made by `pippin --completion bash`\n"
           "_pippin()\n{\n"
-          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" command= word options= subcommands=\n"
+          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+          "    local command= word options= subcommands=\n"
           "    COMPREPLY=()\n"
           "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
           "        case \" ",
@@ -236,7 +237,8 @@ static void zsh_command(FILE *out, enum pp_cmd c)
 static void zsh(FILE *out)
 {
     fputs("#compdef pippin\n# zsh completion for pippin, made by `pippin --completion zsh`\n"
-          "_pippin()\n{\n    local command=chat word\n    for word in \"${words[@]:1:$((CURRENT-2))}\"; do\n        case \" ",
+          "_pippin()\n{\n    local command=chat word\n"
+          "    for word in \"${words[@]:1:$((CURRENT-2))}\"; do\n        case \" ",
           out);
     print_commands(out);
     fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n    done\n    case $command in\n", out);
@@ -296,7 +298,8 @@ static void fish(FILE *out)
         print_quoted(out, spec->help, "\\");
         fputs("'\n", out);
         if (spec->subcommands)
-            fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", spec->name, spec->subcommands);
+            fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", spec->name,
+                    spec->subcommands);
     }
     for (size_t i = 0; i < pp_n_option_specs; i++)
         fish_option(out, &pp_option_specs[i]);

@@ -7,8 +7,8 @@
 #include "src/options.h"
 
 enum pp_cmd {
-    PP_CMD_CHAT, PP_CMD_RUN, PP_CMD_SESSIONS, PP_CMD_LORA, PP_CMD_TOKENIZE, PP_CMD_DETOKENIZE, PP_CMD_TEMPLATE, PP_CMD_LOGITS,
-    PP_CMD_PERPLEXITY, PP_CMD_BENCH, PP_CMD_CONVERT, PP_CMD_QUANTIZE, PP_CMD_COUNT,
+    PP_CMD_CHAT, PP_CMD_RUN, PP_CMD_SESSIONS, PP_CMD_LORA, PP_CMD_TOKENIZE, PP_CMD_DETOKENIZE, PP_CMD_TEMPLATE,
+    PP_CMD_LOGITS, PP_CMD_PERPLEXITY, PP_CMD_BENCH, PP_CMD_CONVERT, PP_CMD_QUANTIZE, PP_CMD_COUNT,
 };
 #define PP_BIT(cmd) (1u << PP_CMD_##cmd)
 
@@ -29,16 +29,18 @@ enum pp_source { PP_SOURCE_DEFAULT, PP_SOURCE_CONFIG, PP_SOURCE_ENVIRONMENT, PP_
 
 struct pp_parse {
     struct pp_options *o;
-    enum pp_source source;                   /* of the value being set */
+    enum pp_source source;                          /* of the value being set */
     enum pp_source model, draft, lora, stops, bias; /* of what is there: a stronger source begins a list anew */
 };
 
 struct pp_option;
 /* shown: the option as the user wrote it, for errors. */
-typedef enum pp_code pp_option_setter(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
-                                      struct pp_error *err);
+typedef enum pp_code pp_option_setter(struct pp_parse *ps, const struct pp_option *opt, const char *value,
+                                      const char *shown, struct pp_error *err);
 
-enum pp_option_group { PP_GROUP_MODEL, PP_GROUP_ANSWER, PP_GROUP_SESSION, PP_GROUP_OUTPUT, PP_GROUP_WORK, PP_GROUP_GENERAL, PP_GROUP_COUNT };
+enum pp_option_group {
+    PP_GROUP_MODEL, PP_GROUP_ANSWER, PP_GROUP_SESSION, PP_GROUP_OUTPUT, PP_GROUP_WORK, PP_GROUP_GENERAL, PP_GROUP_COUNT,
+};
 
 struct pp_option {
     const char *name;      /* long name without dashes; also the name in pippin.conf */
@@ -70,10 +72,11 @@ bool pp_word_in(const char *list, const char *word, size_t n);
 /* The next word of such a list: sets *word and *n, moves *list; false at the end. */
 bool pp_next_word(const char **list, const char **word, size_t *n);
 
-/* --- options_value.c -------------------------------------------------------------------------------------- */
+/* --- options_value.c --------------------------------------------------------------------------------------------- */
 
 pp_option_setter pp_set_flag, pp_set_text, pp_set_int, pp_set_int64, pp_set_float, pp_set_bytes, pp_set_choice;
-pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed, pp_set_logit_bias;
+pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed,
+    pp_set_logit_bias;
 pp_option_setter pp_set_stop, pp_set_gpu_layers, pp_set_device;
 
 /* A copy of n bytes that lives until exit; NULL: out of memory. */

@@ -8,8 +8,8 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
     [PP_CMD_RUN] = {"run", "", NULL, NULL, 0, "one answer; -p and stdin together form the prompt"},
     [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]",
-                         "list search show rm forget",
-                         "export import backup", PP_MAX_POSITIONAL, "saved conversations"},
+                         "list search show rm forget", "export import backup", PP_MAX_POSITIONAL,
+                         "saved conversations"},
     [PP_CMD_LORA] = {"lora", "[list | info FILE...]", "list info", "train", PP_MAX_POSITIONAL, "adapters"},
     [PP_CMD_TOKENIZE] = {"tokenize", "", NULL, NULL, 0, "text to a JSON array of token ids"},
     [PP_CMD_DETOKENIZE] = {"detokenize", "", NULL, NULL, 0, "JSON arrays of ids on stdin, one a line, to text"},
@@ -136,7 +136,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
      .help = "end with a line of JSON on stderr: tokens, speeds, times"},
     {.name = "json", .set = pp_set_flag, AT(json),
-     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH),
+     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(PERPLEXITY) |
+                 PP_BIT(BENCH),
      .group = PP_GROUP_OUTPUT, .help = "print JSON"},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},
@@ -178,7 +179,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "outtype", .others = "--out-type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0", .set = pp_set_text,
      AT(out_type), .commands = PP_BIT(CONVERT), .group = PP_GROUP_WORK,
      .help = "type of the weights in the new file; default: as they are"},
-    {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model), .commands = PP_BIT(CONVERT),
+    {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model),
+     .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},
 
     /* general */

@@ -9,7 +9,7 @@
 #include "engine/base/mem.h"
 #include "src/options_internal.h"
 
-/* --- memory that lives until exit ---------------------------------------------------------------------------- */
+/* --- memory that lives until exit -------------------------------------------------------------------------------- */
 
 static struct kept {
     struct kept *next;
@@ -40,7 +40,7 @@ const char *pp_keep_text(const char *s, size_t n)
     return copy;
 }
 
-/* --- numbers --------------------------------------------------------------------------------------------------- */
+/* --- numbers ----------------------------------------------------------------------------------------------------- */
 
 static bool whole_number(const char *s, int64_t *out)
 {
@@ -68,11 +68,13 @@ static bool real_number(const char *s, double *out)
     return end != s && *end == 0 && isfinite(*out);
 }
 
-static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown, struct pp_error *err)
+static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown,
+                               struct pp_error *err)
 {
     if (opt->max >= 1e9)
         return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %g, not \"%s\"", shown, kind, opt->min, value);
-    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %g to %g, not \"%s\"", shown, kind, opt->min, opt->max, value);
+    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %g to %g, not \"%s\"", shown, kind, opt->min, opt->max,
+                   value);
 }
 
 static void *field(struct pp_parse *ps, const struct pp_option *opt)
@@ -80,7 +82,8 @@ static void *field(struct pp_parse *ps, const struct pp_option *opt)
     return (char *)ps->o + opt->offset;
 }
 
-enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
 {
     int64_t v;
     if (!whole_number(value, &v) || (double)v < opt->min || (double)v > opt->max)
@@ -89,7 +92,8 @@ enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                        struct pp_error *err)
 {
     int64_t v;
     if (!whole_number(value, &v) || (double)v < opt->min || (double)v > opt->max || v != (int)v)
@@ -98,7 +102,8 @@ enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const 
     return PP_OK;
 }
 
-enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
 {
     double v;
     if (!real_number(value, &v) || v < opt->min || v > opt->max)
@@ -107,7 +112,8 @@ enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
 {
     static const char units[] = "KMGT";
     char *end = NULL;
@@ -132,9 +138,10 @@ enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-/* --- words --------------------------------------------------------------------------------------------------------- */
+/* --- words ------------------------------------------------------------------------------------------------------- */
 
-enum pp_code pp_set_flag(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_flag(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
 {
     bool *flag = field(ps, opt);
     if (!value || pp_word_in("1 yes on true", value, strlen(value)))
@@ -146,33 +153,38 @@ enum pp_code pp_set_flag(struct pp_parse *ps, const struct pp_option *opt, const
     return PP_OK;
 }
 
-enum pp_code pp_set_text(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_text(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
 {
     (void)shown, (void)err;
     *(const char **)field(ps, opt) = value;
     return PP_OK;
 }
 
-enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                           struct pp_error *err)
 {
     if (!pp_word_in(opt->choices, value, strlen(value)))
         return pp_fail(err, PP_ERR_USAGE, "%s expects one of: %s; not \"%s\"", shown, opt->choices, value);
     return pp_set_text(ps, opt, value, shown, err);
 }
 
-enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
 {
     ps->model = ps->source;
     return pp_set_text(ps, opt, value, shown, err);
 }
 
-enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
 {
     ps->draft = ps->source;
     return pp_set_text(ps, opt, value, shown, err);
 }
 
-enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                            struct pp_error *err)
 {
     int type = pp_kv_type_by_name(value);
     if (type < 0)
@@ -183,7 +195,8 @@ enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, co
 }
 
 /* -1, as in llama.cpp, asks for a new seed each time. */
-enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
 {
     (void)opt;
     char *end;
@@ -194,14 +207,15 @@ enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const
     errno = 0;
     unsigned long long v = strtoull(value, &end, 10);
     if (*value < '0' || *value > '9' || *end || errno)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects a whole number from 0 to 18446744073709551615 (or -1: random), not \"%s\"",
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s expects a whole number from 0 to 18446744073709551615 (or -1: random), not \"%s\"",
                        shown, value);
     ps->o->sampling.seed = v;
     ps->o->seed_given = true;
     return PP_OK;
 }
 
-/* --- lists ----------------------------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------------------------- */
 
 /* Values of the same source add up; those of a stronger one replace what a weaker one gave. */
 static void begin_list(struct pp_parse *ps, enum pp_source *have, int *n)
@@ -211,34 +225,40 @@ static void begin_list(struct pp_parse *ps, enum pp_source *have, int *n)
     *have = ps->source;
 }
 
-static enum pp_code add_lora(struct pp_parse *ps, const char *path, double scale, const char *shown, struct pp_error *err)
+static enum pp_code add_lora(struct pp_parse *ps, const char *path, double scale, const char *shown,
+                             struct pp_error *err)
 {
     begin_list(ps, &ps->lora, &ps->o->n_lora);
     if (ps->o->n_lora == PP_MAX_LORA_OPTIONS)
-        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d adapters at once are not possible", shown, (int)PP_MAX_LORA_OPTIONS);
+        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d adapters at once are not possible", shown,
+                       (int)PP_MAX_LORA_OPTIONS);
     ps->o->lora[ps->o->n_lora].path = path;
     ps->o->lora[ps->o->n_lora++].scale = (float)scale;
     return PP_OK;
 }
 
-enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
 {
     (void)opt;
     return add_lora(ps, value, 1, shown, err);
 }
 
-enum pp_code pp_set_lora_scaled(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_lora_scaled(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                                struct pp_error *err)
 {
     double scale;
     const char *colon = strrchr(value, ':');
     if (!colon || colon == value || !real_number(colon + 1, &scale) || scale < opt->min || scale > opt->max)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects FILE:SCALE with a scale from %g to %g, such as bard.gguf:0.8, not \"%s\"", shown,
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s expects FILE:SCALE with a scale from %g to %g, such as bard.gguf:0.8, not \"%s\"", shown,
                        opt->min, opt->max, value);
     const char *path = pp_keep_text(value, (size_t)(colon - value));
     return path ? add_lora(ps, path, scale, shown, err) : pp_fail_nomem(err, "a file name");
 }
 
-enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
 {
     (void)opt;
     if (!*value)
@@ -251,7 +271,8 @@ enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const
 }
 
 /* ID+B, ID-B or ID=B; "-inf" forbids the token. */
-enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                               struct pp_error *err)
 {
     struct pp_sampling *s = &ps->o->sampling;
     char *sign;
@@ -267,7 +288,8 @@ enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt,
             ok = real_number(number, &bias) && bias >= opt->min && bias <= opt->max;
     }
     if (!ok)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects a token id with what to add to its logit, such as 15043+1.5 or 15043-inf, not \"%s\"",
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s expects a token id and what to add to its logit, such as 15043+1.5 or 15043-inf, not \"%s\"",
                        shown, value);
     begin_list(ps, &ps->bias, &s->n_bias);
     if (s->n_bias == PP_MAX_LOGIT_BIAS)
@@ -277,9 +299,10 @@ enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt,
     return PP_OK;
 }
 
-/* --- what this version computes on --------------------------------------------------------------------------------- */
+/* --- what this version computes on ------------------------------------------------------------------------------- */
 
-enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                               struct pp_error *err)
 {
     (void)ps, (void)opt;
     int64_t v;
@@ -287,14 +310,18 @@ enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt,
         return pp_fail(err, PP_ERR_USAGE, "%s expects a whole number, not \"%s\"", shown, value);
     if (strcmp(value, "0") == 0 || strcmp(value, "auto") == 0)
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "%s %s asks for a GPU, but this version runs on the CPU; leave the option out or give 0", shown, value);
+    return pp_fail(err, PP_ERR_USAGE,
+                   "%s %s asks for a GPU, but this version runs on the CPU; leave the option out or give 0", shown,
+                       value);
 }
 
-enum pp_code pp_set_device(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown, struct pp_error *err)
+enum pp_code pp_set_device(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                           struct pp_error *err)
 {
     (void)ps, (void)opt;
     if (strcmp(value, "cpu") == 0 || strcmp(value, "none") == 0)
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "%s \"%s\" is not possible: this version runs on the CPU; leave the option out or give cpu", shown,
+    return pp_fail(err, PP_ERR_USAGE,
+                   "%s \"%s\" is not possible: this version runs on the CPU; leave the option out or give cpu", shown,
                    value);
 }

@@ -43,8 +43,11 @@ static enum pp_code xdg(char out[512], const char *variable, const char *below_h
     else if (home && home[0] == '/')
         fits = join(out, 512, "%s/%s/pippin", home, below_home);
     else
-        return pp_fail(err, PP_ERR_USAGE, "neither HOME nor %s holds an absolute path; set HOME to your home folder", variable);
-    return fits ? PP_OK : pp_fail(err, PP_ERR_USAGE, "the path in %s or HOME is too long; choose a shorter one", variable);
+        return pp_fail(err, PP_ERR_USAGE, "neither HOME nor %s holds an absolute path; set HOME to your home folder",
+                       variable);
+    if (!fits)
+        return pp_fail(err, PP_ERR_USAGE, "the path in %s or HOME is too long; choose a shorter one", variable);
+    return PP_OK;
 }
 
 /* Takes folder as *out if `inside` (a file in it, or "") exists there. */
@@ -66,7 +69,8 @@ static void try_bundled(struct pp_paths *p, const char *base, const char *starte
         take_folder(p->themes, folder, "");
 }
 
-/* A build tree first; then the place it was installed to, also when that was moved as a whole; then the place it was built for. */
+/* A build tree first; then the place it was installed to, also when that was moved as a whole; then the place it was
+ * built for. */
 static void find_bundled(struct pp_paths *p)
 {
     char exe[PATH_MAX];
@@ -169,7 +173,7 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
         return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%.*s%s\"?", name,
                        slash ? (int)(slash - name + 1) : 0, name, here.best);
     return pp_fail(err, PP_ERR_NOT_FOUND,
-                   "there is no model \"%s\"; give the path of a GGUF file or of a model folder, or put it into %s/models",
+                   "there is no model \"%s\"; give the path of a GGUF file or a model folder, or put it into %s/models",
                    name, p->data);
 }
 

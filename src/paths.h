@@ -16,14 +16,15 @@ struct pp_paths {
     char themes[512];   /* folder of the bundled themes; "" if absent */
 };
 
-/* Computes the paths; creates nothing. Bundled files are looked for beside the program (a build tree: ../engine/starter, ../themes from
- * the binary), then under PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither HOME nor the XDG variables are set. */
+/* Computes the paths; creates nothing. Bundled files are looked for beside the program (a build tree:
+ * ../engine/starter, ../themes from the binary), then under PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither
+ * HOME nor the XDG variables are set. */
 enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 /* mkdir -p with mode 0700 for what is new. */
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 
-/* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter" the bundled target.
- * PP_ERR_NOT_FOUND names near misses. */
+/* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
+ * the bundled target. PP_ERR_NOT_FOUND names near misses. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
 
 #endif

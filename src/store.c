@@ -49,8 +49,8 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_SESSION_TOUCH] = "UPDATE session SET head = ?2, updated_ms = max(updated_ms, ?3) WHERE id = ?1",
     [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
     [PP_STMT_MESSAGE_ADD] =
-        "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens, created_ms)"
-        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens,"
+        " created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     [PP_STMT_MESSAGE_GET] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.id = ?1",
     [PP_STMT_MESSAGE_WRITE] =
         "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens)"
@@ -71,7 +71,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " SELECT max(id) FROM below",
 };
 
-/* --- errors, statements, transactions ------------------------------------------------------------------------ */
+/* --- errors, statements, transactions ---------------------------------------------------------------------------- */
 
 enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct pp_error *err)
 {
@@ -85,9 +85,11 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return pp_fail(err, PP_ERR_NOMEM, "cannot %s: out of memory; close other programs", what);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        return pp_fail(err, PP_ERR_FORMAT, "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
     case SQLITE_READONLY:
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the database is read-only; check the permissions of its file and folder", what);
+        return pp_fail(err, PP_ERR_IO,
+                       "cannot %s: the database is read-only; check the permissions of its file and folder", what);
     case SQLITE_CONSTRAINT:
         return pp_fail(err, PP_ERR_USAGE, "cannot %s: it names a message that its conversation does not have", what);
     default:
@@ -170,10 +172,10 @@ int64_t pp_store_now_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------- */
+/* --- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Makes the file with its mode before SQLite would with another. Only if it is absent: closing any descriptor of a file releases all locks
- * that this process holds on it (POSIX), those of other connections included. */
+/* Makes the file with its mode before SQLite would with another. Only if it is absent: closing any descriptor of a file
+ * releases all locks that this process holds on it (POSIX), those of other connections included. */
 static enum pp_code make_file(const char *path, struct pp_error *err)
 {
     struct stat st;
@@ -236,7 +238,7 @@ void pp_store_close(struct pp_store *s)
     pp_free(s);
 }
 
-/* --- sessions -------------------------------------------------------------------------------------------------- */
+/* --- sessions ---------------------------------------------------------------------------------------------------- */
 
 void pp_session_clear(struct pp_session *s)
 {
@@ -296,7 +298,8 @@ static enum pp_code one_session(struct pp_store *st, sqlite3_stmt *stmt, struct 
     if (rc == SQLITE_ROW)
         code = read_session(stmt, out, err);
     else if (rc == SQLITE_DONE)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "there is no such conversation; `pippin sessions list` shows those there are");
+        code = pp_fail(err, PP_ERR_NOT_FOUND,
+                       "there is no such conversation; `pippin sessions list` shows those there are");
     else
         code = pp_store_fail(st, rc, "read the conversation", err);
     pp_store_done(stmt);
@@ -380,7 +383,8 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
     size_t n = strlen(key);
     memset(out, 0, sizeof *out);
     if (n > 16 || strspn(key, "0123456789abcdefABCDEF") != n)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "\"%.40s\" is not the ID of a conversation (16 hexadecimal digits, or the first of them)",
+        return pp_fail(err, PP_ERR_NOT_FOUND,
+                       "\"%.40s\" is not the ID of a conversation (16 hexadecimal digits, or the first of them)",
                        key);
     if (n < 4)
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is too short for an ID: give its first 4 digits at least", key);
@@ -397,7 +401,8 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
         if (!code && rc == SQLITE_ROW)
             code = pp_fail(err, PP_ERR_USAGE, "several conversations begin with %s; give more digits", folded);
     } else if (rc == SQLITE_DONE) {
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "there is no conversation %s; `pippin sessions list` shows those there are", folded);
+        code = pp_fail(err, PP_ERR_NOT_FOUND,
+                       "there is no conversation %s; `pippin sessions list` shows those there are", folded);
     }
     if (!code && rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, "find the conversation", err);
@@ -412,7 +417,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* Any text as a query of FTS5: every word becomes a quoted phrase, the last one the beginning of a word. Empty if there are no words. */
+/* Any text as a query of FTS5: every word becomes a quoted phrase, the last one the beginning of a word. Empty if there
+ * are no words. */
 static void write_query(struct pp_buf *b, const char *text)
 {
     enum { MAX_WORDS = 32 }; /* the depth of FTS5's expressions is limited */
@@ -434,7 +440,8 @@ static void write_query(struct pp_buf *b, const char *text)
         pp_buf_char(b, '*');
 }
 
-static enum pp_code read_sessions(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session **list, size_t *n, struct pp_error *err)
+static enum pp_code read_sessions(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session **list, size_t *n,
+                                  struct pp_error *err)
 {
     size_t cap = 0;
     int rc;
@@ -449,7 +456,8 @@ static enum pp_code read_sessions(struct pp_store *st, sqlite3_stmt *stmt, struc
     return rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, "list the conversations", err);
 }
 
-enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n, struct pp_error *err)
+enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
+                                   struct pp_error *err)
 {
     struct pp_buf match = {0};
     sqlite3_stmt *stmt;
@@ -540,7 +548,7 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
     if (lock < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot make the lock %s: %s", path.data, strerror(errno));
     else if (flock(lock, LOCK_EX | LOCK_NB) != 0)
-        code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY, "this conversation is open in another pippin; close it there first")
+        code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY, "this conversation is open in another pippin")
                                     : pp_fail(err, PP_ERR_IO, "cannot lock %s: %s", path.data, strerror(errno));
     pp_buf_free(&path);
     if (code && lock >= 0)

@@ -2,7 +2,8 @@
  * pippin-formats(5).
  *
  * A struct pp_store is one connection: one thread at a time. Several programs may open the same database (WAL, busy
- * timeout); writers wait for each other, at most 5 s, then PP_ERR_BUSY. Everything is committed when a function returns. */
+ * timeout); writers wait for each other, at most 5 s, then PP_ERR_BUSY. Everything is committed when a function
+ * returns. */
 #ifndef PP_SRC_STORE_H
 #define PP_SRC_STORE_H
 
@@ -14,12 +15,12 @@
 
 struct pp_store;
 
-/* Creates the file (0600) and its folder (0700) if needed; migrates older versions; refuses newer ones (PP_ERR_UNSUPPORTED)
- * and damaged ones (PP_ERR_FORMAT, saying how to recover). path ":memory:" for tests. */
+/* Creates the file (0600) and its folder (0700) if needed; migrates older versions; refuses newer ones
+ * (PP_ERR_UNSUPPORTED) and damaged ones (PP_ERR_FORMAT, saying how to recover). path ":memory:" for tests. */
 enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_error *err);
 void pp_store_close(struct pp_store *s);
 
-/* --- sessions ------------------------------------------------------------------------------------------- */
+/* --- sessions ---------------------------------------------------------------------------------------------------- */
 
 struct pp_session {
     int64_t id;
@@ -42,15 +43,16 @@ enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, str
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
 enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err);
 enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err);
-/* Newest first. *list has *n entries; release with pp_session_list_free. query: full-text search in titles and messages,
- * NULL or "" for all; any text is a valid query. */
-enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n, struct pp_error *err);
+/* Newest first. *list has *n entries; release with pp_session_list_free. query: full-text search in titles and
+ * messages, NULL or "" for all; any text is a valid query. */
+enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
+                                   struct pp_error *err);
 void pp_session_list_free(struct pp_session *list, size_t n);
 /* Writes title, model, template_name, system, adapters, settings and head. */
 enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err);
 enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_error *err);
 
-/* --- messages ------------------------------------------------------------------------------------------- */
+/* --- messages ---------------------------------------------------------------------------------------------------- */
 
 enum pp_role { PP_ROLE_SYSTEM = 0, PP_ROLE_USER, PP_ROLE_ASSISTANT };
 const char *pp_role_name(enum pp_role r); /* "system", "user", "assistant" */
@@ -84,17 +86,21 @@ void pp_message_clear(struct pp_message *m);
 enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, struct pp_error *err);
 /* Replaces the content and state (and, if not NULL/0, stats and n_tokens) of an answer. */
 enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
-                                    enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err);
+                                    enum pp_message_state state, const char *stats, int64_t n_tokens,
+                                    struct pp_error *err);
 enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_message *out, struct pp_error *err);
 /* The branch that ends in `leaf`, first message first. leaf 0: empty. */
-enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n, struct pp_error *err);
+enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,
+                             struct pp_error *err);
 void pp_message_list_free(struct pp_message *list, size_t n);
 /* The youngest leaf below the `sibling`th child of message `parent` in a session (parent 0: the roots). */
-enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf, struct pp_error *err);
+enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
+                              struct pp_error *err);
 
-/* --- one program at a time per session ------------------------------------------------------------------ */
+/* --- one program at a time per session --------------------------------------------------------------------------- */
 
-/* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another pippin". */
+/* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another
+ * pippin". */
 enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err);
 
 #endif

@@ -43,8 +43,8 @@ void pp_store_done(sqlite3_stmt *stmt);
 /* Runs a statement without parameters or results. */
 enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *what, struct pp_error *err);
 
-/* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End commits if code
- * is PP_OK, else rolls back; returns what came of it. */
+/* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
+ * commits if code is PP_OK, else rolls back; returns what came of it. */
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);
 enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err);
 

@@ -32,7 +32,8 @@ static void bind_content(sqlite3_stmt *stmt, int index, const char *content, siz
     sqlite3_bind_text64(stmt, index, content ? content : "", content ? len : 0, SQLITE_STATIC, SQLITE_UTF8);
 }
 
-static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int64_t now, const char *what, struct pp_error *err)
+static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int64_t now, const char *what,
+                           struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_stmt(st, PP_STMT_MESSAGE_ADD, &stmt, err);
@@ -51,14 +52,16 @@ static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int6
     sqlite3_bind_int64(stmt, 11, now);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_CONSTRAINT_FOREIGNKEY)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: its conversation, or the message it answers, was deleted", what);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: its conversation, or the message it answers, was deleted",
+                       what);
     else if (rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, what, err);
     pp_store_done(stmt);
     return code;
 }
 
-static enum pp_code move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what, struct pp_error *err)
+static enum pp_code move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what,
+                              struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_TOUCH, &stmt, err);
@@ -95,7 +98,8 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
 }
 
 enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
-                                    enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err)
+                                    enum pp_message_state state, const char *stats, int64_t n_tokens,
+                                    struct pp_error *err)
 {
     static const char what[] = "save the answer";
     sqlite3_stmt *stmt;
@@ -124,7 +128,8 @@ static enum pp_code read_message(sqlite3_stmt *stmt, struct pp_message *m, struc
 {
     int role = sqlite3_column_int(stmt, 3), state = sqlite3_column_int(stmt, 4);
     memset(m, 0, sizeof *m);
-    if (role < PP_ROLE_SYSTEM || role > PP_ROLE_ASSISTANT || state < PP_MESSAGE_COMPLETE || state > PP_MESSAGE_CANCELLED)
+    if (role < PP_ROLE_SYSTEM || role > PP_ROLE_ASSISTANT || state < PP_MESSAGE_COMPLETE ||
+        state > PP_MESSAGE_CANCELLED)
         return pp_fail(err, PP_ERR_FORMAT, "the database holds a message of an unknown kind; it is damaged");
     *m = (struct pp_message){
         .id = sqlite3_column_int64(stmt, 0),
@@ -168,7 +173,8 @@ enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_mes
     return code;
 }
 
-static enum pp_code read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n, struct pp_error *err)
+static enum pp_code read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
+                                  struct pp_error *err)
 {
     size_t cap = 0;
     int rc;
@@ -183,7 +189,8 @@ static enum pp_code read_messages(struct pp_store *st, sqlite3_stmt *stmt, struc
     return rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, "read the conversation", err);
 }
 
-enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n, struct pp_error *err)
+enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,
+                             struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     *list = NULL;
@@ -206,7 +213,8 @@ enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_messag
     return code;
 }
 
-enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf, struct pp_error *err)
+enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
+                              struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     *leaf = 0;

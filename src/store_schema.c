@@ -1,7 +1,8 @@
 /* store_schema.c - the tables, and how older databases become today's.
  *
- * PRAGMA user_version counts the steps below that a database has been through. A step that was once released is never changed: new
- * needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of one second have an order. */
+ * PRAGMA user_version counts the steps below that a database has been through. A step that was once released is never
+ * changed: new needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of one
+ * second have an order. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +12,10 @@
 
 enum { APPLICATION_ID = 0x50495050 /* "PIPP" in bytes 68 to 71 of the file */ };
 
-/* parent has no ON DELETE CASCADE: messages die with their session only, all at once, and a cascade from parent to child would
- * stop at SQLite's limit of nested triggers in a conversation of 1,000 messages. Composite keys keep parent and head within
- * the session. AUTOINCREMENT: the io thread knows an answer by its id, which must not come back for another message.
- * parent < id makes cycles impossible. */
+/* parent has no ON DELETE CASCADE: messages die with their session only, all at once, and a cascade from parent to
+ * child would stop at SQLite's limit of nested triggers in a conversation of 1,000 messages. Composite keys keep parent
+ * and head within the session. AUTOINCREMENT: the io thread knows an answer by its id, which must not come back for
+ * another message. parent < id makes cycles impossible. */
 static const char step_tables[] =
     "CREATE TABLE session ("
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -50,7 +51,8 @@ static const char step_tables[] =
     ");"
     "CREATE INDEX message_parent ON message (session, parent, id);";
 
-/* Two indexes without a copy of the text (external content), kept by triggers; 'rebuild' takes in what is there already. */
+/* Two indexes without a copy of the text (external content), kept by triggers; 'rebuild' takes in what is there
+ * already. */
 static const char step_search[] =
     "CREATE VIRTUAL TABLE session_text USING fts5 ("
     "  title, content = 'session', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2');"
@@ -89,8 +91,8 @@ static const struct {
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 
-/* SQLite's own busy handler is not asked where waiting could deadlock (two programs that create the file, or turn on WAL, at once): there
- * the whole statement is tried again. */
+/* SQLite's own busy handler is not asked where waiting could deadlock (two programs that create the file, or turn on
+ * WAL, at once): there the whole statement is tried again. */
 static int exec_patiently(sqlite3 *db, const char *sql)
 {
     const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
@@ -123,7 +125,7 @@ static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, st
         return pp_fail(err, PP_ERR_FORMAT, "%s is not a database; move it away, and pippin will begin a new one", path);
     if ((rc & 0xFF) == SQLITE_CORRUPT)
         return pp_fail(err, PP_ERR_FORMAT,
-                       "%s is damaged; copy it, then try `sqlite3 %s .recover | sqlite3 new.db` and put new.db in its place",
+                       "%s is damaged; copy it, try `sqlite3 %s .recover | sqlite3 new.db`, and put new.db in its place",
                        path, path);
     pp_store_fail(st, rc, "open the conversations", err);
     return pp_fail_prefix(err, "%s", path);
@@ -141,14 +143,17 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
     if (rc != SQLITE_OK)
         return unreadable(st, rc, path, err);
     if (application != APPLICATION_ID && (application || *version || n_objects))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is the database of another program; move it away, and pippin will begin a new one",
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "%s is the database of another program; move it away, and pippin will begin a new one",
                        path);
     if (*version > VERSION)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s was written by a newer pippin (schema %lld, this one knows %d); update pippin to open it", path,
+                       "%s was written by a newer pippin (schema %lld, this one knows %d); update pippin to open it",
+                           path,
                        (long long)*version, (int)VERSION);
     if (*version < 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s has schema version %lld, which never existed", path, (long long)*version);
+        return pp_fail(err, PP_ERR_FORMAT, "%s has schema version %lld, which never existed", path,
+                       (long long)*version);
     return PP_OK;
 }
 
@@ -187,8 +192,9 @@ enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, stru
     enum pp_code code = check_owner(st, path, &version, err);
     if (code)
         return code;
-    /* In WAL mode NORMAL does not wait for the disk at a commit, and a power cut may take back the last ones. FULL does: what the user
-     * wrote is there when we say so. There is one commit per message and second, so that its price does not matter. */
+    /* In WAL mode NORMAL does not wait for the disk at a commit, and a power cut may take back the last ones. FULL
+     * does: what the user wrote is there when we say so. There is one commit per message and second, so that its price
+     * does not matter. */
     int rc = exec_patiently(st->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
     if (rc != SQLITE_OK)
         return unreadable(st, rc, path, err);

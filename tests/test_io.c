@@ -166,7 +166,7 @@ static void stopped_terminal(void **state)
     assert_int_equal(n_released, 5);
 }
 
-/* --- answers --------------------------------------------------------------------------------------------------------- */
+/* --- answers ----------------------------------------------------------------------------------------------------- */
 
 static void streaming_answer(void **state)
 {
@@ -194,7 +194,8 @@ static void streaming_answer(void **state)
     pp_io_answer_add(f.io, b, "on", 2);
     pp_io_answer_end(f.io, b, PP_MESSAGE_CANCELLED, NULL, 0);
     pp_io_stop(f.io); /* flushes */
-    assert_true(reads(&f, a, "one two three four", PP_MESSAGE_COMPLETE, 0) || reads(&f, a, "one two three four", PP_MESSAGE_PARTIAL, 0));
+    assert_true(reads(&f, a, "one two three four", PP_MESSAGE_COMPLETE, 0) ||
+                reads(&f, a, "one two three four", PP_MESSAGE_PARTIAL, 0));
     assert_true(reads(&f, b, "begun, and on", PP_MESSAGE_CANCELLED, 0));
     assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
 
@@ -313,7 +314,8 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         struct pp_store *st;
         if (pp_store_open(f->path, &st, &e) != PP_OK || pp_store_message_get(st, a, &m, &e) != PP_OK)
             return 5;
-        bool whole = m.content_len == BIG + 4 && m.state == PP_MESSAGE_COMPLETE && memcmp(m.content + BIG, "tail", 4) == 0;
+        bool whole = m.content_len == BIG + 4 && m.state == PP_MESSAGE_COMPLETE &&
+            memcmp(m.content + BIG, "tail", 4) == 0;
         pp_message_clear(&m);
         pp_store_close(st);
         if (!whole)
@@ -343,7 +345,7 @@ static void full_disk(void **state)
     tear_down(&f);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static void files(void **state)
 {

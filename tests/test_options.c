@@ -59,7 +59,8 @@ static int set_up(void **state)
 {
     (void)state;
     int master, slave;
-    static const char *const variables[] = {"LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_THREADS", "LLAMA_ARG_N_PREDICT",
+    static const char *const variables[] = {"LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_THREADS",
+                                            "LLAMA_ARG_N_PREDICT",
                                             "LLAMA_ARG_DRAFT_MAX", "NO_COLOR"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
         unsetenv(variables[i]);
@@ -103,9 +104,9 @@ static void values(void **state)
 {
     (void)state;
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
-           "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|--seed|"
-           "18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|--draft-max|8|"
-           "--kernels|scalar|--chat-template-file|t.jinja");
+           "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
+           "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|"
+           "--draft-max|8|--kernels|scalar|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
     assert_true(o.command_given);
     assert_string_equal(o.model, "a.gguf");
@@ -150,8 +151,8 @@ static void values(void **state)
 static void lists(void **state)
 {
     (void)state;
-    accept("run|--lora|a.gguf|--lora-scaled|C:b.gguf:0.5|--stop|x|--stop|y z|--logit-bias|5+1.5|--logit-bias|6-2|--logit-bias|7-inf|"
-           "--logit-bias|8=-3");
+    accept("run|--lora|a.gguf|--lora-scaled|C:b.gguf:0.5|--stop|x|--stop|y z|--logit-bias|5+1.5|--logit-bias|6-2|"
+           "--logit-bias|7-inf|--logit-bias|8=-3");
     assert_int_equal(o.n_lora, 2);
     assert_string_equal(o.lora[0].path, "a.gguf");
     assert_true(o.lora[0].scale == 1.0f);
@@ -167,7 +168,8 @@ static void lists(void **state)
     assert_true(o.sampling.bias[3].bias == -3.0f);
     refuse("run|--lora|1|--lora|2|--lora|3|--lora|4|--lora|5|--lora|6|--lora|7|--lora|8|--lora|9", "--lora");
     refuse("run|--stop|", "--stop");
-    static const char *const bad[] = {"--lora-scaled|b.gguf", "--lora-scaled|:1", "--lora-scaled|b:x", "--lora-scaled|b:nan",
+    static const char *const bad[] = {"--lora-scaled|b.gguf", "--lora-scaled|:1", "--lora-scaled|b:x",
+                                      "--lora-scaled|b:nan",
                                       "--logit-bias|5", "--logit-bias|x+1", "--logit-bias|5+x", "--logit-bias|-5+1",
                                       "--logit-bias|99999999999+1", "--logit-bias|5*2", "--logit-bias|5+"};
     char line[128];
@@ -180,13 +182,15 @@ static void lists(void **state)
 static void strict_numbers(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"12x", "", " 1", "1 ", "0x10", "99999999999999999999", "-5", "1.5", "+", "-", "nan", "1e3"};
+    static const char *const bad[] = {"12x", "", " 1", "1 ", "0x10", "99999999999999999999", "-5", "1.5", "+", "-",
+                                      "nan", "1e3"};
     char line[128];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         snprintf(line, sizeof line, "run|--top-k|%s", bad[i]);
         refuse(line, "--top-k expects a whole number");
     }
-    static const char *const bad_real[] = {"nan", "inf", "-1", "1e999", "0x1p3", "1,5", "", "1.5.2", "101", "--", "e", "1f"};
+    static const char *const bad_real[] = {"nan", "inf", "-1", "1e999", "0x1p3", "1,5", "", "1.5.2", "101", "--", "e",
+                                           "1f"};
     for (size_t i = 0; i < sizeof bad_real / sizeof bad_real[0]; i++) {
         snprintf(line, sizeof line, "run|--temp=%s", bad_real[i]);
         refuse(line, "--temp expects a number");
@@ -300,7 +304,7 @@ static void help_and_version(void **state)
     refuse("--completion|tcsh", "bash");
 }
 
-/* --- environment and pippin.conf ------------------------------------------------------------------------------- */
+/* --- environment and pippin.conf --------------------------------------------------------------------------------- */
 
 static void write_conf(const char *text)
 {
@@ -320,8 +324,8 @@ static void remove_conf(void)
 static void precedence(void **state)
 {
     (void)state;
-    write_conf("# mine\n[model]\nmodel = conf.gguf\nmodel-draft = draft.gguf\nthreads = 3\nctx-size = 100\nlora = c.gguf\n"
-               "no-draft = off\n"
+    write_conf("# mine\n[model]\nmodel = conf.gguf\nmodel-draft = draft.gguf\nthreads = 3\nctx-size = 100\n"
+               "lora = c.gguf\nno-draft = off\n"
                "[sampling]\ntemp = 0.5\nstop = a\nstop = b\n[ui]\ntheme = light\nno-color = yes\n");
     accept("chat");
     assert_string_equal(o.model, "conf.gguf");
@@ -380,7 +384,8 @@ static void conf_format(void **state)
     (void)state;
     const char *name, *system;
     struct pp_buf b = {0};
-    pp_buf_str(&b, "[persona Pirate]\nsystem = You are a pirate.\n    Answer in\n  rhymes.\n\n[persona Long one]\nsystem = ");
+    pp_buf_str(&b, "[persona Pirate]\nsystem = You are a pirate.\n    Answer in\n  rhymes.\n\n"
+                   "[persona Long one]\nsystem = ");
     size_t begin = b.len;
     for (int i = 0; i < 400; i++)
         pp_buf_fmt(&b, "%s%s%d", i ? " " : "", i % 7 ? "wörd" : "#tag", i);
@@ -435,7 +440,7 @@ static void conf_format(void **state)
     pp_config_free(c);
 }
 
-/* --- the table, help, completion ----------------------------------------------------------------------------------- */
+/* --- the table, help, completion --------------------------------------------------------------------------------- */
 
 /* Two options may share a spelling only if no command knows both, and only if both take a value or neither does. */
 static void table_is_consistent(void **state)
@@ -506,8 +511,8 @@ static void bash_completes(const char *script, const char *words, const char *ex
 {
     char command[900], got[4000] = "";
     snprintf(command, sizeof command,
-             "bash --norc -c 'source %s; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin; echo \"${COMPREPLY[*]}\"'", script,
-             words);
+             "bash --norc -c 'source %s; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin;"
+             " echo \"${COMPREPLY[*]}\"'", script, words);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(got, 1, sizeof got - 1, f);

@@ -217,9 +217,12 @@ static void nearness(void **state)
 TEST_GROUP(paths)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(below_home, set_up, tear_down), cmocka_unit_test_setup_teardown(xdg_variables, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),    cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),    cmocka_unit_test(nearness),
+        cmocka_unit_test_setup_teardown(below_home, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(xdg_variables, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),
+        cmocka_unit_test(nearness),
     };
     return cmocka_run_group_tests_name("paths", tests, NULL, NULL);
 }

@@ -113,7 +113,8 @@ static void *produce(void *arg)
     return NULL;
 }
 
-/* Nothing is lost, and each producer's items keep their order, although the queue is far too small and the consumer polls. */
+/* Nothing is lost, and each producer's items keep their order, although the queue is far too small and the consumer
+ * polls. */
 static void many_threads(void **state)
 {
     (void)state;
@@ -183,7 +184,8 @@ TEST_GROUP(queue)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_in_first_out), cmocka_unit_test(one_signal_per_burst), cmocka_unit_test(closing),
-        cmocka_unit_test(timeout),            cmocka_unit_test(many_threads),         cmocka_unit_test(close_wakes_waiters),
+        cmocka_unit_test(timeout),            cmocka_unit_test(many_threads),
+        cmocka_unit_test(close_wakes_waiters),
     };
     return cmocka_run_group_tests_name("queue", tests, NULL, NULL);
 }

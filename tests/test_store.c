@@ -92,7 +92,7 @@ static void assert_sound(const char *path)
     sqlite3_close(db);
 }
 
-/* --- sessions ------------------------------------------------------------------------------------------------ */
+/* --- sessions ---------------------------------------------------------------------------------------------------- */
 
 static void private_files(void **state)
 {
@@ -120,7 +120,8 @@ static void session_round_trip(void **state)
     (void)state;
     const char *path = fresh();
     struct pp_store *st = open_store(path);
-    struct pp_session in = {.title = "A \"quoted\" título", .model = "m.gguf", .template_name = "chatml", .system = "Be brief.",
+    struct pp_session in = {.title = "A \"quoted\" título", .model = "m.gguf", .template_name = "chatml",
+                            .system = "Be brief.",
                             .adapters = "[{\"path\":\"a\",\"scale\":1}]", .settings = "{\"temp\":0}"}, out;
     assert_ok(pp_store_session_add(st, &in, &err), err);
     assert_int_equal(strlen(in.key), 16);
@@ -217,7 +218,7 @@ static void newest_first(void **state)
     pp_store_close(st);
 }
 
-/* --- messages ------------------------------------------------------------------------------------------------- */
+/* --- messages ---------------------------------------------------------------------------------------------------- */
 
 static void message_tree(void **state)
 {
@@ -330,8 +331,8 @@ static void delete_long_conversation(void **state)
     pp_store_close(st);
     raw_sql(path, "PRAGMA foreign_keys = OFF;"
                   "WITH RECURSIVE c (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 3001)"
-                  " INSERT INTO message (id, session, parent, role, state, content, model, adapters, params, stats, n_tokens,"
-                  " created_ms) SELECT i, 2, nullif(i - 1, 1), 1, 0, 'word' || i, '', '', '', '', 0, 0 FROM c;"
+                  " INSERT INTO message (id, session, parent, role, state, content, model, adapters, params, stats,"
+                  " n_tokens, created_ms) SELECT i, 2, nullif(i - 1, 1), 1, 0, 'word' || i, '', '', '', '', 0, 0 FROM c;"
                   "UPDATE session SET head = 3001 WHERE id = 2;");
     assert_sound(path);
     st = open_store(path);
@@ -351,7 +352,7 @@ static void delete_long_conversation(void **state)
     assert_sound(path);
 }
 
-/* --- search --------------------------------------------------------------------------------------------------- */
+/* --- search ------------------------------------------------------------------------------------------------------ */
 
 static size_t hits(struct pp_store *st, const char *query)
 {
@@ -383,7 +384,8 @@ static void search(void **state)
     assert_int_equal(hits(st, "sail"), 1);
     assert_int_equal(hits(st, ""), 3);
     assert_int_equal(hits(st, "  \t "), 3);
-    static const char *const harmless[] = {"\"", "\"\"\"", "AND", "NOT", "OR NOT", "NEAR(", "*", "^x", "col:umn", "a-b", "(", ")", "'; DROP TABLE message",
+    static const char *const harmless[] = {"\"", "\"\"\"", "AND", "NOT", "OR NOT", "NEAR(", "*", "^x", "col:umn", "a-b",
+                                           "(", ")", "'; DROP TABLE message",
                                            "{a b}:c", "\xff\xfe", "+ +", "don't", "%_", "\\", "a*b*", "!!!"};
     for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
         hits(st, harmless[i]);
@@ -420,15 +422,18 @@ static void search(void **state)
 static const char version_1[] =
     "PRAGMA application_id = 1346981968; PRAGMA user_version = 1;"
     "CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL,"
-    " model TEXT NOT NULL, template_name TEXT NOT NULL, system TEXT NOT NULL, adapters TEXT NOT NULL, settings TEXT NOT NULL,"
+    " model TEXT NOT NULL, template_name TEXT NOT NULL, system TEXT NOT NULL, adapters TEXT NOT NULL,"
+    " settings TEXT NOT NULL,"
     " created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, head INTEGER,"
     " FOREIGN KEY (id, head) REFERENCES message (session, id) DEFERRABLE INITIALLY DEFERRED);"
     "CREATE INDEX session_updated ON session (updated_ms, id);"
     "CREATE INDEX session_head ON session (id, head);"
-    "CREATE TABLE message (id INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL REFERENCES session (id) ON DELETE CASCADE,"
+    "CREATE TABLE message (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " session INTEGER NOT NULL REFERENCES session (id) ON DELETE CASCADE,"
     " parent INTEGER CHECK (parent < id), role INTEGER NOT NULL CHECK (role BETWEEN 0 AND 2),"
-    " state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2), content TEXT NOT NULL, model TEXT NOT NULL, adapters TEXT NOT NULL,"
-    " params TEXT NOT NULL, stats TEXT NOT NULL, n_tokens INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
+    " state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2), content TEXT NOT NULL, model TEXT NOT NULL,"
+    " adapters TEXT NOT NULL, params TEXT NOT NULL, stats TEXT NOT NULL, n_tokens INTEGER NOT NULL,"
+    " created_ms INTEGER NOT NULL,"
     " UNIQUE (session, id), FOREIGN KEY (session, parent) REFERENCES message (session, id));"
     "CREATE INDEX message_parent ON message (session, parent, id);"
     "INSERT INTO session VALUES (1, '00112233445566ff', 'Old harbour', '', '', '', '', '', 1000, 2000, NULL);"
@@ -558,7 +563,7 @@ static void bit_rot(void **state)
     pp_free(bytes);
 }
 
-/* --- several programs ----------------------------------------------------------------------------------------------- */
+/* --- several programs -------------------------------------------------------------------------------------------- */
 
 /* Children leave with _exit: nothing of the parent's (cmocka, temporary folder) is theirs. */
 static void child_writes(const char *path, int number, int n)
@@ -574,7 +579,8 @@ static void child_writes(const char *path, int number, int n)
         _exit(2);
     int64_t parent = 0;
     for (int i = 0; i < n; i++) {
-        struct pp_message m = {.session = s.id, .parent = parent, .role = PP_ROLE_USER, .content = "hello", .content_len = 5};
+        struct pp_message m = {.session = s.id, .parent = parent, .role = PP_ROLE_USER, .content = "hello",
+                               .content_len = 5};
         if (pp_store_message_add(st, &m, &e) != PP_OK ||
             pp_store_message_write(st, m.id, "hello again", 11, PP_MESSAGE_COMPLETE, NULL, 0, &e) != PP_OK) {
             fprintf(stderr, "child %d: %s\n", number, e.text);
@@ -620,7 +626,8 @@ static void child_until_killed(const char *path, int64_t session, int out)
     char text[4000];
     memset(text, 'w', sizeof text);
     for (;;) {
-        struct pp_message m = {.session = session, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL, .content = text,
+        struct pp_message m = {.session = session, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL,
+                               .content = text,
                                .content_len = sizeof text};
         if (pp_store_message_add(st, &m, &e) != PP_OK || write(out, &m.id, sizeof m.id) != sizeof m.id)
             _exit(2);
