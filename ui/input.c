@@ -227,7 +227,7 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
             n_params = n_params == 0 ? 2 : n_params + 1;
             if (n_params > MAX_PARAMS)
                 n_params = MAX_PARAMS;
-        } else if (c == ':' || (c >= 0x3C && c <= 0x3F) || (c >= 0x20 && c < 0x30 && c != '$')) {
+        } else if (c == ':' || (c >= 0x3C && c <= 0x3F) || (c >= 0x20 && c < 0x30 && (c != '$' || n_params != 1))) {
             private = true;
         } else if (c < 0x20 || c == DEL || (c & 0x80)) { /* no sequence after all: the byte is looked at anew */
             v->used = i;

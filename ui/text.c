@@ -78,6 +78,8 @@ struct pp_cluster pp_cluster_next(const char *s, size_t n)
 {
     if ((unsigned char)s[0] < 0x80 && (n == 1 || (unsigned char)s[1] < 0x80))
         return (struct pp_cluster){1, (unsigned char)s[0] >= 0x20};
+    if ((unsigned char)s[0] < 0x20)
+        return (struct pp_cluster){1, 0};
     int32_t previous, cp;
     utf8proc_int32_t state = 0;
     size_t len = decode(s, n, &previous);

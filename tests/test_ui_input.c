@@ -1,0 +1,228 @@
+/* The decoder of terminal bytes. */
+#include "tests/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ui/input.h"
+
+static struct pp_input *fresh(void)
+{
+    struct pp_input *in = pp_input_new();
+    assert_non_null(in);
+    return in;
+}
+
+static const struct { const char *bytes; enum pp_key_type type; unsigned mods; int32_t cp; } keys[] = {
+    {"a", PP_KEY_CHAR, 0, 'a'}, {"é", PP_KEY_CHAR, 0, 0xE9}, {"日", PP_KEY_CHAR, 0, 0x65E5}, {"😀", PP_KEY_CHAR, 0, 0x1F600},
+    {"\r", PP_KEY_ENTER, 0, '\r'}, {"\n", PP_KEY_CHAR, 0, '\n'}, {"\t", PP_KEY_TAB, 0, '\t'}, {"\x7f", PP_KEY_BACKSPACE, 0, 0x7F},
+    {"\x03", PP_KEY_CHAR, 0, 3}, {"\033\r", PP_KEY_ENTER, PP_MOD_ALT, '\r'}, {"\033x", PP_KEY_CHAR, PP_MOD_ALT, 'x'},
+    {"\033é", PP_KEY_CHAR, PP_MOD_ALT, 0xE9}, {"\0331", PP_KEY_CHAR, PP_MOD_ALT, '1'},
+    {"\033[A", PP_KEY_UP, 0, 0}, {"\033OA", PP_KEY_UP, 0, 0}, {"\033[1;5A", PP_KEY_UP, PP_MOD_CTRL, 0}, {"\033[1;2B", PP_KEY_DOWN, PP_MOD_SHIFT, 0},
+    {"\033[1;3D", PP_KEY_LEFT, PP_MOD_ALT, 0}, {"\033[a", PP_KEY_UP, PP_MOD_SHIFT, 0}, {"\033Oa", PP_KEY_UP, PP_MOD_CTRL, 0},
+    {"\033\033[A", PP_KEY_UP, PP_MOD_ALT, 0}, {"\033O5C", PP_KEY_RIGHT, PP_MOD_CTRL, 0},
+    {"\033[H", PP_KEY_HOME, 0, 0}, {"\033[1~", PP_KEY_HOME, 0, 0}, {"\033[7~", PP_KEY_HOME, 0, 0}, {"\033OF", PP_KEY_END, 0, 0},
+    {"\033[5~", PP_KEY_PGUP, 0, 0}, {"\033[6;2~", PP_KEY_PGDN, PP_MOD_SHIFT, 0}, {"\033[3~", PP_KEY_DELETE, 0, 0}, {"\033[5^", PP_KEY_PGUP, PP_MOD_CTRL, 0},
+    {"\033[Z", PP_KEY_BACKTAB, 0, 0},
+    {"\033OP", PP_KEY_F1, 0, 0}, {"\033[11~", PP_KEY_F1, 0, 0}, {"\033[[A", PP_KEY_F1, 0, 0}, {"\033[P", PP_KEY_F1, 0, 0},
+    {"\033[[E", PP_KEY_F5, 0, 0}, {"\033[15~", PP_KEY_F5, 0, 0}, {"\033[21~", PP_KEY_F10, 0, 0}, {"\033[1;2P", PP_KEY_F1, PP_MOD_SHIFT, 0},
+    {"\033[13;2u", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[27;2;13~", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[99;5u", PP_KEY_CHAR, 0, 3},
+    {"\033[27u", PP_KEY_ESC, 0, 27},
+};
+enum { KEYS = sizeof keys / sizeof keys[0] };
+
+static void expect(struct pp_input *in, size_t i)
+{
+    struct pp_key key;
+    if (!pp_input_next(in, &key))
+        fail_msg("no key for %s", keys[i].bytes + 1);
+    if (key.type != keys[i].type || key.mods != keys[i].mods || (keys[i].cp && key.cp != keys[i].cp))
+        fail_msg("row %zu: type %d, modifiers %u, character %d", i, (int)key.type, key.mods, (int)key.cp);
+}
+
+static void one_by_one(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    for (size_t i = 0; i < KEYS; i++) {
+        assert_true(pp_input_feed(in, keys[i].bytes, strlen(keys[i].bytes)));
+        expect(in, i);
+        assert_false(pp_input_next(in, &key));
+        assert_int_equal(pp_input_wait_ms(in), -1);
+    }
+    pp_input_free(in);
+}
+
+/* The same, a byte at a time, and all in one read. */
+static void cut_and_glued(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    for (size_t i = 0; i < KEYS; i++) {
+        size_t n = strlen(keys[i].bytes);
+        for (size_t b = 0; b < n; b++) {
+            assert_true(pp_input_feed(in, keys[i].bytes + b, 1));
+            if (b + 1 < n) {
+                assert_false(pp_input_next(in, &key));
+                assert_true(pp_input_wait_ms(in) >= PP_ESCAPE_MS);
+            }
+        }
+        expect(in, i);
+    }
+    for (size_t i = 0; i < KEYS; i++)
+        assert_true(pp_input_feed(in, keys[i].bytes, strlen(keys[i].bytes)));
+    for (size_t i = 0; i < KEYS; i++)
+        expect(in, i);
+    assert_false(pp_input_next(in, &key));
+    pp_input_free(in);
+}
+
+static void lone_escape(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    pp_input_feed(in, "\033", 1);
+    assert_false(pp_input_next(in, &key));
+    assert_int_equal(pp_input_wait_ms(in), PP_ESCAPE_MS);
+    pp_input_flush(in);
+    assert_true(pp_input_next(in, &key));
+    assert_int_equal(key.type, PP_KEY_ESC);
+    assert_false(pp_input_next(in, &key));
+    pp_input_feed(in, "\033\033", 2);
+    pp_input_flush(in);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_ESC);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_ESC);
+    pp_input_feed(in, "\033[", 2);
+    pp_input_flush(in);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_CHAR && key.cp == '[' && key.mods == PP_MOD_ALT);
+    pp_input_feed(in, "\033[1;", 4); /* stopped in the middle: nothing */
+    assert_int_equal(pp_input_wait_ms(in), PP_SEQUENCE_MS);
+    pp_input_flush(in);
+    assert_false(pp_input_next(in, &key));
+    pp_input_feed(in, "x", 1);
+    assert_true(pp_input_next(in, &key) && key.cp == 'x');
+    pp_input_free(in);
+}
+
+static void pastes(void **state)
+{
+    (void)state;
+    static const char text[] = "x\033[200~one\r\ntwo\rthree\n\033[A\x03\0!\033[201~y";
+    for (size_t piece = 1; piece < 40; piece++) {
+        struct pp_input *in = fresh();
+        struct pp_key key;
+        int seen = 0;
+        for (size_t i = 0; i < sizeof text - 1; i += piece) {
+            size_t n = sizeof text - 1 - i < piece ? sizeof text - 1 - i : piece;
+            assert_true(pp_input_feed(in, text + i, n));
+            while (pp_input_next(in, &key)) {
+                if (seen == 1) {
+                    assert_int_equal(key.type, PP_KEY_PASTE);
+                    assert_string_equal(key.text, "one\ntwo\nthree\n\033[A\x03!");
+                    assert_int_equal(key.len, strlen(key.text));
+                } else {
+                    assert_int_equal(key.cp, seen == 0 ? 'x' : 'y');
+                }
+                seen++;
+            }
+        }
+        assert_int_equal(seen, 3);
+        pp_input_free(in);
+    }
+}
+
+static void a_large_paste(void **state)
+{
+    (void)state;
+    enum { SIZE = 17 << 20 };
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    char *block = malloc(1 << 20);
+    assert_non_null(block);
+    memset(block, 'p', 1 << 20);
+    pp_input_feed(in, "\033[200~", 6);
+    for (int i = 0; i < SIZE >> 20; i++) {
+        assert_true(pp_input_feed(in, block, 1 << 20));
+        assert_false(pp_input_next(in, &key));
+    }
+    pp_input_feed(in, "\033[201~", 6);
+    assert_true(pp_input_next(in, &key));
+    assert_int_equal(key.type, PP_KEY_PASTE);
+    assert_int_equal(key.len, PP_MAX_PASTE);
+    assert_true(key.cut);
+    free(block);
+    pp_input_free(in);
+}
+
+static void replies_are_swallowed(void **state)
+{
+    static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\", "\033[?62;c",
+                                          "\033[<0;1;1M", "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~", "\xff\xfe", "\xed\xa0\x80"};
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    for (size_t i = 0; i < sizeof replies / sizeof replies[0]; i++) {
+        pp_input_feed(in, replies[i], strlen(replies[i]));
+        pp_input_feed(in, "k", 1);
+        assert_true(pp_input_next(in, &key));
+        if (key.cp != 'k')
+            fail_msg("reply %zu gave a key", i);
+        assert_false(pp_input_next(in, &key));
+    }
+    pp_input_free(in);
+}
+
+static void learned_keys(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    pp_input_learn(in, "\033[=9q", PP_KEY_F3, 0);
+    pp_input_learn(in, NULL, PP_KEY_F3, 0);
+    pp_input_learn(in, "x", PP_KEY_F3, 0);
+    pp_input_feed(in, "\033[=9", 4);
+    assert_false(pp_input_next(in, &key));
+    pp_input_feed(in, "qx", 2);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_F3);
+    assert_true(pp_input_next(in, &key) && key.cp == 'x');
+    pp_input_free(in);
+}
+
+static void hostile_bytes(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "\033\033\033[]OP_~;0123456789ABCuHM<?\a\\\x80\xe2\xffx\r\n$^";
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    uint32_t seed = 7;
+    for (int round = 0; round < 20000; round++) {
+        char bytes[8];
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            bytes[i] = alphabet[(seed >> 16) % (sizeof alphabet - 1)];
+        }
+        assert_true(pp_input_feed(in, bytes, 1 + seed % 8));
+        while (pp_input_next(in, &key))
+            assert_true(key.n_bytes <= sizeof key.bytes);
+        if (round % 5 == 0) {
+            pp_input_flush(in);
+            while (pp_input_next(in, &key)) {
+            }
+        }
+    }
+    pp_input_free(in);
+}
+
+TEST_GROUP(ui_input)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape), cmocka_unit_test(pastes),
+        cmocka_unit_test(a_large_paste), cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
+        cmocka_unit_test(hostile_bytes),
+    };
+    return cmocka_run_group_tests_name("ui_input", tests, NULL, NULL);
+}

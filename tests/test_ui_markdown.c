@@ -1,0 +1,178 @@
+/* Documents: Markdown, plain text, and that streaming gives the same lines as the whole at once. */
+#include "tests/support.h"
+
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "ui/document.h"
+
+static int utf8_locale(void **state)
+{
+    (void)state;
+    return setlocale(LC_CTYPE, "C.UTF-8") || setlocale(LC_CTYPE, "en_US.UTF-8") ? 0 : -1;
+}
+
+/* The layout as text: indent as dots, quote bars as '>', code lines in front of '$', runs of other styles in braces. */
+static char *dump(const struct pp_layout *l, pp_style base)
+{
+    struct pp_buf out = {0};
+    for (size_t i = 0; i < l->n_lines; i++) {
+        const struct pp_line *line = &l->lines[i];
+        for (int q = 0; q < line->quote; q++)
+            pp_buf_char(&out, '>');
+        for (int d = 0; d < line->indent; d++)
+            pp_buf_char(&out, '.');
+        if (line->kind != PP_LINE_TEXT)
+            pp_buf_char(&out, line->kind == PP_LINE_CODE ? '$' : '-');
+        size_t run = pp_layout_run(l, line->start);
+        for (uint32_t at = line->start; at < line->end; run++) {
+            uint32_t end = run + 1 < l->n_runs && l->runs[run + 1].start < line->end ? l->runs[run + 1].start : line->end;
+            bool plain = l->runs[run].style == base || line->kind == PP_LINE_CODE;
+            pp_buf_fmt(&out, plain ? "%.*s" : "{%.*s}", (int)(end - at), l->text.data + at);
+            at = end;
+        }
+        pp_buf_char(&out, '\n');
+    }
+    return pp_buf_take(&out);
+}
+
+static void shows(const char *source, int width, bool markdown, const char *expected)
+{
+    struct pp_document doc = {0};
+    pp_document_update(&doc, source, strlen(source), width, markdown, PP_SLOT_ASSISTANT);
+    char *text = dump(&doc.layout, PP_SLOT_ASSISTANT);
+    assert_false(doc.layout.bad);
+    assert_string_equal(text ? text : "", expected);
+    pp_free(text);
+    pp_document_free(&doc);
+}
+
+static void markdown(void **state)
+{
+    (void)state;
+    shows("Some **bold** and *it* and `code`.", 60, true, "Some {bold} and {it} and {code}.\n");
+    shows("# Title\n\ntext", 60, true, "{Title}\n\ntext\n");
+    shows("one\ntwo\n\n\n\nthree", 60, true, "one\ntwo\n\nthree\n");
+    shows("- a\n- b b b b\n  - c", 8, true, "{• }a\n{• }b b b\n..b\n..{◦ }c\n");
+    shows("3. x\n4. y", 20, true, "{3. }x\n{4. }y\n");
+    shows("> quoted words here\n> more", 12, true, ">..{quoted}\n>..{words here}\n>..{more}\n");
+    shows("[text](http://evil) and [http://x](http://x)", 60, true, "{text}{ (http://evil)} and {http://x}\n");
+    shows("&lt;b&gt; &#27; &#x202e; <b>x</b>", 60, true, "<b> &#27; &#x202e; <b>x</b>\n");
+    shows("***", 60, true, "-\n");
+    shows("", 60, true, "");
+}
+
+static void code_blocks(void **state)
+{
+    (void)state;
+    shows("a\n```c\nint **x;\n\n  y\n```\nb", 60, true, "a\n\n..$c\n..$int **x;\n..$\n..$  y\n..$\n\nb\n");
+    shows("````\n```\n````", 60, true, "..$\n..$```\n..$\n");
+    shows("~~~\n```\nx", 60, true, "..$\n..$```\n..$x\n");
+    shows("1. do\n   ```\n   x\n   ```", 60, true, "{1. }do\n\n.....$\n.....$x\n.....$\n");
+    shows("```\nlong code line\n```", 10, true, "..$\n..$long co\n..$de line\n..$\n");
+    shows("```\nopen", 60, true, "..$\n..$open\n");
+}
+
+static void plain(void **state)
+{
+    (void)state;
+    shows("*a*\n\n# b\n  c", 60, false, "*a*\n\n# b\n  c\n");
+    shows("\033[1m", 60, false, "␛[1m\n");
+}
+
+static const char everything[] = "# Heading\n\nSome **bold** words,\nlines and `code`.\n\n- one\n- two\n\n  inside two\n- three\n\n"
+                                 "1. first\n\n2. second\n\n> quote\n> more\n\n```python\ndef f():\n\n    return '```'\n```\n"
+                                 "after\r\nthat \033[2J 日本語の文章 e\xcc\x81\n\n~~~\nopen fence\n\n\nend";
+
+static void streaming_is_the_same(void **state)
+{
+    (void)state;
+    const size_t n = sizeof everything - 1;
+    struct pp_document streamed = {0}, whole = {0};
+    for (size_t i = 0; i <= n; i++)
+        pp_document_update(&streamed, everything, i, 30, true, PP_SLOT_ASSISTANT);
+    pp_document_update(&whole, everything, n, 30, true, PP_SLOT_ASSISTANT);
+    char *a = dump(&streamed.layout, PP_SLOT_ASSISTANT), *b = dump(&whole.layout, PP_SLOT_ASSISTANT);
+    assert_string_equal(a, b);
+    pp_free(a);
+    /* another width and back, another text, an empty one */
+    pp_document_update(&streamed, everything, n, 11, true, PP_SLOT_ASSISTANT);
+    pp_document_update(&streamed, "other", 5, 30, true, PP_SLOT_ASSISTANT);
+    assert_int_equal(streamed.layout.n_lines, 1);
+    pp_document_update(&streamed, everything, n, 30, true, PP_SLOT_ASSISTANT);
+    a = dump(&streamed.layout, PP_SLOT_ASSISTANT);
+    assert_string_equal(a, b);
+    pp_document_update(&streamed, "", 0, 30, true, PP_SLOT_ASSISTANT);
+    assert_int_equal(streamed.layout.n_lines, 0);
+    pp_free(a);
+    pp_free(b);
+    pp_document_free(&streamed);
+    pp_document_free(&whole);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A megabyte, without line ends or with few, in pieces: the cost of an update must not grow with the text. Laying it all out anew
+ * each time would take minutes. */
+static void a_megabyte_streams(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20, PIECE = 512 };
+    static const char *const units[] = {"word ", "no-break-at-all", "a line of words\n", "para\n\n", "日本語"};
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+        size_t len = strlen(units[u]), n = SIZE / len * len;
+        for (size_t i = 0; i < n; i += len)
+            memcpy(text + i, units[u], len);
+        struct pp_document doc = {0};
+        double began = seconds();
+        for (size_t i = 0; i < n; i += PIECE)
+            pp_document_update(&doc, text, i, 80, true, PP_SLOT_ASSISTANT);
+        assert_false(doc.layout.bad);
+        assert_true(doc.layout.n_lines > SIZE / 200);
+        assert_true(seconds() - began < 20);
+        pp_document_free(&doc);
+    }
+    free(text);
+}
+
+static void survives_anything(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "*_`~#>-[]()!&;\n\n\n  1.a\\<|\t\033\r";
+    uint32_t seed = 99;
+    for (int round = 0; round < 400; round++) {
+        char text[600];
+        for (size_t i = 0; i < sizeof text; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            text[i] = alphabet[(seed >> 16) % (sizeof alphabet - 1)];
+        }
+        struct pp_document doc = {0};
+        for (size_t i = 0; i <= sizeof text; i += 13)
+            pp_document_update(&doc, text, i, 1 + round % 40, true, PP_SLOT_ASSISTANT);
+        for (size_t i = 0; i < doc.layout.n_lines; i++)
+            assert_true(doc.layout.lines[i].start <= doc.layout.lines[i].end && doc.layout.lines[i].end <= doc.layout.text.len);
+        for (size_t i = 0; i < doc.layout.text.len; i++)
+            assert_true((unsigned char)doc.layout.text.data[i] >= 0x20 || doc.layout.text.data[i] == '\n');
+        pp_document_free(&doc);
+    }
+}
+
+TEST_GROUP(ui_markdown)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(markdown), cmocka_unit_test(code_blocks), cmocka_unit_test(plain), cmocka_unit_test(streaming_is_the_same),
+        cmocka_unit_test(a_megabyte_streams), cmocka_unit_test(survives_anything),
+    };
+    return cmocka_run_group_tests_name("ui_markdown", tests, utf8_locale, NULL);
+}

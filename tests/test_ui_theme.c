@@ -1,0 +1,170 @@
+/* Theme files and the reduction of colours; settings and history files. */
+#include "tests/support.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/mem.h"
+#include "ui/history.h"
+#include "ui/settings.h"
+#include "ui/theme.h"
+
+static enum pp_code parse(const char *text, struct pp_theme *t, struct pp_error *err)
+{
+    FILE *f = fmemopen((char *)text, strlen(text), "r");
+    assert_non_null(f);
+    enum pp_code code = pp_theme_parse(f, "x.theme", t, err);
+    fclose(f);
+    return code;
+}
+
+static void good_theme(void **state)
+{
+    (void)state;
+    struct pp_theme t;
+    struct pp_error err;
+    assert_ok(parse("name = Test\n[palette]\nink = #102030\n[styles]\ntext = ink on 236\nuser = bright-red bold\n"
+                    "code = on blue italic underline\nselected = reverse\nstatus = default\n", &t, &err), err);
+    assert_string_equal(t.title, "Test");
+    assert_int_equal(t.looks[PP_SLOT_TEXT].fg.kind, PP_COLOR_RGB);
+    assert_int_equal(t.looks[PP_SLOT_TEXT].fg.value, 0x102030);
+    assert_int_equal(t.looks[PP_SLOT_TEXT].bg.value, 236);
+    assert_int_equal(t.looks[PP_SLOT_USER].fg.value, 9);
+    assert_int_equal(t.looks[PP_SLOT_USER].flags, PP_BOLD);
+    assert_int_equal(t.looks[PP_SLOT_USER].bg.value, 236); /* from its parent */
+    assert_int_equal(t.looks[PP_SLOT_CODE].fg.value, 0x102030);
+    assert_int_equal(t.looks[PP_SLOT_CODE].bg.value, 4);
+    assert_int_equal(t.looks[PP_SLOT_CODE].flags, PP_ITALIC | PP_UNDERLINE);
+    assert_int_equal(t.looks[PP_SLOT_CODE_LABEL].bg.value, 4); /* from its grandparent */
+    assert_int_equal(t.looks[PP_SLOT_STATUS].fg.kind, PP_COLOR_DEFAULT);
+}
+
+static void bad_themes(void **state)
+{
+    static const struct { const char *text, *expect; } table[] = {
+        {"[styles]\ntext = red\nuser = blurple\n", "x.theme, line 3: 'blurple'"},
+        {"[styles]\nnothing = red\n", "line 2: there is no style 'nothing'"},
+        {"[styles]\ntext = red on\n", "line 2: a background"},
+        {"[styles]\ntext = #12345\n", "line 2: '#12345'"},
+        {"[styles]\ntext = 256\n", "line 2: '256'"},
+        {"[palette]\na = bold\n", "line 2: 'bold' is no colour"},
+        {"[colours]\na = red\n", "line 2: there is no section"},
+        {"title = x\n", "line 1: 'title'"},
+        {"[styles]\nthis is not INI\n", "line 2: "},
+        {"[styles\n", "line 1: "},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct pp_theme t;
+        struct pp_error err;
+        assert_int_equal(parse(table[i].text, &t, &err), PP_ERR_FORMAT);
+        if (!strstr(err.text, table[i].expect))
+            fail_msg("'%s' does not say '%s'", err.text, table[i].expect);
+        assert_int_equal(t.looks[PP_SLOT_STATUS].flags, PP_REVERSE); /* something to draw with */
+    }
+}
+
+static void every_theme_in_the_folder_is_good(void **state)
+{
+    (void)state;
+    struct pp_paths paths = {.themes = "themes"};
+    struct pp_error err;
+    struct pp_theme t;
+    char(*ids)[64];
+    size_t n;
+    assert_ok(pp_theme_list(&paths, &ids, &n, &err), err);
+    assert_true(n >= 6);
+    for (size_t i = 0; i < n; i++) {
+        assert_ok(pp_theme_load(&paths, ids[i], &t, &err), err);
+        assert_string_equal(t.id, ids[i]);
+    }
+    pp_free(ids);
+    assert_int_equal(pp_theme_load(&paths, "nosuch", &t, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "dark, "));
+    assert_int_equal(pp_theme_load(&paths, "../Makefile", &t, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_theme_load(&paths, "/dev/zero", &t, &err), PP_ERR_FORMAT);
+}
+
+static void colors(void **state)
+{
+    (void)state;
+    const struct pp_color red = {PP_COLOR_RGB, 0xFF0000}, grey = {PP_COLOR_RGB, 0x808080}, index = {PP_COLOR_INDEX, 196},
+                          bright = {PP_COLOR_INDEX, 12}, none = {PP_COLOR_DEFAULT, 0};
+    assert_int_equal(pp_color_reduce(red, 256), 196);
+    assert_int_equal(pp_color_reduce(grey, 256), 244);
+    assert_int_equal(pp_color_reduce(red, 16), 9);
+    assert_int_equal(pp_color_reduce(red, 8), 1);
+    assert_int_equal(pp_color_reduce(red, 1 << 24), 0xFF0000);
+    assert_int_equal(pp_color_reduce(index, 256), 196);
+    assert_int_equal(pp_color_reduce(index, 8), 1);
+    assert_int_equal(pp_color_reduce(bright, 16), 12);
+    assert_int_equal(pp_color_reduce(bright, 8), 4);
+    assert_int_equal(pp_color_reduce(none, 256), -1);
+    assert_int_equal(pp_color_reduce(red, 2), -1);
+}
+
+static void settings(void **state)
+{
+    (void)state;
+    char path[256];
+    struct pp_settings s = {.theme = "harbour", .raw = true}, back;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/ui.ini", test_tmpdir());
+    pp_settings_load(path, &back);
+    assert_string_equal(back.theme, "");
+    assert_ok(pp_settings_save(path, &s, &err), err);
+    pp_settings_load(path, &back);
+    assert_string_equal(back.theme, "harbour");
+    assert_true(back.raw);
+}
+
+struct entries {
+    int n;
+    char last[64];
+};
+
+static void count_entry(void *user, const char *text)
+{
+    struct entries *e = user;
+    e->n++;
+    snprintf(e->last, sizeof e->last, "%s", text);
+}
+
+static void history(void **state)
+{
+    (void)state;
+    char path[256];
+    struct entries e = {0};
+    struct pp_error err;
+    struct stat st;
+    snprintf(path, sizeof path, "%s/history", test_tmpdir());
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, 0);
+    for (int i = 0; i < 9000; i++)
+        assert_ok(pp_history_append(path, "words", &err), err);
+    assert_ok(pp_history_append(path, "two\nlines \\n and \\", &err), err);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    off_t before = st.st_size;
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, PP_HISTORY_ENTRIES);
+    assert_string_equal(e.last, "two\nlines \\n and \\");
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size < before); /* cut to what is used */
+    assert_int_equal(st.st_mode & 0777, 0600);
+    e.n = 0;
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, PP_HISTORY_ENTRIES);
+    assert_string_equal(e.last, "two\nlines \\n and \\");
+}
+
+TEST_GROUP(ui_theme)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
+        cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(history),
+    };
+    return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
+}
