@@ -440,6 +440,32 @@ static void conf_format(void **state)
     pp_config_free(c);
 }
 
+/* Whatever stands in the file: settings or an error, and (under ASan) nothing else. */
+static void conf_of_noise(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "[]=;# \t\n\r\"ab\xff\xef\xbb\xbf:system";
+    char path[600], text[1500];
+    struct pp_config *c;
+    assert_ok(pp_make_dirs(paths.config, &err), err);
+    snprintf(path, sizeof path, "%s/noise.conf", paths.config);
+    srand(11);
+    for (int round = 0; round < 400; round++) {
+        size_t n = (size_t)rand() % sizeof text;
+        for (size_t i = 0; i < n; i++) /* long stretches of letters, to cross the length of inih's lines */
+            text[i] = rand() % (round % 40 + 2) ? 'w' : alphabet[(size_t)rand() % (sizeof alphabet - 1)];
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        assert_int_equal(fwrite(text, 1, n, f), n);
+        fclose(f);
+        enum pp_code code = pp_config_load(path, &c, &err);
+        assert_true(code == PP_OK || code == PP_ERR_FORMAT);
+        for (size_t i = 0; i < pp_config_count(c); i++)
+            assert_true(pp_config_at(c, i)->line >= 1);
+        pp_config_free(c);
+    }
+}
+
 /* --- the table, help, completion --------------------------------------------------------------------------------- */
 
 /* Two options may share a spelling only if no command knows both, and only if both take a value or neither does. */
@@ -551,10 +577,10 @@ static void completion(void **state)
 TEST_GROUP(options)
 {
     const struct CMUnitTest tests[] = {
-        TEST(defaults),        TEST(values),          TEST(lists),            TEST(strict_numbers),
-        TEST(commands),        TEST(no_command_word), TEST(unknown_options),  TEST(help_and_version),
-        TEST(precedence),      TEST(conf_format),     TEST(table_is_consistent), TEST(help_texts),
-        TEST(completion),
+        TEST(defaults),   TEST(values),           TEST(lists),           TEST(strict_numbers),
+        TEST(commands),   TEST(no_command_word),  TEST(unknown_options), TEST(help_and_version),
+        TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
+        TEST(help_texts), TEST(completion),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }
