@@ -47,8 +47,17 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
-/* A tile function multiplies G groups of 16 rows with the M activation rows of a tile, over the tile's columns, and adds to what
- * `acc` holds. G and M are constants where it is inlined, so that all the arrays below live in registers. */
+/* A tile function multiplies a group of 16 rows with the M activation rows of a tile, over the tile's columns, and adds to what
+ * `acc` holds. M is a constant where it is inlined, so that all the arrays below live in registers. */
+
+/* The hardware does not look far enough ahead by itself: n cache lines from a point some way behind p are asked for, while
+ * the ones at p are used. A group that came from far is then used for all activation rows, out of the cache. */
+INLINE void fetch_ahead(const uint8_t *p, int n)
+{
+    enum { DISTANCE = 6144 };
+    UNROLL for (int i = 0; i < n; i++)
+        _mm_prefetch((const char *)p + DISTANCE + 64 * i, _MM_HINT_T0);
+}
 
 INLINE __m512i broadcast4(const int8_t *p)
 {
@@ -72,67 +81,52 @@ INLINE __m512 signed_bytes(const int8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
+/* isum[i] += the slice's 4 columns times the 4 activations at q + 32 i */
+INLINE void add_slice(__m512i *isum, __m512i slice, const int8_t *q, const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        isum[i] = _mm512_dpbusd_epi32(isum[i], slice, broadcast4(q + 32 * i));
+}
+
 /* Q8_0 and Q4_0 differ in how the slices of a block are opened. */
-INLINE void tile_by_32(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                       const int M, const bool nibbles)
+INLINE void tile_by_32(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M,
+                       const bool nibbles)
 {
     const __m512i low = _mm512_set1_epi8(15);
     const int slices = nibbles ? 4 : 8;
-    const uint8_t *scales[2], *w[2];
-    UNROLL for (int g = 0; g < G; g++)
-    {
-        scales[g] = group[g] + 32 * x->block0;
-        w[g] = group[g] + pp_pack_scale_bytes(n_cols) + PP_SLICE * slices * x->block0;
-    }
+    const uint8_t *scales = group + 32 * x->block0;
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + PP_SLICE * slices * x->block0;
     const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++) {
-        __m512i isum[2 * ACT_TILE_ROWS];
-        UNROLL for (int g = 0; g < G; g++)
-            UNROLL for (int i = 0; i < M; i++)
-                isum[g * M + i] = _mm512_set1_epi32(x->bias[b * M + i]);
+    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += PP_SLICE * slices) {
+        __m512i isum[ACT_TILE_ROWS];
+        fetch_ahead(w, slices);
+        UNROLL for (int i = 0; i < M; i++)
+            isum[i] = _mm512_set1_epi32(x->bias[b * M + i]);
         UNROLL for (int v = 0; v < slices; v++)
         {
-            UNROLL for (int g = 0; g < G; g++)
-            {
-                __m512i slice = _mm512_load_si512(w[g] + PP_SLICE * v);
-                if (nibbles) {
-                    __m512i first = _mm512_and_si512(slice, low);
-                    __m512i second = _mm512_and_si512(_mm512_srli_epi16(slice, 4), low);
-                    UNROLL for (int i = 0; i < M; i++)
-                        isum[g * M + i] =
-                            _mm512_dpbusd_epi32(isum[g * M + i], first, broadcast4(q + 32 * i + 4 * v));
-                    UNROLL for (int i = 0; i < M; i++)
-                        isum[g * M + i] =
-                            _mm512_dpbusd_epi32(isum[g * M + i], second, broadcast4(q + 32 * i + 16 + 4 * v));
-                } else {
-                    UNROLL for (int i = 0; i < M; i++)
-                        isum[g * M + i] =
-                            _mm512_dpbusd_epi32(isum[g * M + i], slice, broadcast4(q + 32 * i + 4 * v));
-                }
+            __m512i slice = _mm512_load_si512(w + PP_SLICE * v);
+            if (nibbles) {
+                add_slice(isum, _mm512_and_si512(slice, low), q + 4 * v, M);
+                add_slice(isum, _mm512_and_si512(_mm512_srli_epi16(slice, 4), low), q + 16 + 4 * v, M);
+            } else {
+                add_slice(isum, slice, q + 4 * v, M);
             }
         }
-        UNROLL for (int g = 0; g < G; g++)
-        {
-            __m512 d = halves(scales[g] + 32 * b);
-            UNROLL for (int i = 0; i < M; i++)
-                acc[g * M + i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])),
-                                                 _mm512_cvtepi32_ps(isum[g * M + i]), acc[g * M + i]);
-            w[g] += PP_SLICE * slices;
-        }
-        q += 32 * M;
+        __m512 d = halves(scales + 32 * b);
+        UNROLL for (int i = 0; i < M; i++)
+            acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), _mm512_cvtepi32_ps(isum[i]),
+                                     acc[i]);
     }
 }
 
-INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                      const int M)
+INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
 {
-    tile_by_32(x, group, n_cols, acc, G, M, false);
+    tile_by_32(x, group, n_cols, acc, M, false);
 }
 
-INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                      const int M)
+INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
 {
-    tile_by_32(x, group, n_cols, acc, G, M, true);
+    tile_by_32(x, group, n_cols, acc, M, true);
 }
 
 /* One block of Q4_K, whose integer sums are known. at: of the block in the tile's arrays. */
@@ -150,138 +144,88 @@ INLINE void scale_q4_k(const struct act_tile *x, int64_t at, const struct pp_q4_
     }
 }
 
-INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                      const int M)
+INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
 {
     (void)n_cols;
+    enum { LINES = 10 }; /* a quarter of the struct, rounded up */
     const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
     const int8_t *q = x->q;
     for (int64_t pair = 0; pair < x->n_blocks / 2; pair++, q += 64 * M) {
-        __m512i first[2 * ACT_TILE_ROWS], second[2 * ACT_TILE_ROWS]; /* the second sums are 16 times too large */
-        const struct pp_q4_k_pack *p[2];
+        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 / 8 + pair / 4);
         int j = (int)(pair % 4);
-        UNROLL for (int g = 0; g < G; g++)
-            p[g] = (const struct pp_q4_k_pack *)group[g] + (x->block0 / 8 + pair / 4);
-        UNROLL for (int k = 0; k < G * M; k++)
-            first[k] = second[k] = _mm512_setzero_si512();
+        __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 16 times too large */
+        fetch_ahead((const uint8_t *)p + LINES * 64 * j, LINES);
+        UNROLL for (int i = 0; i < M; i++)
+            first[i] = second[i] = _mm512_setzero_si512();
         UNROLL for (int v = 0; v < 8; v++)
         {
-            __m512i slice[2];
-            UNROLL for (int g = 0; g < G; g++)
-                slice[g] = _mm512_load_si512(p[g]->q[j][v]);
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                __m512i xi = broadcast4(q + 32 * i + 4 * v);
-                UNROLL for (int g = 0; g < G; g++)
-                    first[g * M + i] = _mm512_dpbusd_epi32(first[g * M + i], _mm512_and_si512(slice[g], low), xi);
-            }
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                __m512i xi = broadcast4(q + 32 * (M + i) + 4 * v);
-                UNROLL for (int g = 0; g < G; g++)
-                    second[g * M + i] = _mm512_dpbusd_epi32(second[g * M + i], _mm512_and_si512(slice[g], high), xi);
-            }
+            __m512i slice = _mm512_load_si512(p->q[j][v]);
+            add_slice(first, _mm512_and_si512(slice, low), q + 4 * v, M);
+            add_slice(second, _mm512_and_si512(slice, high), q + 32 * M + 4 * v, M);
         }
-        UNROLL for (int k = 0; k < G * M; k++)
-            second[k] = _mm512_srai_epi32(second[k], 4);
-        UNROLL for (int g = 0; g < G; g++)
-        {
-            scale_q4_k(x, 2 * pair * M, p[g], 2 * j, first + g * M, acc + g * M, M);
-            scale_q4_k(x, (2 * pair + 1) * M, p[g], 2 * j + 1, second + g * M, acc + g * M, M);
-        }
+        UNROLL for (int i = 0; i < M; i++)
+            second[i] = _mm512_srai_epi32(second[i], 4);
+        scale_q4_k(x, 2 * pair * M, p, 2 * j, first, acc, M);
+        scale_q4_k(x, (2 * pair + 1) * M, p, 2 * j + 1, second, acc, M);
     }
 }
 
-INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                      const int M)
+INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
 {
     (void)n_cols;
+    enum { A_AND_B_OR_C = 0xea, LINES = 7 /* an eighth of the struct, rounded up */ };
     const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
     const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
-    enum { A_AND_B_OR_C = 0xea };
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
-        __m512i first[2 * ACT_TILE_ROWS], second[2 * ACT_TILE_ROWS]; /* the second sums are 4 times too large */
-        const struct pp_q6_k_pack *p[2];
+        const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
         int in = (int)(b % 8);
-        UNROLL for (int g = 0; g < G; g++)
+        __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 4 times too large */
+        fetch_ahead((const uint8_t *)p + LINES * 64 * in, LINES);
+        UNROLL for (int i = 0; i < M; i++)
         {
-            p[g] = (const struct pp_q6_k_pack *)group[g] + (x->block0 + b) / 8;
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                first[g * M + i] = _mm512_set1_epi32(x->bias[2 * (b * M + i)]);
-                second[g * M + i] = _mm512_set1_epi32(x->bias[2 * (b * M + i) + 1]);
-            }
+            first[i] = _mm512_set1_epi32(x->bias[2 * (b * M + i)]);
+            second[i] = _mm512_set1_epi32(x->bias[2 * (b * M + i) + 1]);
         }
         UNROLL for (int v = 0; v < 4; v++)
         {
-            UNROLL for (int g = 0; g < G; g++)
-            {
-                __m512i ql = _mm512_load_si512(p[g]->q[in].low[v]), qh = _mm512_load_si512(p[g]->q[in].high[v / 2]);
-                __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
-                __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
-                __m512i w0 = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
-                __m512i w1 = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
-                UNROLL for (int i = 0; i < M; i++)
-                    first[g * M + i] = _mm512_dpbusd_epi32(first[g * M + i], w0, broadcast4(q + 32 * i + 4 * v));
-                UNROLL for (int i = 0; i < M; i++)
-                    second[g * M + i] =
-                        _mm512_dpbusd_epi32(second[g * M + i], w1, broadcast4(q + 32 * i + 16 + 4 * v));
-            }
+            __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
+            __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
+            __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
+            __m512i w0 = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
+            __m512i w1 = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
+            add_slice(first, w0, q + 4 * v, M);
+            add_slice(second, w1, q + 16 + 4 * v, M);
         }
-        UNROLL for (int g = 0; g < G; g++)
+        /* Whole numbers below 2^24 throughout: float is exact. */
+        __m512 d = halves(p->d), sc0 = signed_bytes(p->sc[2 * in]);
+        __m512 sc1 = _mm512_mul_ps(signed_bytes(p->sc[2 * in + 1]), _mm512_set1_ps(0.25f));
+        UNROLL for (int i = 0; i < M; i++)
         {
-            /* Whole numbers below 2^24 throughout: float is exact. */
-            __m512 d = halves(p[g]->d), sc0 = signed_bytes(p[g]->sc[2 * in]);
-            __m512 sc1 = _mm512_mul_ps(signed_bytes(p[g]->sc[2 * in + 1]), _mm512_set1_ps(0.25f));
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                __m512 isum = _mm512_mul_ps(sc0, _mm512_cvtepi32_ps(first[g * M + i]));
-                isum = _mm512_fmadd_ps(sc1, _mm512_cvtepi32_ps(second[g * M + i]), isum);
-                acc[g * M + i] =
-                    _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), isum, acc[g * M + i]);
-            }
+            __m512 isum = _mm512_mul_ps(sc0, _mm512_cvtepi32_ps(first[i]));
+            isum = _mm512_fmadd_ps(sc1, _mm512_cvtepi32_ps(second[i]), isum);
+            acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), isum, acc[i]);
         }
     }
 }
 
 /* --- loops over tiles --------------------------------------------------------------------------------------------- */
 
-typedef void tile_fn(const struct act_tile *x, const uint8_t *const *group, int64_t n_cols, __m512 *acc, const int G,
-                     const int M);
+typedef void tile_fn(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M);
 
-/* Groups from `row` on; row1 ends the last one. */
-INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, const struct act_tile *x,
-                     float *y, int64_t y_stride, const int G, const int M)
+/* All groups of the rows with one tile of activations. */
+INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
+                     float *y, int64_t y_stride, const int M)
 {
-    __m512 acc[2 * ACT_TILE_ROWS];
-    const uint8_t *group[2];
-    __mmask16 live[2];
-    UNROLL for (int g = 0; g < G; g++)
-    {
-        int64_t left = row1 - row - PP_GROUP_ROWS * g;
-        live[g] = (__mmask16)(left < PP_GROUP_ROWS ? (1u << left) - 1u : 0xffffu);
-        group[g] = pp_pack_group(w, row + PP_GROUP_ROWS * g);
+    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+        __m512 acc[ACT_TILE_ROWS];
+        __mmask16 live = (__mmask16)(row1 - row < PP_GROUP_ROWS ? (1u << (row1 - row)) - 1u : 0xffffu);
         UNROLL for (int i = 0; i < M; i++)
-            acc[g * M + i] = x->block0 ? _mm512_maskz_loadu_ps(live[g], y + i * y_stride + row + PP_GROUP_ROWS * g)
-                                       : _mm512_setzero_ps();
+            acc[i] = x->block0 ? _mm512_maskz_loadu_ps(live, y + i * y_stride + row) : _mm512_setzero_ps();
+        tile(x, pp_pack_group(w, row), w->n_cols, acc, M);
+        UNROLL for (int i = 0; i < M; i++)
+            _mm512_mask_storeu_ps(y + i * y_stride + row, live, acc[i]);
     }
-    tile(x, group, w->n_cols, acc, G, M);
-    UNROLL for (int g = 0; g < G; g++)
-        UNROLL for (int i = 0; i < M; i++)
-            _mm512_mask_storeu_ps(y + i * y_stride + row + PP_GROUP_ROWS * g, live[g], acc[g * M + i]);
-}
-
-/* All groups of the rows with one tile of activations: two at a time while registers suffice. */
-INLINE void run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
-                       float *y, int64_t y_stride, const int M)
-{
-    int64_t row = row0;
-    if (M <= ACT_TILE_ROWS / 2)
-        for (; row + PP_GROUP_ROWS < row1; row += 2 * PP_GROUP_ROWS)
-            run_tile(tile, w, row, row1, x, y, y_stride, 2, M);
-    for (; row < row1; row += PP_GROUP_ROWS)
-        run_tile(tile, w, row, row1, x, y, y_stride, 1, M);
 }
 
 INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
@@ -298,28 +242,28 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
                 float *out = y + i * y_stride;
                 switch (rows) {
                 case 1:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 1);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 1);
                     break;
                 case 2:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 2);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 2);
                     break;
                 case 3:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 3);
                     break;
                 case 4:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 4);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 4);
                     break;
                 case 5:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 5);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 5);
                     break;
                 case 6:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 6);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 6);
                     break;
                 case 7:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 7);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 7);
                     break;
                 default:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 8);
+                    run_tile(tile, w, row, end, &t, out, y_stride, 8);
                 }
             }
         }
