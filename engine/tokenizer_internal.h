@@ -64,8 +64,8 @@ void tok_splitter_free(struct tok_splitter *s);
 
 /* Gets each word in turn; an error ends the splitting. */
 typedef enum pp_code (*tok_word_fn)(void *ctx, const char *word, size_t n, struct pp_error *err);
-struct tok_split_state; /* what splitting a text needs, in one piece or several, of n bytes in all; NULL: out of memory */
-struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t n);
+struct tok_split_state; /* what splitting one text needs, in one piece or several of n bytes in all */
+struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t n); /* NULL: out of memory */
 void tok_split_state_free(struct tok_split_state *st);
 /* text: any n bytes. A byte that is not UTF-8 counts as a symbol. */
 enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
