@@ -149,7 +149,7 @@ struct jinja_stmt {
         struct {
             struct jinja_target *target;
             struct jinja_expr *value;  /* SET */
-            struct jinja_expr *filter; /* SET_BLOCK, FILTER; a chain of filters whose innermost operand is NULL, or NULL */
+            struct jinja_expr *filter; /* SET_BLOCK (or NULL), FILTER: a chain whose innermost operand is NULL */
             struct jinja_body body;
         } set;
         struct {

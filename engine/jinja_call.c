@@ -50,7 +50,7 @@ struct jinja_value jinja_invoke(struct jinja *j, const struct jinja_builtin *b, 
         struct jinja_value name = args->named[i].key;
         int at = param_index(b->params, name);
         if (at < 0 || jinja_given(arg[at]))
-            jinja_fail(j, "%s: the argument '%.*s' is %s", b->name, name.n < 100 ? (int)name.n : 100, name.s,
+            jinja_fail(j, "%s: the argument '%.*s' is %s", b->name, jinja_shown(name.s, name.n), name.s,
                        at < 0 ? "unknown" : "given twice");
         arg[at] = args->named[i].value;
     }
@@ -117,7 +117,8 @@ static const char *range_name(struct jinja *j, int64_t from, int64_t to, int64_t
 {
     char s[96];
     int n = step == 1 ? snprintf(s, sizeof s, "range(%lld, %lld)", (long long)from, (long long)to)
-                      : snprintf(s, sizeof s, "range(%lld, %lld, %lld)", (long long)from, (long long)to, (long long)step);
+                      : snprintf(s, sizeof s, "range(%lld, %lld, %lld)", (long long)from, (long long)to,
+                                 (long long)step);
     return jinja_copy(j, s, (size_t)n + 1).s;
 }
 
@@ -212,7 +213,7 @@ static struct jinja_value global_raise(struct jinja *j, struct jinja_value self,
 {
     (void)self, (void)args;
     struct jinja_value message = jinja_to_string(j, arg[0]);
-    jinja_fail(j, "%.*s", message.n < 400 ? (int)message.n : 400, message.s);
+    jinja_fail(j, "%.*s", jinja_shown(message.s, message.n), message.s);
 }
 
 static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
@@ -225,7 +226,7 @@ static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_valu
     time_t now = (time_t)j->now;
     struct jinja_value text = jinja_arg_str(j, arg[0], "");
     jinja_add(j, &format, text.s, text.n);
-    jinja_add(j, &format, "|", 2); /* and its NUL; strftime tells "nothing" from "too long" only if something is there */
+    jinja_add(j, &format, "|", 2); /* and its NUL; without it an empty result would look like a failure */
     if (!gmtime_r(&now, &tm))
         jinja_fail(j, "the time is out of range");
     size_t n = strftime(out, sizeof out, format.p, &tm);

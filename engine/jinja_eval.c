@@ -9,8 +9,8 @@ struct variable {
     struct jinja_value value;
 };
 
-/* Variables of a loop body, macro, block or of the template itself. Names are looked up outwards, then among the variables
- * given to the template, then among the globals. Assignments always go to the innermost scope. */
+/* Variables of a loop body, macro, block or of the template itself. Names are looked up outwards, then among the
+ * variables given to the template, then among the globals. Assignments always go to the innermost scope. */
 struct jinja_scope {
     struct jinja_scope *parent;
     struct variable *vars; // [n]
@@ -96,11 +96,12 @@ static void add_named(struct jinja *j, struct argument_list *a, struct jinja_val
     if (name.kind != JINJA_STRING)
         jinja_fail(j, "the name of an argument is a %s", jinja_type_name(name));
     if (jinja_dict_find(j, &a->named, name))
-        jinja_fail(j, "the argument '%.*s' is given twice", name.n < 100 ? (int)name.n : 100, name.s);
+        jinja_fail(j, "the argument '%.*s' is given twice", jinja_shown(name.s, name.n), name.s);
     jinja_dict_set(j, &a->named, name, value);
 }
 
-static void eval_arguments(struct jinja *j, struct jinja_scope *scope, const struct jinja_call *call, struct argument_list *a)
+static void eval_arguments(struct jinja *j, struct jinja_scope *scope, const struct jinja_call *call,
+                           struct argument_list *a)
 {
     for (size_t i = 0; i < call->args.n; i++)
         jinja_push(j, &a->pos, eval(j, scope, call->args.items[i]));
@@ -147,12 +148,13 @@ static const struct jinja_value *named_argument(const struct jinja_args *args, c
     return NULL;
 }
 
-static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f, const struct jinja_args *args)
+static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f,
+                        const struct jinja_args *args)
 {
     for (size_t i = 0; i < f->n_params; i++) {
         const struct jinja_value *named = named_argument(args, f->params[i]);
         if (i < args->n_pos && named)
-            jinja_fail(j, "the macro '%.*s' gets an argument twice", (int)f->name->n, f->name->s);
+            jinja_fail(j, "the macro '%.*s' gets an argument twice", jinja_shown(f->name->s, f->name->n), f->name->s);
         struct jinja_value v = i < args->n_pos ? args->pos[i]
                              : named           ? *named
                              : f->defaults[i]  ? eval(j, scope, f->defaults[i])
@@ -162,7 +164,8 @@ static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct
 }
 
 /* Arguments that no parameter takes go to varargs and kwargs, if the macro speaks of them. */
-static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f, const struct jinja_args *args)
+static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f,
+                      const struct jinja_args *args)
 {
     const struct jinja_template *t = j->root;
     struct jinja_list *rest = jinja_list(j);
@@ -179,10 +182,11 @@ static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct j
             jinja_dict_set(j, named, args->named[i].key, args->named[i].value);
     }
     if (rest->n && !f->uses_varargs)
-        jinja_fail(j, "the macro '%.*s' takes not more than %zu arguments", (int)f->name->n, f->name->s, f->n_params);
+        jinja_fail(j, "the macro '%.*s' takes not more than %zu arguments", jinja_shown(f->name->s, f->name->n),
+                   f->name->s, f->n_params);
     if (named->n && !f->uses_kwargs)
-        jinja_fail(j, "the macro '%.*s' takes no argument '%.*s'", (int)f->name->n, f->name->s,
-                   (int)named->pairs[0].key.n, named->pairs[0].key.s);
+        jinja_fail(j, "the macro '%.*s' takes no argument '%.*s'", jinja_shown(f->name->s, f->name->n), f->name->s,
+                   jinja_shown(named->pairs[0].key.s, named->pairs[0].key.n), named->pairs[0].key.s);
     if (f->uses_varargs)
         set_variable(j, scope, t->varargs, jinja_wrap(JINJA_TUPLE, rest));
     if (f->uses_kwargs)
@@ -274,6 +278,11 @@ static struct jinja_value eval_comparison(struct jinja *j, struct jinja_scope *s
     return jinja_bool(true);
 }
 
+static _Noreturn void unknown(struct jinja *j, const char *what, const struct jinja_name *name)
+{
+    jinja_fail(j, "there is no %s '%.*s'", what, jinja_shown(name->s, name->n), name->s);
+}
+
 /* operand: of the innermost filter in a chain whose own is absent, or NULL. */
 static struct jinja_value eval_filter(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e,
                                       const struct jinja_value *operand)
@@ -291,7 +300,7 @@ static struct jinja_value eval_filter(struct jinja *j, struct jinja_scope *scope
     struct jinja_args args = as_args(&list);
     j->line = e->line;
     if (!e->function)
-        jinja_fail(j, "there is no filter '%.*s'", (int)e->function_name->n, e->function_name->s);
+        unknown(j, "filter", e->function_name);
     return jinja_invoke(j, e->function, self, &args);
 }
 
@@ -303,7 +312,7 @@ static struct jinja_value eval_test(struct jinja *j, struct jinja_scope *scope, 
     struct jinja_args args = as_args(&list);
     j->line = e->line;
     if (!e->function)
-        jinja_fail(j, "there is no test '%.*s'", (int)e->function_name->n, e->function_name->s);
+        unknown(j, "test", e->function_name);
     return jinja_invoke(j, e->function, self, &args);
 }
 
@@ -393,8 +402,8 @@ static const struct jinja_list *filtered(struct jinja *j, struct jinja_scope *sc
 }
 
 /* The scope of the body is emptied at each turn: nothing set in one turn is seen in the next. */
-static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s, struct jinja_value iterable,
-                          size_t depth)
+static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
+                          struct jinja_value iterable, size_t depth)
 {
     const struct jinja_list *items = jinja_iterate(j, iterable);
     if (s->loop.filter)
@@ -490,7 +499,9 @@ static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const
         jinja_print(j, j->out, eval(j, scope, s->value));
         return FLOW_ON;
     case JINJA_S_IF:
-        return run_body(j, scope, jinja_truth(eval(j, scope, s->branch.condition)) ? &s->branch.then : &s->branch.otherwise);
+        if (jinja_truth(eval(j, scope, s->branch.condition)))
+            return run_body(j, scope, &s->branch.then);
+        return run_body(j, scope, &s->branch.otherwise);
     case JINJA_S_FOR:
         return run_loop(j, scope, s, eval(j, scope, s->loop.iterable), 1);
     case JINJA_S_BREAK:

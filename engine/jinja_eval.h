@@ -17,8 +17,8 @@ struct jinja_args {
     size_t n_named;
 };
 
-/* A builtin. self: the value left of the bar or the dot, the value tested, or missing for a global. arg: the arguments in the
- * order of `params`, JINJA_MISSING where not given; NULL if it takes any, which are then in args. */
+/* A builtin. self: the value left of the bar or the dot, the value tested, or missing for a global. arg: the arguments
+ * in the order of `params`, JINJA_MISSING where not given; NULL if it takes any, which are then in args. */
 typedef struct jinja_value jinja_builtin_fn(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
                                             const struct jinja_args *args);
 struct jinja_builtin {

@@ -1,5 +1,5 @@
-/* jinja_filters.c - the filters of the language, as in Jinja 3; tojson as transformers defines it. Those that work on whole
- * sequences are in jinja_filters_seq.c. */
+/* jinja_filters.c - the filters of the language, as in Jinja 3; tojson as transformers defines it. Those that work on
+ * whole sequences are in jinja_filters_seq.c. */
 #include "engine/jinja_filters.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ JINJA_FILTER(title) { JINJA_UNUSED; return jinja_title(j, jinja_to_string(j, sel
 JINJA_FILTER(trim)
 {
     JINJA_UNUSED;
-    struct jinja_value chars = jinja_given(arg[0]) && arg[0].kind != JINJA_NONE ? jinja_arg_str(j, arg[0], "") : jinja_none();
+    bool all_space = !jinja_given(arg[0]) || arg[0].kind == JINJA_NONE;
+    struct jinja_value chars = all_space ? jinja_none() : jinja_arg_str(j, arg[0], "");
     jinja_work(j, self.kind == JINJA_STRING ? self.n : 0);
     return jinja_strip(jinja_to_string(j, self), chars, JINJA_STRIP_LEFT | JINJA_STRIP_RIGHT);
 }
@@ -159,7 +160,8 @@ JINJA_FILTER(urlencode)
     struct jinja_text t = {0};
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.s[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~/", c));
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     (c && strchr("_.-~/", c));
         char escape[3] = {'%', hex[c >> 4], hex[c & 15]};
         jinja_add(j, &t, plain ? (const char *)&s.s[i] : escape, plain ? 1 : 3);
     }
@@ -205,7 +207,9 @@ static bool parse_int(struct jinja_value s, int base, int64_t *out)
 static bool parse_float(struct jinja_value s, double *out)
 {
     char text[512], *end;
-    if (!number_text(s, text, sizeof text) || strpbrk(text, "xXpP(")) /* strtod takes hex and nan(...), Python does not */
+    if (!number_text(s, text, sizeof text))
+        return false;
+    if (strpbrk(text, "xXpP(")) /* strtod takes hexadecimal and nan(...), Python does not */
         return false;
     *out = strtod(text, &end);
     return *end == 0;

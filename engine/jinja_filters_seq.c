@@ -50,7 +50,8 @@ static struct jinja_value fold_case(struct jinja *j, struct jinja_value v, bool 
 }
 
 /* The key to sort by; several attributes with commas between make a tuple. */
-static struct jinja_value sort_key(struct jinja *j, struct jinja_value v, struct jinja_value attribute, bool case_sensitive)
+static struct jinja_value sort_key(struct jinja *j, struct jinja_value v, struct jinja_value attribute,
+                                   bool case_sensitive)
 {
     struct jinja_value none = {0};
     if (attribute.kind != JINJA_STRING || !memchr(attribute.s, ',', attribute.n))
@@ -203,7 +204,7 @@ static struct jinja_value select_items(struct jinja *j, struct jinja_value self,
         struct jinja_value name = jinja_arg_str(j, args->pos[skip], "");
         test = jinja_find_test(name.s, name.n);
         if (!test)
-            jinja_fail(j, "there is no test '%.*s'", name.n < 100 ? (int)name.n : 100, name.s);
+            jinja_fail(j, "there is no test '%.*s'", jinja_shown(name.s, name.n), name.s);
     }
     struct jinja_args rest = rest_of(args, skip + 1);
     for (size_t i = 0; i < list->n; i++) {
@@ -239,7 +240,7 @@ JINJA_FILTER(map)
         struct jinja_value name = jinja_arg_str(j, args->pos[0], "");
         filter = jinja_find_filter(name.s, name.n);
         if (!filter)
-            jinja_fail(j, "there is no filter '%.*s'", name.n < 100 ? (int)name.n : 100, name.s);
+            jinja_fail(j, "there is no filter '%.*s'", jinja_shown(name.s, name.n), name.s);
     } else if (!jinja_given(attribute)) {
         jinja_fail(j, "map needs a filter or an attribute");
     }

@@ -39,7 +39,8 @@ static int64_t read_count(struct jinja *j, struct pattern *s, int64_t max)
     return n;
 }
 
-static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v, char otherwise)
+static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v,
+                       char otherwise)
 {
     char align = spec->align ? spec->align : otherwise;
     v = jinja_pad(j, v, spec->width, spec->fill, align == '<'   ? JINJA_ALIGN_LEFT
@@ -96,11 +97,11 @@ static void add_integer(struct jinja *j, struct jinja_text *t, const struct spec
 
 static void add_real(struct jinja *j, struct jinja_text *t, const struct spec *spec, double f, char type)
 {
-    char s[NUMBER_SIZE], form[8] = {'%', '.', '*', type == '%' ? 'f' : type, type == '%' ? '%' : 0, type == '%' ? '%' : 0};
+    char s[NUMBER_SIZE];
+    bool percent = type == '%';
+    const char form[] = {'%', '.', '*', percent ? 'f' : type, percent ? '%' : 0, '%', 0};
     int precision = spec->precision < 0 ? 6 : (int)spec->precision;
-    if (type == '%')
-        f *= 100;
-    snprintf(s, sizeof s, form, precision, f);
+    snprintf(s, sizeof s, form, precision, percent ? f * 100 : f);
     add_number(j, t, spec, s);
 }
 
@@ -122,7 +123,8 @@ static int64_t integer_argument(struct jinja *j, struct jinja_value v, bool trun
     return (int64_t)f;
 }
 
-static void add_string(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v, char otherwise)
+static void add_string(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v,
+                       char otherwise)
 {
     if (spec->precision >= 0)
         v = jinja_str(v.s, jinja_char_offset(j, v, (size_t)spec->precision));
@@ -244,7 +246,8 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, str
         jinja_work(j, 0);
         add_conversion(j, &t, &f);
     }
-    if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && args.kind != JINJA_DICT && args.kind != JINJA_LIST)
+    bool may_be_unused = args.kind == JINJA_DICT || args.kind == JINJA_LIST; /* as in Python: they could hold names */
+    if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && !may_be_unused)
         jinja_fail(j, "a format has fewer places than arguments");
     return jinja_text_value(j, &t);
 }
@@ -296,7 +299,7 @@ static struct jinja_value first_argument(struct jinja *j, struct braces *f)
     for (size_t i = 0; i < f->args->n_named; i++)
         if (f->args->named[i].key.n == name.n && memcmp(f->args->named[i].key.s, name.s, name.n) == 0)
             return f->args->named[i].value;
-    jinja_fail(j, "a format names an argument that is not there: '%.*s'", name.n < 100 ? (int)name.n : 100, name.s);
+    jinja_fail(j, "a format names an argument that is not there: '%.*s'", jinja_shown(name.s, name.n), name.s);
 }
 
 static struct jinja_value field_value(struct jinja *j, struct braces *f)

@@ -183,7 +183,8 @@ static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
 static struct jinja_token enter_tag(struct jinja_lexer *lex)
 {
     lex->inside &= 0x7F;
-    struct jinja_token token = {.kind = lex->inside == '{' ? JINJA_TOK_PRINT_BEGIN : JINJA_TOK_BLOCK_BEGIN, .line = lex->line};
+    struct jinja_token token = {.kind = lex->inside == '{' ? JINJA_TOK_PRINT_BEGIN : JINJA_TOK_BLOCK_BEGIN,
+                                .line = lex->line};
     const char *p = lex->p + 2;
     advance(lex, p + (p < lex->end && (*p == '-' || *p == '+')));
     return token;
@@ -205,7 +206,8 @@ static void octal_or_hex(struct jinja *j, struct jinja_text *t, const char **p, 
     int n = 0;
     for (; n < max && *p < end; n++, (*p)++) {
         char c = **p;
-        int digit = is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 99;
+        char lower = (char)(c | 0x20);
+        int digit = is_digit(c) ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
         if (digit >= base)
             break;
         cp = cp * (uint32_t)base + (uint32_t)digit;
@@ -286,7 +288,8 @@ static struct jinja_token number_token(struct jinja *j, struct jinja_lexer *lex,
     char letter = p + 1 < lex->end && *p == '0' ? (char)(p[1] | 0x20) : 0;
     if (letter == 'x' || letter == 'o' || letter == 'b') {
         base = letter == 'x' ? 16 : letter == 'o' ? 8 : 2;
-        p = digits(p + 2, lex->end, base == 16 ? "0123456789abcdefABCDEF" : base == 8 ? "01234567" : "01", copy, &n, sizeof copy);
+        const char *allowed = base == 16 ? "0123456789abcdefABCDEF" : base == 8 ? "01234567" : "01";
+        p = digits(p + 2, lex->end, allowed, copy, &n, sizeof copy);
     } else {
         p = digits(p, lex->end, decimal, copy, &n, sizeof copy);
         if (!after_dot && p + 1 < lex->end && *p == '.' && is_digit(p[1])) {

@@ -1,5 +1,5 @@
-/* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a list or
- * dict; other engines and some templates have them, and they do no harm here: values live for one render. */
+/* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a
+ * list or dict; other engines and some templates have them, and they do no harm here: values live for one render. */
 #include <string.h>
 #include <wctype.h>
 
@@ -18,15 +18,15 @@ static struct jinja_value strip_chars(struct jinja *j, struct jinja_value v)
     return v.kind == JINJA_NONE || !jinja_given(v) ? jinja_none() : jinja_arg_str(j, v, "");
 }
 
-METHOD(str_strip)
+static struct jinja_value strip(struct jinja *j, struct jinja_value self, struct jinja_value chars, unsigned sides)
 {
-    UNUSED;
     jinja_work(j, self.n);
-    return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_LEFT | JINJA_STRIP_RIGHT);
+    return jinja_strip(self, strip_chars(j, chars), sides);
 }
 
-METHOD(str_lstrip) { UNUSED; jinja_work(j, self.n); return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_LEFT); }
-METHOD(str_rstrip) { UNUSED; jinja_work(j, self.n); return jinja_strip(self, strip_chars(j, arg[0]), JINJA_STRIP_RIGHT); }
+METHOD(str_strip) { UNUSED; return strip(j, self, arg[0], JINJA_STRIP_LEFT | JINJA_STRIP_RIGHT); }
+METHOD(str_lstrip) { UNUSED; return strip(j, self, arg[0], JINJA_STRIP_LEFT); }
+METHOD(str_rstrip) { UNUSED; return strip(j, self, arg[0], JINJA_STRIP_RIGHT); }
 METHOD(str_upper) { UNUSED; return jinja_upper(j, self); }
 METHOD(str_lower) { UNUSED; return jinja_lower(j, self); }
 METHOD(str_capitalize) { UNUSED; return jinja_capitalize(j, self); }
@@ -113,7 +113,8 @@ METHOD(str_removesuffix)
 METHOD(str_replace)
 {
     UNUSED;
-    return jinja_replace(j, self, jinja_arg_str(j, arg[0], ""), jinja_arg_str(j, arg[1], ""), jinja_arg_int(j, arg[2], -1));
+    struct jinja_value old = jinja_arg_str(j, arg[0], ""), with = jinja_arg_str(j, arg[1], "");
+    return jinja_replace(j, self, old, with, jinja_arg_int(j, arg[2], -1));
 }
 
 METHOD(str_join)
@@ -195,7 +196,8 @@ static struct jinja_value by_test(struct jinja *j, struct jinja_value self, cons
 METHOD(str_isupper) { UNUSED; return by_test(j, self, "upper"); }
 METHOD(str_islower) { UNUSED; return by_test(j, self, "lower"); }
 
-static struct jinja_value justify(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, enum jinja_align align)
+static struct jinja_value justify(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                  enum jinja_align align)
 {
     return jinja_pad(j, self, jinja_arg_int(j, arg[0], 0), jinja_arg_str(j, arg[1], " "), align);
 }
@@ -379,10 +381,17 @@ METHOD(list_copy)
 }
 
 static const struct jinja_builtin list_methods[] = {
-    {"append", list_append, "object", 1}, {"extend", list_extend, "iterable", 1}, {"insert", list_insert, "index object", 2},
-    {"pop", list_pop, "index", 0},        {"remove", list_remove, "value", 1},    {"index", list_index, "value", 1},
-    {"count", list_count, "value", 1},    {"reverse", list_reverse, "", 0},       {"clear", list_clear, "", 0},
-    {"copy", list_copy, "", 0},           {NULL, NULL, NULL, 0},
+    {"append", list_append, "object", 1},
+    {"extend", list_extend, "iterable", 1},
+    {"insert", list_insert, "index object", 2},
+    {"pop", list_pop, "index", 0},
+    {"remove", list_remove, "value", 1},
+    {"index", list_index, "value", 1},
+    {"count", list_count, "value", 1},
+    {"reverse", list_reverse, "", 0},
+    {"clear", list_clear, "", 0},
+    {"copy", list_copy, "", 0},
+    {NULL, NULL, NULL, 0},
 };
 
 static const struct jinja_builtin tuple_methods[] = {
@@ -456,7 +465,7 @@ METHOD(dict_setdefault)
 METHOD(dict_update)
 {
     UNUSED;
-    struct jinja_value more = jinja_call(j, (struct jinja_value){.kind = JINJA_FUNCTION, .function = jinja_find_global("dict", 4)}, args);
+    struct jinja_value more = jinja_invoke(j, jinja_find_global("dict", 4), jinja_none(), args);
     for (size_t i = 0; i < more.dict->n; i++)
         jinja_dict_set(j, self.dict, more.dict->pairs[i].key, more.dict->pairs[i].value);
     return jinja_none();

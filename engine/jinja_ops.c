@@ -10,9 +10,9 @@ void jinja_require_defined(struct jinja *j, struct jinja_value v)
 {
     if (v.kind != JINJA_UNDEFINED)
         return;
-    int n = v.n < 100 ? (int)v.n : 100;
     if (!v.s)
         jinja_fail(j, "the value is undefined");
+    int n = jinja_shown(v.s, v.n);
     if (v.flag)
         jinja_fail(j, "there is no attribute or key '%.*s'", n, v.s);
     jinja_fail(j, "'%.*s' is undefined", n, v.s);

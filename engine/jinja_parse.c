@@ -57,7 +57,7 @@ static _Noreturn void unexpected(struct parser *p, const char *expected)
     switch (t->kind) {
     case JINJA_TOK_NAME:
     case JINJA_TOK_OPERATOR:
-        jinja_fail(p->j, "%s was expected, not '%.*s'", expected, t->n < 80 ? (int)t->n : 80, t->s);
+        jinja_fail(p->j, "%s was expected, not '%.*s'", expected, jinja_shown(t->s, t->n), t->s);
     case JINJA_TOK_CONST:
         jinja_fail(p->j, "%s was expected, not a constant", expected);
     case JINJA_TOK_END:
@@ -283,7 +283,8 @@ static struct jinja_call *call_arguments(struct parser *p)
         } else if (take_op(p, "*")) {
             call->star = expression(p);
         } else if (p->token.kind == JINJA_TOK_NAME && token_is(&p->next, JINJA_TOK_OPERATOR, "=")) {
-            call->keywords = jinja_grow(p->j, call->keywords, &call->keywords_cap, call->n_keywords + 1, sizeof *call->keywords);
+            call->keywords = jinja_grow(p->j, call->keywords, &call->keywords_cap, call->n_keywords + 1,
+                                        sizeof *call->keywords);
             const struct jinja_name *name = expect_name(p);
             step(p);
             struct jinja_expr *value = expression(p);
@@ -838,8 +839,8 @@ static bool at_end_word(const struct parser *p, const char *end)
     return end && at_word(p, end);
 }
 
-/* Statements up to a tag that begins with one of the words (or NULL); that word is then the current token. Without words:
- * up to the end of the template. */
+/* Statements up to a tag that begins with one of the words (or NULL); that word is then the current token. Without
+ * words: up to the end of the template. */
 static struct jinja_body block_body(struct parser *p, const char *end1, const char *end2, const char *end3)
 {
     struct jinja_body body = {0};

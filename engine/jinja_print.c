@@ -84,7 +84,8 @@ static void repr_string(struct jinja *j, struct jinja_text *t, struct jinja_valu
         else if (cp < 0 || is_printable(cp))
             escape[0] = 0;
         else
-            snprintf(escape, sizeof escape, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+            snprintf(escape, sizeof escape, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x",
+                     (unsigned)cp);
         if (escape[0])
             jinja_add_str(j, t, escape);
         else
@@ -237,7 +238,8 @@ static void json_string(struct jinja *j, struct jinja_text *t, struct jinja_valu
     jinja_add_char(j, t, '"');
 }
 
-static void json_key(struct jinja *j, struct jinja_text *t, struct jinja_value key, const struct jinja_json_style *style)
+static void json_key(struct jinja *j, struct jinja_text *t, struct jinja_value key,
+                     const struct jinja_json_style *style)
 {
     if (key.kind == JINJA_STRING) {
         json_string(j, t, key, style->ensure_ascii);

@@ -9,7 +9,8 @@
 bool jinja_is_space(int32_t cp)
 {
     return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
+           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
+           cp == 0x3000;
 }
 
 size_t jinja_count_chars(struct jinja *j, struct jinja_value s)
@@ -278,7 +279,8 @@ static struct jinja_list *split_space_right(struct jinja *j, struct jinja_value 
     return list;
 }
 
-struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jinja_value sep, int64_t max, bool from_right)
+struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jinja_value sep, int64_t max,
+                               bool from_right)
 {
     if (sep.kind != JINJA_STRING)
         return from_right && max >= 0 ? split_space_right(j, s, max) : split_space(j, s, max);

@@ -43,8 +43,9 @@ void jinja_fail_memory(struct jinja *j)
 void jinja_work(struct jinja *j, size_t n)
 {
     j->steps += n / 16 + 1;
-    if (j->steps > JINJA_MAX_STEPS)
-        jinja_fail(j, "the template runs too long (more than %d steps); it may never end", JINJA_MAX_STEPS);
+    if (j->steps > j->max_steps)
+        jinja_fail(j, "the template runs too long (more than %llu steps); it may never end",
+                   (unsigned long long)j->max_steps);
 }
 
 void jinja_enter(struct jinja *j)
@@ -386,6 +387,12 @@ void jinja_dict_clear(struct jinja_dict *d)
 double jinja_as_double(struct jinja_value v)
 {
     return v.kind == JINJA_FLOAT ? v.f : (double)jinja_as_int(v);
+}
+
+int jinja_shown(const char *s, size_t n)
+{
+    enum { MOST = 300 };
+    return (int)(n <= MOST ? n : pp_utf8_complete(s, MOST));
 }
 
 bool jinja_equals_cstr(struct jinja_value v, const char *s)

@@ -18,9 +18,9 @@
 
 enum {
     JINJA_MAX_SOURCE = 4 << 20,  /* bytes of a template */
-    JINJA_MAX_MEMORY = 64 << 20, /* bytes of values, beside four times the input */
+    JINJA_MAX_MEMORY = 64 << 20, /* bytes of values; more for a large input */
     JINJA_MAX_OUTPUT = 16 << 20, /* bytes rendered */
-    JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra */
+    JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra; more for a large input */
     JINJA_MAX_NESTING = 200,     /* of brackets and blocks in the source */
     JINJA_MAX_DEPTH = 1500,      /* of evaluation: nested expressions times macro calls */
     JINJA_MAX_VALUE_DEPTH = 400, /* of lists inside lists when they are printed or compared, and of JSON */
@@ -104,7 +104,7 @@ struct jinja {
     const char *name; /* of the template, for messages */
     uint32_t line;    /* where we are, for messages; 0 outside of the template */
     unsigned depth;   /* of recursion, of the parser or the evaluator */
-    uint64_t steps;
+    uint64_t steps, max_steps;
     int64_t now;
 
     struct jinja_block *blocks; /* the arena, newest first */
@@ -189,6 +189,8 @@ static inline bool jinja_is_number(struct jinja_value v) { return jinja_is_integ
 static inline bool jinja_given(struct jinja_value v) { return v.kind != JINJA_MISSING; }
 static inline int64_t jinja_as_int(struct jinja_value v) { return v.kind == JINJA_BOOL ? v.b : v.i; }
 double jinja_as_double(struct jinja_value v); /* of any number */
+/* Bytes of a string that fit into a message, for "%.*s"; cuts no character. */
+int jinja_shown(const char *s, size_t n);
 bool jinja_equals_cstr(struct jinja_value v, const char *s);
 const char *jinja_type_name(struct jinja_value v); /* as in Python: "str", "dict", ... */
 
@@ -234,14 +236,15 @@ size_t jinja_find(struct jinja *j, struct jinja_value s, struct jinja_value part
 struct jinja_value jinja_upper(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
-/* Upper case at the start of each word, lower case elsewhere. `begins` says which character starts a new word after it. */
+/* Upper case at the start of each word, lower case elsewhere. A word starts after a character that `begins` one. */
 struct jinja_value jinja_title(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
 enum { JINJA_STRIP_LEFT = 1, JINJA_STRIP_RIGHT = 2 };
 /* chars: a string, or anything else for white space. */
 struct jinja_value jinja_strip(struct jinja_value s, struct jinja_value chars, unsigned sides);
 struct jinja_value jinja_replace(struct jinja *j, struct jinja_value s, struct jinja_value old, struct jinja_value with,
                                  int64_t count);
-struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jinja_value sep, int64_t max, bool from_right);
+struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jinja_value sep, int64_t max,
+                               bool from_right);
 struct jinja_list *jinja_split_lines(struct jinja *j, struct jinja_value s, bool keep_ends);
 struct jinja_value jinja_join(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
 struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s);
@@ -253,7 +256,9 @@ struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t widt
 /* --- jinja_format.c ----------------------------------------------------------------------------------------- */
 
 struct jinja_args;
-struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args); /* format % args */
+/* format % args */
+struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args);
+/* format.format(args) */
 struct jinja_value jinja_format(struct jinja *j, struct jinja_value format, const struct jinja_args *args);
 
 #endif

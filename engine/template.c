@@ -52,7 +52,8 @@ static void parse_body(struct jinja *j, void *arg)
     job->t->root = jinja_parse(j, job->source, job->n);
 }
 
-enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out, struct pp_error *err)
+enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out,
+                               struct pp_error *err)
 {
     struct pp_error ignored;
     struct pp_template *t = pp_calloc(1, sizeof *t);
@@ -67,6 +68,7 @@ enum pp_code pp_template_parse(const char *source, size_t n, const char *name, s
     t->arena.name = t->name;
     t->arena.err = err ? err : &ignored;
     t->arena.max_memory = JINJA_MAX_MEMORY;
+    t->arena.max_steps = JINJA_MAX_STEPS;
     t->arena.line = 1;
     locale_t old = enter_locale();
     bool ok = jinja_protect(&t->arena, parse_body, &job);
@@ -137,7 +139,6 @@ static void render_body(struct jinja *j, void *arg)
         set_variable(j, "eos_token", jinja_cstr(in->eos_text));
         set_variable(j, "add_generation_prompt", jinja_bool(in->add_generation_prompt));
     }
-    j->steps = 0; /* reading a long conversation is no fault of the template */
     j->out = &job->text;
     jinja_run(j, job->t->root);
 }
@@ -154,10 +155,11 @@ static enum pp_code render(struct render_job *job, int64_t now, struct pp_buf *o
     size_t input = length_of(job->vars_json);
     if (in)
         input = length_of(in->messages_json) + length_of(in->tools_json) + length_of(in->extra_json);
-    if (input > SIZE_MAX / 64)
+    if (input > SIZE_MAX / 128)
         return pp_fail_nomem(err, "the conversation");
     struct jinja j = {.name = job->t->name, .err = err ? err : &ignored, .now = now};
     j.max_memory = JINJA_MAX_MEMORY + 16 * input; /* a JSON value of two bytes ("1,") may take 32 */
+    j.max_steps = JINJA_MAX_STEPS + 64 * input;   /* some templates look at all messages for each of them */
     locale_t old = enter_locale();
     bool ok = jinja_protect(&j, render_body, job);
     uselocale(old);
@@ -177,8 +179,8 @@ enum pp_code pp_template_render(const struct pp_template *t, const struct pp_tem
     return render(&job, in->now, out, err);
 }
 
-enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now, struct pp_buf *out,
-                                     struct pp_error *err)
+enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now,
+                                     struct pp_buf *out, struct pp_error *err)
 {
     struct render_job job = {.t = t, .vars_json = vars_json};
     return render(&job, now, out, err);

@@ -1,5 +1,5 @@
-/* template_builtin.c - chat templates for models that bring none of their own. A system message is folded into the first
- * user message where the family has no role for it. */
+/* template_builtin.c - chat templates for models that bring none of their own. A system message is folded into the
+ * first user message where the family has no role for it. */
 #include <string.h>
 
 #include "engine/text.h"
@@ -28,7 +28,9 @@ static const char llama2[] =
     "{%- for m in messages if m.role != 'system' %}"
     "{%- if m.role == 'user' %}"
     "{{- bos_token ~ '[INST] ' }}"
-    "{%- if ns.system %}{{- '<<SYS>>\\n' ~ ns.system | trim ~ '\\n<</SYS>>\\n\\n' }}{%- set ns.system = '' %}{%- endif %}"
+    "{%- if ns.system %}"
+    "{{- '<<SYS>>\\n' ~ ns.system | trim ~ '\\n<</SYS>>\\n\\n' }}{%- set ns.system = '' %}"
+    "{%- endif %}"
     "{{- m.content | trim ~ ' [/INST]' }}"
     "{%- else %}{{- ' ' ~ m.content | trim ~ ' ' ~ eos_token }}{%- endif %}"
     "{%- endfor %}";

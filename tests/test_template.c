@@ -1,5 +1,5 @@
-/* test_template.c - the template language: small cases of our own, hostile templates, the builtin templates, and the reference
- * renderings of real templates. */
+/* test_template.c - the template language: small cases of our own, hostile templates, the builtin templates, and the
+ * reference renderings of real templates. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,8 @@
 enum { NOW = 1773500966 }; /* 2026-03-14 15:09:26 UTC */
 
 /* Parses and renders with variables; returns the code. out and err are filled. */
-static enum pp_code render_vars(const char *source, size_t n, const char *vars, struct pp_buf *out, struct pp_error *err)
+static enum pp_code render_vars(const char *source, size_t n, const char *vars, struct pp_buf *out,
+                                struct pp_error *err)
 {
     struct pp_template *t;
     pp_buf_clear(out);
@@ -31,7 +32,8 @@ static void show_difference(const char *label, const char *expected, const char 
     while (expected[at] && expected[at] == got[at])
         at++;
     size_t from = at > 40 ? at - 40 : 0;
-    printf("%s: differs at byte %zu\n  expected ...%.100s\n  got      ...%.100s\n", label, at, expected + from, got + from);
+    printf("%s: differs at byte %zu\n", label, at);
+    printf("  expected ...%.100s\n  got      ...%.100s\n", expected + from, got + from);
 }
 
 /* --- small cases ---------------------------------------------------------------------------------------- */
@@ -47,11 +49,13 @@ static const struct small_case small_cases[] = {
      "1e+16 0.30000000000000004 1e-05 100.0 1.5e+300 0.0001"},
     {"{{ 0x1F }} {{ 0b101 }} {{ 0o17 }} {{ 1_000 }}", NULL, "31 5 15 1000"},
     {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 1 == 1.0 }} {{ true + true }}", NULL, "True False True 2"},
-    {"{{ 5.5 | round }} {{ 2.675 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ '12.7' | int }}", NULL, "6.0 2.67 3.0 12"},
+    {"{{ 5.5 | round }} {{ 2.675 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ '12.7' | int }}", NULL,
+     "6.0 2.67 3.0 12"},
     {"{{ x }} {{ y }} {{ z | tojson }}", "{\"x\": 9007199254740993, \"y\": 1.0, \"z\": [1, 1.0, 1e3]}",
      "9007199254740993 1.0 [1, 1.0, 1000.0]"},
     /* strings */
-    {"{{ 'Ünï🦙'[3] }} {{ 'Ünï🦙' | length }} {{ 'abcdef'[::-2] }} {{ 'ünï' | upper }}", NULL, "🦙 4 fdb ÜNÏ"},
+    {"{{ 'Ünï🦙'[3] }} {{ 'Ünï🦙' | length }} {{ 'abcdef'[::-2] }} {{ 'ünï' | upper }}", NULL,
+     "🦙 4 fdb ÜNÏ"},
     {"{{ 'a' 'b' }}{{ \"it's\" }}{{ 'tab\\tx\\u00e9\\x41' }}", NULL, "abit'stab\txéA"},
     {"{{ ' a b  c '.split() }} {{ 'a--b-c'.split('-', 1) }} {{ 'a b c'.rsplit(None, 1) }}", NULL,
      "['a', 'b', 'c'] ['a', '-b-c'] ['a b', 'c']"},
@@ -74,21 +78,22 @@ static const struct small_case small_cases[] = {
     {"{{ range(2, 10, 3) | list }} {{ range(3) }} {{ range(5)[1:3] | list }}", NULL, "[2, 5, 8] range(0, 3) [1, 2]"},
     {"{% set g = [1, 2] | select %}{{ g | list }}{{ g | list }}{{ 'y' if g }}", NULL, "[1, 2][]y"},
     /* statements */
-    {"{% for i in range(6) if i % 2 %}{{ loop.index }}/{{ loop.length }}:{{ i }} {% endfor %}", NULL, "1/3:1 2/3:3 3/3:5 "},
-    {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+    {"{% for i in range(6) if i % 2 %}{{ loop.index }}/{{ loop.length }}:{{ i }} {% endfor %}", NULL,
+     "1/3:1 2/3:3 3/3:5 "},
+    {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
      NULL, "013"},
     {"{% for n in t recursive %}{{ n.v }}{% if n.c %}({{ loop(n.c) }}){% endif %}{{ loop.depth }}{% endfor %}",
      "{\"t\": [{\"v\": 1, \"c\": [{\"v\": 2}]}, {\"v\": 3}]}", "1(22)131"},
-    {"{% for x in 'aab' %}{{ loop.changed(x) }} {{ loop.cycle('o', 'e') }} {{ loop.previtem }}{{ loop.nextitem }};{% endfor %}",
-     NULL, "True o a;False e ab;True o a;"},
+    {"{% for x in 'aab' %}{{ loop.changed(x) }}{{ loop.cycle(1, 2) }}{{ loop.previtem }}{{ loop.nextitem }};"
+     "{% endfor %}", NULL, "True1a;False2ab;True1a;"},
     {"{% set x %}a{{ 1 }}b{% endset %}{{ x }}{% set y | upper %}q{% endset %}{{ y }}", NULL, "a1bQ"},
     {"{% macro m(a, b=a) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, z=4) }}{{ m(5) }}", NULL,
      "12(3,){'z': 4}55(){}"},
     {"{% macro box() %}[{{ caller(2) }}]{% endmacro %}{% call(n) box() %}n={{ n }}{% endcall %}", NULL, "[n=2]"},
-    {"{% filter upper | trim %} x {% endfilter %}{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}", NULL,
-     "X3False"},
-    {"{% set ns = namespace(n=0) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% set q = i %}{% endfor %}{{ ns.n }}{{ q }}",
-     NULL, "3"},
+    {"{% filter upper | trim %} x {% endfilter %}{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}",
+     NULL, "X3False"},
+    {"{% set s = namespace(n=0) %}{% for i in [1, 2] %}{% set s.n = s.n + i %}{% set q = i %}{% endfor %}"
+     "{{ s.n }}{{ q }}", NULL, "3"},
     {"{% raw %}{{ x }}{% endraw %}{# no #}{% generation %}g{% endgeneration %}", NULL, "{{ x }}g"},
     {"{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", NULL, "3210"},
     /* white space */
@@ -97,13 +102,15 @@ static const struct small_case small_cases[] = {
     {"  {{ 1 }}\n  {# c #}\nx\r\ny\n\n", NULL, "  1\nx\ny\n"},
     {"{%- raw -%}  a  {%- endraw %}\nb", NULL, "ab"},
     /* tests, undefined, conditions */
-    {"{{ x is defined }} {{ x | default('d') }} {{ x }} {{ 'a' if x }} {{ 3 is divisibleby 3 }}", NULL, "False d   True"},
-    {"{{ [] is sequence }} {{ {} is mapping }} {{ 'a' is iterable }} {{ none is none }} {{ 1 is number }} {{ true is integer }}",
-     NULL, "True True True True True False"},
+    {"{{ x is defined }} {{ x | default('d') }} {{ x }} {{ 'a' if x }} {{ 3 is divisibleby 3 }}", NULL,
+     "False d   True"},
+    {"{{ [] is sequence }} {{ {} is mapping }} {{ 'a' is iterable }} {{ none is none }} {{ true is integer }}", NULL,
+     "True True True True False"},
     {"{{ not 1 == 2 and 3 or 4 }} {{ 1 if 0 else 2 if 0 else 3 }} {{ -2 | abs }} {{ 1 ~ 2 * 3 }}", NULL, "3 3 2 16"},
     /* JSON, dates */
     {"{{ x | tojson }} {{ x | tojson(indent=2) }}", "{\"x\": {\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null}}",
-     "{\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null} {\n  \"é\": \"<a>\\n\\u0001\\\"\",\n  \"l\": [],\n  \"n\": null\n}"},
+     "{\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null} "
+     "{\n  \"é\": \"<a>\\n\\u0001\\\"\",\n  \"l\": [],\n  \"n\": null\n}"},
     {"{{ strftime_now('%d %B %Y %H:%M') }}", NULL, "14 March 2026 15:09"},
 };
 
@@ -173,7 +180,8 @@ static void hostile_templates_fail_quickly(void **state)
         "{{ '{:999999999}'.format(1) }}",
         "{{ [1] | batch(10**12, 0) | list }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% macro m(a) %}{{ caller() }}{% endmacro %}{% macro n() %}{% call m(1) %}{{ n() }}{% endcall %}{% endmacro %}{{ n() }}",
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% macro n() %}{% call m() %}{{ n() }}{% endcall %}{% endmacro %}"
+        "{{ n() }}",
         "{% set l = [] %}{{ l.append(l) }}{{ l }}",
         "{% set l = [] %}{{ l.append(l) }}{{ l | tojson }}",
         "{% set l = [1] %}{% for x in l %}{{ l.append(x) }}{% endfor %}",
@@ -183,8 +191,9 @@ static void hostile_templates_fail_quickly(void **state)
         "{% set x = 'x' * 1000000 %}{% for i in range(100) %}{{ x }}{% endfor %}",
         "{% for x in l recursive %}{{ loop(l) }}{% endfor %}",
         "{{ 'x' | map('map', 'map') }}{{ [[[1]]] | map('map', 'map', 'map', 'map', 'x') | list }}",
-        "{{", "{%", "{#", "{{ '", "{% raw %}", "{{ (", "{% if", "{% if 1 %}", "{% for x in", "{% macro", "{{ 'a\\", "{{ 1 }",
-        "{% set x %}", "{{ [1, 2 }}", "{{ ) }}", "{{ 1 ! 2 }}", "{{ \"\\ud800\" }}", "{{ 99999999999999999999 }}",
+        "{{", "{%", "{#", "{{ '", "{% raw %}", "{{ (", "{% if", "{% if 1 %}", "{% for x in", "{% macro", "{{ 'a\\",
+        "{{ 1 }", "{% set x %}", "{{ [1, 2 }}", "{{ ) }}", "{{ 1 ! 2 }}", "{{ \"\\ud800\" }}",
+        "{{ 99999999999999999999 }}",
     };
     struct pp_buf out = {0};
     struct pp_error err;
@@ -211,8 +220,9 @@ static void deep_nesting_is_refused(void **state)
         assert_int_equal(render_vars(source.data, source.len, "{}", &out, &err), PP_ERR_FORMAT);
     }
     static const char *const long_chains[][3] = {
-        {"{{ 1", " + 1", " }}"},      {"{{ x", ".a", " }}"}, {"{{ 'a'", "|upper", " }}"}, {"{% if 0 %}", "{% elif 0 %}", "{% endif %}"},
-        {"", "{% if 1 %}", ""},       {"{{ 1", " ** 1", " }}"},
+        {"{{ 1", " + 1", " }}"},        {"{{ x", ".a", " }}"},
+        {"{{ 'a'", "|upper", " }}"},    {"{% if 0 %}", "{% elif 0 %}", "{% endif %}"},
+        {"", "{% if 1 %}", ""},         {"{{ 1", " ** 1", " }}"},
     };
     for (size_t i = 0; i < sizeof long_chains / sizeof *long_chains; i++) {
         pp_buf_clear(&source);
@@ -258,22 +268,26 @@ static void builtin_templates_render(void **state)
 {
     (void)state;
     static const char *const expected[][2] = {
-        {"chatml", "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!"
-                   "<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
-        {"llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nBe terse.<|eot_id|><|start_header_id|>user<|end_header_id|>"
-                   "\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user"
-                   "<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"chatml", "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+                   "<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
+        {"llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nBe terse.<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\n"},
         {"llama2", "<s>[INST] <<SYS>>\nBe terse.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye [/INST]"},
         {"mistral", "<s>[INST] Be terse.\n\nHi [/INST] Hello!</s>[INST] Bye [/INST]"},
         {"gemma", "<s><start_of_turn>user\nBe terse.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!<end_of_turn>\n"
                   "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"},
-        {"phi3", "<|system|>\nBe terse.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello!<|end|>\n<|user|>\nBye<|end|>\n"
-                 "<|assistant|>\n"},
+        {"phi3", "<|system|>\nBe terse.<|end|>\n<|user|>\nHi<|end|>\n"
+                 "<|assistant|>\nHello!<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n"},
         {"plain", "<s>System: Be terse.\n\nUser: Hi\n\nAssistant: Hello!\n\nUser: Bye\n\nAssistant:"},
     };
     const struct pp_template_input in = {
-        .messages_json = "[{\"role\": \"system\", \"content\": \"Be terse.\"}, {\"role\": \"user\", \"content\": \"Hi\"},"
-                         "{\"role\": \"assistant\", \"content\": \"Hello!\"}, {\"role\": \"user\", \"content\": \"Bye\"}]",
+        .messages_json = "[{\"role\": \"system\", \"content\": \"Be terse.\"},"
+                         "{\"role\": \"user\", \"content\": \"Hi\"},"
+                         "{\"role\": \"assistant\", \"content\": \"Hello!\"},"
+                         "{\"role\": \"user\", \"content\": \"Bye\"}]",
         .bos_text = "<s>",
         .eos_text = "</s>",
         .add_generation_prompt = true,
@@ -299,8 +313,8 @@ static void builtin_templates_render(void **state)
 static void inputs_reach_the_template(void **state)
 {
     (void)state;
-    static const char source[] = "{{ tools is none }}{{ enable_thinking }}{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}"
-                                 "{{ messages | length }}{{ strftime_now('%Y') }}";
+    static const char source[] = "{{ tools is none }}{{ enable_thinking }}{{ bos_token }}{{ eos_token }}"
+                                 "{{ add_generation_prompt }}{{ messages | length }}{{ strftime_now('%Y') }}";
     struct pp_template_input in = {.messages_json = "[]", .bos_text = "B", .eos_text = "E", .now = NOW,
                                    .extra_json = "{\"enable_thinking\": false}"};
     struct pp_buf out = {0};
@@ -387,8 +401,8 @@ static bool reference_case_passes(const cJSON *root, const cJSON *c, const char 
     snprintf(relative, sizeof relative, "templates/%s", string_of(c, "template"));
     snprintf(label, sizeof label, "%s %s", string_of(c, "template"), string_of(c, "conversation"));
     char *source = read_text(testdata(relative), &n);
-    const cJSON *conversations = cJSON_GetObjectItemCaseSensitive(root, "conversations");
-    char *messages = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(conversations, string_of(c, "conversation")));
+    const cJSON *all = cJSON_GetObjectItemCaseSensitive(root, "conversations");
+    char *messages = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(all, string_of(c, "conversation")));
     struct pp_template_input in = {
         .messages_json = messages,
         .tools_json = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c, "tools")) ? tools : NULL,
@@ -469,11 +483,16 @@ static void starter_template_renders(void **state)
     struct pp_template *t;
     struct pp_error err;
     struct pp_buf out = {0};
-    const struct pp_template_input in = {.messages_json = "[{\"role\": \"user\", \"content\": \" Hello, who are you?\\n\"}]",
-                                         .bos_text = "<|begin_of_text|>", .eos_text = "<|eot_id|>", .add_generation_prompt = true};
+    const struct pp_template_input in = {
+        .messages_json = "[{\"role\": \"user\", \"content\": \" Hello, who are you?\\n\"}]",
+        .bos_text = "<|begin_of_text|>",
+        .eos_text = "<|eot_id|>",
+        .add_generation_prompt = true,
+    };
     assert_ok(pp_template_parse(source, strlen(source), "starter", &t, &err), err);
     assert_ok(pp_template_render(t, &in, &out, &err), err);
-    assert_string_equal(pp_buf_cstr(&out), "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello, who are you?<|eot_id|>"
+    assert_string_equal(pp_buf_cstr(&out), "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
+                                           "Hello, who are you?<|eot_id|>"
                                            "<|start_header_id|>assistant<|end_header_id|>\n\n");
     pp_template_free(t);
     pp_buf_free(&out);
