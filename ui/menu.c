@@ -9,7 +9,7 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { MAX_WIDTH = 76, MARGIN = 4, ROOMY_COLS = 50, ROOMY_ROWS = 12 };
+enum { MAX_WIDTH = 76, MARGIN = 4, ROOMY_COLS = 50, ROOMY_ROWS = 12, RIGHT_MAX = 24, RIGHT_COLS = 36 /* narrower: no right part */ };
 
 static size_t count(struct pp_ui *ui)
 {
@@ -153,9 +153,9 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, int y, boo
     pp_style style = selected ? PP_SLOT_SELECTED : row->heading ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
     pp_draw_erase((struct pp_area){y, a.x, 1, a.w}, style);
-    int right = (int)strlen(row->right) ? a.w / 2 : 0;
+    int right = *row->right && a.w >= RIGHT_COLS ? a.w / 2 : 0;
     pp_draw_text(y, a.x + 1, 1, row->current ? "•" : "", style);
-    int used = 3 + pp_draw_text(y, a.x + 3, a.w - 4 - (right > 24 ? 24 : right), row->left, style);
+    int used = 3 + pp_draw_text(y, a.x + 3, a.w - 4 - (right > RIGHT_MAX ? RIGHT_MAX : right), row->left, style);
     if (!right || a.w - used < 6)
         return;
     struct pp_area rest = {y, a.x + used + 2, 1, a.w - used - 3};
