@@ -29,7 +29,7 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c $(sort $(wildcard tests/test_*.c))
+SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c $(sort $(wildcard tests/test_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
@@ -111,6 +111,7 @@ FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=un
               -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
 # The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
 SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c,$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
+              tests/hostile.c tests/support.c tests/tiny_model.c \
               $(foreach n,document input layout markdown sanitize text theme wrap,ui/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
 
@@ -121,7 +122,7 @@ $(BUILD)/fuzz/libfuzzed.a: $(call fuzz_obj,$(SRC_FUZZED))
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
 
 $(addprefix $(BUILD)/fuzz/,$(FUZZERS)): $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/%.o $(BUILD)/fuzz/libfuzzed.a
-	$(call say,LINK,$@)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
+	$(call say,LINK,$@)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_TEST) $(LIBS_APP) $(LIBS_ENGINE)
 
 -include $(shell [ -d $(BUILD)/fuzz/obj ] && find $(BUILD)/fuzz/obj -name '*.d')
 

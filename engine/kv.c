@@ -55,23 +55,27 @@ static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, 
         memmove(dst + to * size + i * stride, src + from * size + i * stride, size);
 }
 
-void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
+void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
 {
     size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
-    for (size_t h = 0; h < (size_t)l->n_layer * (size_t)l->n_head_kv; h++, from += l->head_bytes, to += l->head_bytes) {
-        if (l->type == PP_KV_Q8_0) {
-            size_t n_blocks = pad / PP_KV_BLOCK, group = pad * PP_KV_GROUP, scales = n_blocks * PP_KV_GROUP * 2;
-            copy_lane(from + fg * group, fl, to + tg * group, tl, pad / 4, 4, 4 * PP_KV_GROUP);
-            copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2, 2 * PP_KV_GROUP);
-            memmove(to + l->v + ts * pad, from + l->v + fs * pad, pad);
-            copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
-        } else {
-            size_t size = l->type == PP_KV_F16 ? 2 : 4, group = pad * PP_KV_GROUP * size;
-            copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
-            memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
-        }
+    if (l->type == PP_KV_Q8_0) {
+        size_t n_blocks = pad / PP_KV_BLOCK, group = pad * PP_KV_GROUP, scales = n_blocks * PP_KV_GROUP * 2;
+        copy_lane(from + fg * group, fl, to + tg * group, tl, pad / 4, 4, 4 * PP_KV_GROUP);
+        copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2, 2 * PP_KV_GROUP);
+        memmove(to + l->v + ts * pad, from + l->v + fs * pad, pad);
+        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
+    } else {
+        size_t size = l->type == PP_KV_F16 ? 2 : 4, group = pad * PP_KV_GROUP * size;
+        copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
+        memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
     }
+}
+
+void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
+{
+    for (size_t h = 0; h < (size_t)l->n_layer * (size_t)l->n_head_kv; h++)
+        pp_kv_copy_head_position(l, from + h * l->head_bytes, from_slot, to + h * l->head_bytes, to_slot);
 }
 
 struct pp_kv_pool {

@@ -48,7 +48,9 @@ static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, 
     return l->head_bytes * ((size_t)layer * (size_t)l->n_head_kv + (size_t)head);
 }
 
-/* Copies K and V of one position of all layers and heads from one page to a place in the same or another page. */
+/* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */
+void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
+/* The same for all layers and heads; from, to: pages. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
 
 typedef int32_t pp_page_id;

@@ -98,7 +98,6 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
             .position = s->len + s->added,
             .slot = s->len + s->added,
             .pages = s->page_data,
-            .tree_base = INT64_MAX - PP_TREE_ROWS,
             .adapters = &s->adapters,
             .output = -1,
         };

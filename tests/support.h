@@ -38,4 +38,12 @@ const char *test_tmpdir(void);
             fail_msg("%s: code %d: %s", #code, (int)code_, (err).text);           \
     } while (0)
 
+/* |a - b| <= eps, in double precision; NaN fails. */
+#define assert_near(a, b, eps)                                                                        \
+    do {                                                                                              \
+        double a_ = (double)(a), b_ = (double)(b), d_ = a_ > b_ ? a_ - b_ : b_ - a_;                  \
+        if (!(d_ <= (double)(eps)))                                                                   \
+            fail_msg("%s is %.9g, not %.9g (%s)", #a, a_, b_, #b);                                    \
+    } while (0)
+
 #endif

@@ -235,7 +235,26 @@ static void rotate_and_store(struct pp_cpu *c, const struct stage *s, int row, i
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);
 }
 
-static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head, struct pp_attention_scratch *scratch)
+/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would lie if the branch
+ * were all there is, so that every sum is made in the same order and gives the same bits as for a chain. */
+static void gather_branch(const struct pp_cpu *c, const struct pp_batch_row *r, struct pp_attention *a, uint8_t *tail)
+{
+    const struct pp_kv_layout *l = &c->kv;
+    int64_t to = r->tree_base;
+    a->tail_page = to / PP_PAGE_TOKENS;
+    a->tail[0] = tail;
+    a->tail[1] = tail + l->head_bytes;
+    if (to % PP_PAGE_TOKENS)
+        memcpy(tail, r->pages[a->tail_page] + a->head_offset, l->head_bytes);
+    for (uint64_t left = r->tree_mask; left; left &= left - 1, to++) {
+        int64_t from = r->tree_base + __builtin_ctzll(left);
+        pp_kv_copy_head_position(l, r->pages[from / PP_PAGE_TOKENS] + a->head_offset, (int)(from % PP_PAGE_TOKENS),
+                                 tail + (size_t)(to / PP_PAGE_TOKENS - a->tail_page) * l->head_bytes, (int)(to % PP_PAGE_TOKENS));
+    }
+    a->n_kv = to;
+}
+
+static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head, struct thread_scratch *scratch)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_batch_row *r = &c->batch->rows[row];
@@ -249,12 +268,13 @@ static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head
         .n_q = group,
         .scale = c->scale,
         .n_kv = r->slot + 1,
-        .tree_base = r->tree_base,
-        .tree_mask = r->tree_mask,
+        .tail_page = INT64_MAX,
         .out = slot_row(c, s->out, row) + kv_head * group * hp->head_dim,
         .out_stride = hp->head_dim,
-        .scratch = scratch,
+        .scratch = &scratch->attention,
     };
+    if (r->tree_mask)
+        gather_branch(c, r, &a, scratch->tail);
     c->ops->attention(&a);
     if (c->kv.rotate)
         c->ops->hadamard(a.out, group * hp->head_dim, c->kv.rotate);
@@ -263,7 +283,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head
 /* A part of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs nothing of the others. */
 static void attend_item(struct pp_cpu *c, const struct stage *s, int m, int item, int thread)
 {
-    struct pp_attention_scratch *scratch = &c->threads[thread].attention;
+    struct thread_scratch *scratch = &c->threads[thread];
     if (m == 1) {
         rotate_and_store(c, s, 0, item);
         attend(c, s, 0, item, scratch);
@@ -413,6 +433,7 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
+    pp_free(t->tail);
 }
 
 static bool make_slots(struct pp_cpu *c)
@@ -448,7 +469,7 @@ static bool make_scratch(struct pp_cpu *c)
     if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin || !make_inputs(c, &c->shared, c->max_rows))
         return false;
     for (int i = 0; i < n_threads; i++)
-        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS))
+        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) || !(c->threads[i].tail = take_memory(c, 2, c->kv.head_bytes)))
             return false;
     return true;
 }

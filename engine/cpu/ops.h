@@ -35,9 +35,9 @@ struct pp_attention {
     int64_t q_stride;
     int n_q;
     float scale;
-    int64_t n_kv;             /* positions 0 .. n_kv - 1 are attended to, except: */
-    int64_t tree_base;        /* of positions tree_base + i (i < 64) only those whose bit i is set in tree_mask; */
-    uint64_t tree_mask;       /* tree_base >= n_kv: no tree */
+    int64_t n_kv;             /* positions 0 .. n_kv - 1 are attended to */
+    int64_t tail_page;        /* from this page on, the head's bytes are those at tail[page - tail_page]; INT64_MAX: nowhere. */
+    const uint8_t *tail[2];   /* Branches of a tree have their last positions there, side by side as a chain's would be */
     float *out;               /* [n_q, out_stride] */
     int64_t out_stride;
     struct pp_attention_scratch *scratch;

@@ -67,8 +67,9 @@ static void rope(float *x, int64_t rope_dim, bool neox, const float *cos_sin)
         float *b = neox ? x + i + half : x + 2 * i + 1;
         float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
         float x0 = *a, x1 = *b;
-        *a = x0 * c - x1 * s;
-        *b = x0 * s + x1 * c;
+        /* Fused by name: some compilers fuse the plain expression even when told not to, but only in vector code. */
+        *a = fmaf(x0, c, -(x1 * s));
+        *b = fmaf(x0, s, x1 * c);
     }
 }
 
@@ -174,6 +175,13 @@ static void prepare_queries(const struct pp_attention *a)
     }
 }
 
+/* The bytes of our head in the page of a position. */
+static inline const uint8_t *head_at(const struct pp_attention *a, int64_t position)
+{
+    int64_t page = position / PP_PAGE_TOKENS;
+    return page >= a->tail_page ? a->tail[page - a->tail_page] : a->pages[page] + a->head_offset;
+}
+
 /* Scores of 16 positions: sum over d ascending (floats), over blocks ascending (Q8_0, exact integers inside a block). */
 static inline v16 scores_16(const struct pp_attention *a, const uint8_t *head, int group, int h)
 {
@@ -208,28 +216,17 @@ static inline v16 scores_16(const struct pp_attention *a, const uint8_t *head, i
     return acc;
 }
 
-static void mask_tree(const struct pp_attention *a, float *p, int64_t first)
-{
-    for (int l = 0; l < PP_KV_GROUP; l++) {
-        int64_t i = first + l - a->tree_base;
-        if (i >= 0 && i < 64 && !(a->tree_mask >> i & 1))
-            p[l] = -INFINITY;
-    }
-}
-
 /* Fills scratch->p with the scores of positions begin .. begin + n - 1; what is beyond gets -inf. */
 static void chunk_scores(const struct pp_attention *a, int64_t begin, int n)
 {
     for (int g = 0; g < n; g += PP_KV_GROUP) {
         int64_t position = begin + g;
-        const uint8_t *head = a->pages[position / PP_PAGE_TOKENS] + a->head_offset;
+        const uint8_t *head = head_at(a, position);
         int group = (int)(position % PP_PAGE_TOKENS) / PP_KV_GROUP;
         for (int h = 0; h < a->n_q; h++) {
             float *p = a->scratch->p + h * PP_KV_CHUNK + g;
             v16 s = scores_16(a, head, group, h);
             v_store(p, n - g < PP_KV_GROUP ? v_keep_first(s, n - g, -INFINITY) : s);
-            if (position + PP_KV_GROUP > a->tree_base)
-                mask_tree(a, p, position);
         }
     }
 }
@@ -242,12 +239,6 @@ static float chunk_softmax(float *p, int n, float *l)
         top = v_max(v_load(p + i), top);
     float m = v_largest(top);
     v16 sum = v_zero();
-    if (m == -INFINITY) { /* all masked */
-        *l = 0;
-        for (int i = 0; i < n; i += LANES)
-            v_store(p + i, v_zero());
-        return m;
-    }
     for (int i = 0; i < n; i += LANES) {
         v16 e = v_exp(v_sub(v_load(p + i), v_set1(m)));
         v_store(p + i, e);
@@ -269,7 +260,7 @@ static inline __attribute__((always_inline)) void chunk_values(const struct pp_a
             acc[h][j] = v_zero();
     for (int i = 0; i < n; i++) {
         int64_t position = begin + i;
-        const uint8_t *head = a->pages[position / PP_PAGE_TOKENS] + a->head_offset;
+        const uint8_t *head = head_at(a, position);
         size_t slot = (size_t)(position % PP_PAGE_TOKENS);
         size_t v0 = slot * (size_t)kv->head_pad + (size_t)(j0 * LANES);
         for (int j = 0; j < n_vecs; j++) {
@@ -298,7 +289,7 @@ static void load_value_scales(const struct pp_attention *a, int64_t begin, int n
     int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
     for (int g = 0; g < n; g += LANES) {
         int64_t position = begin + g;
-        const uint8_t *head = a->pages[position / PP_PAGE_TOKENS] + a->head_offset;
+        const uint8_t *head = head_at(a, position);
         const uint16_t *vd = (const uint16_t *)(head + a->kv->v_scales) + position % PP_PAGE_TOKENS;
         for (int b = 0; b < n_blocks; b++)
             v_store(a->scratch->v_scale + b * PP_KV_CHUNK + g, v_load_f16(vd + b * PP_PAGE_TOKENS));
@@ -347,8 +338,6 @@ static void attention(const struct pp_attention *a)
             m[h] = chunk_softmax(a->scratch->p + h * PP_KV_CHUNK, n16, &l[h]);
         chunk_values_all(a, begin, n);
         for (int h = 0; h < a->n_q; h++) {
-            if (m[h] == -INFINITY)
-                continue;
             float larger = m[h] > top[h] ? m[h] : top[h];
             float e[LANES] = {top[h] - larger, m[h] - larger};
             v_store(e, v_exp(v_load(e)));

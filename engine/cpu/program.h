@@ -41,6 +41,7 @@ struct stage {
 /* What one thread needs for itself. */
 struct thread_scratch {
     struct pp_attention_scratch attention;
+    uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, acts_width] */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */

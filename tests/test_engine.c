@@ -1,0 +1,344 @@
+/* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and branch. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "engine/types.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+struct rig {
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+    int64_t n_vocab;
+};
+
+static struct rig rig(const char *path, const char *kernels, int n_threads, enum pp_kv_type kv)
+{
+    struct rig r;
+    struct pp_error err;
+    struct pp_engine_options opt = {.kernels = kernels, .n_threads = n_threads, .kv_type = kv, .kv_memory = 64u << 20};
+    assert_ok(pp_model_open(path, &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_ok(pp_seq_new(r.engine, &r.seq, &err), err);
+    r.n_vocab = pp_model_info(r.model)->n_vocab;
+    return r;
+}
+
+static void unrig(struct rig *r)
+{
+    pp_seq_free(r->seq);
+    pp_engine_free(r->engine);
+    pp_model_close(r->model);
+}
+
+static int32_t token_at(int64_t i)
+{
+    return (int32_t)((i * 37 + 11) % 320);
+}
+
+/* Feeds token_at(0 .. n) in steps of `rows`; keeps the logits of all rows from `from` on. */
+static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t from, float *logits)
+{
+    struct pp_error err;
+    struct pp_row *batch = pp_calloc((size_t)rows, sizeof *batch);
+    while (pp_seq_len(s) < n) {
+        int64_t at = pp_seq_len(s);
+        int m = n - at < rows ? (int)(n - at) : rows;
+        for (int i = 0; i < m; i++)
+            batch[i] = (struct pp_row){.seq = s, .token = token_at(at + i), .parent = PP_PARENT_PREVIOUS,
+                                       .out = at + i >= from ? PP_OUT_LOGITS : PP_OUT_NONE};
+        assert_ok(pp_step(r->engine, batch, m, NULL, &err), err);
+        for (int i = 0; i < m; i++)
+            if (at + i >= from)
+                memcpy(logits + (at + i - from) * r->n_vocab, pp_step_output(r->engine, i), (size_t)r->n_vocab * sizeof *logits);
+            else
+                assert_null(pp_step_output(r->engine, i));
+    }
+    pp_free(batch);
+}
+
+enum { LENGTH = 530, KEEP_FROM = 500 };
+
+static void check_invariance(uint32_t type, enum pp_kv_type kv)
+{
+    static const int row_counts[] = {1, 2, 3, 4, 8, 16, 23, 31, 32, 33, 64, 65, 512};
+    struct tiny_shape shape = tiny_shape(type);
+    const char *path = tiny_model(&shape);
+    size_t bytes = (size_t)(LENGTH - KEEP_FROM) * (size_t)shape.n_vocab * sizeof(float);
+    float *expected = pp_malloc(bytes), *got = pp_malloc(bytes);
+    bool have_expected = false;
+    for (int isa = 2; isa >= 0; isa--) {
+        static const char *const kernels[] = {"scalar", "avx2", "avx512"};
+        struct pp_engine_options opt = {.kernels = kernels[isa]};
+        struct pp_model *m;
+        struct pp_engine *e = NULL;
+        struct pp_error err;
+        assert_ok(pp_model_open(path, &m, &err), err);
+        bool runs = pp_engine_new(m, &opt, NULL, NULL, &e, &err) == PP_OK;
+        pp_engine_free(e);
+        pp_model_close(m);
+        if (!runs) {
+            assert_int_equal(err.code, PP_ERR_UNSUPPORTED);
+            continue; /* this CPU has none of those */
+        }
+        for (int threads = 1; threads <= 4; threads++) {
+            if (isa == 0 && threads != 3)
+                continue; /* the scalar kernels are slow */
+            struct rig r = rig(path, kernels[isa], threads, kv);
+            for (size_t i = 0; i < sizeof row_counts / sizeof row_counts[0]; i++) {
+                /* Every count at two threads with the fastest kernels; elsewhere one, chosen by the thread count. */
+                if ((isa != 2 || threads != 2) && i != 5 + (size_t)(threads * 2 + isa) % 8)
+                    continue;
+                memset(got, 0, bytes);
+                pp_seq_truncate(r.seq, 0);
+                feed(&r, r.seq, LENGTH, row_counts[i], KEEP_FROM, got);
+                if (!have_expected)
+                    memcpy(expected, got, bytes);
+                else if (memcmp(expected, got, bytes) != 0)
+                    fail_msg("%s, KV %s: other bits with %d rows, %d threads, %s kernels", pp_type_info(type)->name, pp_kv_type_name(kv),
+                             row_counts[i], threads, kernels[isa]);
+                have_expected = true;
+            }
+            unrig(&r);
+        }
+    }
+    for (size_t i = 0; i < bytes / sizeof(float); i++)
+        assert_true(isfinite(expected[i]));
+    pp_free(expected);
+    pp_free(got);
+}
+
+static void invariance_q4_k(void **state) { (void)state; check_invariance(PP_TYPE_Q4_K, PP_KV_Q8_0); }
+static void invariance_q6_k(void **state) { (void)state; check_invariance(PP_TYPE_Q6_K, PP_KV_F16); }
+static void invariance_q4_0(void **state) { (void)state; check_invariance(PP_TYPE_Q4_0, PP_KV_Q8_0); }
+static void invariance_q8_0(void **state) { (void)state; check_invariance(PP_TYPE_Q8_0, PP_KV_F32); }
+static void invariance_f16(void **state) { (void)state; check_invariance(PP_TYPE_F16, PP_KV_Q8_0); }
+static void invariance_bf16(void **state) { (void)state; check_invariance(PP_TYPE_BF16, PP_KV_F16); }
+static void invariance_f32(void **state) { (void)state; check_invariance(PP_TYPE_F32, PP_KV_F32); }
+
+/* Rows of several sequences in one batch give what each gives alone. */
+static void mixed_batch(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct rig r = rig(tiny_model(&shape), NULL, 2, PP_KV_Q8_0);
+    struct pp_seq *other;
+    struct pp_error err;
+    float *alone = pp_malloc((size_t)(20 * r.n_vocab) * sizeof *alone);
+    feed(&r, r.seq, 20, 20, 0, alone);
+    pp_seq_truncate(r.seq, 0);
+    assert_ok(pp_seq_new(r.engine, &other, &err), err);
+    for (int at = 0; at < 20; at += 5) {
+        struct pp_row rows[10];
+        for (int i = 0; i < 10; i++) /* interleaved; the other one reads something else */
+            rows[i] = (struct pp_row){.seq = i % 2 ? other : r.seq, .token = i % 2 ? 7 : token_at(at + i / 2), .parent = PP_PARENT_PREVIOUS,
+                                      .out = i % 2 ? PP_OUT_NONE : PP_OUT_LOGITS};
+        assert_ok(pp_step(r.engine, rows, 10, NULL, &err), err);
+        for (int i = 0; i < 5; i++)
+            assert_memory_equal(pp_step_output(r.engine, 2 * i), alone + (at + i) * r.n_vocab, (size_t)r.n_vocab * sizeof *alone);
+    }
+    pp_seq_free(other);
+    pp_free(alone);
+    unrig(&r);
+}
+
+/* A fork shares pages and copies none; only what is then written into a shared page is copied. */
+static void forks(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
+    struct rig r = rig(tiny_model(&shape), NULL, 2, PP_KV_F32);
+    struct pp_seq *fork;
+    struct pp_error err;
+    size_t row = (size_t)r.n_vocab * sizeof(float);
+    float *a = pp_malloc(row * 30), *b = pp_malloc(row * 30);
+    feed(&r, r.seq, 200, 64, 1000, NULL);
+    uint64_t used = pp_engine_stats(r.engine)->pages_used, passes = pp_engine_stats(r.engine)->passes;
+    assert_int_equal(used, 4);
+    assert_ok(pp_seq_fork(r.seq, 190, &fork, &err), err);
+    assert_int_equal(pp_seq_len(fork), 190);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, used);
+    assert_int_equal(pp_engine_stats(r.engine)->kv_copied_bytes, 0);
+    assert_int_equal(pp_engine_stats(r.engine)->passes, passes);
+    feed(&r, fork, 220, 7, 190, b); /* writes into the shared third page and goes on */
+    assert_int_equal(pp_engine_stats(r.engine)->kv_copied_bytes, pp_engine_stats(r.engine)->page_bytes);
+    feed(&r, r.seq, 220, 5, 200, a);
+    assert_memory_equal(a, b + 10 * r.n_vocab, row * 20);
+    pp_seq_truncate(r.seq, 0);
+    feed(&r, r.seq, 220, 220, 190, a);
+    assert_memory_equal(a, b, row * 30);
+    pp_seq_free(fork);
+    pp_seq_truncate(r.seq, 0);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 0);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
+static void trees(void **state)
+{
+    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0};
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+        struct rig r = rig(tiny_model(&shape), NULL, 2, types[t]);
+        struct pp_error err;
+        size_t row = (size_t)r.n_vocab * sizeof(float);
+        float *expected = pp_malloc(row * 4), *after = pp_malloc(row);
+        static const int32_t branch[] = {5, 9, 14};
+        feed(&r, r.seq, 62, 62, 1000, NULL);
+        for (int i = 0; i < 3; i++) {
+            struct pp_row one = {.seq = r.seq, .token = branch[i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+            assert_ok(pp_step(r.engine, &one, 1, NULL, &err), err);
+            memcpy(expected + i * r.n_vocab, pp_step_output(r.engine, 0), row);
+        }
+        struct pp_row next = {.seq = r.seq, .token = 3, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(r.engine, &next, 1, NULL, &err), err);
+        memcpy(after, pp_step_output(r.engine, 0), row);
+        pp_seq_truncate(r.seq, 62);
+        /*  0:5 ─ 2:9 ─ 5:14      rows 1, 3, 4 are other branches  */
+        struct pp_row tree[] = {
+            {.token = 5, .parent = PP_PARENT_COMMITTED}, {.token = 6, .parent = PP_PARENT_COMMITTED}, {.token = 9, .parent = 0},
+            {.token = 9, .parent = 1},                   {.token = 8, .parent = 0},                   {.token = 14, .parent = 2},
+        };
+        for (int i = 0; i < 6; i++) {
+            tree[i].seq = r.seq;
+            tree[i].out = PP_OUT_LOGITS;
+        }
+        assert_ok(pp_step(r.engine, tree, 6, NULL, &err), err);
+        assert_memory_equal(pp_step_output(r.engine, 0), expected, row);
+        assert_memory_equal(pp_step_output(r.engine, 2), expected + r.n_vocab, row);
+        assert_memory_equal(pp_step_output(r.engine, 5), expected + 2 * r.n_vocab, row);
+        assert_memory_not_equal(pp_step_output(r.engine, 3), expected + r.n_vocab, row);
+        static const int32_t keep[] = {62, 64, 67};
+        assert_ok(pp_seq_keep(r.seq, 62, keep, 3, &err), err);
+        assert_int_equal(pp_seq_len(r.seq), 65);
+        assert_memory_equal(pp_seq_tokens(r.seq) + 62, branch, sizeof branch);
+        assert_ok(pp_step(r.engine, &next, 1, NULL, &err), err);
+        assert_memory_equal(pp_step_output(r.engine, 0), after, row);
+        struct pp_row wrong = {.seq = r.seq, .token = 1, .parent = 3};
+        assert_int_equal(pp_step(r.engine, &wrong, 1, NULL, &err), PP_ERR_USAGE);
+        pp_free(expected);
+        pp_free(after);
+        unrig(&r);
+    }
+}
+
+/* Steps that cannot be done leave the sequence as it was. */
+static void refusals(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_cancel cancel;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    struct pp_engine_options opt = {.n_ctx = 100, .kv_type = PP_KV_F16};
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    struct pp_row rows[101];
+    for (int i = 0; i < 101; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = 1, .parent = PP_PARENT_PREVIOUS};
+    assert_int_equal(pp_step(e, rows, 101, NULL, &err), PP_ERR_CONTEXT);
+    assert_int_equal(pp_seq_len(s), 0);
+    assert_int_equal(pp_engine_stats(e)->pages_used, 0);
+    assert_ok(pp_step(e, rows, 70, NULL, &err), err);
+    atomic_init(&cancel.requested, true);
+    assert_int_equal(pp_step(e, rows, 10, &cancel, &err), PP_ERR_CANCELLED);
+    assert_int_equal(pp_seq_len(s), 70);
+    rows[3].token = shape.n_vocab;
+    assert_int_equal(pp_step(e, rows, 10, NULL, &err), PP_ERR_USAGE);
+    rows[3].token = -1; /* no vector either */
+    assert_int_equal(pp_step(e, rows, 10, NULL, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_seq_len(s), 70);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    opt = (struct pp_engine_options){.n_ctx = 1000, .kv_type = PP_KV_F32, .kv_memory = 1 << 20};
+    assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_NOMEM);
+    opt = (struct pp_engine_options){.kernels = "mmx"};
+    assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_USAGE);
+    pp_model_close(m);
+}
+
+/* All sequences together may not use more pages than there are. */
+static void page_limit(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *a, *b;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    struct pp_engine_options opt = {.n_ctx = 128, .kv_type = PP_KV_F32};
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    opt.kv_memory = pp_engine_stats(e)->page_bytes * 3;
+    pp_engine_free(e);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_int_equal(pp_engine_stats(e)->pages_total, 3);
+    assert_ok(pp_seq_new(e, &a, &err), err);
+    assert_ok(pp_seq_new(e, &b, &err), err);
+    struct pp_row rows[128];
+    for (int i = 0; i < 128; i++)
+        rows[i] = (struct pp_row){.seq = a, .token = 1, .parent = PP_PARENT_PREVIOUS};
+    assert_ok(pp_step(e, rows, 128, NULL, &err), err);
+    for (int i = 0; i < 128; i++)
+        rows[i].seq = b;
+    assert_int_equal(pp_step(e, rows, 128, NULL, &err), PP_ERR_NOMEM);
+    assert_int_equal(pp_engine_stats(e)->pages_used, 2);
+    assert_ok(pp_step(e, rows, 64, NULL, &err), err);
+    pp_seq_free(a);
+    assert_ok(pp_step(e, rows, 64, NULL, &err), err);
+    pp_seq_free(b);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+/* The Nth allocation fails, for every N: loading reports it and leaks nothing. */
+static void no_memory(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q4_K);
+    shape.n_layer = 1;
+    const char *path = tiny_model(&shape);
+    bool loaded = false;
+    for (uint64_t nth = 1; !loaded; nth++) {
+        struct pp_model *m = NULL;
+        struct pp_engine *e = NULL;
+        struct pp_seq *s = NULL;
+        struct pp_error err = {0};
+        struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 128, .max_rows = 8, .kv_memory = 16u << 20};
+        pp_mem_fail_at(nth, 0);
+        enum pp_code code = pp_model_open(path, &m, &err);
+        if (!code)
+            code = pp_engine_new(m, &opt, NULL, NULL, &e, &err);
+        if (!code)
+            code = pp_seq_new(e, &s, &err);
+        pp_mem_fail_at(0, 0);
+        if (code && code != PP_ERR_NOMEM)
+            fail_msg("allocation %llu failed and the error was %d: %s", (unsigned long long)nth, (int)code, err.text);
+        loaded = code == PP_OK;
+        pp_seq_free(s);
+        pp_engine_free(e);
+        pp_model_close(m);
+        assert_true(nth < 10000);
+    }
+}
+
+TEST_GROUP(engine)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(invariance_q4_k), cmocka_unit_test(invariance_q6_k), cmocka_unit_test(invariance_q4_0),
+        cmocka_unit_test(invariance_q8_0), cmocka_unit_test(invariance_f16),  cmocka_unit_test(invariance_bf16),
+        cmocka_unit_test(invariance_f32),  cmocka_unit_test(mixed_batch),     cmocka_unit_test(forks),
+        cmocka_unit_test(trees),           cmocka_unit_test(refusals),        cmocka_unit_test(page_limit),
+        cmocka_unit_test(no_memory),
+    };
+    return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+}

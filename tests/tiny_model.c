@@ -1,0 +1,109 @@
+#include "tests/tiny_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/gguf.h"
+#include "engine/quant.h"
+#include "tests/support.h"
+
+struct tiny_shape tiny_shape(uint32_t type)
+{
+    return (struct tiny_shape){.n_vocab = 320, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_ff = 512,
+                               .n_ctx = 1024, .type = type, .seed = 1};
+}
+
+/* Uniform with the variance 1 / n: activations keep their size from layer to layer. */
+static void fill(float *f, int64_t n, int64_t n_in, uint32_t *state)
+{
+    for (int64_t i = 0; i < n; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        f[i] = ((float)(*state >> 8) / 8388608.0f - 1.0f) * sqrtf(3.0f / (float)n_in);
+    }
+}
+
+struct tensor_plan {
+    char name[48];
+    int64_t rows, cols; /* rows 0: a vector */
+};
+
+static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
+{
+    int n = 0, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    t[n++] = (struct tensor_plan){"token_embd.weight", s->n_vocab, s->n_embd};
+    for (int l = 0; l < s->n_layer; l++) {
+        struct { const char *kind; int64_t rows, cols; } block[] = {
+            {"attn_norm", 0, s->n_embd}, {"attn_q", q, s->n_embd},       {"attn_k", kv, s->n_embd},
+            {"attn_v", kv, s->n_embd},   {"attn_output", s->n_embd, q},  {"ffn_norm", 0, s->n_embd},
+            {"ffn_gate", s->n_ff, s->n_embd}, {"ffn_up", s->n_ff, s->n_embd}, {"ffn_down", s->n_embd, s->n_ff},
+        };
+        for (size_t i = 0; i < sizeof block / sizeof block[0]; i++) {
+            t[n].rows = block[i].rows;
+            t[n].cols = block[i].cols;
+            snprintf(t[n++].name, sizeof t->name, "blk.%d.%s.weight", l, block[i].kind);
+        }
+    }
+    t[n++] = (struct tensor_plan){"output_norm.weight", 0, s->n_embd};
+    t[n++] = (struct tensor_plan){"output.weight", s->n_vocab, s->n_embd};
+    return n;
+}
+
+static void write_tensor(struct pp_gguf_writer *w, const struct tensor_plan *t, uint32_t type, uint32_t *state)
+{
+    struct pp_error err;
+    int64_t rows = t->rows ? t->rows : 1, n = rows * t->cols;
+    type = t->rows ? type : PP_TYPE_F32;
+    size_t bytes = pp_type_row_bytes(type, t->cols) * (size_t)rows;
+    float *f = pp_malloc((size_t)n * sizeof *f);
+    uint8_t *q = pp_malloc(bytes);
+    assert_true(f && q);
+    fill(f, n, t->cols, state);
+    for (int64_t i = 0; i < t->cols && !t->rows; i++)
+        f[i] = 1.0f + f[i]; /* norms are near 1 */
+    assert_ok(pp_quantize_rows(type, f, q, rows, t->cols, NULL, &err), err);
+    assert_ok(pp_gguf_write(w, q, bytes, &err), err);
+    pp_free(f);
+    pp_free(q);
+}
+
+const char *tiny_model(const struct tiny_shape *s)
+{
+    static char paths[8][256];
+    static unsigned next;
+    static unsigned serial;
+    struct tensor_plan tensors[3 + 9 * 8];
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    uint32_t state = s->seed;
+    char *path = paths[next++ % 8];
+    assert_true(s->n_layer <= 8);
+    snprintf(path, sizeof paths[0], "%s/tiny-%u.gguf", test_tmpdir(), serial++);
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_str(w, "general.architecture", "llama", 5);
+    pp_gguf_add_u32(w, "llama.block_count", (uint32_t)s->n_layer);
+    pp_gguf_add_u32(w, "llama.context_length", (uint32_t)s->n_ctx);
+    pp_gguf_add_u32(w, "llama.embedding_length", (uint32_t)s->n_embd);
+    pp_gguf_add_u32(w, "llama.feed_forward_length", (uint32_t)s->n_ff);
+    pp_gguf_add_u32(w, "llama.attention.head_count", (uint32_t)s->n_head);
+    pp_gguf_add_u32(w, "llama.attention.head_count_kv", (uint32_t)s->n_head_kv);
+    pp_gguf_add_u32(w, "llama.attention.key_length", (uint32_t)s->head_dim);
+    pp_gguf_add_u32(w, "llama.attention.value_length", (uint32_t)s->head_dim);
+    pp_gguf_add_u32(w, "llama.rope.dimension_count", (uint32_t)s->head_dim);
+    pp_gguf_add_f32(w, "llama.rope.freq_base", 10000.0f);
+    pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
+    pp_gguf_add_str(w, "tokenizer.ggml.model", "no_vocab", 8);
+    int n = list_tensors(s, tensors);
+    for (int i = 0; i < n; i++) {
+        int64_t ne[2] = {tensors[i].cols, tensors[i].rows};
+        pp_gguf_add_tensor(w, tensors[i].name, tensors[i].rows ? s->type : PP_TYPE_F32, tensors[i].rows ? 2 : 1, ne);
+    }
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (int i = 0; i < n; i++)
+        write_tensor(w, &tensors[i], s->type, &state);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}

@@ -1,0 +1,18 @@
+/* tiny_model.h - small random Llama models that the tests write themselves, so that the engine is tested without any test data. */
+#ifndef PP_TESTS_TINY_MODEL_H
+#define PP_TESTS_TINY_MODEL_H
+
+#include <stdint.h>
+
+struct tiny_shape {
+    int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx;
+    uint32_t type;  /* of the matrices */
+    uint32_t seed;
+};
+
+/* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */
+struct tiny_shape tiny_shape(uint32_t type);
+/* Writes the model once into the test's temporary folder; returns its path (static memory, kept for 8 calls). It has no vocabulary. */
+const char *tiny_model(const struct tiny_shape *s);
+
+#endif
