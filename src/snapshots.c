@@ -65,7 +65,7 @@ static struct found *find_all(const char *folder, const char *but, size_t *n, ui
             !S_ISREG(st.st_mode) || pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
             continue;
         struct found *f = &list[(*n)++];
-        snprintf(f->name, sizeof f->name, "%s", e->d_name);
+        snprintf(f->name, sizeof f->name, "%.47s", e->d_name);
         f->size = (uint64_t)st.st_size;
         f->used = st.st_mtim;
         *total += f->size;
