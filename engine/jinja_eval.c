@@ -33,6 +33,7 @@ static struct jinja_scope *new_scope(struct jinja *j, struct jinja_scope *parent
 
 static void set_variable(struct jinja *j, struct jinja_scope *s, const struct jinja_name *name, struct jinja_value v)
 {
+    jinja_work(j, s->n);
     for (size_t i = 0; i < s->n; i++)
         if (s->vars[i].name == name) {
             s->vars[i].value = v;
@@ -44,10 +45,12 @@ static void set_variable(struct jinja *j, struct jinja_scope *s, const struct ji
 
 static struct jinja_value get_variable(struct jinja *j, const struct jinja_scope *scope, const struct jinja_name *name)
 {
-    for (const struct jinja_scope *s = scope; s; s = s->parent)
+    for (const struct jinja_scope *s = scope; s; s = s->parent) {
+        jinja_work(j, s->n);
         for (size_t i = 0; i < s->n; i++)
             if (s->vars[i].name == name)
                 return s->vars[i].value;
+    }
     const struct jinja_value *v = jinja_dict_find(j, j->context, jinja_str(name->s, name->n));
     if (v)
         return *v;
@@ -152,6 +155,7 @@ static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct
                         const struct jinja_args *args)
 {
     for (size_t i = 0; i < f->n_params; i++) {
+        jinja_work(j, args->n_named * 16);
         const struct jinja_value *named = named_argument(args, f->params[i]);
         if (i < args->n_pos && named)
             jinja_fail(j, "the macro '%.*s' gets an argument twice", jinja_shown(f->name->s, f->name->n), f->name->s);
@@ -174,6 +178,7 @@ static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct j
     struct jinja_dict *named = jinja_dict(j);
     struct jinja_value caller = jinja_missing_variable(t->caller->s, t->caller->n);
     for (size_t i = 0; i < args->n_named; i++) {
+        jinja_work(j, f->n_params * 16);
         if (is_param(f, args->named[i].key))
             continue;
         if (f->uses_caller && jinja_equals_cstr(args->named[i].key, "caller"))
@@ -415,7 +420,7 @@ static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const stru
     struct jinja_scope *inner = new_scope(j, scope);
     *loop = (struct jinja_loop){.items = items, .depth = depth, .statement = s, .outer = scope};
     for (; loop->at < items->n; loop->at++) {
-        inner->n = 0;
+        inner->n = 0; /* set_variable() counts the turn, even if the body is empty */
         set_variable(j, inner, j->root->loop, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
         assign(j, inner, s->loop.target, items->items[loop->at]);
         if (run_body(j, inner, &s->loop.body) == FLOW_BREAK)

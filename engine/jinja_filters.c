@@ -232,6 +232,7 @@ JINJA_FILTER(int)
     double f;
     if (base < 2 || base > 36)
         jinja_fail(j, "int: the base is from 2 to 36");
+    jinja_work(j, self.kind == JINJA_STRING ? self.n : 0);
     jinja_require_defined(j, self);
     if (jinja_is_integral(self))
         return jinja_int(jinja_as_int(self));
@@ -249,6 +250,7 @@ JINJA_FILTER(float)
 {
     JINJA_UNUSED;
     double f;
+    jinja_work(j, self.kind == JINJA_STRING ? self.n : 0);
     jinja_require_defined(j, self);
     if (to_double(self, &f))
         return jinja_float(f);

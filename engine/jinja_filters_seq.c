@@ -207,6 +207,7 @@ static struct jinja_value select_items(struct jinja *j, struct jinja_value self,
             jinja_fail(j, "there is no test '%.*s'", jinja_shown(name.s, name.n), name.s);
     }
     struct jinja_args rest = rest_of(args, skip + 1);
+    jinja_work(j, list->n * 16);
     for (size_t i = 0; i < list->n; i++) {
         struct jinja_value v = element_key(j, list->items[i], attribute, none);
         if (jinja_truth(test ? jinja_invoke(j, test, v, &rest) : v) == wanted)
@@ -334,6 +335,7 @@ JINJA_FILTER(sum)
     const struct jinja_list *list = jinja_iterate(j, self);
     if (total.kind == JINJA_STRING)
         jinja_fail(j, "sum does not add strings; use join");
+    jinja_work(j, list->n * 16);
     for (size_t i = 0; i < list->n; i++)
         total = jinja_operate(j, JINJA_OP_ADD, total, element_key(j, list->items[i], arg[0], none));
     return total;

@@ -71,24 +71,26 @@ static struct jinja_value partition(struct jinja *j, struct jinja_value self, st
 METHOD(str_partition) { UNUSED; return partition(j, self, arg[0], false); }
 METHOD(str_rpartition) { UNUSED; return partition(j, self, arg[0], true); }
 
-static bool has_prefix(struct jinja_value s, struct jinja_value part)
+static bool has_prefix(struct jinja *j, struct jinja_value s, struct jinja_value part)
 {
+    jinja_work(j, part.n);
     return part.n <= s.n && memcmp(s.s, part.s, part.n) == 0;
 }
 
-static bool has_suffix(struct jinja_value s, struct jinja_value part)
+static bool has_suffix(struct jinja *j, struct jinja_value s, struct jinja_value part)
 {
+    jinja_work(j, part.n);
     return part.n <= s.n && memcmp(s.s + s.n - part.n, part.s, part.n) == 0;
 }
 
 /* One string, or a tuple of which one has to fit. */
 static struct jinja_value any_fits(struct jinja *j, struct jinja_value self, struct jinja_value wanted,
-                                   bool (*fits)(struct jinja_value, struct jinja_value))
+                                   bool (*fits)(struct jinja *, struct jinja_value, struct jinja_value))
 {
     if (wanted.kind != JINJA_TUPLE)
-        return jinja_bool(fits(self, jinja_arg_str(j, wanted, "")));
+        return jinja_bool(fits(j, self, jinja_arg_str(j, wanted, "")));
     for (size_t i = 0; i < wanted.list->n; i++)
-        if (fits(self, jinja_arg_str(j, wanted.list->items[i], "")))
+        if (fits(j, self, jinja_arg_str(j, wanted.list->items[i], "")))
             return jinja_bool(true);
     return jinja_bool(false);
 }
@@ -100,14 +102,14 @@ METHOD(str_removeprefix)
 {
     UNUSED;
     struct jinja_value part = jinja_arg_str(j, arg[0], "");
-    return has_prefix(self, part) ? jinja_str(self.s + part.n, self.n - part.n) : self;
+    return has_prefix(j, self, part) ? jinja_str(self.s + part.n, self.n - part.n) : self;
 }
 
 METHOD(str_removesuffix)
 {
     UNUSED;
     struct jinja_value part = jinja_arg_str(j, arg[0], "");
-    return has_suffix(self, part) ? jinja_str(self.s, self.n - part.n) : self;
+    return has_suffix(j, self, part) ? jinja_str(self.s, self.n - part.n) : self;
 }
 
 METHOD(str_replace)

@@ -321,6 +321,7 @@ struct jinja_list *jinja_split_lines(struct jinja *j, struct jinja_value s, bool
 struct jinja_value jinja_join(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts)
 {
     struct jinja_text t = {0};
+    jinja_work(j, parts->n * 16);
     for (size_t i = 0; i < parts->n; i++) {
         if (i)
             jinja_add(j, &t, sep.s, sep.n);

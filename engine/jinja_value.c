@@ -287,7 +287,7 @@ bool jinja_hashable(struct jinja_value v)
 /* Equal numbers hash alike whatever their kind: 1, 1.0 and true are one key. */
 static uint64_t hash_value(struct jinja *j, struct jinja_value v)
 {
-    jinja_work(j, 0);
+    jinja_work(j, v.kind == JINJA_STRING ? v.n : 0);
     if (jinja_is_number(v)) {
         double f = jinja_as_double(v) + 0.0; /* turns -0.0 into 0.0 */
         return pp_hash64(&f, sizeof f);

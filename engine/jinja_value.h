@@ -17,7 +17,7 @@
 #include "engine/base/error.h"
 
 enum {
-    JINJA_MAX_SOURCE = 4 << 20,  /* bytes of a template */
+    JINJA_MAX_SOURCE = 1 << 20,  /* bytes of a template */
     JINJA_MAX_MEMORY = 64 << 20, /* bytes of values; more for a large input */
     JINJA_MAX_OUTPUT = 16 << 20, /* bytes rendered */
     JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra; more for a large input */

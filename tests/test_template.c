@@ -171,6 +171,12 @@ static void hostile_templates_fail_quickly(void **state)
     static const char *const hostile[] = {
         "{% for i in range(10**12) %}{% endfor %}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+        "{% set x = 'x' * 9999999 %}{% for a in range(99999) %}{% if x.startswith(x) %}{% endif %}{% endfor %}",
+        "{% set x = ' ' * 9999999 %}{% for a in range(99999) %}{% if x | int or x is upper %}{% endif %}{% endfor %}",
+        "{% set x = ' ' * 9999999 %}{% for a in range(99999) %}{% if x in {x: 1} %}{% endif %}{% endfor %}",
+        "{% set l = [0] * 999999 %}{% for a in range(99999) %}{% if l | sum %}{% endif %}{% endfor %}",
+        "{% set l = [''] * 999999 %}{% for a in range(99999) %}{% if l | join ~ l | select %}{% endif %}{% endfor %}",
         "{{ 'x' * 10**12 }}",
         "{{ [0] * 10**9 }}",
         "{{ 10 ** 1000 }}",
