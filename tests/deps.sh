@@ -13,7 +13,7 @@ fuzz=
 for word; do
     case $word in
     test) test=1 wanted="$wanted libcmocka-dev tmux mandoc ncurses-term procps" ;;
-    fuzz) fuzz=1 wanted="$wanted clang" ;;
+    fuzz) fuzz=1 wanted="$wanted libcmocka-dev clang" ;;
     esac
 done
 

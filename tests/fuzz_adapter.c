@@ -1,0 +1,50 @@
+/* fuzz_adapter.c - a LoRA adapter for a tiny model, put to use for one token.
+ *
+ * What begins with "GGUF" is a file. Else two pieces: adapter_config.json and adapter_model.safetensors of a folder. */
+#include <string.h>
+
+#include "tests/hostile.h"
+
+static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    tiny_engine();
+    return 0;
+}
+
+static void use(const struct pp_adapter *a)
+{
+    const struct pp_adapter_use with = {.adapter = a, .scale = 1.0f};
+    struct pp_seq *s;
+    struct pp_error err;
+    if (pp_seq_new(tiny_engine(), &s, &err))
+        return;
+    if (pp_seq_set_adapters(s, &with, 1, &err) == PP_OK)
+        tiny_step(s, 1);
+    pp_seq_free(s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct hostile_input in = {data, size};
+    struct pp_adapter *a;
+    struct pp_error err;
+    const char *path;
+    if (size >= 4 && memcmp(data, "GGUF", 4) == 0) {
+        path = hostile_file(2, data, size);
+    } else {
+        size_t n;
+        const uint8_t *config = hostile_piece(&in, &n);
+        hostile_file(0, config, n);
+        hostile_file(1, in.data, in.size);
+        path = hostile_folder(names);
+    }
+    if (pp_adapter_load(pp_engine_model(tiny_engine()), path, &a, &err))
+        return 0;
+    use(a);
+    pp_adapter_free(a);
+    return 0;
+}

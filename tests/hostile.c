@@ -1,0 +1,143 @@
+#include "tests/hostile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/types.h"
+#include "tests/tiny_model.h"
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* --- inputs ------------------------------------------------------------------------------------------------ */
+
+uint8_t hostile_byte(struct hostile_input *in)
+{
+    if (!in->size)
+        return 0;
+    in->size--;
+    return *in->data++;
+}
+
+const uint8_t *hostile_piece(struct hostile_input *in, size_t *n)
+{
+    size_t low = hostile_byte(in), want = low | (size_t)hostile_byte(in) << 8;
+    const uint8_t *piece = in->size ? in->data : NULL;
+    *n = want < in->size ? want : in->size;
+    in->data += *n;
+    in->size -= *n;
+    return piece;
+}
+
+/* --- files ------------------------------------------------------------------------------------------------- */
+
+enum { SLOTS = 4, PATH_BYTES = 64 };
+
+const char *hostile_file(unsigned slot, const void *data, size_t size)
+{
+    static int fds[SLOTS]; /* 0: not there yet */
+    static char paths[SLOTS][PATH_BYTES];
+    require(slot < SLOTS);
+    if (!fds[slot]) {
+        fds[slot] = memfd_create("hostile", MFD_CLOEXEC);
+        require(fds[slot] > 0);
+        snprintf(paths[slot], PATH_BYTES, "/proc/self/fd/%d", fds[slot]);
+    }
+    require(ftruncate(fds[slot], 0) == 0 && (size == 0 || pwrite(fds[slot], data, size, 0) == (ssize_t)size));
+    return paths[slot];
+}
+
+static char folder[PATH_BYTES];
+static const char *const *folder_names;
+
+static void remove_folder(void)
+{
+    char path[2 * PATH_BYTES];
+    for (size_t i = 0; folder_names[i]; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, folder_names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+const char *hostile_folder(const char *const *names)
+{
+    if (folder_names)
+        return folder;
+    snprintf(folder, sizeof folder, "/tmp/hostile-XXXXXX");
+    require(mkdtemp(folder) != NULL);
+    for (unsigned i = 0; names[i]; i++) {
+        char path[2 * PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        require(symlink(hostile_file(i, "", 0), path) == 0);
+    }
+    folder_names = names;
+    atexit(remove_folder);
+    return folder;
+}
+
+/* --- tokenizers -------------------------------------------------------------------------------------------- */
+
+void hostile_tokenize(const struct pp_tokenizer *t)
+{
+    static const char text[] =
+        "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\xa6\x99\n\n\t</s><s>[INST] x\xff\x80 \xe2\x96\x81"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <|eot_id|> ";
+    for (unsigned flags = 0; flags < 4; flags++) {
+        int32_t *ids;
+        size_t n;
+        struct pp_buf out = {0};
+        if (pp_tokenize(t, text, sizeof text - 1, flags, &ids, &n, NULL))
+            continue;
+        for (size_t i = 0; i < n; i++)
+            require(ids[i] >= 0 && ids[i] < pp_tokenizer_n(t));
+        pp_detokenize(t, ids, n, flags & PP_TOKENIZE_SPECIAL, &out);
+        pp_buf_free(&out);
+        pp_free(ids);
+    }
+    int32_t n = pp_tokenizer_n(t);
+    for (int32_t id = -1; id <= n; id += n / 64 + 1)
+        (void)pp_tokenizer_is_end(t, id);
+}
+
+/* --- the tiny model ---------------------------------------------------------------------------------------- */
+
+static struct pp_model *tiny;
+static struct pp_engine *engine;
+
+static void free_engine(void)
+{
+    pp_engine_free(engine);
+    pp_model_close(tiny);
+}
+
+struct pp_engine *tiny_engine(void)
+{
+    const struct tiny_shape shape = {.n_vocab = TINY_VOCAB, .n_embd = 32, .n_layer = 1, .n_head = 1, .n_head_kv = 1, .head_dim = 32,
+                                     .n_ff = 32, .n_ctx = 1024, .type = PP_TYPE_Q8_0, .seed = 1};
+    const struct pp_engine_options options = {.n_threads = 1, .n_ctx = 256, .kv_memory = 1 << 22, .max_rows = 8};
+    struct pp_error err = {0};
+    if (engine)
+        return engine;
+    enum pp_code code = pp_model_open(tiny_model(&shape), &tiny, &err);
+    if (!code)
+        code = pp_engine_new(tiny, &options, NULL, NULL, &engine, &err);
+    if (code)
+        fprintf(stderr, "the tiny model: %s\n", err.text);
+    require(code == PP_OK);
+    atexit(free_engine);
+    return engine;
+}
+
+void tiny_step(struct pp_seq *s, int32_t token)
+{
+    const struct pp_row row = {.seq = s, .token = token, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    pp_step(tiny_engine(), &row, 1, NULL, NULL);
+}

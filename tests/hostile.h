@@ -1,0 +1,41 @@
+/* hostile.h - what the fuzz targets and the tests with hostile files share.
+ *
+ * A fuzz target is one function that gets any bytes and must return 0 without a crash, a leak or ten seconds gone. Everything it makes
+ * goes away with it. Helpers abort() if they cannot set up what they need, or if a promise of the code under test does not hold. */
+#ifndef PP_TESTS_HOSTILE_H
+#define PP_TESTS_HOSTILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/text.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv); /* optional, once */
+
+/* The bytes of the input that have not been used yet. */
+struct hostile_input {
+    const uint8_t *data;
+    size_t size;
+};
+uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at the end */
+/* A piece behind its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
+const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
+
+/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 3); the path stays
+ * valid. Nothing of it is on a disk. */
+const char *hostile_file(unsigned slot, const void *data, size_t size);
+/* A folder whose files `names` (up to NULL) are those of slots 0, 1, ...; made once, removed at exit. */
+const char *hostile_folder(const char *const *names);
+
+/* Tokenizes a text full of oddities in every way and turns the ids back; they must lie within the vocabulary. */
+void hostile_tokenize(const struct pp_tokenizer *t);
+
+enum { TINY_VOCAB = 16 };
+/* A model of the Llama family without a vocabulary, one layer of 32 values, one thread, 256 positions. Lives to the end. */
+struct pp_engine *tiny_engine(void);
+/* One row through the model at the end of s. Errors are fine. */
+void tiny_step(struct pp_seq *s, int32_t token);
+
+#endif
