@@ -29,6 +29,21 @@ struct act_tile_memory {
     int32_t bias[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 2];
 };
 
+/* Asks for the cache line that is `distance` bytes behind p. If nothing is there, no harm is done. */
+static inline __attribute__((always_inline)) void fetch_line(const void *p, size_t distance)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 3);
+}
+
+/* The hardware does not look far enough ahead by itself: while n cache lines at p are used, n lines some way behind are
+ * asked for. */
+static inline __attribute__((always_inline)) void fetch_ahead(const void *p, const int n)
+{
+    enum { DISTANCE = 6144 };
+    _Pragma("GCC unroll 16") for (int i = 0; i < n; i++)
+        fetch_line(p, DISTANCE + 64 * (size_t)i);
+}
+
 /* Weight rows that stay in the L2 cache while all activation rows pass. */
 static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
 {

@@ -131,6 +131,8 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 8 * PP_SLICE) {
         __m256i isum[2 * MAX_ACTS];
+        if (half == 0)
+            fetch_ahead(w, 8);
         UNROLL for (int k = 0; k < H * M; k++)
             isum[k] = _mm256_setzero_si256();
         UNROLL for (int v = 0; v < 8; v++)
@@ -165,6 +167,8 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 4 * PP_SLICE) {
         __m256i words[2 * MAX_ACTS];
+        if (half == 0)
+            fetch_ahead(w, 4);
         UNROLL for (int v = 0; v < 4; v++)
         {
             UNROLL for (int h = 0; h < H; h++)
@@ -196,6 +200,7 @@ INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_
                       const int M)
 {
     (void)n_cols;
+    enum { LINES = 5 }; /* an eighth of the struct, rounded up */
     const __m256i low = _mm256_set1_epi8(15);
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
@@ -203,6 +208,8 @@ INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_
         int sub = (int)(b % 8);
         __m128i shift = _mm_cvtsi32_si128(sub % 2 * 4);
         __m256i words[2 * MAX_ACTS];
+        if (half == 0)
+            fetch_ahead((const char *)p + 64 * LINES * sub, LINES);
         UNROLL for (int v = 0; v < 8; v++)
         {
             UNROLL for (int h = 0; h < H; h++)
@@ -237,12 +244,15 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
                       const int M)
 {
     (void)n_cols;
+    enum { LINES = 7 }; /* an eighth of the struct, rounded up */
     const __m256i low = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
     const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
         const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
         int in = (int)(b % 8);
+        if (half == 0)
+            fetch_ahead((const char *)p + 64 * LINES * in, LINES);
         UNROLL for (int h = 0; h < H; h++)
         {
             __m256i first[MAX_ACTS], second[MAX_ACTS];
@@ -407,7 +417,7 @@ INLINE float sum_lanes(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* acc += 16 columns of R weight rows times M activation rows. */
+/* acc += 16 columns of R weight rows times M activation rows; the same columns of the next R weight rows are asked for. */
 INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k, __m256 (*acc)[2],
                        const uint32_t type, const int R, const int M)
 {
@@ -415,7 +425,12 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
     {
         __m256 wk[4];
         UNROLL for (int r = 0; r < R; r++)
-            wk[r] = load_floats(w + (size_t)r * row_bytes, k + LANES * half, type);
+        {
+            const uint8_t *row = w + (size_t)r * row_bytes;
+            wk[r] = load_floats(row, k + LANES * half, type);
+            if (half == 0)
+                fetch_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+        }
         UNROLL for (int i = 0; i < M; i++)
         {
             __m256 xk = _mm256_loadu_ps(x + i * x_stride + k + LANES * half);

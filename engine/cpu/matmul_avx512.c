@@ -50,15 +50,6 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 /* A tile function multiplies a group of 16 rows with the M activation rows of a tile, over the tile's columns, and adds to what
  * `acc` holds. M is a constant where it is inlined, so that all the arrays below live in registers. */
 
-/* The hardware does not look far enough ahead by itself: n cache lines from a point some way behind p are asked for, while
- * the ones at p are used. A group that came from far is then used for all activation rows, out of the cache. */
-INLINE void fetch_ahead(const uint8_t *p, int n)
-{
-    enum { DISTANCE = 6144 };
-    UNROLL for (int i = 0; i < n; i++)
-        _mm_prefetch((const char *)p + DISTANCE + 64 * i, _MM_HINT_T0);
-}
-
 INLINE __m512i broadcast4(const int8_t *p)
 {
     int32_t four;
@@ -154,7 +145,7 @@ INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_
         const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 / 8 + pair / 4);
         int j = (int)(pair % 4);
         __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 16 times too large */
-        fetch_ahead((const uint8_t *)p + LINES * 64 * j, LINES);
+        fetch_ahead((const char *)p + 64 * LINES * j, LINES);
         UNROLL for (int i = 0; i < M; i++)
             first[i] = second[i] = _mm512_setzero_si512();
         UNROLL for (int v = 0; v < 8; v++)
@@ -181,7 +172,7 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
         const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
         int in = (int)(b % 8);
         __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 4 times too large */
-        fetch_ahead((const uint8_t *)p + LINES * 64 * in, LINES);
+        fetch_ahead((const char *)p + 64 * LINES * in, LINES);
         UNROLL for (int i = 0; i < M; i++)
         {
             first[i] = _mm512_set1_epi32(x->bias[2 * (b * M + i)]);
@@ -320,7 +311,7 @@ INLINE float sum_lanes(__m512 p)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* R weight rows times M activation rows. */
+/* R weight rows times M activation rows; meanwhile the next R weight rows are asked for. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
                        int64_t y_stride, const uint32_t type, const int R, const int M)
 {
@@ -331,7 +322,12 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
         __mmask16 live = first_lanes(n - k);
         __m512 wk[8];
         UNROLL for (int r = 0; r < R; r++)
-            wk[r] = load_floats(w + (size_t)r * row_bytes, k, live, type);
+        {
+            const uint8_t *row = w + (size_t)r * row_bytes;
+            wk[r] = load_floats(row, k, live, type);
+            if (type == PP_TYPE_F32 || k % 32 == 0)
+                fetch_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+        }
         UNROLL for (int i = 0; i < M; i++)
         {
             __m512 xk = _mm512_maskz_loadu_ps(live, x + i * x_stride + k);
