@@ -8,13 +8,16 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { MAX_ITEMS = 12, METER_CELLS = 8, GAP = 3 };
+enum { MAX_ITEMS = 12, METER_CELLS = 6, SEPARATOR_CELLS = 3 };
+
+static const char separator[] = " · ";
 
 struct item {
     char text[160];   /* clean */
     pp_style style;
     int rank;         /* the highest goes first when there is no room */
     double meter;     /* < 0: none; else a bar before the text */
+    bool tight;       /* belongs to the item before it: a space between them, no separator */
     int width;
 };
 
@@ -61,7 +64,7 @@ static void add_context(struct items *items, const struct pp_status *s)
         return;
     pp_format_count(used, sizeof used, s->ctx_used);
     pp_format_count(total, sizeof total, s->ctx_total);
-    snprintf(text, sizeof text, "%s / %s", used, total);
+    snprintf(text, sizeof text, "%s/%s", used, total);
     bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
     struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
     if (it) {
@@ -75,34 +78,41 @@ static void collect(struct items *items, const struct pp_status *s)
     char text[400], rate[32];
     add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
     add(items, 2, PP_SLOT_STATUS_STRONG, s->model.name);
-    add(items, 5, PP_SLOT_STATUS, s->model.type_name);
+    struct item *type = add(items, 5, PP_SLOT_STATUS, s->model.type_name);
+    if (type)
+        type->tight = true;
     snprintf(text, sizeof text, s->model.n_threads == 1 ? "%d thread" : "%d threads", s->model.n_threads);
-    add(items, 8, PP_SLOT_STATUS, s->model.n_threads > 0 ? text : "");
+    add(items, 6, PP_SLOT_STATUS, s->model.n_threads > 0 ? text : "");
     add_context(items, s);
     if (s->tokens_per_s > 0) {
         pp_format_rate(rate, sizeof rate, s->tokens_per_s);
-        snprintf(text, sizeof text, "%s tokens/s", rate);
+        snprintf(text, sizeof text, "%s tok/s", rate);
         add(items, 3, PP_SLOT_STATUS, text);
     }
     add(items, 4, PP_SLOT_STATUS, s->adapters);
     if (s->draft_on && s->acceptance >= 0) {
         snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
-        add(items, 6, PP_SLOT_STATUS, text);
+        add(items, 7, PP_SLOT_STATUS, text);
     } else if (s->draft_on) {
-        add(items, 6, PP_SLOT_STATUS, "draft");
+        add(items, 7, PP_SLOT_STATUS, "draft");
     }
-    add(items, 7, PP_SLOT_STATUS, s->persona);
+    add(items, 8, PP_SLOT_STATUS, s->persona);
     if (s->template_name[0]) {
         snprintf(text, sizeof text, "template %s", s->template_name);
         add(items, 9, PP_SLOT_STATUS, text);
     }
 }
 
+static const char *gap_before(const struct item *it)
+{
+    return it->tight ? " " : separator;
+}
+
 static int total_width(const struct items *items)
 {
     int width = 2;
     for (int i = 0; i < items->n; i++)
-        width += items->list[i].width + (i ? GAP : 0);
+        width += items->list[i].width + (i == 0 ? 0 : items->list[i].tight ? 1 : SEPARATOR_CELLS);
     return width;
 }
 
@@ -140,7 +150,7 @@ void pp_status_draw(struct pp_ui *ui)
     for (int i = 0; i < items.n; i++) {
         const struct item *it = &items.list[i];
         if (i > 0)
-            x += pp_draw_clean(a.y, x, a.x + a.w - x, " · ", strlen(" · "), PP_SLOT_STATUS);
+            x += pp_draw_clean(a.y, x, a.x + a.w - x, gap_before(it), strlen(gap_before(it)), PP_SLOT_STATUS);
         if (it->meter >= 0) {
             pp_draw_bar(a.y, x, METER_CELLS, it->meter, PP_SLOT_METER);
             x += METER_CELLS + 1;
