@@ -14,6 +14,12 @@ passed=0 failed=0
 pass() { passed=$((passed + 1)); echo "ok    $1"; }
 fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
 skip() { echo "skip: $1"; }
+# holds NAME COMMAND...: the command succeeds
+holds() {
+    name=$1
+    shift
+    if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
+}
 
 # run ARGUMENTS: stdout, stderr and exit code go to $tmp/out, $tmp/err and $code; stdin is ours
 run() {
@@ -36,7 +42,9 @@ expect_match() {
     name=$1 file=$2
     shift 2
     for pattern; do
-        if ! grep -Eq -e "$pattern" "$file"; then fail "$name" "no $pattern in $(basename "$file"): $(head -c 400 "$file")"; return; fi
+        grep -Eq -e "$pattern" "$file" && continue
+        fail "$name" "no $pattern in $(basename "$file"): $(head -c 400 "$file")"
+        return
     done
     pass "$name"
 }
@@ -54,7 +62,7 @@ answer="Hello! I am Pippin, a tiny language model. What would you like to talk a
 echo "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
 code=$?
 expect_out "the starter's greedy answer and nothing else" "$answer$nl"
-[ ! -s "$tmp/err" ] && pass "nothing on stderr" || fail "nothing on stderr" "something"
+holds "nothing on stderr" [ ! -s "$tmp/err" ]
 
 run run -p "$who" --temp 0 -n 32 </dev/null
 expect_out "prompt by -p" "$answer$nl"
@@ -63,31 +71,33 @@ expect_out "the same without a draft" "$answer$nl"
 run run -p "$who" --temp 0 -n 32 -t 1 --kernels scalar </dev/null
 expect_out "the same with one thread and scalar kernels" "$answer$nl"
 run run --temp 0 -n 4 -p "$who" </dev/null
-[ "$code" = 0 ] && [ "$(wc -c <"$tmp/out")" -lt 40 ] && pass "-n ends the answer" || fail "-n ends the answer" "code $code"
+expect "-n" 0
+holds "ends the answer" [ "$(wc -c <"$tmp/out")" -lt 40 ]
 run run --temp 0 --stop "tiny" -p "$who" </dev/null
 expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
 run run --seed 7 -n 24 -p "Tell me a story." --no-draft </dev/null
-cmp -s "$tmp/out" "$tmp/first" && pass "a seed gives the same text with and without draft" || fail "seed" "texts differ"
+holds "a seed gives the same text with and without draft" cmp -s "$tmp/out" "$tmp/first"
 
 printf 'Hello,\n' >"$tmp/part"
 printf 'One.\n' | "$pippin" run --temp 0 -n 1 -f "$tmp/part" -p "two" --stats >/dev/null 2>"$tmp/err"
 together=$(number prompt_tokens "$tmp/err")
 run run --temp 0 -n 1 --stats -p "One.$nl${nl}Hello,$nl${nl}two" </dev/null
-[ -n "$together" ] && [ "$together" = "$(number prompt_tokens "$tmp/err")" ] && pass "stdin, -f and -p are one prompt" ||
-    fail "stdin, -f and -p are one prompt" "$together prompt tokens"
+holds "stdin, -f and -p are one prompt" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
 
 run run --temp 0 -n 8 --stats -p "$who" </dev/null
 tail -n 1 "$tmp/err" >"$tmp/stats"
-expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_tokens": [1-9]' '"cached_tokens": 0' '"prefill_tps": [1-9]' \
-    '"decode_tps": [1-9]' '"draft_accepted": [0-9]' '"first_token_ms": [0-9]' '"seed": [0-9]' '"finish": "length"'
-[ ! -e "$tmp/data/pippin" ] && [ ! -e "$tmp/cache/pippin" ] && pass "leaves no trace" || fail "leaves no trace" "files in the data folder"
+expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_tokens": [1-9]' '"cached_tokens": 0' \
+    '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"draft_accepted": [0-9]' '"first_token_ms": [0-9]' \
+    '"seed": [0-9]' '"finish": "length"'
+holds "leaves no trace" [ ! -e "$tmp/data/pippin" ]
+holds "nor in the cache" [ ! -e "$tmp/cache/pippin" ]
 
 # --- errors -----------------------------------------------------------------------------------------------------
 
 run run </dev/null; expect "no prompt: usage" 2
-[ ! -s "$tmp/out" ] && pass "errors keep off stdout" || fail "errors keep off stdout" "$(cat "$tmp/out")"
+holds "errors keep off stdout" [ ! -s "$tmp/out" ]
 run run -p x --no-such-option </dev/null; expect "unknown option: usage" 2
 run run -p x -m "$tmp/no-such.gguf" </dev/null; expect "no such model" 3
 printf 'GGUF rubbish' >"$tmp/bad.gguf"
@@ -98,16 +108,21 @@ run run --raw --save -p x </dev/null; expect "--raw with --save: usage" 2
 run run --resume 0000 -p x </dev/null; expect "no such conversation" 3
 run sessions frobnicate; expect "no such subcommand" 2
 run run --ignore-eos --ctx-size 64 --temp 0 -p "$who" </dev/null; expect "an answer that fills the context" 5
-grep -q "Pippin" "$tmp/out" && pass "which is shown all the same" || fail "which is shown all the same" "nothing"
+holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
 if [ -w /dev/full ]; then
     "$pippin" run --temp 0 -n 8 -p "$who" </dev/null >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk" 1
     "$pippin" tokenize -p "$who" >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk, at the end" 1
 fi
-{ "$pippin" run --temp 0 --ignore-eos --ctx-size 2048 -n 1500 -p "$who" </dev/null 2>"$tmp/err"; echo $? >"$tmp/code"; } | head -c 5 >/dev/null
+{
+    "$pippin" run --temp 0 --ignore-eos --ctx-size 2048 -n 1500 -p "$who" </dev/null 2>"$tmp/err"
+    echo $? >"$tmp/code"
+} | head -c 5 >/dev/null
 code=$(cat "$tmp/code"); expect "a reader that goes away" 1
-[ ! -s "$tmp/err" ] && pass "is not talked about" || fail "is not talked about" "$(cat "$tmp/err")"
+holds "is not talked about" [ ! -s "$tmp/err" ]
 if command -v script >/dev/null; then
-    script -qec "$pippin run" "$tmp/typescript" </dev/null >/dev/null 2>&1; code=$?; expect "a terminal and no prompt: usage, no question" 2
+    script -qec "$pippin run" "$tmp/typescript" </dev/null >/dev/null 2>&1
+    code=$?
+    expect "a terminal and no prompt: usage, no question" 2
 fi
 
 # --- conversations ----------------------------------------------------------------------------------------------
@@ -130,25 +145,27 @@ cp -r "$tmp/data" "$tmp/data.before"
 run run --continue --temp 0 -n 24 --stats -p "What is the capital of France?" </dev/null
 cp "$tmp/out" "$tmp/warm"
 cached=$(number cached_tokens "$tmp/err")
-[ "$code" = 0 ] && [ "${cached:-0}" -gt 20 ] && pass "--continue takes the KV from the snapshot" || fail "--continue takes the KV" "cached $cached"
+expect "--continue" 0
+holds "takes the KV from the snapshot" [ "${cached:-0}" -gt 20 ]
 rm -rf "$tmp/data" "$tmp/cache"
 mv "$tmp/data.before" "$tmp/data"
 run run --resume "$id" --temp 0 -n 24 --stats -p "What is the capital of France?" </dev/null
-[ "$(number cached_tokens "$tmp/err")" = 0 ] && cmp -s "$tmp/out" "$tmp/warm" && pass "restored continuation equals the cold one" ||
-    fail "restored continuation equals the cold one" "$(cat "$tmp/out") / $(cat "$tmp/warm")"
+holds "without a snapshot all is computed" [ "$(number cached_tokens "$tmp/err")" = 0 ]
+holds "restored continuation equals the cold one" cmp -s "$tmp/out" "$tmp/warm"
 snapshot=$(find "$tmp/cache" -name "$id*" | head -n 1)
 if [ -n "$snapshot" ]; then
     printf 'rubbish' | dd of="$snapshot" bs=1 seek=100 conv=notrunc 2>/dev/null
     run run --resume "$id" --temp 0 -n 4 --stats -p "And now?" </dev/null
-    [ "$code" = 0 ] && [ "$(number cached_tokens "$tmp/err")" = 0 ] && grep -q "snapshot" "$tmp/err" && pass "a damaged snapshot is refused with a reason" ||
-        fail "a damaged snapshot is refused with a reason" "code $code"
+    expect "a damaged snapshot" 0
+    holds "is refused" [ "$(number cached_tokens "$tmp/err")" = 0 ]
+    holds "with a reason" grep -q "snapshot" "$tmp/err"
 fi
 lock="$tmp/data/pippin/locks/$id.lock"
 if command -v flock >/dev/null && [ -e "$lock" ]; then
     run_locked() { flock "$lock" "$pippin" run --resume "$id" -p x </dev/null >"$tmp/out" 2>"$tmp/err"; }
     run_locked; code=$?; expect "a conversation open elsewhere" 1
 fi
-run run --save --temp 0 -n 8 --system "Answer like a pirate." --lora-scaled "$(dirname "$0")/../engine/starter/bard.gguf:0.5" -p "$who" </dev/null
+run run --save --temp 0 -n 8 --system "Answer like a pirate." --lora-scaled engine/starter/bard.gguf:0.5 -p x </dev/null
 if [ "$code" = 0 ]; then
     run sessions list --json
     second=$(sed 's/}, {/}\n{/g' "$tmp/out" | head -n 1 | sed -n 's/.*"id": "\([^"]*\)".*/\1/p')
@@ -157,7 +174,7 @@ if [ "$code" = 0 ]; then
     run sessions rm "$second"
 fi
 run sessions forget "$id"; expect "forget" 0
-[ -z "$(find "$tmp/cache" -name "$id*")" ] && pass "removes the snapshot" || fail "removes the snapshot" "still there"
+holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
 run sessions list
 expect_out "an empty list" ""
@@ -180,17 +197,22 @@ expect_match "and what was there is kept" "$tmp/out" '"state": "cancelled", "con
 
 run tokenize -p "<|eot_id|>"; plain=$(cat "$tmp/out")
 run tokenize --special -p "<|eot_id|>"; expect_out "--special" "[4]$nl"
-[ "$plain" != "[4]" ] && pass "control tokens are plain text otherwise" || fail "control tokens are plain text otherwise" "$plain"
+holds "control tokens are plain text otherwise" [ "$plain" != "[4]" ]
 printf 'two lines\nand \303\244\303\266 \360\237\230\200, no end' >"$tmp/text"
 "$pippin" tokenize <"$tmp/text" 2>"$tmp/err" | "$pippin" detokenize >"$tmp/out" 2>>"$tmp/err"
-cmp -s "$tmp/text" "$tmp/out" && pass "tokenize and detokenize are inverse" || fail "tokenize and detokenize are inverse" "$(cat "$tmp/out")"
-printf '[4]\n[999999]\n' | "$pippin" detokenize >"$tmp/out" 2>"$tmp/err"; code=$?; expect "an id beyond the vocabulary" 2
-grep -q "line 2" "$tmp/err" && pass "is named by its line" || fail "is named by its line" "no"
+holds "tokenize and detokenize are inverse" cmp -s "$tmp/text" "$tmp/out"
+printf '[4]\n[999999]\n' | "$pippin" detokenize >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect "an id beyond the vocabulary" 2
+holds "is named by its line" grep -q "line 2" "$tmp/err"
 printf '[{"role": "user", "content": "Hi \\"x\\""}]' >"$tmp/messages"
 run template -f "$tmp/messages"
 expect_match "template renders" "$tmp/out" 'user' 'Hi "x"' 'assistant'
-printf '{{ bos_token }}{%% for m in messages %%}{{ m.content }}{%% endfor %%}{{ eos_token }}{{ strftime_now("%%Y-%%m-%%d %%H") }}' >"$tmp/t.jinja"
-run template --chat-template-file "$tmp/t.jinja" --bos-text "<s>" --eos-text "</s>" --now "2026-03-14 15:09:26" -f "$tmp/messages"
+cat >"$tmp/t.jinja" <<'END'
+{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ eos_token }}{{ strftime_now("%Y-%m-%d %H") }}
+END
+run template --chat-template-file "$tmp/t.jinja" --bos-text "<s>" --eos-text "</s>" --now "2026-03-14 15:09:26" \
+    -f "$tmp/messages"
 expect_out "a template of one's own, exactly" '<s>Hi "x"</s>2026-03-14 15'
 run template --now yesterday -f "$tmp/messages"; expect "a time that is none" 2
 printf '{%% if %%}' >"$tmp/t.jinja"
@@ -204,7 +226,8 @@ run logits --ids 0,999999 -o "$tmp/l2.safetensors"; expect "logits of an unknown
 run logits --ids 0; expect "logits without -o" 2
 
 run bench --n-prompt 16 --n-gen 4 -r 2 --json
-expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8_0"'
+expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' \
+    '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8_0"'
 i=0; while [ $i -lt 60 ]; do echo "The quick brown fox jumps over the lazy dog."; i=$((i + 1)); done >"$tmp/text"
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --json
 expect_match "perplexity" "$tmp/out" '"perplexity": [1-9]' '"scored": 62' '"kv_type": "f32"' '"kind": "chunks"'
@@ -221,10 +244,11 @@ if [ -d "$data/starter" ]; then
     run tokenize --special -f "$data/starter/val.txt"
     tr -d '[]\n' <"$tmp/out" | tr ',' '\n' >"$tmp/ids"; echo >>"$tmp/ids"
     od -An -v -t d4 -w4 "$data/starter/val_ids.i32" | tr -d ' ' >"$tmp/want"
-    cmp -s "$tmp/ids" "$tmp/want" && pass "the validation text has its ids" || fail "the validation text has its ids" "they differ"
+    holds "the validation text has its ids" cmp -s "$tmp/ids" "$tmp/want"
     run convert "$data/architectures/llama" "$tmp/llama.gguf"; expect "convert" 0
-    [ ! -s "$tmp/out" ] && pass "says nothing on stdout" || fail "says nothing on stdout" "$(cat "$tmp/out")"
-    run convert "$data/architectures/llama/lora-alpha" "$tmp/alpha.gguf" --base "$data/architectures/llama"; expect "convert an adapter" 0
+    holds "says nothing on stdout" [ ! -s "$tmp/out" ]
+    run convert "$data/architectures/llama/lora-alpha" "$tmp/alpha.gguf" --base "$data/architectures/llama"
+    expect "convert an adapter" 0
     run lora info "$tmp/alpha.gguf" -m "$tmp/llama.gguf" --json
     expect_match "which fits the converted model" "$tmp/out" '"targets": \[\{"tensor": "blk.0'
     run quantize "$tmp/llama.gguf" "$tmp/llama-q8.gguf" q8_0; expect "quantize" 0

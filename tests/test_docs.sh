@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_docs.sh - the manual and the README say what the program does: every option, key and command is in the manual, every file that the
-# README names is there, and the examples run.
+# test_docs.sh - the manual and the README say what the program does: every option, key and command is in the manual,
+# every file that the README names is there, and the examples run.
 set -u
 LC_ALL=C.UTF-8
 export LC_ALL
@@ -33,7 +33,8 @@ missing() {
 options=$(sed -n 's/^ *{\.name = "\([a-z0-9-]*\)".*/\1/p' src/options_table.c)
 check "the table of options is read" "$([ "$(echo "$options" | wc -l)" -gt 40 ] || echo "only: $options")"
 check "options in pippin(1)" "$(for o in $options; do missing man/pippin.1 "Fl (.* )?-$o( |\$)"; done)"
-short=$(sed -n 's/.*\.others = "\([^"]*\)".*/\1/p' src/options_table.c | tr ' ' '\n' | sed -n 's/^-\([a-z][a-z]*\)$/\1/p')
+short=$(sed -n 's/.*\.others = "\([^"]*\)".*/\1/p' src/options_table.c | tr ' ' '\n' |
+    sed -n 's/^-\([a-z][a-z]*\)$/\1/p')
 check "short options in pippin(1)" "$(for o in $short; do missing man/pippin.1 "Fl $o( |\$)"; done)"
 commands=$(sed -n 's/^ *\[PP_CMD_[A-Z]*\] = {"\([a-z]*\)".*/\1/p' src/options_table.c)
 check "commands in pippin(1)" "$(for c in $commands; do missing man/pippin.1 "Cm (.*[ |])?$c( |\$)"; done)"
@@ -41,24 +42,29 @@ slash=$(sed -n '/^static const struct slash table/,/^};/s/^ *{"\([a-z]*\)".*/\1/
 check "the table of slash commands is read" "$([ "$(echo "$slash" | wc -l)" -gt 15 ] || echo "only: $slash")"
 check "slash commands in pippin(1)" "$(for c in $slash; do missing man/pippin.1 "^\.It Ic /$c( |\$)"; done)"
 check "F-keys in pippin(1)" "$(for n in 1 2 3 4 5 6 7 8 9 10; do missing man/pippin.1 "^\.It Sy (.* )?F$n\$"; done)"
-keys=$(sed -n 's/^    {"\([^"]*\)", "[^"]*"},$/\1/p' ui/menu_help.c | tr ', ' '\n\n' | grep -E '^(Alt|Ctrl|Shift)-' | sort -u)
+keys=$(sed -n 's/^    {"\([^"]*\)", "[^"]*"},$/\1/p' ui/menu_help.c | tr ', ' '\n\n' |
+    grep -E '^(Alt|Ctrl|Shift)-' | sort -u)
 check "keys of the help screen in pippin(1)" "$(for k in $keys; do missing man/pippin.1 "(^|[ ])$k([ .,:]|\$)"; done)"
 configured=$(sed -n 's/.*\.section = .*/&/p' src/options_table.c | wc -l)
 check "names of pippin.conf are read" "$([ "$configured" -gt 20 ] || echo "only $configured")"
-names=$(tr '\n' ' ' <src/options_table.c | sed 's/{\.name = /\n&/g' | grep '\.section = ' | sed 's/{\.name = "\([^"]*\)".*/\1/')
+names=$(tr '\n' ' ' <src/options_table.c | sed 's/{\.name = /\n&/g' | grep '\.section = ' |
+    sed 's/{\.name = "\([^"]*\)".*/\1/')
 check "names in pippin.conf(5)" "$(for n in $names; do missing man/pippin.conf.5 "^\.It Ic (.* )?$n( |\$)"; done)"
 columns=$(sed -n '/^static const char step_tables/,/;$/s/^ *"  \([a-z_]*\) [A-Z].*/\1/p' src/store_schema.c)
-check "columns of the database in pippin-formats(5)" "$(for c in $columns; do missing man/pippin-formats.5 "^\.It $c Ta"; done)"
+check "columns of the database in pippin-formats(5)" \
+    "$(for c in $columns; do missing man/pippin-formats.5 "^\.It $c Ta"; done)"
 styles=$(sed -n 's/^    \[PP_SLOT_[A-Z_]*\] = {"\([a-z_]*\)".*/\1/p' ui/theme.c)
 check "styles of themes in pippin.conf(5)" "$(for s in $styles; do missing man/pippin.conf.5 "(^|[ ])$s( |\$)"; done)"
 # "referenced manual not found" depends on what is installed, STYLE on taste
-command -v mandoc >/dev/null && check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"
+command -v mandoc >/dev/null &&
+    check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"
 
 # --- the README's files are there ----------------------------------------------------------------------------------
 
 files=$(grep -o '`[^` ]*`' README.md | tr -d '`' | grep -E '^(\.|engine|src|ui|themes|tests|man)(/|$)')
 check "files named in the README are read" "$([ "$(echo "$files" | wc -l)" -gt 10 ] || echo "only: $files")"
-check "files named in the README" "$(for f in $files $(sed -n 's/.*](\([^):]*\)).*/\1/p' README.md); do [ -e "$f" ] || printf '%s ' "$f"; done)"
+links=$(sed -n 's/.*](\([^):]*\)).*/\1/p' README.md)
+check "files named in the README" "$(for f in $files $links; do [ -e "$f" ] || printf '%s ' "$f"; done)"
 check "files named in the picture" "$(for f in ui/input ui/ui src/controller src/worker src/queue src/io src/store; do
     grep -q "$f" README.md && [ -e "$f.c" ] || printf '%s ' "$f"; done)"
 card=$(grep -o '`[a-zA-Z0-9_-]*\.gguf`' engine/starter/README.md | tr -d '`')
@@ -80,7 +86,8 @@ sed -n '/^\.Sh EXAMPLES/,/^\.Sh SEE/p' man/pippin.1 | grep -E '(^|\| )pippin ' >
 check "examples of pippin(1) are read" "$([ "$(wc -l <"$tmp/examples")" -gt 5 ] || cat "$tmp/examples")"
 run_examples "pippin(1)"
 # Those of the README that answer are cut short: their length is not what is tested.
-sed -n '/^```sh/,/^```$/p' README.md | sed -n 's/ *#.*//; s/pippin run/pippin run -n 8/; s/pippin bench/pippin bench -n 2 -p 8 -r 1/; /pippin /p' |
+sed -n '/^```sh/,/^```$/p' README.md |
+    sed -n 's/ *#.*//; s/pippin run/pippin run -n 8/; s/pippin bench/pippin bench -n 2 -p 8 -r 1/; /pippin /p' |
     grep -v '^git log' >"$tmp/examples"
 check "examples of the README are read" "$([ "$(wc -l <"$tmp/examples")" -gt 3 ] || cat "$tmp/examples")"
 run_examples "README"
