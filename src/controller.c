@@ -102,10 +102,8 @@ void pp_controller_load(struct pp_controller *c, const char *model)
         ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
         return;
     }
-    if (ctl_set_string(c, &c->session.model, model)) {
-        ctl_update_session(c, UPDATE_CHOICES);
+    if (ctl_set_string(c, &c->wanted_model, model))
         start_load(c, path, NULL);
-    }
 }
 
 static void on_loaded(struct pp_controller *c, const struct pp_event *e)
@@ -113,6 +111,8 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     c->status.model = *e->info;
     c->status.ctx_total = e->info->n_ctx;
     ctl_set_state(c, PP_STATE_IDLE);
+    if (c->wanted_model && ctl_set_string(c, &c->session.model, c->wanted_model))
+        ctl_update_session(c, UPDATE_CHOICES);
     ctl_scan(c);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
@@ -259,6 +259,8 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
         (code = ctl_apply_options(c, err)) || (code = load_first(c, err)))
         return code;
     ctl_scan(c);
+    if (c->session.id)
+        ctl_update_session(c, UPDATE_CHOICES); /* what this command line has chosen stays with the conversation */
     ctl_mark_current(c);
     return PP_OK;
 }
@@ -341,5 +343,6 @@ void pp_controller_free(struct pp_controller *c)
         pp_session_list_free(c->sessions, c->n_sessions);
     pp_free(c->template_source);
     pp_free(c->unsent);
+    pp_free(c->wanted_model);
     pp_free(c);
 }

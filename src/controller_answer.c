@@ -220,7 +220,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text)
         return false;
     const struct pp_chat_message *old = n < c->branch.n ? &c->branch.items[n].msg : NULL;
     int sibling = old ? old->n_siblings : 0;
-    bool ok = ctl_copy_session(&j->session, &c->session) && fill_answer(c, &j->answer);
+    bool ok = ctl_note_choices(c) && ctl_copy_session(&j->session, &c->session) && fill_answer(c, &j->answer);
     j->answer.parent = id_before(c, n);
     j->answer.sibling = text ? 0 : sibling;
     if (ok && text) {

@@ -53,6 +53,7 @@ struct pp_controller {
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
+    char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
     struct pp_error open_err;     /* how the last opening went */
     enum afterwards then;
     int64_t then_session;
@@ -159,6 +160,8 @@ int ctl_find_named(const struct named_list *l, const char *word);
 /* JSON (pp_free), NULL if out of memory. */
 char *ctl_adapters_json(const struct pp_controller *c);
 char *ctl_settings_json(const struct pp_controller *c); /* what differs from the command line's choice */
+/* Both, into c->session. */
+bool ctl_note_choices(struct pp_controller *c);
 char *ctl_params_json(const struct pp_controller *c, uint64_t seed);
 /* Takes over a stored session's choices. What is malformed is skipped, with one notice. */
 void ctl_apply_session(struct pp_controller *c);

@@ -69,15 +69,8 @@ static void on_reported(struct pp_job *job, void *controller)
 
 void ctl_update_session(struct pp_controller *c, unsigned bits)
 {
-    if (bits & UPDATE_CHOICES) {
-        char *adapters = ctl_adapters_json(c), *settings = ctl_settings_json(c);
-        if (adapters)
-            ctl_set_string(c, &c->session.adapters, adapters);
-        if (settings)
-            ctl_set_string(c, &c->session.settings, settings);
-        pp_free(adapters);
-        pp_free(settings);
-    }
+    if (bits & UPDATE_CHOICES)
+        ctl_note_choices(c);
     ctl_mark_current(c);
     if (!c->session.id)
         return; /* it is stored with its first message */
@@ -308,7 +301,7 @@ void ctl_start_fork(struct pp_controller *c)
     struct pp_buf title = {0};
     pp_buf_fmt(&title, "%s (copy)", c->session.title);
     j->id = c->branch.items[c->branch.n - 1].msg.id;
-    if (!ctl_copy_session(&j->session, &c->session) || !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
+    if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) || !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
         ctl_job_free(&j->job);
     } else {
         j->session.id = 0;

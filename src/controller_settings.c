@@ -4,6 +4,7 @@
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft": false, "draft-max": 6, "persona": "pirate"}, what differs from the default
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,16 @@ static char *finish(cJSON *o, bool ok)
 static double rounded(double v)
 {
     return round(v * 1e6) / 1e6;
+}
+
+/* Whole numbers keep all their digits: cJSON would cut a seed to 15. */
+static bool add_number(cJSON *o, const char *name, double v)
+{
+    char digits[32];
+    if (v != floor(v) || fabs(v) >= 0x1p63)
+        return cJSON_AddNumberToObject(o, name, rounded(v));
+    snprintf(digits, sizeof digits, "%" PRId64, (int64_t)v);
+    return cJSON_AddRawToObject(o, name, digits);
 }
 
 char *ctl_adapters_json(const struct pp_controller *c)
@@ -52,12 +63,12 @@ char *ctl_settings_json(const struct pp_controller *c)
     for (size_t i = 0; ok && i < ctl_n_params; i++) {
         const struct ctl_param *p = &ctl_params[i];
         double v = ctl_param_get(c, &c->sampling, p);
-        bool differs = p->kind == CTL_SEED         ? c->seed_fixed
+        bool differs = p->kind == CTL_SEED         ? c->seed_fixed && v <= p->max
                        : p->kind == CTL_MAX_TOKENS ? v >= 0
                        : p->kind == CTL_DRAFT_MAX  ? v != 4
                                                    : v != ctl_param_get(c, &standard, p);
         if (differs)
-            ok = cJSON_AddNumberToObject(o, p->name, rounded(v));
+            ok = add_number(o, p->name, v);
     }
     if (ok && !c->draft_on)
         ok = cJSON_AddBoolToObject(o, "draft", false);
@@ -73,10 +84,20 @@ char *ctl_params_json(const struct pp_controller *c, uint64_t seed)
     cJSON *o = cJSON_CreateObject();
     bool ok = o;
     for (size_t i = 0; ok && i < ctl_n_params; i++)
-        ok = cJSON_AddNumberToObject(o, ctl_params[i].name, rounded(ctl_param_get(c, &used, &ctl_params[i])));
+        ok = add_number(o, ctl_params[i].name, ctl_param_get(c, &used, &ctl_params[i]));
     if (ok)
         ok = cJSON_AddBoolToObject(o, "draft", c->status.draft_on);
     return finish(o, ok);
+}
+
+bool ctl_note_choices(struct pp_controller *c)
+{
+    char *adapters = ctl_adapters_json(c), *settings = ctl_settings_json(c);
+    bool ok = adapters && settings && ctl_set_string(c, &c->session.adapters, adapters) &&
+              ctl_set_string(c, &c->session.settings, settings);
+    pp_free(adapters);
+    pp_free(settings);
+    return ok;
 }
 
 /* --- back ------------------------------------------------------------------------------------------------------- */

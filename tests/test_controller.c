@@ -601,6 +601,50 @@ static void test_choices_are_kept(void **state)
     pump_until(&fix, status()->state == PP_STATE_IDLE);
 }
 
+/* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
+static void test_options_are_kept(void **state)
+{
+    char adapter[700];
+    (void)state;
+    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
+    fix.o.lora[0].path = adapter;
+    fix.o.lora[0].scale = 0.5f;
+    fix.o.n_lora = 1;
+    fix.o.sampling.temp = 0.25f;
+    fix.o.sampling.seed = 9007199254740991;
+    fix.o.seed_given = true;
+    fix.o.system = "Be kind.";
+    fixture_ready(&fix);
+    fixture_turn(&fix, "one", "1");
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o = (struct pp_options){.command = "chat", .model = "", .draft_max = 4, .n_predict = -1, .sampling = pp_sampling_default(),
+                                .resume_latest = true};
+    fixture_ready(&fix); /* its own model, too */
+    assert_string_equal(status()->adapters, "bard 0.50");
+    fixture_turn(&fix, "two", "2");
+    assert_true(fix.fake->sampling.temp == 0.25f);
+    assert_true(fix.fake->sampling.seed == 9007199254740991);
+    assert_non_null(strstr(fix.fake->messages, "Be kind."));
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.sampling.temp = 0.5f;
+    fix.o.system = "Be brief.";
+    fixture_ready(&fix);
+    fixture_turn(&fix, "three", "3");
+    assert_true(fix.fake->sampling.temp == 0.5f);
+    assert_true(fix.fake->sampling.seed == 9007199254740991);
+    assert_non_null(strstr(fix.fake->messages, "Be brief."));
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.sampling.temp = pp_sampling_default().temp;
+    fix.o.system = NULL;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "four", "4");
+    assert_true(fix.fake->sampling.temp == 0.5f);
+    assert_non_null(strstr(fix.fake->messages, "Be brief."));
+}
+
 /* A change of choices that was posted before an answer was added must not take the head back. */
 static void test_update_keeps_head(void **state)
 {
@@ -740,6 +784,7 @@ TEST_GROUP(controller)
         FRESH(test_resume),
         READY(test_list_rename_delete),
         FRESH(test_choices_are_kept),
+        FRESH(test_options_are_kept),
         READY(test_update_keeps_head),
         READY(test_malformed_settings),
         READY(test_missing_template),

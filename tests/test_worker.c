@@ -533,6 +533,30 @@ static void test_adapters(void **state)
     end();
 }
 
+/* A draft with another vocabulary is refused with a reason; a model without a chat template is talked to plainly, and says so. */
+static void test_other_model(void **state)
+{
+    struct pp_loaded info;
+    const char *stories = testdata("stories260k/stories260K-f32.gguf"), *draft = testdata("starter/draft");
+    (void)state;
+    if (!stories)
+        return;
+    begin(256);
+    assert_int_equal(load(stories, draft, 0, &info), PP_OK);
+    assert_string_equal(info.draft_name, "");
+    assert_string_not_equal(info.draft_reason, "");
+    assert_false(info.has_template);
+    struct pp_generate_request r = request(ASK("Once upon a time"));
+    r.use_draft = true;
+    assert_true(strlen(answer_to(r)) > 0);
+    assert_int_equal(env.done.err.code, PP_OK);
+    assert_non_null(strstr(env.notice, "plain"));
+    assert_int_equal(env.done.stats.draft_tokens, 0);
+    answer_to(r);
+    assert_string_equal(env.notice, ""); /* once is enough */
+    end();
+}
+
 /* What looks like a control token inside a message stays text. */
 static void test_prompt(void **state)
 {
@@ -590,6 +614,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_other_model),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }
