@@ -53,7 +53,7 @@ uint16_t pp_f32_to_f16(float f)
         half = 0x7e00u | (magnitude >> 13 & 0x3ffu);
     } else if (magnitude >= 0x47800000u) { /* 65536 and above */
         half = 0x7c00u;
-    } else if (magnitude >= 0x38800000u) { /* normal halves; a carry out of the mantissa raises the exponent, as it should */
+    } else if (magnitude >= 0x38800000u) { /* normal halves; a carry raises the exponent, as it should */
         half = shift_round_even(magnitude - (112u << 23), 13);
     } else if (magnitude >= 0x33000000u) { /* 2^-25 and above: subnormal halves, in units of 2^-24 */
         uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;

@@ -1,5 +1,6 @@
-/* quant_search.c - floats to block formats: the search for scales. All searches minimise sum of w (x - value)^2 for weights w of their
- * own: the caller's importance and, for the K types, more for the large weights of a block than their number says. */
+/* quant_search.c - floats to block formats: the search for scales. All searches minimise sum of w (x - value)^2 for
+ * weights w of their own: the caller's importance and, for the K types, more for the large weights of a block than
+ * their number says. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -61,8 +62,8 @@ static float peak_of(const float *x, int n)
     return peak;
 }
 
-/* The weights of n values: importance (or NULL: all alike), scaled so that nothing overflows, times a little of the magnitude
- * if `magnitudes` count. */
+/* The weights of n values: importance (or NULL: all alike), scaled so that nothing overflows, times a little of the
+ * magnitude if `magnitudes` count. */
 static void weigh(const float *x, const float *importance, int n, bool magnitudes, float *w)
 {
     float squares = 0, most = 0;

@@ -1,4 +1,5 @@
-/* test_matmul.c - matrix products: the scalar kernels against double precision, every other set against the scalar bits. */
+/* test_matmul.c - matrix products: the scalar kernels against double precision, every other set against the scalar
+ * bits. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -175,7 +176,8 @@ static void scalar_products_match_doubles(void **state)
                     size += fabs(wf[k] * x);
                 }
                 if (fabs(y[i * rows + r] - expect) > 1e-6 * size)
-                    fail_msg("%s row %d: %g, not %g", pp_type_info(type)->name, (int)r, (double)y[i * rows + r], expect);
+                    fail_msg("%s row %d: %g, not %g", pp_type_info(type)->name, (int)r, (double)y[i * rows + r],
+                             expect);
             }
         free_input(&in);
         pp_free(packed);

@@ -1,8 +1,9 @@
-/* act_tile.h - activations as the vector kernels read them: up to 8 rows over up to 4096 columns, block by block, so that
- * everything a kernel needs lies at constant distances from one pointer. Private to matmul_avx*.c, which share it.
+/* act_tile.h - activations as the vector kernels read them: up to 8 rows over up to 4096 columns, block by block, so
+ * that everything a kernel needs lies at constant distances from one pointer. Private to matmul_avx*.c, which share
+ * it.
  *
- * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32); what that adds to an integer sum is taken off
- * beforehand, by starting it at `bias`. */
+ * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32); what that adds to an integer sum is
+ * taken off beforehand, by starting it at `bias`. */
 #ifndef PP_CPU_ACT_TILE_H
 #define PP_CPU_ACT_TILE_H
 
@@ -52,8 +53,8 @@ static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
     return (groups > 2 ? groups / 2 * 2 : 2) * PP_GROUP_ROWS;
 }
 
-/* The sums of 16 columns each are not in struct pp_acts: only Q6_K asks for them. second_scale: see pack.h, its second
- * weights are times 4. */
+/* The sums of 16 columns each are not in struct pp_acts: only Q6_K asks for them. The second one is
+ * times 4, as pack.h has the weights. */
 static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
 {
     int32_t first = 0, second = 0;
@@ -65,7 +66,8 @@ static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
     bias[1] = -32 * 4 * second;
 }
 
-/* Rows [row, row + m) of x over at most ACT_TILE_BLOCKS of the n_blocks from block0 on. One row is used where it lies. */
+/* Rows [row, row + m) of x over at most ACT_TILE_BLOCKS of the n_blocks from block0 on. One row is used where it
+ * lies. */
 static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts *x, int64_t row, int64_t m,
                                             int64_t block0, int64_t n_blocks, struct act_tile_memory *memory)
 {

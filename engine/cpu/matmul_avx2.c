@@ -1,5 +1,6 @@
-/* matmul_avx2.c - the products for AVX2 with FMA and F16C. A 32-bit lane is a weight row, a vector has 8 of a group's 16 rows.
- * vpmaddubsw adds neighbouring products in 16 bits: what can be added up there without overflow is said at each kernel. */
+/* matmul_avx2.c - the products for AVX2 with FMA and F16C. A 32-bit lane is a weight row, a vector has 8 of a
+ * group's 16 rows. vpmaddubsw adds neighbouring products in 16 bits: what can be added up there without overflow is
+ * said at each kernel. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -81,8 +82,8 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
-/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over the tile's columns, and
- * adds to what `acc` holds. H and M are constants where it is inlined; `half` is the first half. */
+/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over the tile's
+ * columns, and adds to what `acc` holds. H and M are constants where it is inlined; `half` is the first half. */
 
 INLINE __m256i load32(const void *p)
 {
@@ -111,6 +112,13 @@ INLINE __m256 signed_bytes(const int8_t *p)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
+/* Sums are to be formed at once: compilers like to put them off, and then run out of registers. */
+INLINE __m256i now(__m256i v)
+{
+    __asm__("" : "+x"(v));
+    return v;
+}
+
 INLINE __m256i widen(__m256i words)
 {
     return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
@@ -122,9 +130,10 @@ INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256 isum)
     return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), isum, acc);
 }
 
-/* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at once. */
-INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
-                      const int M)
+/* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at
+ * once. */
+INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
+                      const int H, const int M)
 {
     const uint8_t *scales = group + 32 * x->block0;
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * x->block0;
@@ -144,7 +153,7 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
                 UNROLL for (int i = 0; i < M; i++)
                 {
                     __m256i xi = _mm256_sign_epi8(broadcast4(q + 32 * i + 4 * v), signs);
-                    isum[h * M + i] = _mm256_add_epi32(isum[h * M + i], widen(_mm256_maddubs_epi16(size, xi)));
+                    isum[h * M + i] = now(_mm256_add_epi32(isum[h * M + i], widen(_mm256_maddubs_epi16(size, xi))));
                 }
             }
         }
@@ -158,8 +167,8 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
 }
 
 /* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
-INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
-                      const int M)
+INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
+                      const int H, const int M)
 {
     const __m256i low = _mm256_set1_epi8(15);
     const uint8_t *scales = group + 32 * x->block0;
@@ -179,7 +188,7 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
                 {
                     __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(w0, broadcast4(q + 32 * i + 4 * v)),
                                                    _mm256_maddubs_epi16(w1, broadcast4(q + 32 * i + 16 + 4 * v)));
-                    words[h * M + i] = v ? _mm256_add_epi16(words[h * M + i], two) : two;
+                    words[h * M + i] = now(v ? _mm256_add_epi16(words[h * M + i], two) : two);
                 }
             }
         }
@@ -195,58 +204,89 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
     }
 }
 
-/* As Q4_0; the low nibbles are one block, the high ones the next. */
-INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
-                      const int M)
+/* As Q4_0; the low nibbles are one block (of a pair), the high ones the next. b: of the block in the tile. */
+INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k_pack *p, const bool second, int half,
+                       __m256 *acc, const int H, const int M)
 {
-    (void)n_cols;
-    enum { LINES = 5 }; /* an eighth of the struct, rounded up */
     const __m256i low = _mm256_set1_epi8(15);
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
-        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
-        int sub = (int)(b % 8);
-        __m128i shift = _mm_cvtsi32_si128(sub % 2 * 4);
-        __m256i words[2 * MAX_ACTS];
-        if (half == 0)
-            fetch_ahead((const char *)p + 64 * LINES * sub, LINES);
-        UNROLL for (int v = 0; v < 8; v++)
-        {
-            UNROLL for (int h = 0; h < H; h++)
-            {
-                __m256i slice = load32(p->q[sub / 2][v] + 32 * (half + h));
-                __m256i wv = _mm256_and_si256(_mm256_srl_epi16(slice, shift), low);
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    __m256i two = _mm256_maddubs_epi16(wv, broadcast4(q + 32 * i + 4 * v));
-                    words[h * M + i] = v ? _mm256_add_epi16(words[h * M + i], two) : two;
-                }
-            }
-        }
+    const int8_t *q = x->q + 32 * M * b;
+    int sub = (int)(b % 8);
+    __m256i words[2 * MAX_ACTS];
+    UNROLL for (int v = 0; v < 8; v++)
+    {
         UNROLL for (int h = 0; h < H; h++)
         {
-            int r = LANES * (half + h);
-            __m256 scale = _mm256_mul_ps(halves(p->d + r), unsigned_bytes(p->sc[sub] + r));
-            __m256 min = _mm256_mul_ps(halves(p->dmin + r), unsigned_bytes(p->m[sub] + r));
+            __m256i slice = load32(p->q[sub / 2][v] + 32 * (half + h));
+            __m256i wv = _mm256_and_si256(second ? _mm256_srli_epi16(slice, 4) : slice, low);
             UNROLL for (int i = 0; i < M; i++)
             {
-                float dx = x->d[b * M + i];
-                __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(x->sum[b * M + i]));
-                __m256 a = scaled(acc[h * M + i], scale, dx, _mm256_cvtepi32_ps(widen(words[h * M + i])));
-                acc[h * M + i] = _mm256_fnmadd_ps(_mm256_mul_ps(min, _mm256_set1_ps(dx)), sum, a);
+                __m256i two = _mm256_maddubs_epi16(wv, broadcast4(q + 32 * i + 4 * v));
+                words[h * M + i] = now(v ? _mm256_add_epi16(words[h * M + i], two) : two);
             }
+        }
+    }
+    UNROLL for (int h = 0; h < H; h++)
+    {
+        int r = LANES * (half + h);
+        __m256 scale = _mm256_mul_ps(halves(p->d + r), unsigned_bytes(p->sc[sub] + r));
+        __m256 min = _mm256_mul_ps(halves(p->dmin + r), unsigned_bytes(p->m[sub] + r));
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            float dx = x->d[b * M + i];
+            __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(x->sum[b * M + i]));
+            __m256 a = scaled(acc[h * M + i], scale, dx, _mm256_cvtepi32_ps(widen(words[h * M + i])));
+            acc[h * M + i] = _mm256_fnmadd_ps(_mm256_mul_ps(min, _mm256_set1_ps(dx)), sum, a);
         }
     }
 }
 
-/* 2 products of 2 * 63 * 127 fit 16 bits. The bias of the second weights is times 4, for another kernel. */
-INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
+INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
+                      const int H, const int M)
+{
+    (void)n_cols;
+    enum { LINES = 10 }; /* a quarter of the struct, rounded up */
+    for (int64_t b = 0; b < x->n_blocks; b += 2) {
+        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
+        if (half == 0)
+            fetch_ahead((const char *)p + 64 * LINES * (b / 2 % 4), LINES);
+        block_q4_k(x, b, p, false, half, acc, H, M);
+        block_q4_k(x, b + 1, p, true, half, acc, H, M);
+    }
+}
+
+/* Of one sub-block of 16 of Q6_K, for 8 rows from r on. 2 products of 2 * 63 * 127 fit 16 bits. */
+INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8_t *q, __m256i *isum, const bool second,
                       const int M)
+{
+    const __m256i low = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
+    const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
+    UNROLL for (int v = 0; v < 4; v += 2)
+    {
+        __m256i w0 = load32(p->q[block].low[v] + 4 * r), w1 = load32(p->q[block].low[v + 1] + 4 * r);
+        __m256i high = load32(p->q[block].high[v / 2] + 4 * r), high2 = _mm256_srli_epi16(high, 2);
+        if (second) {
+            w0 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w0, 2), bits25), _mm256_and_si256(high2, bits01));
+            w1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w1, 2), bits25), _mm256_and_si256(high, bits01));
+        } else {
+            w0 = _mm256_or_si256(_mm256_and_si256(w0, low), _mm256_and_si256(high, bits45));
+            w1 = _mm256_or_si256(_mm256_and_si256(w1, low), _mm256_and_si256(high2, bits45));
+        }
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            const int8_t *qi = q + 32 * i + 4 * v;
+            __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(w0, broadcast4(qi)),
+                                           _mm256_maddubs_epi16(w1, broadcast4(qi + 4)));
+            isum[i] = now(_mm256_add_epi32(isum[i], widen(two)));
+        }
+    }
+}
+
+/* The bias of the second sub-block is times 4, for another kernel. */
+INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
+                      const int H, const int M)
 {
     (void)n_cols;
     enum { LINES = 7 }; /* an eighth of the struct, rounded up */
-    const __m256i low = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
-    const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
         const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
@@ -255,42 +295,24 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
             fetch_ahead((const char *)p + 64 * LINES * in, LINES);
         UNROLL for (int h = 0; h < H; h++)
         {
-            __m256i first[MAX_ACTS], second[MAX_ACTS];
+            __m256i isum[MAX_ACTS];
+            __m256 whole[MAX_ACTS]; /* numbers below 2^24 throughout: float is exact */
             int r = LANES * (half + h);
             UNROLL for (int i = 0; i < M; i++)
-            {
-                first[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
-                second[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
-            }
-            UNROLL for (int v = 0; v < 4; v += 2)
-            {
-                __m256i ql0 = load32(p->q[in].low[v] + 4 * r), ql1 = load32(p->q[in].low[v + 1] + 4 * r);
-                __m256i qh = load32(p->q[in].high[v / 2] + 4 * r);
-                __m256i a0 = _mm256_or_si256(_mm256_and_si256(ql0, low), _mm256_and_si256(qh, bits45));
-                __m256i a1 = _mm256_or_si256(_mm256_and_si256(ql1, low),
-                                             _mm256_and_si256(_mm256_srli_epi16(qh, 2), bits45));
-                __m256i b0 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(ql0, 2), bits25),
-                                             _mm256_and_si256(_mm256_srli_epi16(qh, 2), bits01));
-                __m256i b1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(ql1, 2), bits25),
-                                             _mm256_and_si256(qh, bits01));
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    const int8_t *qi = q + 32 * i + 4 * v;
-                    __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(a0, broadcast4(qi)),
-                                                   _mm256_maddubs_epi16(a1, broadcast4(qi + 4)));
-                    first[i] = _mm256_add_epi32(first[i], widen(two));
-                    two = _mm256_add_epi16(_mm256_maddubs_epi16(b0, broadcast4(qi + 16)),
-                                           _mm256_maddubs_epi16(b1, broadcast4(qi + 20)));
-                    second[i] = _mm256_add_epi32(second[i], widen(two));
-                }
-            }
-            /* Whole numbers below 2^24 throughout: float is exact. */
-            __m256 d = halves(p->d + r), sc0 = signed_bytes(p->sc[2 * in] + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
+                isum[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
+            sums_q6_k(p, in, r, q, isum, false, M);
+            __m256 sc0 = signed_bytes(p->sc[2 * in] + r);
             UNROLL for (int i = 0; i < M; i++)
             {
-                __m256 isum = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(first[i]));
-                isum = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(second[i]), isum);
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum);
+                whole[i] = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(isum[i]));
+                isum[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
+            }
+            sums_q6_k(p, in, r, q + 16, isum, true, M);
+            __m256 d = halves(p->d + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], whole[i]);
             }
         }
     }
@@ -304,7 +326,8 @@ typedef void tile_fn(const struct act_tile *x, const uint8_t *group, int64_t n_c
 /* Rows of `live` lanes are read and written. */
 INLINE __m256i lane_mask(int64_t live)
 {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(live < LANES ? (int)live : LANES), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(live < LANES ? (int)live : LANES), lane);
 }
 
 /* H halves of the group that begins at `row`, from `half` on; rows end at row1. */
@@ -318,7 +341,8 @@ INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int6
     {
         live[h] = lane_mask(row1 - row - LANES * (half + h));
         UNROLL for (int i = 0; i < M; i++)
-            acc[h * M + i] = x->block0 ? _mm256_maskload_ps(out + i * y_stride + LANES * h, live[h]) : _mm256_setzero_ps();
+            acc[h * M + i] =
+                x->block0 ? _mm256_maskload_ps(out + i * y_stride + LANES * h, live[h]) : _mm256_setzero_ps();
     }
     tile(x, pp_pack_group(w, row), w->n_cols, half, acc, H, M);
     UNROLL for (int h = 0; h < H; h++)
@@ -417,9 +441,10 @@ INLINE float sum_lanes(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* acc += 16 columns of R weight rows times M activation rows; the same columns of the next R weight rows are asked for. */
-INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k, __m256 (*acc)[2],
-                       const uint32_t type, const int R, const int M)
+/* acc += 16 columns of R weight rows times M activation rows; the same columns of the next R weight rows are asked
+ * for. */
+INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
+                       __m256 (*acc)[2], const uint32_t type, const int R, const int M)
 {
     UNROLL for (int half = 0; half < 2; half++)
     {
@@ -465,8 +490,8 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             y[i * y_stride + r] = sum_lanes(acc[r * M + i][0], acc[r * M + i][1]);
 }
 
-INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride, float *y,
-                       int64_t y_stride, const uint32_t type, const int R, const int M)
+INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
+                       float *y, int64_t y_stride, const uint32_t type, const int R, const int M)
 {
     size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
     const uint8_t *data = w->data;

@@ -1,5 +1,6 @@
-/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4 columns meets 4
- * activations, repeated in all lanes, in one vpdpbusd. See pack.h for the layouts and matmul.h for the arithmetic. */
+/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4
+ * columns meets 4 activations, repeated in all lanes, in one vpdpbusd. See pack.h for the layouts and matmul.h for
+ * the arithmetic. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -47,8 +48,8 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
-/* A tile function multiplies a group of 16 rows with the M activation rows of a tile, over the tile's columns, and adds to what
- * `acc` holds. M is a constant where it is inlined, so that all the arrays below live in registers. */
+/* A tile function multiplies a group of 16 rows with the M activation rows of a tile, over the tile's columns, and
+ * adds to what `acc` holds. M is a constant where it is inlined, so that all the arrays below live in registers. */
 
 INLINE __m512i broadcast4(const int8_t *p)
 {
@@ -340,8 +341,8 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             y[i * y_stride + r] = sum_lanes(acc[r * M + i]);
 }
 
-INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride, float *y,
-                       int64_t y_stride, const uint32_t type, const int R, const int M)
+INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
+                       float *y, int64_t y_stride, const uint32_t type, const int R, const int M)
 {
     size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
     const uint8_t *data = w->data;

@@ -1,5 +1,5 @@
-/* matmul_scalar.c - the definition of the matrix products: the formulas of matmul.h, one weight row and one activation row
- * at a time. The other kernel sets are tested against these bits. */
+/* matmul_scalar.c - the definition of the matrix products: the formulas of matmul.h, one weight row and one
+ * activation row at a time. The other kernel sets are tested against these bits. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* One block of n <= 32 values. A block so small that 1/d overflows counts as zeros; one that holds an infinity or a NaN gets
- * the scale NaN, so that a broken model shows. */
+/* One block of n <= 32 values. A block so small that 1/d overflows counts as zeros; one that holds an infinity or a
+ * NaN gets the scale NaN, so that a broken model shows. */
 static void quantize_block(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
 {
     float max = 0;

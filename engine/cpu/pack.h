@@ -1,8 +1,9 @@
 /* pack.h - the packed form of quantised matrices, shared by the packer and the kernels.
  *
- * 16 rows make a group, and a "slice" of 64 bytes holds 4 neighbouring columns of all 16 rows: byte 4 r + i belongs to row r
- * and column i. So a 512-bit vector has a row in each 32-bit lane, which is what the byte dot product instructions want:
- * they multiply it with 4 activations repeated in all lanes. Groups lie one after the other, each a multiple of 64 bytes:
+ * 16 rows make a group, and a "slice" of 64 bytes holds 4 neighbouring columns of all 16 rows: byte 4 r + i belongs
+ * to row r and column i. So a 512-bit vector has a row in each 32-bit lane, which is what the byte dot product
+ * instructions want: they multiply it with 4 activations repeated in all lanes. Groups lie one after the other, each
+ * a multiple of 64 bytes:
  *
  *   Q8_0   the scales of all blocks, f16 [n_blocks][16], zeros up to a multiple of 64 bytes;
  *          then per block 8 slices of q + 128
@@ -26,10 +27,10 @@ struct pp_q4_k_pack {
     uint8_t q[4][8][PP_SLICE];   /* [j][v]: columns 64 j + 4 v + i low, 64 j + 32 + 4 v + i high */
 };
 
-/* In block b of 32 columns the first 16 have scale sc[2 b], the others sc[2 b + 1]. low[v] holds the low 4 bits of column
- * 4 v + i in its low nibbles, but the high 4 bits of column 16 + 4 v + i in its high nibbles: so both become 6-bit
- * numbers (the second one times 4) without shifting. The missing 2 bits are in high[v / 2]: for even v bits 4-5 and
- * 2-3, for odd v bits 6-7 and 0-1. */
+/* In block b of 32 columns the first 16 have scale sc[2 b], the others sc[2 b + 1]. low[v] holds the low 4 bits of
+ * column 4 v + i in its low nibbles, but the high 4 bits of column 16 + 4 v + i in its high nibbles: so both become
+ * 6-bit numbers (the second one times 4) without shifting. The missing 2 bits are in high[v / 2]: for even v bits
+ * 4-5 and 2-3, for odd v bits 6-7 and 0-1. */
 struct pp_q6_k_pack {
     uint16_t d[16];
     uint8_t zeros[32];
