@@ -1,0 +1,517 @@
+/* test_generate.c - answers of the bundled model: reference texts, streaming, stops, drafts that change nothing, and snapshots. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/engine.h"
+#include "engine/text.h"
+#include "engine/types.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+#define STARTER "engine/starter/starter-Q4_K_M.gguf"
+#define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
+
+struct rig {
+    struct pp_model *model, *draft_model;
+    struct pp_engine *engine, *draft_engine;
+    struct pp_seq *seq, *draft;
+};
+
+static struct rig rig(const char *path, const char *draft, enum pp_kv_type kv)
+{
+    struct rig r = {0};
+    struct pp_error err;
+    struct pp_engine_options opt = {.n_threads = 2, .kv_type = kv, .kv_memory = 128u << 20};
+    assert_ok(pp_model_open(path, &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_ok(pp_seq_new(r.engine, &r.seq, &err), err);
+    if (draft) {
+        opt.share_pool = r.engine;
+        assert_ok(pp_model_open(draft, &r.draft_model, &err), err);
+        assert_ok(pp_engine_new(r.draft_model, &opt, NULL, NULL, &r.draft_engine, &err), err);
+        assert_ok(pp_seq_new(r.draft_engine, &r.draft, &err), err);
+    }
+    return r;
+}
+
+static void unrig(struct rig *r)
+{
+    pp_seq_free(r->draft);
+    pp_engine_free(r->draft_engine);
+    pp_model_close(r->draft_model);
+    pp_seq_free(r->seq);
+    pp_engine_free(r->engine);
+    pp_model_close(r->model);
+}
+
+static size_t chat_prompt(const struct rig *r, const char *user, int32_t **ids)
+{
+    struct pp_error err;
+    struct pp_buf text = {0};
+    size_t n;
+    pp_buf_fmt(&text, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", user);
+    assert_ok(pp_tokenize(pp_model_tokenizer(r->model), text.data, text.len, PP_TOKENIZE_SPECIAL, ids, &n, &err), err);
+    pp_buf_free(&text);
+    return n;
+}
+
+static struct pp_gen_options greedy(int64_t n)
+{
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = n};
+    opt.sampling.temp = 0;
+    return opt;
+}
+
+/* The whole answer; tokens (if asked for) go to *tokens. */
+static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const struct pp_gen_options *opt, struct pp_buf *text, struct pp_buf *tokens)
+{
+    struct pp_error err;
+    struct pp_gen *g;
+    enum pp_finish finish = PP_FINISH_NONE;
+    int n_tokens = 0;
+    assert_ok(pp_gen_start(r->seq, ids, (int64_t)n, opt, NULL, &g, &err), err);
+    while (finish == PP_FINISH_NONE) {
+        size_t before = text->len;
+        assert_ok(pp_gen_next(g, NULL, text, &n_tokens, &finish, &err), err);
+        assert_true(finish != PP_FINISH_NONE || pp_utf8_complete(text->data + before, text->len - before) == text->len - before);
+    }
+    int64_t got;
+    const int32_t *chosen = pp_gen_tokens(g, &got);
+    assert_int_equal(got, n_tokens);
+    if (tokens)
+        pp_buf_add(tokens, chosen, (size_t)got * sizeof *chosen);
+    pp_gen_free(g);
+    return finish;
+}
+
+static void greets(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_buf text = {0};
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    struct pp_gen_options opt = greedy(32);
+    assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_END);
+    assert_string_equal(text.data, "Hello! I am Pippin, a tiny language model. What would you like to talk about?");
+    pp_buf_clear(&text);
+    opt.max_tokens = 5;
+    assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_LENGTH);
+    assert_string_equal(text.data, "Hello! I am P");
+    pp_buf_clear(&text);
+    opt.max_tokens = 0;
+    assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_LENGTH);
+    assert_int_equal(text.len, 0);
+    pp_free(ids);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+/* What is shown never holds more than could still become a stop text, and ends before it. */
+static void stop_texts(void **state)
+{
+    static const struct { const char *stops[3]; const char *expected; } cases[] = {
+        {{"tiny"}, "Hello! I am Pippin, a "},
+        {{"zzz", "in, a ti"}, "Hello! I am Pipp"},
+        {{"Hello"}, ""},
+        {{"about?!"}, "Hello! I am Pippin, a tiny language model. What would you like to talk about?"},
+        {{"model. What", "language"}, "Hello! I am Pippin, a tiny "},
+        {{""}, "Hello! I am Pippin, a tiny language model. What would you like to talk about?"},
+    };
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    struct pp_buf text = {0};
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int with_draft = 0; with_draft < 2; with_draft++) {
+            struct pp_gen_options opt = greedy(-1);
+            opt.stops = cases[i].stops;
+            opt.n_stops = cases[i].stops[1] ? 2 : 1;
+            opt.draft = with_draft ? r.draft : NULL;
+            pp_buf_clear(&text);
+            answer(&r, ids, n, &opt, &text, NULL);
+            assert_string_equal(pp_buf_cstr(&text), cases[i].expected);
+        }
+    pp_free(ids);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+static const char *const prompts[] = {
+    "Hello, who are you?", "Tell me about your day.", "I would like to book a table at a restaurant in San Jose.",
+    "How do I list all files with ls?", "What does \"happy\" mean?", "Write a short story about a fox.",
+};
+
+/* The same text with and without a draft, at any temperature and for any seed; and the draft is of some use. */
+static void drafts_change_nothing(void **state)
+{
+    static const float temps[] = {0, 0.7f, 1.2f};
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    (void)state;
+    for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
+        int32_t *ids;
+        size_t n = chat_prompt(&r, prompts[p], &ids);
+        for (int t = 0; t < 3; t++) {
+            struct pp_gen_options opt = greedy(48);
+            struct pp_buf plain = {0}, drafted = {0}, plain_ids = {0}, drafted_ids = {0};
+            opt.sampling.temp = temps[t];
+            opt.sampling.seed = 1000 + p;
+            opt.sampling.repeat_penalty = t == 1 ? 1.1f : 1.0f;
+            enum pp_finish a = answer(&r, ids, n, &opt, &plain, &plain_ids);
+            opt.draft = r.draft;
+            opt.draft_max = 1 + (int)((p + (size_t)t) % 6);
+            enum pp_finish b = answer(&r, ids, n, &opt, &drafted, &drafted_ids);
+            assert_int_equal(a, b);
+            assert_int_equal(plain_ids.len, drafted_ids.len);
+            assert_memory_equal(plain_ids.data, drafted_ids.data, plain_ids.len);
+            assert_string_equal(pp_buf_cstr(&plain), pp_buf_cstr(&drafted));
+            pp_buf_free(&plain), pp_buf_free(&drafted), pp_buf_free(&plain_ids), pp_buf_free(&drafted_ids);
+        }
+        pp_free(ids);
+    }
+    struct pp_stats *s = pp_engine_stats(r.engine);
+    assert_true(s->draft_tokens > 100 && s->draft_accepted > s->draft_tokens / 10);
+    unrig(&r);
+}
+
+/* A model that disagrees with itself in nothing drafts for itself: everything stands, and passes are saved. */
+static void perfect_draft(void **state)
+{
+    struct rig r = rig(STARTER, STARTER, PP_KV_Q8_0);
+    struct pp_buf text = {0};
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, prompts[5], &ids);
+    struct pp_gen_options opt = greedy(41);
+    opt.sampling.temp = 0.8f;
+    opt.ignore_end = true;
+    opt.draft = r.draft;
+    opt.draft_max = 4;
+    answer(&r, ids, n, &opt, &text, NULL);
+    struct pp_stats *s = pp_engine_stats(r.engine);
+    assert_int_equal(s->draft_tokens, s->draft_accepted);
+    assert_int_equal(s->decode_tokens, 41);
+    assert_int_equal(s->passes, 1 + 8); /* the prompt; then 5 tokens a pass for the 40 that follow the first */
+    pp_free(ids);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+/* Regenerating keeps the prompt: nothing is computed twice but its last token, and no KV is copied. */
+static void regenerating(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_buf first = {0}, second = {0};
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, prompts[1], &ids);
+    struct pp_gen_options opt = greedy(20);
+    answer(&r, ids, n, &opt, &first, NULL);
+    uint64_t prefilled = pp_engine_stats(r.engine)->prefill_tokens;
+    answer(&r, ids, n, &opt, &second, NULL);
+    struct pp_stats *s = pp_engine_stats(r.engine);
+    assert_string_equal(first.data, second.data);
+    assert_int_equal(s->prefill_tokens, prefilled + 1);
+    assert_int_equal(s->cached_tokens, n - 1);
+    assert_int_equal(s->kv_copied_bytes, 0);
+    pp_free(ids);
+    pp_buf_free(&first);
+    pp_buf_free(&second);
+    unrig(&r);
+}
+
+/* After a warm-up the decode loop takes no memory from the heap. */
+static void decode_allocates_nothing(void **state)
+{
+    (void)state;
+    for (int with_draft = 0; with_draft < 2; with_draft++) {
+        struct rig r = rig(STARTER, with_draft ? DRAFT : NULL, PP_KV_Q8_0);
+        struct pp_adapter *bard;
+        struct pp_error err;
+        struct pp_gen *g;
+        struct pp_buf text = {0};
+        enum pp_finish finish = PP_FINISH_NONE;
+        int n_tokens = 0;
+        int32_t *ids;
+        size_t n = chat_prompt(&r, prompts[5], &ids);
+        struct pp_gen_options opt = greedy(200);
+        opt.sampling = pp_sampling_default();
+        opt.ignore_end = true;
+        opt.draft = r.draft;
+        assert_ok(pp_adapter_load(r.model, "engine/starter/bard.gguf", &bard, &err), err);
+        assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 0.8f}, 1, &err), err);
+        for (int i = 0; i < 8192; i++)
+            pp_buf_char(&text, ' ');
+        pp_buf_clear(&text); /* room for the text */
+        assert_ok(pp_gen_start(r.seq, ids, (int64_t)n, &opt, NULL, &g, &err), err);
+        uint64_t before = 0;
+        for (int i = 0; finish == PP_FINISH_NONE; i++) {
+            if (i == 2)
+                before = pp_mem_count();
+            assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
+        }
+        assert_int_equal(pp_mem_count(), before);
+        assert_int_equal(n_tokens, 200);
+        pp_gen_free(g);
+        pp_buf_free(&text);
+        pp_free(ids);
+        pp_seq_free(r.seq);
+        r.seq = NULL;
+        pp_adapter_free(bard);
+        unrig(&r);
+    }
+}
+
+static void context_end(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    (void)state;
+    shape.n_ctx = 80;
+    const char *path = tiny_model(&shape);
+    struct rig r = rig(path, path, PP_KV_F16);
+    struct pp_error err;
+    struct pp_gen *g;
+    int32_t prompt[80];
+    for (int i = 0; i < 80; i++)
+        prompt[i] = i;
+    struct pp_gen_options opt = greedy(-1);
+    struct pp_buf text = {0}, ids = {0};
+    assert_int_equal(pp_gen_start(r.seq, prompt, 80, &opt, NULL, &g, &err), PP_ERR_CONTEXT);
+    assert_int_equal(pp_gen_start(r.seq, prompt, 0, &opt, NULL, &g, &err), PP_ERR_USAGE);
+    for (int with_draft = 0; with_draft < 2; with_draft++) {
+        opt.draft = with_draft ? r.draft : NULL;
+        pp_buf_clear(&ids);
+        assert_int_equal(answer(&r, prompt, 70, &opt, &text, &ids), PP_FINISH_CONTEXT);
+        assert_int_equal(ids.len, 10 * sizeof(int32_t));
+    }
+    pp_buf_free(&text);
+    pp_buf_free(&ids);
+    unrig(&r);
+}
+
+/* Cancelled in the prompt: what was computed stays, and asking again gives the same answer. */
+static void cancelled_prompt(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_error err;
+    struct pp_gen *g;
+    struct pp_cancel cancel;
+    struct pp_buf text = {0};
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    struct pp_gen_options opt = greedy(32);
+    atomic_init(&cancel.requested, true);
+    assert_int_equal(pp_gen_start(r.seq, ids, (int64_t)n, &opt, &cancel, &g, &err), PP_ERR_CANCELLED);
+    pp_cancel_reset(&cancel);
+    answer(&r, ids, n, &opt, &text, NULL);
+    assert_string_equal(text.data, "Hello! I am Pippin, a tiny language model. What would you like to talk about?");
+    pp_free(ids);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+/* --- adapters and snapshots ------------------------------------------------------------------------------------ */
+
+/* Switching an adapter on changes the answer and lets go of the pages; off again gives the first answer. */
+static void adapters_and_pages(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_error err;
+    struct pp_adapter *bard, *barista;
+    struct pp_buf plain = {0}, with = {0}, again = {0};
+    int32_t *ids;
+    (void)state;
+    assert_ok(pp_adapter_load(r.model, "engine/starter/bard.gguf", &bard, &err), err);
+    assert_ok(pp_adapter_load(r.model, "engine/starter/barista.gguf", &barista, &err), err);
+    assert_int_equal(pp_adapter_info(bard)->rank, 16);
+    assert_int_equal(pp_adapter_info(bard)->n_targets, 7 * 8);
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    struct pp_gen_options opt = greedy(24);
+    answer(&r, ids, n, &opt, &plain, NULL);
+    assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 0.0f}, 1, &err), err);
+    assert_true(pp_seq_len(r.seq) > 0); /* strength 0 is no adapter */
+    assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 1.0f}, 1, &err), err);
+    assert_int_equal(pp_seq_len(r.seq), 0);
+    answer(&r, ids, n, &opt, &with, NULL);
+    assert_string_not_equal(plain.data, with.data);
+    assert_ok(pp_seq_set_adapters(r.seq, NULL, 0, &err), err);
+    answer(&r, ids, n, &opt, &again, NULL);
+    assert_string_equal(plain.data, again.data);
+    pp_seq_free(r.seq);
+    r.seq = NULL;
+    pp_adapter_free(bard);
+    pp_adapter_free(barista);
+    pp_free(ids);
+    pp_buf_free(&plain), pp_buf_free(&with), pp_buf_free(&again);
+    unrig(&r);
+}
+
+/* Restored pages give the bits of the original's continuation. */
+static void snapshot_round_trip(void **state)
+{
+    static const enum pp_kv_type types[] = {PP_KV_Q8_0, PP_KV_F16, PP_KV_F32};
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        struct rig r = rig(STARTER, NULL, types[t]);
+        struct pp_error err;
+        struct pp_sha256 id;
+        struct pp_buf text = {0}, snapshot = {0}, again = {0};
+        struct pp_seq *restored;
+        int32_t *ids;
+        size_t n = chat_prompt(&r, prompts[5], &ids);
+        struct pp_gen_options opt = greedy(100);
+        opt.ignore_end = true;
+        answer(&r, ids, n, &opt, &text, NULL);
+        assert_ok(pp_model_identity(r.model, NULL, &id, &err), err);
+        assert_ok(pp_snapshot_save(r.seq, &id, &snapshot, &err), err);
+        assert_ok(pp_seq_new(r.engine, &restored, &err), err);
+        assert_ok(pp_snapshot_load(restored, &id, snapshot.data, snapshot.len, &err), err);
+        assert_int_equal(pp_seq_len(restored), pp_seq_len(r.seq));
+        assert_memory_equal(pp_seq_tokens(restored), pp_seq_tokens(r.seq), (size_t)pp_seq_len(restored) * sizeof(int32_t));
+        assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, pp_seq_len(restored));
+        size_t row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
+        float *original = pp_malloc(row);
+        struct pp_row step = {.seq = r.seq, .token = 77, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(r.engine, &step, 1, NULL, &err), err);
+        memcpy(original, pp_step_output(r.engine, 0), row);
+        step.seq = restored;
+        assert_ok(pp_step(r.engine, &step, 1, NULL, &err), err);
+        assert_memory_equal(pp_step_output(r.engine, 0), original, row);
+        pp_seq_truncate(restored, pp_seq_len(restored) - 1);
+        assert_ok(pp_snapshot_save(restored, &id, &again, &err), err);
+        assert_int_equal(again.len, snapshot.len);
+        assert_memory_equal(again.data, snapshot.data, again.len);
+        pp_free(original);
+        pp_seq_free(restored);
+        pp_free(ids);
+        pp_buf_free(&text), pp_buf_free(&snapshot), pp_buf_free(&again);
+        unrig(&r);
+    }
+}
+
+static void refuse(struct rig *r, const struct pp_sha256 *id, const void *data, size_t size, enum pp_code expected, const char *reason)
+{
+    struct pp_error err = {0};
+    struct pp_seq *s;
+    uint64_t used = pp_engine_stats(r->engine)->pages_used;
+    assert_ok(pp_seq_new(r->engine, &s, &err), err);
+    enum pp_code code = pp_snapshot_load(s, id, data, size, &err);
+    if (code != expected || (reason && !strstr(err.text, reason)))
+        fail_msg("expected code %d about '%s', got %d: %s", (int)expected, reason ? reason : "", (int)code, err.text);
+    assert_int_equal(pp_seq_len(s), 0);
+    assert_int_equal(pp_engine_stats(r->engine)->pages_used, used);
+    pp_seq_free(s);
+}
+
+/* Damaged anywhere, cut anywhere, or made for something else: refused, with the reason. */
+static void snapshot_refusals(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    (void)state;
+    struct rig r = rig(tiny_model(&shape), NULL, PP_KV_F16);
+    struct pp_error err;
+    struct pp_sha256 id, other;
+    struct pp_buf snapshot = {0}, text = {0};
+    int32_t prompt[70];
+    for (int i = 0; i < 70; i++)
+        prompt[i] = i;
+    struct pp_gen_options opt = greedy(1);
+    answer(&r, prompt, 70, &opt, &text, NULL);
+    assert_ok(pp_model_identity(r.model, NULL, &id, &err), err);
+    assert_ok(pp_snapshot_save(r.seq, &id, &snapshot, &err), err);
+    for (size_t at = 0; at < snapshot.len; at += at < 1200 ? 1 : 997) {
+        snapshot.data[at] ^= 0x20;
+        struct pp_seq *s;
+        assert_ok(pp_seq_new(r.engine, &s, &err), err);
+        if (pp_snapshot_load(s, &id, snapshot.data, snapshot.len, &err) == PP_OK && at != 28 && at != 29 && at != 30 && at != 31)
+            fail_msg("a changed byte at %zu of %zu went unseen", at, snapshot.len);
+        pp_seq_free(s);
+        snapshot.data[at] ^= 0x20;
+        refuse(&r, &id, snapshot.data, at, PP_ERR_FORMAT, at > 8 ? "damaged" : NULL);
+    }
+    other = id;
+    other.bytes[0] ^= 1;
+    refuse(&r, &other, snapshot.data, snapshot.len, PP_ERR_MISMATCH, "model");
+    struct rig q = rig(pp_model_info(r.model)->path, NULL, PP_KV_Q8_0);
+    refuse(&q, &id, snapshot.data, snapshot.len, PP_ERR_MISMATCH, "KV cache");
+    unrig(&q);
+    snapshot.data[8] = 2;
+    refuse(&r, &id, snapshot.data, snapshot.len, PP_ERR_MISMATCH, "format 2");
+    pp_buf_free(&snapshot);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+static void snapshot_knows_adapters(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_error err;
+    struct pp_sha256 id;
+    struct pp_adapter *bard;
+    struct pp_buf snapshot = {0}, text = {0};
+    struct pp_seq *s;
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, prompts[0], &ids);
+    struct pp_gen_options opt = greedy(4);
+    assert_ok(pp_model_identity(r.model, NULL, &id, &err), err);
+    assert_ok(pp_adapter_load(r.model, "engine/starter/bard.gguf", &bard, &err), err);
+    assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 0.8f}, 1, &err), err);
+    answer(&r, ids, n, &opt, &text, NULL);
+    assert_ok(pp_snapshot_save(r.seq, &id, &snapshot, &err), err);
+    refuse(&r, &id, snapshot.data, snapshot.len, PP_ERR_MISMATCH, "adapters");
+    assert_ok(pp_seq_new(r.engine, &s, &err), err);
+    assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){bard, 0.81f}, 1, &err), err);
+    assert_int_equal(pp_snapshot_load(s, &id, snapshot.data, snapshot.len, &err), PP_ERR_MISMATCH);
+    assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){bard, 0.8f}, 1, &err), err);
+    assert_ok(pp_snapshot_load(s, &id, snapshot.data, snapshot.len, &err), err);
+    pp_seq_free(s);
+    pp_seq_free(r.seq);
+    r.seq = NULL;
+    pp_adapter_free(bard);
+    pp_free(ids);
+    pp_buf_free(&snapshot);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
+/* The identity changes with a single weight and is remembered in the cache folder. */
+static void identities(void **state)
+{
+    struct tiny_shape a = tiny_shape(PP_TYPE_Q8_0), b = a;
+    struct pp_sha256 ids[3];
+    struct pp_error err;
+    struct pp_model *m;
+    (void)state;
+    b.seed = 2;
+    const char *paths[3] = {tiny_model(&a), tiny_model(&b), tiny_model(&a)};
+    for (int i = 0; i < 3; i++) {
+        assert_ok(pp_model_open(paths[i], &m, &err), err);
+        assert_ok(pp_model_identity(m, test_tmpdir(), &ids[i], &err), err);
+        pp_model_close(m);
+        struct pp_sha256 again;
+        assert_ok(pp_model_open(paths[i], &m, &err), err);
+        assert_ok(pp_model_identity(m, test_tmpdir(), &again, &err), err);
+        assert_memory_equal(&again, &ids[i], sizeof again);
+        pp_model_close(m);
+    }
+    assert_memory_not_equal(&ids[0], &ids[1], sizeof ids[0]);
+    assert_memory_equal(&ids[0], &ids[2], sizeof ids[0]);
+}
+
+TEST_GROUP(generate)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greets),           cmocka_unit_test(stop_texts),          cmocka_unit_test(drafts_change_nothing),
+        cmocka_unit_test(perfect_draft),    cmocka_unit_test(regenerating),        cmocka_unit_test(decode_allocates_nothing),
+        cmocka_unit_test(context_end),      cmocka_unit_test(cancelled_prompt),    cmocka_unit_test(adapters_and_pages),
+        cmocka_unit_test(snapshot_round_trip), cmocka_unit_test(snapshot_refusals), cmocka_unit_test(snapshot_knows_adapters),
+        cmocka_unit_test(identities),
+    };
+    return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+}
