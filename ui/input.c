@@ -425,9 +425,9 @@ bool pp_input_next(struct pp_input *in, struct pp_key *key)
     for (;;) {
         if (in->pasting)
             return next_paste(in, key);
-        struct view v = {in->raw.data + in->at, in->raw.len - in->at, 0};
-        if (v.n == 0)
+        if (in->at == in->raw.len)
             return false;
+        struct view v = {in->raw.data + in->at, in->raw.len - in->at, 0};
         if (begins_paste(in, &v))
             continue;
         *key = (struct pp_key){0};

@@ -253,6 +253,19 @@ static bool function_key(struct pp_ui *ui, enum pp_key_type type)
     }
 }
 
+/* A function key in a menu goes to another one, or closes its own. */
+static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
+{
+    const struct pp_menu_class *old = ui->menu.cls;
+    if (type < PP_KEY_F1 || type > PP_KEY_F8 || ui->menu.mode != PP_MENU_LIST)
+        return false;
+    pp_menu_cancel(ui);
+    function_key(ui, type);
+    if (ui->menu.cls == old)
+        pp_menu_close(ui);
+    return true;
+}
+
 /* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them. */
 static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
 {
@@ -371,10 +384,12 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
     ui->dirty |= PP_DRAW_INPUT;
     if (ui->leaving)
         return;
-    if (ui->menu.cls)
-        pp_menu_key(ui, key);
-    else if (!own_key(ui, key))
+    if (ui->menu.cls) {
+        if (!switch_menu(ui, key->type))
+            pp_menu_key(ui, key);
+    } else if (!own_key(ui, key)) {
         feed(key);
+    }
     if (ui->editing_begins)
         fill_edit(ui);
 }

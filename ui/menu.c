@@ -98,7 +98,7 @@ static bool move_selection(struct pp_ui *ui, const struct pp_key *key)
     }
 }
 
-static void cancel(struct pp_ui *ui)
+void pp_menu_cancel(struct pp_ui *ui)
 {
     if (ui->menu.cls->cancel)
         ui->menu.cls->cancel(ui, &ui->menu);
@@ -112,13 +112,13 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
     bool changed = false;
     ui->dirty |= PP_DRAW_MENU;
     if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
-        cancel(ui);
+        pp_menu_cancel(ui);
     else if (m->mode != PP_MENU_LIST)
         key_in_question(ui, key);
     else if (cls->key && cls->key(ui, m, key))
         return;
     else if (key->type == PP_KEY_ESC)
-        cancel(ui);
+        pp_menu_cancel(ui);
     else if (key->type == PP_KEY_ENTER) {
         if (cls->choose && count(ui) > 0)
             cls->choose(ui, m);

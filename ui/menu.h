@@ -51,6 +51,7 @@ struct pp_menu {
 
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
 void pp_menu_close(struct pp_ui *ui);
+void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
 void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
 /* Below the list: a line to type, or a yes or no. */

@@ -127,4 +127,5 @@ void pp_signals_suspend(void)
     signal(SIGTSTP, SIG_DFL);
     kill(0, SIGTSTP);
     install(SIGTSTP, on_gentle, SA_RESTART);
+    atomic_fetch_and(&sig.pending, ~(unsigned)(PP_SIGNAL_RESUMED | PP_SIGNAL_STOP));
 }

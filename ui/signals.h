@@ -7,7 +7,7 @@
 enum pp_signal {
     PP_SIGNAL_RESIZE = 1,  /* SIGWINCH */
     PP_SIGNAL_STOP = 2,    /* SIGTSTP from outside; Ctrl-Z is a key here */
-    PP_SIGNAL_RESUMED = 4, /* SIGCONT */
+    PP_SIGNAL_RESUMED = 4, /* SIGCONT, unless after pp_signals_suspend */
     PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
     PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second one kills at once */
 };

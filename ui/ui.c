@@ -248,6 +248,10 @@ static void take_signals(struct pp_ui *ui)
         pp_ui_resize(ui);
     if (signals & PP_SIGNAL_STOP)
         pp_ui_suspend(ui);
+    if (signals & PP_SIGNAL_RESUMED) { /* it was stopped by SIGSTOP: the shell has had the terminal meanwhile */
+        pp_screen_resume();
+        pp_ui_resize(ui);
+    }
     if (signals & PP_SIGNAL_INTERRUPT)
         pp_ui_key(ui, &(struct pp_key){.type = PP_KEY_CHAR, .cp = PP_CTRL('c'), .bytes = {PP_CTRL('c')}, .n_bytes = 1});
     if (signals & PP_SIGNAL_QUIT)
@@ -311,13 +315,16 @@ static void run(struct pp_ui *ui)
 
 /* --- starting and ending ------------------------------------------------------------------------------------- */
 
-/* Widths and characters need a UTF-8 locale, also where none is set up. */
+/* Widths and characters need a UTF-8 locale, also where none is set up. readline asks the environment once more. Called before there
+ * are threads. */
 static void set_locale(void)
 {
+    static const char *const fallbacks[] = {"C.UTF-8", "en_US.UTF-8"};
     setlocale(LC_ALL, "");
+    for (int i = 0; i < 2 && strcmp(nl_langinfo(CODESET), "UTF-8") != 0; i++)
+        if (setlocale(LC_CTYPE, fallbacks[i]))
+            setenv("LC_ALL", fallbacks[i], 1);
     setlocale(LC_NUMERIC, "C");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0 && !setlocale(LC_CTYPE, "C.UTF-8"))
-        setlocale(LC_CTYPE, "en_US.UTF-8");
 }
 
 /* Without a choice: the dark theme where there are colours enough, the light one where the terminal says that it is light. */

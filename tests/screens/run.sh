@@ -121,6 +121,7 @@ vi_keys() {
     start 80x24 INPUTRC="$work/vi" && see ready && text "helo" && keys Escape && see "‹ helo" && text "il" && keys Escape Escape &&
         see "‹ hello" && keys A && text "!" && see "› hello!"
 }
+no_locale() { start 80x24 "LC_ALL=C" && see ready && text "日本é" && see "› 日本é" && keys BSpace BSpace && text "x" && see "› 日x"; }
 editor() {
     printf '#!/bin/sh\nprintf "from the editor\\nline 2" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" && see "line 2"
@@ -144,7 +145,7 @@ leave() {
 leave_by_ctrl_d() { start 80x24 && see ready && keys C-d && see "exit=0" && cmp -s "$work/before" "$work/after"; }
 
 menus() {
-    start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys Escape && gone "Alt-Enter, Ctrl-J" &&
+    start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys F3 && see barista && gone "Alt-Enter, Ctrl-J" && keys F3 && gone barista &&
         keys F2 && see "Rain in the harbour" && see "Evil ␛]0;owned␇ title" && keys Down Down DC && see "for good?" && keys y && gone "Evil" &&
         keys Home C-r && see "New title" && text "!" && keys Enter && see "harbour!" && keys Enter && see "It rained, and the lamps" &&
         keys F3 && see barista && keys Space Right Right && see "+1.10" && see "bard 1.10" && text "0.5" && keys Enter && see "+0.50" &&
@@ -186,6 +187,10 @@ suspend() {
     t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program" && see ready && keys C-z && see "shell>" && say "echo under" &&
         see under && say fg && see "Write a message" && say "still there" && see "You said: still there"
 }
+stopped_from_outside() {
+    start 80x24 && see ready && p=$(pid_of) && kill -STOP "$p" && sleep 0.1 && kill -CONT "$p" && see ready && say "still there" &&
+        see "You said: still there"
+}
 plain() {
     start 80x24 "" --plain && see "Ctrl-D leaves" && say "Hello" && see "You said: Hello" && say hostile && see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
         see "(stopped)" && keys C-d && see "exit=0" && see "pippin --resume"
@@ -200,9 +205,9 @@ idle_costs_nothing() {
 }
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode resize_while_streaming
-follow_the_tail new_text_mark many_messages paste_lines paste_megabyte multi_line history vi_keys editor refused slash_commands edit_last
+follow_the_tail new_text_mark many_messages paste_lines paste_megabyte multi_line history vi_keys no_locale editor refused slash_commands edit_last
 stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes no_color injection title_injection crash_segv crash_abrt
-crash_quit gentle_term suspend plain plain_pipe idle_costs_nothing broken_theme"
+crash_quit gentle_term suspend stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
