@@ -1,15 +1,15 @@
 #!/bin/sh
 # Screen tests: keys in, screen text out, in a private tmux. Drives the program on its double (tests/fake_controller.c).
-#   tests/screens/run.sh [PROGRAM [CASE ...]]     PROGRAM: build/pippin-fake
+#   tests/screens/run.sh [PROGRAM [CASE ...]]     PROGRAM: $BUILD/pippin-fake, build/pippin-fake
 # A line per case; fails if one does. Waits for what it expects instead of sleeping.
 
-program=${1:-build/pippin-fake}
+program=${1:-${BUILD:-build}/pippin-fake}
 [ $# -gt 0 ] && shift
 wanted=$*
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-command -v tmux >/dev/null || { echo "skip: no tmux, the screen tests did not run"; exit 0; }
+command -v tmux >/dev/null || { echo "skip: no tmux, the screen tests did not run"; echo "0 passed, 0 failed"; exit 0; }
 [ -x "$program" ] || { echo "no program $program"; exit 1; }
 
 socket=pippin-test-$$
@@ -221,5 +221,5 @@ for c in ${wanted:-$cases}; do
         [ -n "$SHOW" ] && screen
     fi
 done
-echo "screens: $passed passed, $failed failed"
+echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
