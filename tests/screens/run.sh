@@ -29,7 +29,7 @@ t new-session -d -s base "exec cat" && t set-option -s escape-time 0
 start() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x "${1%x*}" -y "${1#*x}" \
-        "stty -echoctl; stty -a >$work/before; env $2 $program $3; echo exit=\$?; stty -a >$work/after; cat >/dev/null"
+        "stty -echoctl; stty -a >$work/before; sh -c 'echo \$\$ >$work/pid; exec env $2 $program $3'; echo exit=\$?; stty -a >$work/after; cat >/dev/null"
 }
 screen() { t capture-pane -t case: -p "$@"; }
 keys() { t send-keys -t case: "$@"; }
@@ -67,7 +67,7 @@ same() {
     return 1
 }
 has() { grep -qF -- "$2" "$1" || { why="no '$2' in $1"; return 1; }; }
-pid_of() { pgrep -f "^$program" | head -1; }
+pid_of() { cat "$work/pid"; }
 
 greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
