@@ -1,7 +1,8 @@
 /* worker_generate.c - one answer: prompt, pages, pieces of text, figures.
  *
- * Text goes to the io thread first, which saves it, and then to the screen. For the screen it is collected for a few milliseconds, and for
- * as long as the queue is full: a terminal that stands still must not stop the answer or its saving. */
+ * Text goes to the io thread first, which saves it, and then to the screen. It is collected for a few milliseconds, because waking two
+ * threads for every token would cost more than a small model does; and for the screen as long as its queue is full: a terminal that
+ * stands still must not stop the answer or its saving. */
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -21,6 +22,7 @@ struct answer {
     struct slot *slot;
     struct pp_gen *gen;
     struct pp_buf piece;         /* of one step */
+    struct pp_buf unsaved;       /* not handed to the io thread yet */
     struct pp_buf pending;       /* not sent to the screen yet */
     int pending_tokens;
     uint64_t sent_ns, progress_ns;
@@ -117,16 +119,28 @@ static void send_text(struct answer *a, bool wait)
     a->pending_tokens = 0;
 }
 
+static void save_text(struct answer *a)
+{
+    if (a->r->message_id)
+        pp_io_answer_add(a->w->io, a->r->message_id, a->unsaved.data, a->unsaved.len);
+    pp_buf_clear(&a->unsaved);
+}
+
 static void take_piece(struct answer *a, int n_tokens)
 {
     uint64_t now = pp_now_ns();
-    if (a->piece.len && a->r->message_id)
-        pp_io_answer_add(a->w->io, a->r->message_id, a->piece.data, a->piece.len);
+    pp_buf_add(&a->unsaved, a->piece.data, a->piece.len);
+    if (a->unsaved.bad) { /* no memory to collect in: what there was, then this piece by itself */
+        save_text(a);
+        if (a->r->message_id)
+            pp_io_answer_add(a->w->io, a->r->message_id, a->piece.data, a->piece.len);
+    }
     pp_buf_add(&a->pending, a->piece.data, a->piece.len);
     pp_buf_clear(&a->piece);
     a->pending_tokens += n_tokens;
     if (now - a->sent_ns >= COLLECT_NS) {
         a->sent_ns = now;
+        save_text(a);
         send_text(a, false);
     }
 }
@@ -342,11 +356,13 @@ void worker_generate(struct pp_worker *w, const struct request *request)
         code = stream(&a, &err);
     err.code = code;
     struct pp_stats stats = stats_since(&a);
+    save_text(&a);
     send_text(&a, true);
     send_context(&a);
     struct pp_event *done = conclude(w, a.r, &stats, a.finish, a.n_before, &err);
     pp_gen_free(a.gen);
     pp_buf_free(&a.piece);
+    pp_buf_free(&a.unsaved);
     pp_buf_free(&a.pending);
     pp_free(ids);
     worker_send(w, done);
