@@ -148,19 +148,40 @@ static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
     return a;
 }
 
-static void draw_row(const struct pp_menu_row *row, struct pp_area a, int y, bool selected)
+/* column: where right parts begin; 0: each at the right edge. */
+static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selected, int column)
 {
     pp_style style = selected ? PP_SLOT_SELECTED : row->heading ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
-    pp_draw_erase((struct pp_area){y, a.x, 1, a.w}, style);
-    int right = *row->right && a.w >= RIGHT_COLS ? a.w / 2 : 0;
-    pp_draw_text(y, a.x + 1, 1, row->current ? "•" : "", style);
-    int used = 3 + pp_draw_text(y, a.x + 3, a.w - 4 - (right > RIGHT_MAX ? RIGHT_MAX : right), row->left, style);
-    if (!right || a.w - used < 6)
+    bool right = *row->right && a.w >= RIGHT_COLS;
+    int room = a.w - 4 - (!right ? 0 : column ? a.w - 2 - column : RIGHT_MAX);
+    pp_draw_erase(a, style);
+    pp_draw_text(a.y, a.x + 1, 1, row->current ? "•" : "", style);
+    int indent = row->heading ? 1 : 3;
+    int used = indent + pp_draw_text(a.y, a.x + indent, room, row->left, style);
+    if (!right)
         return;
-    struct pp_area rest = {y, a.x + used + 2, 1, a.w - used - 3};
+    int x = column ? column : used + 2, w = a.w - x - 1;
     int width = pp_text_width(row->right, strlen(row->right));
-    pp_draw_text(y, width < rest.w ? rest.x + rest.w - width : rest.x, rest.w, row->right, faint);
+    if (!column && width < w)
+        x += w - width;
+    if (w > 0)
+        pp_draw_text(a.y, a.x + x, w, row->right, faint);
+}
+
+/* The column behind the widest left part, if the class wants columns. */
+static int right_column(struct pp_ui *ui, int w, size_t n)
+{
+    int widest = 0;
+    for (size_t i = 0; i < n && ui->menu.cls->columns; i++) {
+        struct pp_menu_row row = {0};
+        ui->menu.cls->row(ui, &ui->menu, i, &row);
+        int width = pp_text_width(row.left, strlen(row.left));
+        widest = width > widest ? width : widest;
+    }
+    if (widest == 0)
+        return 0;
+    return widest < w / 2 ? widest + 6 : w / 2 + 6;
 }
 
 static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
@@ -177,10 +198,11 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
         m->top = 0;
     if (n == 0 && m->cls->empty && a.h > 0)
         pp_draw_text(a.y, a.x + 3, a.w - 4, m->cls->empty, PP_SLOT_MENU_DIM);
+    int column = right_column(ui, a.w, n);
     for (size_t i = m->top; i < n && i < m->top + shown; i++) {
         struct pp_menu_row row = {0};
         m->cls->row(ui, m, i, &row);
-        draw_row(&row, a, a.y + (int)(i - m->top), i == m->selected);
+        draw_row(&row, (struct pp_area){a.y + (int)(i - m->top), a.x, 1, a.w}, i == m->selected, column);
     }
 }
 

@@ -23,6 +23,7 @@ struct pp_menu_class {
     const char *title;
     const char *hint;   /* the keys, at the lower edge */
     const char *empty;  /* what to say when there are no rows */
+    bool columns;       /* the right parts stand below each other, not at the right edge */
     bool search;        /* typing changes menu->search and calls searched() */
     void (*open)(struct pp_ui *ui, struct pp_menu *m);
     size_t (*count)(struct pp_ui *ui, struct pp_menu *m);

@@ -52,7 +52,7 @@ static void templates_choose(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_templates = {
-    .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
+    .title = "Chat template", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
     .open = templates_open, .count = templates_count, .row = templates_row, .choose = templates_choose,
 };
 
@@ -84,7 +84,7 @@ static void personas_choose(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_personas = {
-    .title = "Persona", .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
+    .title = "Persona", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
     .open = personas_open, .count = personas_count, .row = personas_row, .choose = personas_choose,
 };
 

@@ -1,5 +1,6 @@
 /* menu_params.c - F8: sampling parameters and other numbers. */
 #include <stdio.h>
+#include <string.h>
 
 #include "ui/state.h"
 
@@ -31,11 +32,12 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct pp_named *p = at(ui, m->selected);
-    char question[96];
+    char question[96], value[64];
     if (!p)
         return;
     snprintf(question, sizeof question, "%s:", p->name);
-    pp_menu_ask(ui, question, p->detail);
+    snprintf(value, sizeof value, "%.*s", (int)strcspn(p->detail, " "), p->detail); /* without an explanation: "-1 (no limit)" */
+    pp_menu_ask(ui, question, value);
 }
 
 static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
