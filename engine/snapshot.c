@@ -137,6 +137,17 @@ static enum pp_code damaged(struct pp_error *err, const char *what)
     return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
 }
 
+/* The line of text[0..n) that begins with name, which need not end with \n; its length, 0 if there is none. */
+static size_t find_line(const char *text, size_t n, const char *name, const char **line)
+{
+    *line = memmem(text, n, name, strlen(name));
+    if (!*line)
+        return 0;
+    size_t left = n - (size_t)(*line - text);
+    const char *end = memchr(*line, '\n', left);
+    return end ? (size_t)(end - *line) : left;
+}
+
 /* Says in which of its lines the file's key differs from ours. */
 static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n, const struct pp_buf *ours)
 {
@@ -146,9 +157,9 @@ static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n
         {"arithmetic=", "this version of pippin computes differently"},
     };
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
-        const char *a = memmem(theirs, n, reasons[i].line, strlen(reasons[i].line)), *b = strstr(ours->data, reasons[i].line);
-        size_t la = a ? strcspn(a, "\n") : 0, lb = b ? strcspn(b, "\n") : 0;
-        if (!a || !b || la != lb || memcmp(a, b, la) != 0)
+        const char *a, *b;
+        size_t la = find_line(theirs, n, reasons[i].line, &a), lb = find_line(ours->data, ours->len, reasons[i].line, &b);
+        if (!la || la != lb || memcmp(a, b, la) != 0)
             return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: %s; it is computed again", reasons[i].reason);
     }
     return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: the adapters or their strengths are others; it is computed again");

@@ -92,13 +92,20 @@ static void hadamard(float *x, int64_t n, int block)
 
 /* --- the KV cache ------------------------------------------------------------------------------------------ */
 
-/* x [32] -> q, d = max|x| / 127; q = round to nearest even(x / d). Returns d. */
+/* x [32] -> q, d = max|x| / 127; q = round to nearest even(x / d). Returns d: NaN with zeros in q if a value is not finite. */
 static float quantize_block(const float *x, int8_t *q)
 {
     float amax = 0;
-    for (int i = 0; i < PP_KV_BLOCK; i++)
+    int bad = 0;
+    for (int i = 0; i < PP_KV_BLOCK; i++) {
         amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    float d = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0;
+        bad |= !(fabsf(x[i]) <= FLT_MAX);
+    }
+    float d = amax / 127.0f, inverse = 127.0f / amax;
+    if (bad || inverse > FLT_MAX) { /* all zeros, or too near to it */
+        memset(q, 0, PP_KV_BLOCK);
+        return bad ? NAN : 0;
+    }
     for (int i = 0; i < PP_KV_BLOCK; i++) {
         float whole = (x[i] * inverse + 12582912.0f) - 12582912.0f; /* |x * inverse| <= 127: rounds to nearest even */
         q[i] = (int8_t)whole;
