@@ -4,9 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/safetensors.h"
+#include "engine/text.h"
 #include "tests/support.h"
 
 static const float TOLERANCE = 1e-3f;
@@ -186,23 +191,141 @@ static void check_adapter_family(const char *family)
 static void adapters_llama(void **state) { (void)state; check_adapter_family("llama"); }
 static void adapters_llama_k256(void **state) { (void)state; check_adapter_family("llama-k256"); }
 
-static void starter(void **state)
+/* --- the bundled model's source -------------------------------------------------------------------------------- */
+
+static cJSON *read_json(const char *path)
+{
+    char *text;
+    size_t n;
+    struct pp_error err;
+    assert_ok(pp_read_file(path, 1 << 22, &text, &n, &err), err);
+    cJSON *json = cJSON_Parse(text);
+    pp_free(text);
+    assert_non_null(json);
+    return json;
+}
+
+/* The greedy answers of expected.json, in float arithmetic, word for word. */
+static void check_answers(struct loaded *l, const cJSON *answers)
+{
+    struct pp_error err;
+    const cJSON *one;
+    cJSON_ArrayForEach(one, answers)
+    {
+        struct pp_buf prompt = {0}, text = {0};
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 48};
+        struct pp_gen *g;
+        enum pp_finish finish = PP_FINISH_NONE;
+        int32_t *ids;
+        size_t n;
+        int n_tokens = 0;
+        opt.sampling.temp = 0;
+        pp_buf_fmt(&prompt, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>"
+                            "<|start_header_id|>assistant<|end_header_id|>\n\n", one->string);
+        assert_ok(pp_tokenize(pp_model_tokenizer(l->model), prompt.data, prompt.len, PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
+        assert_ok(pp_gen_start(l->seq, ids, (int64_t)n, &opt, NULL, &g, &err), err);
+        while (finish == PP_FINISH_NONE)
+            assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
+        while (text.len && (text.data[text.len - 1] == ' ' || text.data[text.len - 1] == '\n'))
+            text.data[--text.len] = 0; /* the reference is stripped */
+        assert_string_equal(text.data, one->valuestring);
+        pp_gen_free(g);
+        pp_free(ids);
+        pp_buf_free(&prompt);
+        pp_buf_free(&text);
+    }
+}
+
+static void check_starter(const char *path)
 {
     struct pp_safetensors *e;
     struct pp_error err;
-    (void)state;
-    const char *path = testdata("starter/expected.safetensors");
-    if (!path)
-        skip();
-    assert_ok(pp_safetensors_open(path, &e, &err), err);
-    struct loaded l = load(testdata("starter/target"));
+    assert_ok(pp_safetensors_open(testdata("starter/expected.safetensors"), &e, &err), err);
+    struct loaded l = load(path);
     const struct pp_tensor *ids = pp_safetensors_find(e, "ids"), *logits = pp_safetensors_find(e, "logits");
     assert_true(ids && logits);
     float error = logits_error(&l, ids->data, logits->ne[1], logits->data, logits->ne[1]);
     if (!(error <= TOLERANCE))
-        fail_msg("starter: logits differ by %g", (double)error);
+        fail_msg("%s: logits differ by %g", path, (double)error);
+    cJSON *expected = read_json(testdata("starter/expected.json"));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(expected, "greedy")), 8);
+    check_answers(&l, cJSON_GetObjectItem(expected, "greedy"));
+    cJSON_Delete(expected);
     unload(&l);
     pp_safetensors_close(e);
+}
+
+static void starter_folder(void **state)
+{
+    (void)state;
+    const char *path = testdata("starter/target");
+    if (!path)
+        skip();
+    check_starter(path);
+}
+
+/* The same from the GGUF file that our converter makes of it. */
+static void starter_gguf(void **state)
+{
+    struct pp_error err;
+    struct pp_convert_options opt = {0};
+    char path[256];
+    (void)state;
+    if (!testdata("starter/target"))
+        skip();
+    snprintf(path, sizeof path, "%s/starter.gguf", test_tmpdir());
+    assert_ok(pp_convert_to_gguf(testdata("starter/target"), path, &opt, &err), err);
+    check_starter(path);
+}
+
+/* --- stories260K: a real model with a SentencePiece vocabulary --------------------------------------------------- */
+
+static void stories(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    const char *path = testdata("stories260k/stories260K-f32.gguf");
+    if (!path)
+        skip();
+    struct loaded l = load(path);
+    cJSON *json = read_json(testdata("stories260k/greedy_float.json"));
+    const cJSON *file = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "files"), "stories260K-f32.gguf"), *id;
+    int32_t prompt[64], expected[256];
+    int n_prompt = 0, n_expected = 0;
+    cJSON_ArrayForEach(id, cJSON_GetObjectItem(json, "prompt_ids")) prompt[n_prompt++] = id->valueint;
+    cJSON_ArrayForEach(id, cJSON_GetObjectItem(file, "ids")) expected[n_expected++] = id->valueint;
+    assert_int_equal(n_expected, 120);
+    check_greedy(&l, prompt, n_prompt, expected, n_expected);
+
+    /* The text of llama2.c's own program, which begins with BOS and writes the prompt out, too. */
+    char *text;
+    size_t size, n_ids;
+    int32_t *ids;
+    assert_ok(pp_read_file(testdata("stories260k/stories260K.expected.txt"), 1 << 16, &text, &size, &err), err);
+    const char *story = strstr(text, "\nOnce upon a time,");
+    const char *end = story ? strstr(story, "\n## ") : NULL;
+    assert_non_null(end);
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 256};
+    struct pp_buf answer = {0};
+    struct pp_gen *g;
+    enum pp_finish finish = PP_FINISH_NONE;
+    int n_tokens = 0;
+    opt.sampling.temp = 0;
+    assert_ok(pp_tokenize(pp_model_tokenizer(l.model), "", 0, PP_TOKENIZE_BOS, &ids, &n_ids, &err), err);
+    assert_int_equal(n_ids, 1);
+    assert_ok(pp_gen_start(l.seq, ids, 1, &opt, NULL, &g, &err), err);
+    while (finish == PP_FINISH_NONE)
+        assert_ok(pp_gen_next(g, NULL, &answer, &n_tokens, &finish, &err), err);
+    size_t n = (size_t)(end - story - 1);
+    const char *got = answer.data + (answer.data[0] == ' '); /* SentencePiece's space before the first word */
+    assert_true(strlen(got) >= n);
+    assert_memory_equal(got, story + 1, n);
+    pp_gen_free(g);
+    pp_buf_free(&answer);
+    pp_free(ids);
+    pp_free(text);
+    cJSON_Delete(json);
+    unload(&l);
 }
 
 TEST_GROUP(golden)
@@ -210,7 +333,8 @@ TEST_GROUP(golden)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama),          cmocka_unit_test(llama_k256),   cmocka_unit_test(llama_bias),
         cmocka_unit_test(llama3_rope),    cmocka_unit_test(llama_linear), cmocka_unit_test(llama_yarn),
-        cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter),
+        cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter_folder),
+        cmocka_unit_test(starter_gguf),   cmocka_unit_test(stories),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }
