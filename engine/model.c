@@ -119,8 +119,10 @@ static void stat_key(const struct pp_model *m, struct pp_buf *b)
     int n = scandir(folder, &names, NULL, alphasort);
     for (int i = 0; i < n; i++) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
-        add_stat(b, path);
+        if (names[i]->d_name[0] != '.') {
+            snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+            add_stat(b, path);
+        }
         free(names[i]);
     }
     if (n >= 0)
