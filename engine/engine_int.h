@@ -20,6 +20,7 @@ struct pp_engine {
     enum pp_isa isa;
     int64_t n_ctx;
     int max_rows;
+    int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */
     struct pp_stats stats;
 
     /* work space of pp_step */

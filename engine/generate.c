@@ -12,7 +12,7 @@
 #include "engine/sampler.h"
 #include "engine/text.h"
 
-enum { DEFAULT_DRAFT = 4, MAX_DRAFT = 15, MAX_PIECE = 1024, FIRST_CHUNK = 64 };
+enum { DEFAULT_DRAFT = 4, MAX_DRAFT = 15, MAX_PIECE = 1024 };
 static const uint64_t CHUNK_NS = 100000000; /* a chunk of the prompt takes at most this long */
 
 struct pp_gen {
@@ -52,13 +52,13 @@ static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, boo
     struct pp_row rows[MAX_DRAFT + 1];
     struct pp_row *batch = rows;
     struct pp_engine *e = s->engine;
-    int64_t chunk = FIRST_CHUNK < e->max_rows ? FIRST_CHUNK : e->max_rows, begin = s->len;
+    int64_t begin = s->len;
     enum pp_code code = PP_OK;
     if (n - begin > MAX_DRAFT + 1 && !(batch = pp_malloc((size_t)e->max_rows * sizeof *batch)))
         return pp_fail_nomem(err, "the prompt");
     while (!code && s->len < n) {
         int64_t left = n - s->len;
-        int m = (int)(left < chunk ? left : chunk);
+        int m = (int)(left < e->chunk_rows ? left : e->chunk_rows);
         for (int i = 0; i < m; i++)
             batch[i] = (struct pp_row){.seq = s, .token = tokens[s->len + i], .parent = PP_PARENT_PREVIOUS};
         if (logits && m == left)
@@ -68,11 +68,11 @@ static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, boo
         uint64_t ns = pp_now_ns() - t0;
         if (code)
             break;
-        /* Twice as many if that still fits the time, fewer if this one took too long. */
-        if (ns > CHUNK_NS && chunk > 1)
-            chunk = (chunk + 1) / 2;
-        else if (ns < CHUNK_NS / 3 && chunk * 2 <= e->max_rows)
-            chunk *= 2;
+        /* Fewer rows if this chunk took too long, twice as many if a full one left time for that. */
+        if (ns > CHUNK_NS && m > 1)
+            e->chunk_rows = (m + 1) / 2;
+        else if (m == e->chunk_rows && ns < CHUNK_NS / 3)
+            e->chunk_rows = 2 * m < e->max_rows ? 2 * m : e->max_rows;
         if (progress)
             progress(user, (uint64_t)s->len, (uint64_t)n);
     }
