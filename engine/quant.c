@@ -85,7 +85,7 @@ void pp_q4_k_scale_min(const uint8_t scales[12], int b, uint8_t *scale, uint8_t 
         *scale = scales[b] & 63u;
         *min = scales[b + 4] & 63u;
     } else {
-        *scale = (uint8_t)((scales[b + 4] & 15u) | (scales[b - 4] >> 6) << 4);
+        *scale = (uint8_t)((scales[b + 4] & 15u) | (scales[b - 4] >> 6 & 3u) << 4);
         *min = (uint8_t)(scales[b + 4] >> 4 | (scales[b] >> 6) << 4);
     }
 }

@@ -7,6 +7,7 @@
 #ifndef PP_CPU_ACT_TILE_H
 #define PP_CPU_ACT_TILE_H
 
+#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -57,13 +58,12 @@ static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
  * times 4, as pack.h has the weights. */
 static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
 {
-    int32_t first = 0, second = 0;
-    for (int k = 0; k < 16; k++) {
-        first += q[k];
-        second += q[16 + k];
-    }
-    bias[0] = -32 * first;
-    bias[1] = -32 * 4 * second;
+    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)q), _mm256_set1_epi8(-128));
+    __m256i eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+    __m256i sums = _mm256_add_epi32(eights, _mm256_unpackhi_epi64(eights, eights));
+    bias[0] = -32 * (_mm256_extract_epi32(sums, 0) - 16 * 128);
+    bias[1] = -32 * 4 * (_mm256_extract_epi32(sums, 4) - 16 * 128);
 }
 
 /* Rows [row, row + m) of x over at most ACT_TILE_BLOCKS of the n_blocks from block0 on. One row is used where it
