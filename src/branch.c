@@ -63,7 +63,7 @@ void pp_branch_free(struct pp_branch *b)
     b->cap = 0;
 }
 
-/* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where they are not to be had. */
+/* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where it did not. */
 static void read_stats(const char *json, struct pp_chat_message *m)
 {
     cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
@@ -99,7 +99,7 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
     return true;
 }
 
-/* --- for the model ------------------------------------------------------------------------------------------ */
+/* --- for the model ---------------------------------------------------------------------------------------- */
 
 static void add_clean(struct pp_buf *out, const struct pp_buf *text)
 {
@@ -128,7 +128,9 @@ static bool add_branch(cJSON *array, const struct pp_branch *b, size_t n)
         enum pp_role role = b->items[i].msg.role;
         pp_buf_clear(&turn);
         /* One turn: messages of one role, with empty answers between them skipped. */
-        for (; i < n && (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len)); i++) {
+        for (; i < n &&
+               (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len));
+             i++) {
             if (!b->items[i].text.len)
                 continue;
             if (turn.len)
@@ -146,7 +148,8 @@ char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system)
 {
     cJSON *array = cJSON_CreateArray();
     char *json = NULL;
-    if (array && (!system || !*system || add_message(array, pp_role_name(PP_ROLE_SYSTEM), system)) && add_branch(array, b, n))
+    if (array && (!system || !*system || add_message(array, pp_role_name(PP_ROLE_SYSTEM), system)) &&
+        add_branch(array, b, n))
         json = cJSON_PrintUnformatted(array);
     cJSON_Delete(array);
     char *copy = json ? pp_strdup(json) : NULL;

@@ -1,7 +1,7 @@
 /* branch.h - the messages on screen, in memory: one branch of a conversation's tree, first message first.
  *
- * Texts are owned here and grow geometrically while an answer streams in. Every change of a message gives it a revision that no
- * message had before, so that caches of wrapped lines can be keyed by it. Not thread-safe: the UI thread's. */
+ * Texts are owned here and grow geometrically while an answer streams in. Every change of a message gives it a revision
+ * that no message had before, so that caches of wrapped lines can be keyed by it. Not thread-safe: the UI thread's. */
 #ifndef PP_SRC_BRANCH_H
 #define PP_SRC_BRANCH_H
 
@@ -31,9 +31,10 @@ void pp_branch_truncate(struct pp_branch *b, size_t n);
 bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t n);
 void pp_branch_free(struct pp_branch *b);
 
-/* The branch as the model is to see it: a JSON array of {"role", "content"}, the system prompt first if there is one. Answers without
- * text (stopped before they began) are left out, and questions that then follow each other become one, because many templates
- * insist on turns. n: how many messages of the branch. NULL: out of memory; release with pp_free. */
+/* The branch as the model is to see it: a JSON array of {"role", "content"}, the system prompt first if there is one.
+ * Answers without text (stopped before they began) are left out, and questions that then follow each other become one,
+ * because many templates insist on turns. n: how many messages of the branch. NULL: out of memory; release with
+ * pp_free. */
 char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system);
 
 #endif

@@ -11,10 +11,10 @@
 
 enum {
     EVENT_CAPACITY = 1024,
-    CLOSE_SECONDS = 20,    /* a model that is being loaded cannot be interrupted: after this the program ends without it */
+    CLOSE_SECONDS = 20, /* a model that is being loaded cannot be interrupted: after this the program ends without it */
 };
 
-/* --- small things ------------------------------------------------------------------------------------------- */
+/* --- small things ----------------------------------------------------------------------------------------- */
 
 void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
 {
@@ -55,7 +55,7 @@ bool ctl_set_string(struct pp_controller *c, char **slot, const char *value)
     return true;
 }
 
-/* --- loading ------------------------------------------------------------------------------------------------ */
+/* --- loading ---------------------------------------------------------------------------------------------- */
 
 static bool is_starter(const struct pp_controller *c, const char *path)
 {
@@ -74,7 +74,10 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     struct pp_load_request r = {
         .model = model,
         .draft = draft,
-        .engine = {.n_threads = c->o->threads, .kv_type = c->o->kv_type, .n_ctx = c->o->ctx_size, .kv_memory = c->o->kv_memory,
+        .engine = {.n_threads = c->o->threads,
+                   .kv_type = c->o->kv_type,
+                   .n_ctx = c->o->ctx_size,
+                   .kv_memory = c->o->kv_memory,
                    .kernels = c->o->kernels},
     };
     memset(&c->status.model, 0, sizeof c->status.model);
@@ -95,7 +98,8 @@ void pp_controller_load(struct pp_controller *c, const char *model)
     char path[512];
     struct pp_error err;
     if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED) {
-        ctl_notice(c, true, "another model can be loaded when %s", c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
+        ctl_notice(c, true, "another model can be loaded when %s",
+                   c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
         return;
     }
     if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK) {
@@ -119,7 +123,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     ctl_mark_current(c);
 }
 
-/* --- events ------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------------------- */
 
 static void run_done(struct pp_controller *c, struct pp_event *e)
 {
@@ -206,7 +210,7 @@ int pp_controller_fd(const struct pp_controller *c)
     return pp_queue_fd(c->events);
 }
 
-/* --- what is on the screen ---------------------------------------------------------------------------------- */
+/* --- what is on the screen -------------------------------------------------------------------------------- */
 
 size_t pp_controller_n_messages(const struct pp_controller *c)
 {
@@ -223,7 +227,7 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c)
     return &c->status;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------------------- */
 
 /* The model of the command line; without one, the one that the resumed conversation was had with. */
 static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
@@ -234,10 +238,12 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
         if (pp_resolve_model(c->paths, c->session.model, path, sizeof path, NULL) == PP_OK)
             model = c->session.model;
         else
-            ctl_notice(c, true, "%s, the model of this conversation, is gone; the starter answers instead", c->session.model);
+            ctl_notice(c, true, "%s, the model of this conversation, is gone; the starter answers instead",
+                       c->session.model);
     }
     enum pp_code code = pp_resolve_model(c->paths, model, path, sizeof path, err);
-    if (code == PP_OK && c->o->draft && (code = pp_resolve_model(c->paths, c->o->draft, draft, sizeof draft, err)) != PP_OK)
+    if (code == PP_OK && c->o->draft &&
+        (code = pp_resolve_model(c->paths, c->o->draft, draft, sizeof draft, err)) != PP_OK)
         pp_fail_prefix(err, "draft model");
     if (code == PP_OK)
         start_load(c, path, c->o->draft ? draft : NULL);
@@ -265,8 +271,8 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
     return PP_OK;
 }
 
-enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths, pp_backend_factory *factory,
-                                    struct pp_controller **out, struct pp_error *err)
+enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths,
+                                    pp_backend_factory *factory, struct pp_controller **out, struct pp_error *err)
 {
     *out = NULL;
     struct pp_controller *c = pp_calloc(1, sizeof *c);
@@ -284,7 +290,8 @@ enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_
     return PP_OK;
 }
 
-enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err)
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
+                               struct pp_error *err)
 {
     return pp_controller_new_with(o, paths, pp_worker_start, out, err);
 }
@@ -320,8 +327,8 @@ void pp_controller_free(struct pp_controller *c)
         return;
     if (c->backend)
         wait_closed(c);
-    /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it had to save of
-     * the conversation is in the database all the same; only its KV snapshot is not. */
+    /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it
+     * had to save of the conversation is in the database all the same; only its KV snapshot is not. */
     if (!c->abandoned) {
         if (c->backend)
             c->backend->ops->free(c->backend);

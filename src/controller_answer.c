@@ -39,14 +39,14 @@ static bool may_answer(struct pp_controller *c)
     return c->state == PP_STATE_IDLE;
 }
 
-/* --- from the saved question to the worker ------------------------------------------------------------------- */
+/* --- from the saved question to the worker ---------------------------------------------------------------- */
 
 static size_t last(const struct pp_controller *c)
 {
     return c->branch.n - 1;
 }
 
-/* The answer that the worker is to write is the last message of the branch. continue_text: what is there of it already. */
+/* The worker is to write the last message of the branch. continue_text: what is there of it already. */
 static void start_generation(struct pp_controller *c, const char *continue_text)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
@@ -97,7 +97,7 @@ static void end_unbegun(struct pp_controller *c)
     ctl_run_afterwards(c);
 }
 
-/* --- saving -------------------------------------------------------------------------------------------------- */
+/* --- saving ----------------------------------------------------------------------------------------------- */
 
 /* Cuts the branch to n messages for a new one, and keeps the rest for the case that saving fails. */
 static bool cut_branch(struct pp_controller *c, size_t n)
@@ -211,7 +211,8 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
     return i ? c->branch.items[i - 1].msg.id : 0;
 }
 
-/* Puts a question (or, text NULL, only a new answer) after the first n messages; what follows them becomes another branch. */
+/* Puts a question (or, text NULL, only a new answer) after the first n messages; what follows them becomes another
+ * branch. */
 static bool save_turn(struct pp_controller *c, size_t n, const char *text)
 {
     char title[256];
@@ -320,7 +321,7 @@ bool pp_controller_cancel(struct pp_controller *c)
     return true;
 }
 
-/* --- the answer comes ---------------------------------------------------------------------------------------- */
+/* --- the answer comes ------------------------------------------------------------------------------------- */
 
 void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
 {
@@ -333,7 +334,9 @@ void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
     double seconds = (double)(now - c->prompt_started_ns) * 1e-9;
     c->status.progress_done = e->done;
     c->status.progress_total = e->total;
-    c->status.eta_s = fresh && seconds > 0.05 && e->total > e->done ? (float)(seconds / (double)fresh * (double)(e->total - e->done)) : -1;
+    c->status.eta_s = fresh && seconds > 0.05 && e->total > e->done
+                          ? (float)(seconds / (double)fresh * (double)(e->total - e->done))
+                          : -1;
     c->context_base = (int64_t)e->total;
     c->status.ctx_used = (int64_t)e->done;
     ctl_dirty(c, PP_DIRTY_STATUS);
@@ -373,7 +376,8 @@ static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
         ctl_notice(c, false, "stopped after %" PRId64 " tokens, as set; /continue goes on", c->max_tokens);
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
-        ctl_notice(c, true, "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");
+        ctl_notice(c, true,
+                   "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");
 }
 
 void ctl_on_done(struct pp_controller *c, const struct pp_event *e)

@@ -17,7 +17,7 @@ enum { MAX_TEMPLATE_FILE = 1 << 20 };
 
 static const float MAX_SCALE = 2;
 
-/* --- parameters ----------------------------------------------------------------------------------------------- */
+/* --- parameters ------------------------------------------------------------------------------------------- */
 
 const struct ctl_param ctl_params[] = {
     {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp), 0, 10},
@@ -119,7 +119,8 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
     if (p->kind == CTL_SEED && strcasecmp(value, "random") == 0) {
         c->seed_fixed = false;
     } else if (end == value || *end || !ctl_param_put(c, p, v)) {
-        ctl_notice(c, true, "%s wants %s from %g to %g%s", p->name, p->kind == CTL_FLOAT ? "a number" : "a whole number", p->min, p->max,
+        ctl_notice(c, true, "%s wants %s from %g to %g%s", p->name,
+                   p->kind == CTL_FLOAT ? "a number" : "a whole number", p->min, p->max,
                    p->kind == CTL_SEED ? ", or \"random\"" : "");
         return false;
     }
@@ -140,14 +141,15 @@ void pp_controller_set_draft(struct pp_controller *c, bool on)
 {
     const struct pp_loaded *m = &c->status.model;
     if (on && m->name[0] && !m->draft_name[0]) {
-        ctl_notice(c, true, "there is no draft model%s%s; name one with --model-draft", m->draft_reason[0] ? ": " : "", m->draft_reason);
+        ctl_notice(c, true, "there is no draft model%s%s; name one with --model-draft", m->draft_reason[0] ? ": " : "",
+                   m->draft_reason);
         return;
     }
     c->draft_on = on;
     ctl_update_session(c, UPDATE_CHOICES);
 }
 
-/* --- adapters -------------------------------------------------------------------------------------------------- */
+/* --- adapters --------------------------------------------------------------------------------------------- */
 
 const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n)
 {
@@ -178,7 +180,8 @@ size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choi
     size_t n = 0;
     for (size_t i = 0; i < c->adapters.n && n < PP_MAX_ADAPTERS; i++)
         if (c->adapters.items[i].on && c->adapters.items[i].scale != 0)
-            out[n++] = (struct pp_adapter_choice){.path = c->adapters.items[i].path, .scale = c->adapters.items[i].scale};
+            out[n++] =
+                (struct pp_adapter_choice){.path = c->adapters.items[i].path, .scale = c->adapters.items[i].scale};
     return n;
 }
 
@@ -211,7 +214,7 @@ struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *pat
     return a;
 }
 
-/* --- templates and personas ------------------------------------------------------------------------------------- */
+/* --- templates and personas ------------------------------------------------------------------------------- */
 
 static void add_named(struct named_list *l, const char *name, const char *detail)
 {
@@ -295,13 +298,14 @@ void pp_controller_set_system(struct pp_controller *c, const char *text)
     ctl_update_session(c, UPDATE_CHOICES);
 }
 
-/* --- lists and status -------------------------------------------------------------------------------------------- */
+/* --- lists and status ------------------------------------------------------------------------------------- */
 
 static void list_personas(struct pp_controller *c)
 {
     c->persona_names.n = 0;
     for (size_t i = 0; i < c->personas.n; i++) {
-        add_named(&c->persona_names, c->personas.items[i].name, *c->personas.items[i].system ? c->personas.items[i].system : "no system prompt");
+        add_named(&c->persona_names, c->personas.items[i].name,
+                  *c->personas.items[i].system ? c->personas.items[i].system : "no system prompt");
         if (c->persona_names.n)
             c->persona_names.items[c->persona_names.n - 1].current =
                 c->persona[0] ? strcmp(c->persona, c->personas.items[i].name) == 0 : i == 0 && !*c->session.system;
@@ -332,7 +336,8 @@ static void list_adapters(struct pp_controller *c)
         const struct pp_adapter_entry *a = &c->adapters.items[i];
         if (!a->on || len >= sizeof c->adapters_line - 1)
             continue;
-        int n = snprintf(c->adapters_line + len, sizeof c->adapters_line - len, "%s%s %.2f", len ? ", " : "", a->name, (double)a->scale);
+        int n = snprintf(c->adapters_line + len, sizeof c->adapters_line - len, "%s%s %.2f", len ? ", " : "", a->name,
+                         (double)a->scale);
         len += n > 0 ? (size_t)n : 0;
     }
 }
@@ -384,7 +389,7 @@ int ctl_find_named(const struct named_list *l, const char *word)
     return found < 0 ? -1 : found;
 }
 
-/* --- at the start -------------------------------------------------------------------------------------------------- */
+/* --- at the start ----------------------------------------------------------------------------------------- */
 
 static bool is_option(const struct pp_controller *c, const char *path)
 {
@@ -402,7 +407,8 @@ static void on_scanned(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     for (size_t i = 0; i < c->adapters.n; i++) {
         const struct pp_adapter_entry *old = &c->adapters.items[i];
-        struct pp_adapter_entry *a = old->on || is_option(c, old->path) ? ctl_adapter_add(&j->adapters, old->path) : NULL;
+        struct pp_adapter_entry *a =
+            old->on || is_option(c, old->path) ? ctl_adapter_add(&j->adapters, old->path) : NULL;
         if (a) {
             a->on = old->on;
             a->scale = old->scale;

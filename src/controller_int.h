@@ -1,5 +1,5 @@
-/* controller_int.h - the inside of the controller, shared by controller*.c and slash.c. UI thread only, but for what says
- * otherwise.
+/* controller_int.h - the inside of the controller, shared by controller*.c and slash.c. UI thread only, but for what
+ * says otherwise.
  *
  *   controller.c           life, states, events, status
  *   controller_answer.c    sending, answering, stopping
@@ -17,10 +17,10 @@
 #include "src/queue.h"
 
 /* Makes the backend; pp_worker_start is one. Tests bring their own. */
-typedef enum pp_code pp_backend_factory(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
-                                        struct pp_error *err);
-enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths, pp_backend_factory *factory,
-                                    struct pp_controller **out, struct pp_error *err);
+typedef enum pp_code pp_backend_factory(struct pp_queue *events, struct pp_io *io, const char *cache_dir,
+                                        struct pp_backend **out, struct pp_error *err);
+enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths,
+                                    pp_backend_factory *factory, struct pp_controller **out, struct pp_error *err);
 
 struct adapter_list {
     struct pp_adapter_entry *items; /* [n] */
@@ -88,7 +88,7 @@ struct pp_controller {
     char adapters_line[512], notice[600];
 };
 
-/* --- controller.c ------------------------------------------------------------------------------------------- */
+/* --- controller.c --- */
 
 void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ctl_dirty(struct pp_controller *c, unsigned bits);
@@ -96,7 +96,7 @@ void ctl_set_state(struct pp_controller *c, enum pp_state s);
 /* Replaces an owned string; false (with a notice): out of memory. */
 bool ctl_set_string(struct pp_controller *c, char **slot, const char *value);
 
-/* --- controller_answer.c ------------------------------------------------------------------------------------ */
+/* --- controller_answer.c --- */
 
 void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
@@ -106,7 +106,7 @@ void ctl_run_afterwards(struct pp_controller *c);
 /* True if the tree of messages may change now; else a notice. */
 bool ctl_may_change(struct pp_controller *c);
 
-/* --- controller_session.c ----------------------------------------------------------------------------------- */
+/* --- controller_session.c --- */
 
 /* The conversation that the command line asks for, or an empty one. Waits for the database. */
 enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
@@ -123,7 +123,7 @@ void ctl_start_delete(struct pp_controller *c, int64_t session);
 void ctl_title(const char *text, char *out, size_t cap);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
-/* --- controller_choices.c ----------------------------------------------------------------------------------- */
+/* --- controller_choices.c --- */
 
 /* The parameters that can be set by name; `offset` is of a member of struct pp_sampling. */
 struct ctl_param {
@@ -136,7 +136,8 @@ extern const struct ctl_param ctl_params[];
 extern const size_t ctl_n_params;
 const struct ctl_param *ctl_param_find(const char *name);
 double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p);
-bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v); /* false: out of range, nothing changed */
+/* False: out of range, nothing changed. */
+bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v);
 
 enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err);
 void ctl_choices_free(struct pp_controller *c);
@@ -146,7 +147,8 @@ void ctl_reset_params(struct pp_controller *c);
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err);
 /* Any thread, on lists that are that thread's: the entry for a path, new or old; NULL if it cannot be had. */
 struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path);
-void ctl_add_template(struct named_list *l, const char *name, const char *detail); /* unless there is one of that name */
+/* Unless there is one of that name. */
+void ctl_add_template(struct named_list *l, const char *name, const char *detail);
 /* Starts the search for adapters and templates (a job). */
 void ctl_scan(struct pp_controller *c);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
@@ -155,7 +157,7 @@ size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choi
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
 int ctl_find_named(const struct named_list *l, const char *word);
 
-/* --- controller_settings.c ---------------------------------------------------------------------------------- */
+/* --- controller_settings.c --- */
 
 /* JSON (pp_free), NULL if out of memory. */
 char *ctl_adapters_json(const struct pp_controller *c);
@@ -166,7 +168,7 @@ char *ctl_params_json(const struct pp_controller *c, uint64_t seed);
 /* Takes over a stored session's choices. What is malformed is skipped, with one notice. */
 void ctl_apply_session(struct pp_controller *c);
 
-/* --- controller_jobs.c -------------------------------------------------------------------------------------- */
+/* --- controller_jobs.c --- */
 
 /* One kind of job serves them all; each run_ function says which members it reads and fills. */
 struct ctl_job {

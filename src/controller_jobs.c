@@ -57,7 +57,7 @@ void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
     pp_io_post(c->io, &j->job);
 }
 
-/* --- templates ---------------------------------------------------------------------------------------------- */
+/* --- templates -------------------------------------------------------------------------------------------- */
 
 /* The source of a template by name: one that comes with pippin, NAME.jinja in the configuration folder, or a path. */
 static enum pp_code read_template(const char *config_dir, const char *name, char **source, struct pp_error *err)
@@ -98,10 +98,10 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
     job->code = read_template(j->config_dir, name, &j->text, &job->err);
 }
 
-/* --- conversations ------------------------------------------------------------------------------------------ */
+/* --- conversations ---------------------------------------------------------------------------------------- */
 
-/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer. Out: the ids of all
- * three, lock_fd. The words of the user are committed before the answer is. */
+/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer. Out: the
+ * ids of all three, lock_fd. The words of the user are committed before the answer is. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -137,8 +137,8 @@ static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct p
     return pp_store_branch(st, j->session.head, &j->list, &j->n, err);
 }
 
-/* In: id, or key (unique prefix), or neither for the latest. Out: session, list and n, lock_fd, text (its template's source), query (a
- * complaint about the template, or NULL). */
+/* In: id, or key (unique prefix), or neither for the latest. Out: session, list and n, lock_fd, text (its template's
+ * source), query (a complaint about the template, or NULL). */
 void ctl_run_open(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -161,8 +161,8 @@ static void swap_strings(char **a, char **b)
     *b = t;
 }
 
-/* In: session with its id, and bits for what of it is new. The rest is read from the store first, so that an update that was
- * prepared before a message was added cannot move the head back. */
+/* In: session with its id, and bits for what of it is new. The rest is read from the store first, so that an update
+ * that was prepared before a message was added cannot move the head back. */
 void ctl_run_update(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -185,7 +185,8 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
     pp_session_clear(&now);
 }
 
-/* In: session.id, id (the parent message, 0 for the first), step (which of its children). Out: session.head, list and n. */
+/* In: session.id, id (the parent message, 0 for the first), step (which of its children). Out: session.head, list and
+ * n. */
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -204,7 +205,8 @@ void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
     j->session.head = leaf;
 }
 
-static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, const struct pp_message *list, size_t n, struct pp_error *err)
+static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, const struct pp_message *list, size_t n,
+                                struct pp_error *err)
 {
     int64_t parent = 0;
     enum pp_code code = PP_OK;
@@ -258,7 +260,7 @@ void ctl_run_list(struct pp_job *job, struct pp_store *st)
     job->code = pp_store_session_list(st, j->query, &j->sessions, &j->n, &job->err);
 }
 
-/* In: lock_fd, which ctl_job_free closes: as a job, so that everything posted for that session before is done by then. */
+/* In: lock_fd. A job, so that everything that was posted for that session before is done when the lock goes. */
 void ctl_run_unlock(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;

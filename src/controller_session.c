@@ -8,7 +8,7 @@
 #include "engine/base/utf8.h"
 #include "src/controller_int.h"
 
-/* --- small things -------------------------------------------------------------------------------------------- */
+/* --- small things ----------------------------------------------------------------------------------------- */
 
 void ctl_title(const char *text, char *out, size_t cap)
 {
@@ -84,7 +84,7 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
         ctl_job_free(&j->job);
 }
 
-/* --- leaving and entering ------------------------------------------------------------------------------------ */
+/* --- leaving and entering --------------------------------------------------------------------------------- */
 
 void ctl_leave(struct pp_controller *c)
 {
@@ -217,7 +217,7 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     }
 }
 
-/* --- the tree ------------------------------------------------------------------------------------------------- */
+/* --- the tree --------------------------------------------------------------------------------------------- */
 
 static void on_sibling(struct pp_job *job, void *controller)
 {
@@ -301,7 +301,8 @@ void ctl_start_fork(struct pp_controller *c)
     struct pp_buf title = {0};
     pp_buf_fmt(&title, "%s (copy)", c->session.title);
     j->id = c->branch.items[c->branch.n - 1].msg.id;
-    if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) || !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
+    if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) ||
+        !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
         ctl_job_free(&j->job);
     } else {
         j->session.id = 0;
@@ -310,7 +311,7 @@ void ctl_start_fork(struct pp_controller *c)
     pp_buf_free(&title);
 }
 
-/* --- rename, delete, list -------------------------------------------------------------------------------------- */
+/* --- rename, delete, list --------------------------------------------------------------------------------- */
 
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {

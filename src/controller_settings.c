@@ -1,7 +1,8 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
  * adapters: [{"path": "/…/bard.gguf", "scale": 0.8}, …], those that are on
- * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft": false, "draft-max": 6, "persona": "pirate"}, what differs from the default
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft": false, "draft-max": 6, "persona": "pirate"}: what is not
+ *           the default
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -47,8 +48,8 @@ char *ctl_adapters_json(const struct pp_controller *c)
         if (!a->on)
             continue;
         cJSON *o = cJSON_CreateObject();
-        ok = o && cJSON_AddStringToObject(o, "path", a->path) && cJSON_AddNumberToObject(o, "scale", rounded((double)a->scale)) &&
-             cJSON_AddItemToArray(array, o);
+        ok = o && cJSON_AddStringToObject(o, "path", a->path) &&
+             cJSON_AddNumberToObject(o, "scale", rounded((double)a->scale)) && cJSON_AddItemToArray(array, o);
         if (!ok)
             cJSON_Delete(o);
     }
@@ -100,7 +101,7 @@ bool ctl_note_choices(struct pp_controller *c)
     return ok;
 }
 
-/* --- back ------------------------------------------------------------------------------------------------------- */
+/* --- back ------------------------------------------------------------------------------------------------- */
 
 static bool apply_adapters(struct pp_controller *c)
 {
@@ -111,7 +112,8 @@ static bool apply_adapters(struct pp_controller *c)
     for (size_t i = 0; i < c->adapters.n; i++)
         c->adapters.items[i].on = false;
     for (const cJSON *o = cJSON_IsArray(array) ? array->child : NULL; o; o = o->next) {
-        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"), *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"),
+                    *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
         if (!cJSON_IsString(path) || !*path->valuestring || on >= PP_MAX_ADAPTERS) {
             good = false;
             continue;
@@ -154,7 +156,8 @@ void ctl_apply_session(struct pp_controller *c)
 {
     bool adapters = apply_adapters(c), settings = apply_settings(c);
     if (!adapters || !settings)
-        ctl_notice(c, true, "part of what was set for this conversation cannot be read any more; it has the default now");
+        ctl_notice(c, true,
+                   "part of what was set for this conversation cannot be read any more; it has the default now");
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_ALL);
 }

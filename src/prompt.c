@@ -1,9 +1,10 @@
 /* prompt.c - from messages to token ids.
  *
- * The rendered template is one text, in which control tokens are recognised by their spelling. Messages that hold such a spelling
- * would be recognised too. Therefore it is looked for in every message first; where it is found (rarely), a mark is put into it after its
- * first character: a Unicode noncharacter that no message contains. It travels through the template, and afterwards the text is cut at
- * the marks and tokenised in pieces. Without marks, which is the rule, the ids are exactly those of the plain rendered text. */
+ * The rendered template is one text, in which control tokens are recognised by their spelling. Messages that hold such
+ * a spelling would be recognised too. Therefore it is looked for in every message first; where it is found (rarely), a
+ * mark is put into it after its first character: a Unicode noncharacter that no message contains. It travels through
+ * the template, and afterwards the text is cut at the marks and tokenised in pieces. Without marks, which is the rule,
+ * the ids are exactly those of the plain rendered text. */
 #include "src/prompt.h"
 
 #include <cjson/cJSON.h>
@@ -19,7 +20,8 @@ struct ids {
     size_t n, cap;
 };
 
-static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, const char *text, size_t len, struct pp_error *err)
+static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, const char *text, size_t len,
+                               struct pp_error *err)
 {
     int32_t *more;
     size_t n;
@@ -37,7 +39,7 @@ static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, co
     return code;
 }
 
-/* --- control tokens in messages --------------------------------------------------------------------------------- */
+/* --- control tokens in messages --------------------------------------------------------------------------- */
 
 /* A token whose text is shown only on request. */
 static bool is_control(const struct pp_tokenizer *t, int32_t id, struct pp_buf *text)
@@ -84,7 +86,8 @@ static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const str
 }
 
 /* Rewrites *text (of len bytes) so that no control token is recognised in any piece between marks. */
-static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, const char *mark, bool *marked, struct pp_error *err)
+static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, const char *mark, bool *marked,
+                          struct pp_error *err)
 {
     struct pp_buf word = {0}, next = {0};
     for (int kind = 0; kind < MAX_KINDS; kind++) {
@@ -128,7 +131,8 @@ static bool choose_mark(const cJSON *messages, const char *continue_text, char m
     return false;
 }
 
-static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages, const char *mark, bool *marked, struct pp_error *err)
+static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages, const char *mark, bool *marked,
+                                   struct pp_error *err)
 {
     for (cJSON *m = messages->child; m; m = m->next) {
         cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
@@ -148,9 +152,10 @@ static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages
     return PP_OK;
 }
 
-/* --- rendering ------------------------------------------------------------------------------------------------------ */
+/* --- rendering -------------------------------------------------------------------------------------------- */
 
-static enum pp_code render(const struct pp_prompt_input *in, const char *messages, struct pp_buf *out, struct pp_error *err)
+static enum pp_code render(const struct pp_prompt_input *in, const char *messages, struct pp_buf *out,
+                           struct pp_error *err)
 {
     struct pp_buf bos = {0}, eos = {0};
     if (pp_tokenizer_bos(in->tokenizer) >= 0)
@@ -171,7 +176,8 @@ static enum pp_code render(const struct pp_prompt_input *in, const char *message
 }
 
 /* The text between marks, piece by piece. */
-static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *text, const char *mark, struct ids *ids, struct pp_error *err)
+static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *text, const char *mark, struct ids *ids,
+                             struct pp_error *err)
 {
     const char *p = pp_buf_cstr(text), *end = p + text->len;
     enum pp_code code = PP_OK;
@@ -197,8 +203,8 @@ static enum pp_code add_bos(const struct pp_tokenizer *t, struct ids *ids, struc
     return PP_OK;
 }
 
-static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *messages, struct pp_buf *text, char mark[MARK_BYTES + 1],
-                                   bool *marked, struct pp_error *err)
+static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *messages, struct pp_buf *text,
+                                   char mark[MARK_BYTES + 1], bool *marked, struct pp_error *err)
 {
     struct pp_buf begun = {0};
     enum pp_code code = PP_OK;

@@ -16,9 +16,9 @@ struct pp_prompt_input {
     int64_t now;                 /* as in struct pp_template_input */
 };
 
-/* *ids [*n] is the caller's (pp_free). Control tokens that the template writes become those tokens; the same texts inside of
- * messages ("<|im_end|>" in something pasted) stay text, so that nobody can speak in another's role. BOS stands first where the model
- * wants it, once. Any thread. */
+/* *ids [*n] is the caller's (pp_free). Control tokens that the template writes become those tokens; the same texts
+ * inside of messages ("<|im_end|>" in something pasted) stay text, so that nobody can speak in another's role. BOS
+ * stands first where the model wants it, once. Any thread. */
 enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **ids, size_t *n, struct pp_error *err);
 
 #endif

@@ -43,7 +43,7 @@ static char *split_last(char *arg)
     return word;
 }
 
-/* --- handlers ------------------------------------------------------------------------------------------------------ */
+/* --- handlers --------------------------------------------------------------------------------------------- */
 
 static enum pp_slash do_new(struct pp_controller *c, char *arg)
 {
@@ -58,7 +58,8 @@ static enum pp_slash do_model(struct pp_controller *c, char *arg)
     if (*arg)
         pp_controller_load(c, arg);
     else if (m->name[0])
-        ctl_notice(c, false, "%s, %s, %.1f M parameters: %s", m->name, m->type_name, (double)m->n_params / 1e6, m->path);
+        ctl_notice(c, false, "%s, %s, %.1f M parameters: %s", m->name, m->type_name, (double)m->n_params / 1e6,
+                   m->path);
     else
         ctl_notice(c, false, "no model is loaded");
     return PP_SLASH_DONE;
@@ -99,7 +100,9 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
         struct pp_near near = {.wanted = arg};
         for (size_t k = 0; k < c->adapters.n; k++)
             pp_near_try(&near, c->adapters.items[k].name);
-        ctl_notice(c, true, near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?" : "there is no adapter \"%s\"%s", arg, near.best);
+        ctl_notice(c, true,
+                   near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?" : "there is no adapter \"%s\"%s",
+                   arg, near.best);
         return PP_SLASH_ERROR;
     }
     const struct pp_adapter_entry *a = &c->adapters.items[i];
@@ -143,7 +146,8 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
 static enum pp_slash do_system(struct pp_controller *c, char *arg)
 {
     if (!*arg) {
-        ctl_notice(c, false, *c->session.system ? "system prompt: %s" : "there is no system prompt%s", c->session.system);
+        ctl_notice(c, false, *c->session.system ? "system prompt: %s" : "there is no system prompt%s",
+                   c->session.system);
         return PP_SLASH_DONE;
     }
     bool off = is_off(arg);
@@ -232,8 +236,8 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
     (void)arg;
     if (s->acceptance >= 0)
         snprintf(draft, sizeof draft, ", %.0f %% of the draft accepted", (double)s->acceptance * 100);
-    ctl_notice(c, false, "%.0f tokens/s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads", (double)s->tokens_per_s, draft,
-               s->ctx_used, s->ctx_total, s->model.kernels, s->model.n_threads);
+    ctl_notice(c, false, "%.0f tokens/s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads",
+               (double)s->tokens_per_s, draft, s->ctx_used, s->ctx_total, s->model.kernels, s->model.n_threads);
     return PP_SLASH_DONE;
 }
 
@@ -258,7 +262,7 @@ static enum pp_slash do_delete(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
-/* --- the table ------------------------------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------------------- */
 
 static const struct slash table[] = {
     {"help", "? h", "", "this list", NULL, PP_SLASH_HELP},

@@ -61,8 +61,9 @@ static struct found *find_all(const char *folder, const char *but, size_t *n, ui
         return NULL;
     for (struct dirent *e; (e = readdir(d));) {
         struct stat st;
-        if (!is_snapshot(e->d_name) || strcmp(e->d_name, but) == 0 || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !S_ISREG(st.st_mode) || pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
+        if (!is_snapshot(e->d_name) || strcmp(e->d_name, but) == 0 ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode) ||
+            pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
             continue;
         struct found *f = &list[(*n)++];
         snprintf(f->name, sizeof f->name, "%.47s", e->d_name);

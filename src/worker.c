@@ -15,7 +15,7 @@ enum {
     CLOSE_WAIT_MS = 3000, /* for it, at the end */
 };
 
-/* --- events ------------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------------------- */
 
 void worker_send(struct pp_worker *w, struct pp_event *e)
 {
@@ -45,7 +45,7 @@ void worker_notice(struct pp_worker *w, const char *fmt, ...)
     worker_try_send(w, e);
 }
 
-/* --- requests (any thread) ------------------------------------------------------------------------------------------ */
+/* --- requests (any thread) -------------------------------------------------------------------------------- */
 
 void request_free(struct request *r)
 {
@@ -102,7 +102,8 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     g->adapters = adapters;
     g->stops = stops;
     for (int i = 0; adapters && i < from->n_adapters; i++)
-        adapters[i] = (struct pp_adapter_choice){.path = copy(from->adapters[i].path, &ok), .scale = from->adapters[i].scale};
+        adapters[i] =
+            (struct pp_adapter_choice){.path = copy(from->adapters[i].path, &ok), .scale = from->adapters[i].scale};
     for (int i = 0; stops && i < from->n_stops; i++)
         stops[i] = copy(from->stops[i], &ok);
     return ok && adapters && stops;
@@ -198,7 +199,7 @@ bool worker_closing(struct pp_worker *w)
     return closing;
 }
 
-/* --- the thread ------------------------------------------------------------------------------------------------------ */
+/* --- the thread ------------------------------------------------------------------------------------------- */
 
 static void generate(struct pp_worker *w, const struct request *r)
 {
@@ -283,7 +284,8 @@ static const struct pp_backend_ops worker_ops = {
     .free = do_free,
 };
 
-/* Signals are for the UI thread, but for those that an instruction raises: a hole in a mapped file is handled where it is touched. */
+/* Signals are for the UI thread, but for those that an instruction raises: a hole in a mapped file is handled where it
+ * is touched. */
 static int start_thread(struct pp_worker *w)
 {
     sigset_t blocked, before;
@@ -299,7 +301,8 @@ static int start_thread(struct pp_worker *w)
     return failed;
 }
 
-enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out, struct pp_error *err)
+enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
+                             struct pp_error *err)
 {
     *out = NULL;
     struct pp_worker *w = pp_calloc(1, sizeof *w);

@@ -1,8 +1,8 @@
 /* worker_generate.c - one answer: prompt, pages, pieces of text, figures.
  *
- * Text goes to the io thread first, which saves it, and then to the screen. It is collected for a few milliseconds, because waking two
- * threads for every token would cost more than a small model does; and for the screen as long as its queue is full: a terminal that
- * stands still must not stop the answer or its saving. */
+ * Text goes to the io thread first, which saves it, and then to the screen. It is collected for a few milliseconds,
+ * because waking two threads for every token would cost more than a small model does; and for the screen as long as its
+ * queue is full: a terminal that stands still must not stop the answer or its saving. */
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -30,7 +30,7 @@ struct answer {
     enum pp_finish finish;
 };
 
-/* --- figures ---------------------------------------------------------------------------------------------------- */
+/* --- figures ---------------------------------------------------------------------------------------------- */
 
 /* What this answer alone has cost. */
 static struct pp_stats stats_since(const struct answer *a)
@@ -86,15 +86,17 @@ static const char *finish_name(enum pp_finish f, enum pp_code code)
 
 static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_code code, struct pp_buf *out)
 {
-    pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64, s->prompt_tokens,
-               s->cached_tokens, s->restored_tokens);
-    pp_buf_fmt(out, ",\"prefill_tps\":%.1f,\"decode_tokens\":%" PRIu64 ",\"decode_tps\":%.1f", per_second(s->prefill_tokens, s->prefill_ns),
-               s->decode_tokens, per_second(s->decode_tokens, s->decode_ns));
-    pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64 ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}",
-               s->draft_tokens, s->draft_accepted, (double)s->first_token_ns / 1e6, finish_name(finish, code));
+    pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
+               s->prompt_tokens, s->cached_tokens, s->restored_tokens);
+    pp_buf_fmt(out, ",\"prefill_tps\":%.1f,\"decode_tokens\":%" PRIu64 ",\"decode_tps\":%.1f",
+               per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
+               per_second(s->decode_tokens, s->decode_ns));
+    pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64, s->draft_tokens, s->draft_accepted);
+    pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
+               finish_name(finish, code));
 }
 
-/* --- text ---------------------------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------------------- */
 
 /* Hands what is pending to the screen. Without `wait` it stays pending while the queue is full. */
 static void send_text(struct answer *a, bool wait)
@@ -145,7 +147,7 @@ static void take_piece(struct answer *a, int n_tokens)
     }
 }
 
-/* --- prompt ---------------------------------------------------------------------------------------------------------- */
+/* --- prompt ----------------------------------------------------------------------------------------------- */
 
 static enum pp_code choose_template(struct pp_worker *w, const char *source, struct pp_error *err)
 {
@@ -193,8 +195,10 @@ static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, stru
         size_t needed = *n;
         pp_free(*ids);
         *ids = NULL;
-        return pp_fail(err, PP_ERR_CONTEXT, "the conversation has %zu tokens and the context holds %" PRId64 ": go back with /undo, begin a new one "
-                       "with /new, or start pippin with a larger --ctx-size", needed, n_ctx);
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "the conversation has %zu tokens and the context holds %" PRId64 ": go back with /undo, begin a "
+                       "new one with /new, or start pippin with a larger --ctx-size",
+                       needed, n_ctx);
     }
     return PP_OK;
 }
@@ -242,7 +246,7 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
     worker_try_send(a->w, e);
 }
 
-/* --- the answer ---------------------------------------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------------------- */
 
 static enum pp_code begin(struct answer *a, const int32_t *ids, size_t n, struct pp_error *err)
 {
@@ -250,10 +254,12 @@ static enum pp_code begin(struct answer *a, const int32_t *ids, size_t n, struct
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
     int n_use = choose_adapters(a, use);
     bool temporary = a->r->temporary || !a->r->session_key;
-    enum pp_code code = slot_open(w, temporary ? NULL : a->r->session_key, temporary, use, n_use, ids, n, &a->slot, err);
+    enum pp_code code =
+        slot_open(w, temporary ? NULL : a->r->session_key, temporary, use, n_use, ids, n, &a->slot, err);
     if (code != PP_OK)
         return code;
-    if (a->r->use_draft && w->draft_engine && !a->slot->draft && pp_seq_new(w->draft_engine, &a->slot->draft, NULL) != PP_OK)
+    if (a->r->use_draft && w->draft_engine && !a->slot->draft &&
+        pp_seq_new(w->draft_engine, &a->slot->draft, NULL) != PP_OK)
         worker_notice(w, "answering without the draft: out of memory");
     struct pp_gen_options opt = {
         .sampling = a->r->sampling,
@@ -268,7 +274,8 @@ static enum pp_code begin(struct answer *a, const int32_t *ids, size_t n, struct
     };
     a->slot->dirty = true;
     code = pp_gen_start(a->slot->seq, ids, (int64_t)n, &opt, &w->cancel, &a->gen, err);
-    if (code == PP_ERR_NOMEM && slots_free_others(w, a->slot)) /* other conversations hold pages: theirs can be had from the disk */
+    /* Other conversations hold pages: those can be had from the disk again. */
+    if (code == PP_ERR_NOMEM && slots_free_others(w, a->slot))
         code = pp_gen_start(a->slot->seq, ids, (int64_t)n, &opt, &w->cancel, &a->gen, err);
     return code;
 }
@@ -300,8 +307,8 @@ static enum pp_message_state state_after(enum pp_code code)
 }
 
 /* Notes the end with the message and makes the event that tells of it. */
-static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s, enum pp_finish finish,
-                                 int64_t n_before, const struct pp_error *err)
+static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s,
+                                 enum pp_finish finish, int64_t n_before, const struct pp_error *err)
 {
     struct pp_buf json = {0};
     stats_json(s, finish, err->code, &json);

@@ -1,4 +1,5 @@
-/* worker_int.h - the inside of the local backend. Everything belongs to the worker thread, but for what is marked otherwise.
+/* worker_int.h - the inside of the local backend. Everything belongs to the worker thread, but for what is marked
+ * otherwise.
  *
  *   worker.c           the thread, requests, stopping
  *   worker_model.c     models, drafts, adapters, identities
@@ -109,10 +110,10 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
 const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err);
 
 /* --- worker_slots.c --- */
-/* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or shared with another
- * conversation that begins alike. */
-enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use, int n_use,
-                       const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
+/* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
+ * shared with another conversation that begins alike. */
+enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
+                       int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
 void slot_leave(struct pp_worker *w, const char *key);
 void slot_forget(struct pp_worker *w, const char *key);
 bool slots_waiting(const struct pp_worker *w);      /* some were left but not saved yet */

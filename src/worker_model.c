@@ -10,7 +10,7 @@
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
-/* --- a model and its identity ------------------------------------------------------------------------------------- */
+/* --- a model and its identity ----------------------------------------------------------------------------- */
 
 static void let_go(struct shared_model *s)
 {
@@ -61,7 +61,8 @@ static void start_identity(struct shared_model *s)
     pthread_attr_destroy(&attr);
 }
 
-static enum pp_code open_shared(const char *path, const char *cache_dir, struct shared_model **out, struct pp_error *err)
+static enum pp_code open_shared(const char *path, const char *cache_dir, struct shared_model **out,
+                                struct pp_error *err)
 {
     struct shared_model *s = pp_calloc(1, sizeof *s);
     *out = NULL;
@@ -100,7 +101,7 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out)
     return good;
 }
 
-/* --- loading -------------------------------------------------------------------------------------------------------- */
+/* --- loading ---------------------------------------------------------------------------------------------- */
 
 struct progress {
     struct pp_worker *w;
@@ -129,7 +130,8 @@ static enum pp_code load_target(struct pp_worker *w, const struct pp_load_reques
     if (code != PP_OK)
         return code;
     if (!pp_model_tokenizer(w->target->model))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
     return pp_engine_new(w->target->model, &r->engine, on_progress, &p, &w->engine, err);
 }
 
@@ -220,7 +222,7 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
     worker_send(w, e);
 }
 
-/* --- adapters ---------------------------------------------------------------------------------------------------------- */
+/* --- adapters --------------------------------------------------------------------------------------------- */
 
 static enum pp_code stat_adapter(const char *path, struct stat *st, struct pp_error *err)
 {
@@ -242,12 +244,13 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
         return NULL;
     for (int i = 0; i < w->n_adapters; i++) {
         const struct cached_adapter *c = &w->adapters[i];
-        if (strcmp(c->path, path) == 0 && c->dev == st.st_dev && c->ino == st.st_ino && c->mtime.tv_sec == st.st_mtim.tv_sec &&
-            c->mtime.tv_nsec == st.st_mtim.tv_nsec)
+        if (strcmp(c->path, path) == 0 && c->dev == st.st_dev && c->ino == st.st_ino &&
+            c->mtime.tv_sec == st.st_mtim.tv_sec && c->mtime.tv_nsec == st.st_mtim.tv_nsec)
             return c->adapter;
     }
     if (w->n_adapters == WORKER_ADAPTERS) {
-        pp_fail(err, PP_ERR_NOMEM, "%d adapters were loaded already; load the model anew to let go of them", WORKER_ADAPTERS);
+        pp_fail(err, PP_ERR_NOMEM, "%d adapters were loaded already; load the model anew to let go of them",
+                WORKER_ADAPTERS);
         return NULL;
     }
     struct cached_adapter *c = &w->adapters[w->n_adapters];

@@ -15,7 +15,7 @@ enum {
 
 static const uint64_t IDENTITY_QUICK_BYTES = UINT64_C(1) << 30;
 
-/* --- slots --------------------------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------------------ */
 
 static void clear(struct slot *s)
 {
@@ -70,7 +70,7 @@ bool slots_free_others(struct pp_worker *w, const struct slot *but)
     return any;
 }
 
-/* --- snapshots ------------------------------------------------------------------------------------------------------ */
+/* --- snapshots -------------------------------------------------------------------------------------------- */
 
 static bool snapshot_path(const struct pp_worker *w, const struct slot *s, char path[PP_SNAPSHOT_PATH])
 {
@@ -133,7 +133,8 @@ static bool save(struct pp_worker *w, struct slot *s, int wait_ms)
         return false;
     s->dirty = false;
     if (size_estimate(w, s) > PP_SNAPSHOT_QUOTA) {
-        worker_notice(w, "the state of this conversation is too large to be kept on the disk; it will be computed again");
+        worker_notice(w,
+                      "the state of this conversation is too large to be kept on the disk; it will be computed again");
         return true;
     }
     if (pp_snapshot_save(s->seq, &identity, &data, &err) != PP_OK || data.bad) {
@@ -184,7 +185,7 @@ void slot_forget(struct pp_worker *w, const char *key)
         pp_io_write_file(w->io, path, NULL);
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------------------- */
 
 static int64_t common_prefix(const struct pp_seq *seq, const int32_t *tokens, size_t n)
 {
@@ -215,8 +216,8 @@ static enum pp_code share(struct pp_worker *w, struct slot *s, const int32_t *to
     return pp_seq_fork(best->seq, most, &s->seq, err);
 }
 
-static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens, size_t n,
-                         struct pp_error *err)
+static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct pp_adapter_use *use, int n_use,
+                         const int32_t *tokens, size_t n, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     bool fresh = !s->seq;
@@ -234,8 +235,8 @@ static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct pp_ad
     return code;
 }
 
-enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use, int n_use,
-                       const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err)
+enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
+                       int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err)
 {
     struct slot *s = find(w, key ? key : "", temporary);
     *out = NULL;

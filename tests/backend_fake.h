@@ -1,4 +1,5 @@
-/* backend_fake.h - a backend whose answers a test writes itself, and a controller on a real store in a folder of its own. */
+/* backend_fake.h - a backend whose answers a test writes itself, and a controller on a real store in a folder of its
+ * own. */
 #ifndef PP_TESTS_BACKEND_FAKE_H
 #define PP_TESTS_BACKEND_FAKE_H
 

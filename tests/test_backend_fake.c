@@ -33,7 +33,8 @@ static bool is_committed(const struct pp_generate_request *r)
     if (pp_store_open(fake.db, &st, NULL) != PP_OK)
         return false;
     if (pp_store_branch(st, r->message_id, &list, &n, NULL) == PP_OK) {
-        good = n >= 2 && list[n - 1].role == PP_ROLE_ASSISTANT && list[n - 2].role == PP_ROLE_USER && list[n - 2].content_len > 0;
+        good = n >= 2 && list[n - 1].role == PP_ROLE_ASSISTANT && list[n - 2].role == PP_ROLE_USER &&
+               list[n - 2].content_len > 0;
         pp_message_list_free(list, n);
     }
     pp_store_close(st);
@@ -102,8 +103,8 @@ static const struct pp_backend_ops fake_ops = {
     .free = fake_free,
 };
 
-static enum pp_code fake_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
-                               struct pp_error *err)
+static enum pp_code fake_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir,
+                               struct pp_backend **out, struct pp_error *err)
 {
     const char *db = fake.db;
     (void)cache_dir, (void)err;
@@ -112,7 +113,7 @@ static enum pp_code fake_start(struct pp_queue *events, struct pp_io *io, const 
     return PP_OK;
 }
 
-/* --- fixture --------------------------------------------------------------------------------------------------- */
+/* --- fixture ---------------------------------------------------------------------------------------------- */
 
 void fixture_init(struct fixture *f)
 {
@@ -129,7 +130,8 @@ void fixture_init(struct fixture *f)
     assert_ok(pp_make_dirs(p->data, &err), err);
     snprintf(f->model, sizeof f->model, "%s/model.gguf", p->data);
     assert_ok(pp_write_file(f->model, "x", 1, 0600, &err), err);
-    f->o = (struct pp_options){.command = "chat", .model = f->model, .draft_max = 4, .n_predict = -1, .sampling = pp_sampling_default()};
+    f->o = (struct pp_options){
+        .command = "chat", .model = f->model, .draft_max = 4, .n_predict = -1, .sampling = pp_sampling_default()};
     fake.db = p->db;
 }
 
@@ -177,7 +179,12 @@ void fake_loaded(struct fixture *f)
     assert_non_null(e);
     e->info = pp_calloc(1, sizeof *e->info);
     assert_non_null(e->info);
-    *e->info = (struct pp_loaded){.name = "toy", .type_name = "F32", .draft_name = "toy draft", .kernels = "scalar", .n_threads = 1, .n_ctx = 512};
+    *e->info = (struct pp_loaded){.name = "toy",
+                                  .type_name = "F32",
+                                  .draft_name = "toy draft",
+                                  .kernels = "scalar",
+                                  .n_threads = 1,
+                                  .n_ctx = 512};
     snprintf(e->info->path, sizeof e->info->path, "%.500s", f->model);
     send_event(e);
 }
@@ -203,7 +210,9 @@ void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code)
     (void)f;
     assert_non_null(e);
     pp_io_answer_end(fake.io, fake.message_id,
-                     code == PP_OK ? PP_MESSAGE_COMPLETE : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED : PP_MESSAGE_PARTIAL,
+                     code == PP_OK              ? PP_MESSAGE_COMPLETE
+                     : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
+                                                : PP_MESSAGE_PARTIAL,
                      "{\"decode_tps\":50.0}", 3);
     e->request = fake.request;
     e->finish = finish;
@@ -221,7 +230,7 @@ void fixture_turn(struct fixture *f, const char *question, const char *answer)
     pump_until(f, fixture_state(f) == PP_STATE_IDLE);
 }
 
-/* --- a job that only comes back ----------------------------------------------------------------------------------- */
+/* --- a job that only comes back --------------------------------------------------------------------------- */
 
 struct flush {
     struct pp_job job;

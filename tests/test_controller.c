@@ -72,7 +72,7 @@ static void ask(const char *question)
     pump_until(&fix, status()->state == PP_STATE_PREFILL);
 }
 
-/* --- states ------------------------------------------------------------------------------------------------------- */
+/* --- states ----------------------------------------------------------------------------------------------- */
 
 static void test_one_turn(void **state)
 {
@@ -167,7 +167,7 @@ static void test_no_such_model(void **state)
     assert_null(fix.c);
 }
 
-/* --- stopping ------------------------------------------------------------------------------------------------------- */
+/* --- stopping --------------------------------------------------------------------------------------------- */
 
 static void test_cancel_saving(void **state)
 {
@@ -305,7 +305,7 @@ static void test_free_without_quit(void **state)
     assert_int_equal(n_stored_messages(), 2);
 }
 
-/* --- when saving fails ------------------------------------------------------------------------------------------------ */
+/* --- when saving fails ------------------------------------------------------------------------------------ */
 
 static void test_io_error(void **state)
 {
@@ -335,7 +335,7 @@ static void test_io_error(void **state)
     assert_string_equal(message(3)->text, "2");
 }
 
-/* --- the tree ----------------------------------------------------------------------------------------------------------- */
+/* --- the tree --------------------------------------------------------------------------------------------- */
 
 static void answer(const char *text)
 {
@@ -367,8 +367,9 @@ static void test_regenerate(void **state)
     fixture_flush(&fix);
     assert_string_equal(message(1)->text, "a");
     fixture_turn(&fix, "two", "c");
-    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
-                                            "{\"role\":\"user\",\"content\":\"two\"}]");
+    assert_string_equal(fix.fake->messages,
+                        "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
+                        "{\"role\":\"user\",\"content\":\"two\"}]");
 }
 
 static void test_edit_and_undo(void **state)
@@ -387,8 +388,9 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     fixture_turn(&fix, "three", "d");
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
-    assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
-                                            "{\"role\":\"user\",\"content\":\"three\"}]");
+    assert_string_equal(fix.fake->messages,
+                        "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
+                        "{\"role\":\"user\",\"content\":\"three\"}]");
     pp_controller_undo(fix.c);
     pp_controller_undo(fix.c);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
@@ -430,7 +432,7 @@ static void test_fork(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
 }
 
-/* --- conversations --------------------------------------------------------------------------------------------------------- */
+/* --- conversations ---------------------------------------------------------------------------------------- */
 
 static void test_switch_while_answering(void **state)
 {
@@ -540,7 +542,7 @@ static void test_list_rename_delete(void **state)
     assert_string_equal(status()->title, "fruit [31m");
 }
 
-/* --- choices ------------------------------------------------------------------------------------------------------------------ */
+/* --- choices ---------------------------------------------------------------------------------------------- */
 
 static int find(const struct pp_named *l, size_t n, const char *name)
 {
@@ -618,7 +620,11 @@ static void test_options_are_kept(void **state)
     fixture_turn(&fix, "one", "1");
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o = (struct pp_options){.command = "chat", .model = "", .draft_max = 4, .n_predict = -1, .sampling = pp_sampling_default(),
+    fix.o = (struct pp_options){.command = "chat",
+                                .model = "",
+                                .draft_max = 4,
+                                .n_predict = -1,
+                                .sampling = pp_sampling_default(),
                                 .resume_latest = true};
     fixture_ready(&fix); /* its own model, too */
     assert_string_equal(status()->adapters, "bard 0.50");
@@ -664,8 +670,10 @@ static void test_update_keeps_head(void **state)
 
 static void test_malformed_settings(void **state)
 {
-    static const char *const settings[] = {"{broken", "[]", "{\"temp\":\"hot\"}", "{\"temp\":1e300,\"top-k\":2.5}", "{\"persona\":7}", "\"x\""};
-    static const char *const adapters[] = {"[", "{}", "[1,null,{\"path\":5}]", "[{\"path\":\"\"}]", "[{\"scale\":1}]", "7"};
+    static const char *const settings[] = {
+        "{broken", "[]", "{\"temp\":\"hot\"}", "{\"temp\":1e300,\"top-k\":2.5}", "{\"persona\":7}", "\"x\""};
+    static const char *const adapters[] = {"[", "{}", "[1,null,{\"path\":5}]", "[{\"path\":\"\"}]", "[{\"scale\":1}]",
+                                           "7"};
     struct pp_error err;
     (void)state;
     fixture_turn(&fix, "hello", "hi");
@@ -718,7 +726,7 @@ static void test_missing_template(void **state)
     assert_string_equal(fix.fake->template_source, "");
 }
 
-/* --- pieces ---------------------------------------------------------------------------------------------------------------------- */
+/* --- pieces ----------------------------------------------------------------------------------------------- */
 
 static void test_title(void **state)
 {
@@ -748,8 +756,9 @@ static void test_branch_json(void **state)
     assert_non_null(pp_branch_append(&b, PP_ROLE_ASSISTANT, "d", 1));
     assert_true(pp_branch_grow(&b, 3, "e", 1));
     char *json = pp_branch_json(&b, b.n, "be");
-    assert_string_equal(json, "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"a b\\n\\nc\"},"
-                              "{\"role\":\"assistant\",\"content\":\"de\"}]");
+    assert_string_equal(json,
+                        "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"a b\\n\\nc\"},"
+                        "{\"role\":\"assistant\",\"content\":\"de\"}]");
     pp_free(json);
     json = pp_branch_json(&b, 0, "");
     assert_string_equal(json, "[]");

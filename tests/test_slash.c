@@ -56,7 +56,8 @@ static void test_screen(void **state)
 {
     char arg[16];
     (void)state;
-    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark \n", arg, sizeof arg), PP_SLASH_TEXT); /* two lines are no command */
+    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark \n", arg, sizeof arg),
+                     PP_SLASH_TEXT); /* two lines are no command */
     assert_int_equal(pp_controller_slash(fix.c, "/theme  dark ", arg, sizeof arg), PP_SLASH_THEME);
     assert_string_equal(arg, "dark");
     assert_int_equal(pp_controller_slash(fix.c, "/theme a-name-that-is-too-long", arg, sizeof arg), PP_SLASH_THEME);

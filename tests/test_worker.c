@@ -1,4 +1,5 @@
-/* test_worker.c - the local backend with the real engine on the starter's float weights; prompts; the policy of snapshots. */
+/* test_worker.c - the local backend with the real engine on the starter's float weights; prompts; the policy of
+ * snapshots. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,7 +96,8 @@ static void end(void)
 /* Waits for the end of loading; the code it ended with. */
 static enum pp_code load(const char *model, const char *draft, int64_t n_ctx, struct pp_loaded *info)
 {
-    struct pp_load_request r = {.model = model, .draft = draft, .engine = {.n_threads = 2, .kv_type = PP_KV_F32, .n_ctx = n_ctx}};
+    struct pp_load_request r = {
+        .model = model, .draft = draft, .engine = {.n_threads = 2, .kv_type = PP_KV_F32, .n_ctx = n_ctx}};
     env.backend->ops->load(env.backend, &r);
     for (;;) {
         struct pp_event *e = next_event();
@@ -132,8 +134,8 @@ static bool begin_starter(size_t capacity, bool draft)
 
 static struct pp_generate_request request(const char *messages)
 {
-    struct pp_generate_request r = {.messages_json = messages, .session_key = env.session.key, .sampling = pp_sampling_default(),
-                                    .max_tokens = 48};
+    struct pp_generate_request r = {
+        .messages_json = messages, .session_key = env.session.key, .sampling = pp_sampling_default(), .max_tokens = 48};
     r.sampling.temp = 0;
     return r;
 }
@@ -185,9 +187,11 @@ static const char *answer_to(struct pp_generate_request r)
 static int64_t add_messages(void)
 {
     struct pp_error err;
-    struct pp_message q = {.session = env.session.id, .role = PP_ROLE_USER, .content = (char *)"hello", .content_len = 5};
+    struct pp_message q = {
+        .session = env.session.id, .role = PP_ROLE_USER, .content = (char *)"hello", .content_len = 5};
     assert_ok(pp_store_message_add(env.store, &q, &err), err);
-    struct pp_message a = {.session = env.session.id, .parent = q.id, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL};
+    struct pp_message a = {
+        .session = env.session.id, .parent = q.id, .role = PP_ROLE_ASSISTANT, .state = PP_MESSAGE_PARTIAL};
     assert_ok(pp_store_message_add(env.store, &a, &err), err);
     return a.id;
 }
@@ -216,7 +220,7 @@ static void wait_stored(int64_t id, const char *text)
     assert_string_equal(stored(id, &ms, stats), text);
 }
 
-/* --- without test data ---------------------------------------------------------------------------------------------------- */
+/* --- without test data ------------------------------------------------------------------------------------ */
 
 static void test_no_model(void **state)
 {
@@ -305,7 +309,7 @@ static void test_make_room(void **state)
     pp_queue_free(events);
 }
 
-/* --- with the starter -------------------------------------------------------------------------------------------------------- */
+/* --- with the starter ------------------------------------------------------------------------------------- */
 
 static void test_greedy(void **state)
 {
@@ -533,7 +537,8 @@ static void test_adapters(void **state)
     end();
 }
 
-/* A draft with another vocabulary is refused with a reason; a model without a chat template is talked to plainly, and says so. */
+/* A draft with another vocabulary is refused with a reason; a model without a chat template is talked to plainly, and
+ * says so. */
 static void test_other_model(void **state)
 {
     struct pp_loaded info;
