@@ -15,34 +15,40 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-INLINE int32_t max_of_lanes(__m512i v)
+/* Of 32 signed bytes. */
+INLINE int32_t sum_of_bytes(__m256i bytes)
 {
-    return (int32_t)_mm512_reduce_max_epu32(v);
+    /* Four sums of 8 bytes each, unsigned: 128 too much per byte. */
+    __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    __m128i pairs = _mm_add_epi32(_mm256_castsi256_si128(eights), _mm256_extracti128_si256(eights, 1));
+    return _mm_cvtsi128_si32(pairs) + _mm_extract_epi32(pairs, 2) - 32 * 128;
 }
 
 /* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
 static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
 {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), infinity = _mm512_set1_epi32(0x7f800000);
-    for (int64_t at = 0; at < n; at += PP_ACT_BLOCK) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    for (int64_t at = 0; at < n; at += PP_ACT_BLOCK, d++, sum++) {
         uint32_t live = n - at < PP_ACT_BLOCK ? (1u << (n - at)) - 1u : ~0u;
         __m512 x0 = _mm512_maskz_loadu_ps((__mmask16)live, x + at);
         __m512 x1 = _mm512_maskz_loadu_ps((__mmask16)(live >> 16), x + at + 16);
         __m512i bits = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
                                         _mm512_and_si512(_mm512_castps_si512(x1), magnitude));
-        __m512i max_bits = _mm512_set1_epi32(max_of_lanes(bits));
-        __m512 scale = _mm512_div_ps(_mm512_castsi512_ps(max_bits), _mm512_set1_ps(127.0f));
-        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), scale);
-        __mmask16 finite = _mm512_cmplt_epu32_mask(max_bits, infinity);
-        __mmask16 usable = _mm512_cmplt_epu32_mask(_mm512_castps_si512(inverse), infinity) & finite;
-        scale = _mm512_maskz_mov_ps(usable | (__mmask16)~finite, scale);
-        scale = _mm512_mask_mov_ps(scale, (__mmask16)~finite, _mm512_set1_ps(__builtin_nanf("")));
-        __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, inverse));
-        __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, inverse));
-        _mm_storeu_si128((__m128i *)(q + at), _mm512_cvtepi32_epi8(q0));
-        _mm_storeu_si128((__m128i *)(q + at + 16), _mm512_cvtepi32_epi8(q1));
-        *d++ = _mm512_cvtss_f32(scale);
-        *sum++ = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+        uint32_t most_bits = _mm512_reduce_max_epu32(bits);
+        float most;
+        memcpy(&most, &most_bits, sizeof most);
+        *d = most_bits < 0x7f800000 ? most / 127.0f : __builtin_nanf("");
+        float inverse = 1 / *d;
+        if (__builtin_isinf(inverse))
+            *d = 0;
+        __m512 factor = _mm512_set1_ps(inverse);
+        __mmask16 usable = __builtin_isfinite(inverse) ? 0xffff : 0;
+        __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, factor));
+        __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, factor));
+        __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q1), _mm512_cvtepi32_epi8(q0));
+        _mm256_storeu_si256((__m256i *)q, bytes);
+        q += PP_ACT_BLOCK;
+        *sum = sum_of_bytes(bytes);
     }
 }
 
