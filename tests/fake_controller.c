@@ -1,6 +1,8 @@
-/* fake_controller.c - a double of src/controller.c for the tests of the screen: same interface, no engine, no database.
+/* fake_controller.c - a double of src/controller.c for the tests of the screen: same interface, no engine, no
+ * database.
  *
- * Answers are scripted: what the user says chooses what streams back, a piece per timer tick. A few words have a meaning:
+ * Answers are scripted: what the user says chooses what streams back, a piece per timer tick. A few words have a
+ * meaning:
  *   "slow"    an answer that lasts until it is stopped        "hostile"  escape sequences and other attacks
  *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
@@ -17,7 +19,8 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 
-enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 2, CHOICES = 3, PARAMS = 4 };
+enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 2, CHOICES = 3,
+    PARAMS = 4 };
 
 struct message {
     struct pp_chat_message shown;
@@ -72,7 +75,8 @@ static struct message *add_message(struct pp_controller *c, enum pp_role role, c
     if (pp_grow(&c->messages, &c->cap, c->n + 1, sizeof *c->messages) != 0)
         abort();
     struct message *m = &c->messages[c->n++];
-    *m = (struct message){.shown = {.id = (int64_t)c->n, .role = role, .n_siblings = 1, .acceptance = -1, .revision = ++c->revisions}};
+    *m = (struct message){.shown = {.id = (int64_t)c->n, .role = role, .n_siblings = 1, .acceptance = -1}};
+    m->shown.revision = ++c->revisions;
     pp_buf_str(&m->text, text);
     c->dirty |= PP_DIRTY_TRANSCRIPT;
     return m;
@@ -97,10 +101,13 @@ static void fill_named(struct pp_named *list, const char *const (*texts)[2], siz
 
 static void fill_lists(struct pp_controller *c)
 {
-    static const char *const templates[][2] = {{"model's own", "from the file"}, {"chatml", "<|im_start|>"}, {"plain", "no template"}};
-    static const char *const personas[][2] = {{"none", ""}, {"Pirate", "Answers like a pirate"}, {"Teacher", "Explains step by step"}};
+    static const char *const templates[][2] = {{"model's own", "from the file"}, {"chatml", "<|im_start|>"},
+        {"plain", "no template"}};
+    static const char *const personas[][2] = {{"none", ""}, {"Pirate", "Answers like a pirate"},
+        {"Teacher", "Explains step by step"}};
     static const char *const params[][2] = {{"temp", "0.80"}, {"top-k", "40"}, {"top-p", "0.95"}, {"seed", "42"}};
-    static const char *const titles[SESSIONS] = {"Rain in the harbour", "雨の港 (wide title)", "Evil \033]0;owned\a title"};
+    static const char *const titles[SESSIONS] = {"Rain in the harbour", "雨の港 (wide title)",
+        "Evil \033]0;owned\a title"};
     fill_named(c->templates, templates, CHOICES);
     fill_named(c->personas, personas, CHOICES);
     fill_named(c->params, params, PARAMS);
@@ -113,14 +120,16 @@ static void fill_lists(struct pp_controller *c)
     c->adapters[1] = (struct pp_adapter_entry){.name = "barista", .path = "/models/barista.gguf", .scale = 1};
 }
 
-enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err)
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
+                               struct pp_error *err)
 {
     (void)o, (void)paths;
     struct pp_controller *c = pp_calloc(1, sizeof *c);
     if (!c)
         return pp_fail_nomem(err, "the double");
     c->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "", .template_name = "",
+    c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "",
+        .template_name = "",
                                    .notice = c->notice, .eta_s = -1, .acceptance = -1, .draft_on = true};
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
     fill_lists(c);
@@ -270,19 +279,28 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c)
 
 /* --- conversation --------------------------------------------------------------------------------------------- */
 
+static const char hostile[] =
+    "red \033[31mtext\033[0m bell\a nul\x01 csi\xc2\x9b" "2J rtl\xe2\x80\xae" "abc\xe2\x80\xac bad\xff\xfe end\n\n"
+    "\033]0;owned\a\033[2J\033[H done hostile";
+static const char markdown[] =
+    "# Heading\n\nSome **bold**, *slanted* and `code` words, a [link](https://example.org).\n\n"
+    "- first\n- second\n  - inner\n\n1. one\n2. two\n\n> a quote\n\n"
+    "```c\nint main(void)\n{\n\treturn 0;\n}\n```\n\nend of markdown";
+static const char unicode[] =
+    "日本語の文章は、単語の間に空白がないので、どこででも改行できる。 "
+    "한국어 e\xcc\x81t\xc3\xa9 👨‍👩‍👧 👍🏽 ❤️ 🇩🇪 end of unicode";
+
 static void write_script(struct pp_controller *c, const char *text)
 {
     pp_buf_clear(&c->script);
     c->said = 0;
     c->endless = strstr(text, "slow") != NULL;
     if (strstr(text, "hostile"))
-        pp_buf_str(&c->script, "red \033[31mtext\033[0m bell\a nul\x01 csi\xc2\x9b" "2J rtl\xe2\x80\xae" "abc\xe2\x80\xac bad\xff\xfe end\n\n"
-                               "\033]0;owned\a\033[2J\033[H done hostile");
+        pp_buf_str(&c->script, hostile);
     else if (strstr(text, "markdown"))
-        pp_buf_str(&c->script, "# Heading\n\nSome **bold**, *slanted* and `code` words, a [link](https://example.org).\n\n- first\n- second\n"
-                               "  - inner\n\n1. one\n2. two\n\n> a quote\n\n```c\nint main(void)\n{\n\treturn 0;\n}\n```\n\nend of markdown");
+        pp_buf_str(&c->script, markdown);
     else if (strstr(text, "unicode"))
-        pp_buf_str(&c->script, "日本語の文章は、単語の間に空白がないので、どこででも改行できる。 한국어 e\xcc\x81t\xc3\xa9 👨‍👩‍👧 👍🏽 ❤️ 🇩🇪 end of unicode");
+        pp_buf_str(&c->script, unicode);
     else if (strstr(text, "long"))
         for (int i = 1; i <= 200; i++)
             pp_buf_fmt(&c->script, "line %d of a long answer\n", i);
@@ -432,7 +450,8 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     c->adapter_text[0] = '\0';
     for (int a = 0; a < ADAPTERS; a++)
         if (c->adapters[a].on)
-            used += (size_t)snprintf(c->adapter_text + used, sizeof c->adapter_text - used, "%s%s %.2f", used ? ", " : "",
+            used += (size_t)snprintf(c->adapter_text + used, sizeof c->adapter_text - used, "%s%s %.2f", used ? ", "
+                                     : "",
                                      c->adapters[a].name, (double)c->adapters[a].scale);
     c->dirty |= PP_DIRTY_LISTS | PP_DIRTY_STATUS;
 }

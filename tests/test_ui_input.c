@@ -15,20 +15,23 @@ static struct pp_input *fresh(void)
 }
 
 static const struct { const char *bytes; enum pp_key_type type; unsigned mods; int32_t cp; } keys[] = {
-    {"a", PP_KEY_CHAR, 0, 'a'}, {"é", PP_KEY_CHAR, 0, 0xE9}, {"日", PP_KEY_CHAR, 0, 0x65E5}, {"😀", PP_KEY_CHAR, 0, 0x1F600},
-    {"\r", PP_KEY_ENTER, 0, '\r'}, {"\n", PP_KEY_CHAR, 0, '\n'}, {"\t", PP_KEY_TAB, 0, '\t'}, {"\x7f", PP_KEY_BACKSPACE, 0, 0x7F},
-    {"\x03", PP_KEY_CHAR, 0, 3}, {"\033\r", PP_KEY_ENTER, PP_MOD_ALT, '\r'}, {"\033x", PP_KEY_CHAR, PP_MOD_ALT, 'x'},
-    {"\033é", PP_KEY_CHAR, PP_MOD_ALT, 0xE9}, {"\0331", PP_KEY_CHAR, PP_MOD_ALT, '1'},
-    {"\033[A", PP_KEY_UP, 0, 0}, {"\033OA", PP_KEY_UP, 0, 0}, {"\033[1;5A", PP_KEY_UP, PP_MOD_CTRL, 0}, {"\033[1;2B", PP_KEY_DOWN, PP_MOD_SHIFT, 0},
-    {"\033[1;3D", PP_KEY_LEFT, PP_MOD_ALT, 0}, {"\033[a", PP_KEY_UP, PP_MOD_SHIFT, 0}, {"\033Oa", PP_KEY_UP, PP_MOD_CTRL, 0},
+    {"a", PP_KEY_CHAR, 0, 'a'}, {"é", PP_KEY_CHAR, 0, 0xE9}, {"日", PP_KEY_CHAR, 0, 0x65E5},
+    {"😀", PP_KEY_CHAR, 0, 0x1F600}, {"\r", PP_KEY_ENTER, 0, '\r'}, {"\n", PP_KEY_CHAR, 0, '\n'},
+    {"\t", PP_KEY_TAB, 0, '\t'}, {"\x7f", PP_KEY_BACKSPACE, 0, 0x7F}, {"\x03", PP_KEY_CHAR, 0, 3},
+    {"\033\r", PP_KEY_ENTER, PP_MOD_ALT, '\r'}, {"\033x", PP_KEY_CHAR, PP_MOD_ALT, 'x'},
+    {"\033é", PP_KEY_CHAR, PP_MOD_ALT, 0xE9}, {"\0331", PP_KEY_CHAR, PP_MOD_ALT, '1'}, {"\033[A", PP_KEY_UP, 0, 0},
+    {"\033OA", PP_KEY_UP, 0, 0}, {"\033[1;5A", PP_KEY_UP, PP_MOD_CTRL, 0},
+    {"\033[1;2B", PP_KEY_DOWN, PP_MOD_SHIFT, 0}, {"\033[1;3D", PP_KEY_LEFT, PP_MOD_ALT, 0},
+    {"\033[a", PP_KEY_UP, PP_MOD_SHIFT, 0}, {"\033Oa", PP_KEY_UP, PP_MOD_CTRL, 0},
     {"\033\033[A", PP_KEY_UP, PP_MOD_ALT, 0}, {"\033O5C", PP_KEY_RIGHT, PP_MOD_CTRL, 0},
-    {"\033[H", PP_KEY_HOME, 0, 0}, {"\033[1~", PP_KEY_HOME, 0, 0}, {"\033[7~", PP_KEY_HOME, 0, 0}, {"\033OF", PP_KEY_END, 0, 0},
-    {"\033[5~", PP_KEY_PGUP, 0, 0}, {"\033[6;2~", PP_KEY_PGDN, PP_MOD_SHIFT, 0}, {"\033[3~", PP_KEY_DELETE, 0, 0}, {"\033[5^", PP_KEY_PGUP, PP_MOD_CTRL, 0},
-    {"\033[Z", PP_KEY_BACKTAB, 0, 0},
-    {"\033OP", PP_KEY_F1, 0, 0}, {"\033[11~", PP_KEY_F1, 0, 0}, {"\033[[A", PP_KEY_F1, 0, 0}, {"\033[P", PP_KEY_F1, 0, 0},
-    {"\033[[E", PP_KEY_F5, 0, 0}, {"\033[15~", PP_KEY_F5, 0, 0}, {"\033[21~", PP_KEY_F10, 0, 0}, {"\033[1;2P", PP_KEY_F1, PP_MOD_SHIFT, 0},
-    {"\033[13;2u", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[27;2;13~", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[99;5u", PP_KEY_CHAR, 0, 3},
-    {"\033[27u", PP_KEY_ESC, 0, 27},
+    {"\033[H", PP_KEY_HOME, 0, 0}, {"\033[1~", PP_KEY_HOME, 0, 0}, {"\033[7~", PP_KEY_HOME, 0, 0},
+    {"\033OF", PP_KEY_END, 0, 0}, {"\033[5~", PP_KEY_PGUP, 0, 0}, {"\033[6;2~", PP_KEY_PGDN, PP_MOD_SHIFT, 0},
+    {"\033[3~", PP_KEY_DELETE, 0, 0}, {"\033[5^", PP_KEY_PGUP, PP_MOD_CTRL, 0}, {"\033[Z", PP_KEY_BACKTAB, 0, 0},
+    {"\033OP", PP_KEY_F1, 0, 0}, {"\033[11~", PP_KEY_F1, 0, 0}, {"\033[[A", PP_KEY_F1, 0, 0},
+    {"\033[P", PP_KEY_F1, 0, 0}, {"\033[[E", PP_KEY_F5, 0, 0}, {"\033[15~", PP_KEY_F5, 0, 0},
+    {"\033[21~", PP_KEY_F10, 0, 0}, {"\033[1;2P", PP_KEY_F1, PP_MOD_SHIFT, 0},
+    {"\033[13;2u", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[27;2;13~", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'},
+    {"\033[99;5u", PP_KEY_CHAR, 0, 3}, {"\033[27u", PP_KEY_ESC, 0, 27},
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
 
@@ -160,8 +163,10 @@ static void a_large_paste(void **state)
 
 static void replies_are_swallowed(void **state)
 {
-    static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\", "\033[?62;c",
-                                          "\033[<0;1;1M", "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~", "\xff\xfe", "\xed\xa0\x80"};
+    static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\",
+        "\033[?62;c",
+                                          "\033[<0;1;1M", "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~",
+                                              "\xff\xfe", "\xed\xa0\x80"};
     (void)state;
     struct pp_input *in = fresh();
     struct pp_key key;
@@ -220,7 +225,8 @@ static void hostile_bytes(void **state)
 TEST_GROUP(ui_input)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape), cmocka_unit_test(pastes),
+        cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
+            cmocka_unit_test(pastes),
         cmocka_unit_test(a_large_paste), cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
         cmocka_unit_test(hostile_bytes),
     };

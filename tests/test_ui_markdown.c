@@ -30,7 +30,8 @@ static char *dump(const struct pp_layout *l, pp_style base)
             pp_buf_char(&out, line->kind == PP_LINE_CODE ? '$' : '-');
         size_t run = pp_layout_run(l, line->start);
         for (uint32_t at = line->start; at < line->end; run++) {
-            uint32_t end = run + 1 < l->n_runs && l->runs[run + 1].start < line->end ? l->runs[run + 1].start : line->end;
+            uint32_t end = run + 1 < l->n_runs && l->runs[run + 1].start < line->end ? l->runs[run + 1].start
+                : line->end;
             bool plain = l->runs[run].style == base || line->kind == PP_LINE_CODE;
             pp_buf_fmt(&out, plain ? "%.*s" : "{%.*s}", (int)(end - at), l->text.data + at);
             at = end;
@@ -84,9 +85,10 @@ static void plain(void **state)
     shows("\033[1m", 60, false, "␛[1m\n");
 }
 
-static const char everything[] = "# Heading\n\nSome **bold** words,\nlines and `code`.\n\n- one\n- two\n\n  inside two\n- three\n\n"
-                                 "1. first\n\n2. second\n\n> quote\n> more\n\n```python\ndef f():\n\n    return '```'\n```\n"
-                                 "after\r\nthat \033[2J 日本語の文章 e\xcc\x81\n\n~~~\nopen fence\n\n\nend";
+static const char everything[] =
+    "# Heading\n\nSome **bold** words,\nlines and `code`.\n\n- one\n- two\n\n  inside two\n- three\n\n"
+    "1. first\n\n2. second\n\n> quote\n> more\n\n```python\ndef f():\n\n    return '```'\n```\n"
+    "after\r\nthat \033[2J 日本語の文章 e\xcc\x81\n\n~~~\nopen fence\n\n\nend";
 
 static void streaming_is_the_same(void **state)
 {
@@ -121,8 +123,8 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A megabyte, without line ends or with few, in pieces: the cost of an update must not grow with the text. Laying it all out anew
- * each time would take minutes. */
+/* A megabyte, without line ends or with few, in pieces: the cost of an update must not grow with the text. Laying it
+ * all out anew each time would take minutes. */
 static void a_megabyte_streams(void **state)
 {
     (void)state;
@@ -161,7 +163,8 @@ static void survives_anything(void **state)
         for (size_t i = 0; i <= sizeof text; i += 13)
             pp_document_update(&doc, text, i, 1 + round % 40, true, PP_SLOT_ASSISTANT);
         for (size_t i = 0; i < doc.layout.n_lines; i++)
-            assert_true(doc.layout.lines[i].start <= doc.layout.lines[i].end && doc.layout.lines[i].end <= doc.layout.text.len);
+            assert_true(doc.layout.lines[i].start <= doc.layout.lines[i].end &&
+                        doc.layout.lines[i].end <= doc.layout.text.len);
         for (size_t i = 0; i < doc.layout.text.len; i++)
             assert_true((unsigned char)doc.layout.text.data[i] >= 0x20 || doc.layout.text.data[i] == '\n');
         pp_document_free(&doc);
@@ -171,7 +174,8 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(code_blocks), cmocka_unit_test(plain), cmocka_unit_test(streaming_is_the_same),
+        cmocka_unit_test(markdown), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
+            cmocka_unit_test(streaming_is_the_same),
         cmocka_unit_test(a_megabyte_streams), cmocka_unit_test(survives_anything),
     };
     return cmocka_run_group_tests_name("ui_markdown", tests, utf8_locale, NULL);

@@ -161,7 +161,8 @@ static void wrapping(void **state)
 TEST_GROUP(ui_text)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces), cmocka_unit_test(nothing_dangerous_reaches_the_cells),
+        cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
+            cmocka_unit_test(nothing_dangerous_reaches_the_cells),
         cmocka_unit_test(clusters), cmocka_unit_test(wrapping),
     };
     return cmocka_run_group_tests_name("ui_text", tests, utf8_locale, NULL);

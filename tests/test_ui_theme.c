@@ -90,7 +90,8 @@ static void every_theme_in_the_folder_is_good(void **state)
 static void colors(void **state)
 {
     (void)state;
-    const struct pp_color red = {PP_COLOR_RGB, 0xFF0000}, grey = {PP_COLOR_RGB, 0x808080}, index = {PP_COLOR_INDEX, 196},
+    const struct pp_color red = {PP_COLOR_RGB, 0xFF0000}, grey = {PP_COLOR_RGB, 0x808080},
+        index = {PP_COLOR_INDEX, 196},
                           bright = {PP_COLOR_INDEX, 12}, none = {PP_COLOR_DEFAULT, 0};
     assert_int_equal(pp_color_reduce(red, 256), 196);
     assert_int_equal(pp_color_reduce(grey, 256), 244);

@@ -108,7 +108,8 @@ static struct segment plain_segment(const char *s, size_t n, size_t pos)
     return seg;
 }
 
-/* Paragraphs up to a blank line that is followed by a line without indent (with one it may belong to a list), or up to a fence. */
+/* Paragraphs up to a blank line that is followed by a line without indent (with one it may belong to a list), or up
+ * to a fence. */
 static struct segment text_segment(const char *s, size_t n, size_t pos)
 {
     struct segment seg = {SEGMENT_TEXT, pos, pos, false, false};
@@ -190,8 +191,8 @@ static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style
     int indent = doc->fence_indent;
     pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
     pp_layout_text(&doc->layout, pp_buf_cstr(&clean), clean.len, style);
-    pp_layout_lines(&doc->layout, from,
-                    &(struct pp_frame){.width = doc->width - 1, .first = indent + 2, .rest = indent + 2, .kind = PP_LINE_CODE});
+    const struct pp_frame frame = {doc->width - 1, indent + 2, indent + 2, 0, PP_LINE_CODE};
+    pp_layout_lines(&doc->layout, from, &frame);
     doc->layout.bad |= clean.bad;
     pp_buf_free(&clean);
 }

@@ -17,8 +17,9 @@ static struct {
 
 static attr_t attributes_of(unsigned flags)
 {
-    return (flags & PP_BOLD ? A_BOLD : 0) | (flags & PP_ITALIC ? A_ITALIC : 0) | (flags & PP_UNDERLINE ? A_UNDERLINE : 0) |
-           (flags & PP_FAINT ? A_DIM : 0) | (flags & PP_REVERSE ? A_REVERSE : 0);
+    return (flags & PP_BOLD ? A_BOLD : 0) | (flags & PP_ITALIC ? A_ITALIC : 0) |
+           (flags & PP_UNDERLINE ? A_UNDERLINE : 0) | (flags & PP_FAINT ? A_DIM : 0) |
+           (flags & PP_REVERSE ? A_REVERSE : 0);
 }
 
 static int terminal_colors(void)

@@ -1,5 +1,6 @@
-/* draw.h - the only door to the cells of the screen: everything that is shown passes here, and nothing but clean text (sanitize.h)
- * does. Also turns a theme into ncurses colours. UI thread, between pp_screen_open and pp_screen_close (screen.h). */
+/* draw.h - the only door to the cells of the screen: everything that is shown passes here, and nothing but clean
+ * text (sanitize.h) does. Also turns a theme into ncurses colours. UI thread, between pp_screen_open and
+ * pp_screen_close (screen.h). */
 #ifndef PP_UI_DRAW_H
 #define PP_UI_DRAW_H
 

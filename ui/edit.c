@@ -86,9 +86,9 @@ static void add_loaded(void *user, const char *text)
 static void bind_keys(void)
 {
     static const struct { const char *keys; rl_command_func_t *function; } table[] = {
-        {"\\e[1;5C", rl_forward_word}, {"\\e[1;5D", rl_backward_word}, {"\\e[1;3C", rl_forward_word}, {"\\e[1;3D", rl_backward_word},
-        {"\\e[3~", rl_delete}, {"\\e[1~", rl_beg_of_line}, {"\\e[4~", rl_end_of_line}, {"\\e[7~", rl_beg_of_line}, {"\\e[8~", rl_end_of_line},
-        {"\\e[3;5~", rl_kill_word},
+        {"\\e[1;5C", rl_forward_word}, {"\\e[1;5D", rl_backward_word}, {"\\e[1;3C", rl_forward_word},
+        {"\\e[1;3D", rl_backward_word}, {"\\e[3~", rl_delete}, {"\\e[1~", rl_beg_of_line}, {"\\e[4~", rl_end_of_line},
+        {"\\e[7~", rl_beg_of_line}, {"\\e[8~", rl_end_of_line}, {"\\e[3;5~", rl_kill_word},
     };
     Keymap maps[] = {emacs_standard_keymap, vi_insertion_keymap};
     for (int m = 0; m < 2; m++) {
@@ -106,7 +106,8 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     if (!ed.nowhere)
         return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened.");
     rl_readline_name = "pippin";
-    rl_terminal_name = "dumb"; /* it draws nothing, and must not meddle with the terminfo entry that ncurses has loaded */
+    /* it draws nothing, and must not meddle with the terminfo entry that ncurses has loaded */
+    rl_terminal_name = "dumb";
     rl_outstream = ed.nowhere;
     rl_catch_signals = 0;
     rl_catch_sigwinch = 0;
@@ -250,8 +251,8 @@ const char *pp_edit_message(void)
 
 bool pp_edit_searching(void)
 {
-    return RL_ISSTATE(RL_STATE_ISEARCH | RL_STATE_NSEARCH | RL_STATE_NUMERICARG | RL_STATE_MULTIKEY | RL_STATE_CHARSEARCH |
-                      RL_STATE_VIMOTION) != 0;
+    return RL_ISSTATE(RL_STATE_ISEARCH | RL_STATE_NSEARCH | RL_STATE_NUMERICARG | RL_STATE_MULTIKEY |
+                      RL_STATE_CHARSEARCH | RL_STATE_VIMOTION) != 0;
 }
 
 bool pp_edit_vi_command(void)

@@ -1,8 +1,8 @@
 /* edit.h - the input line: readline behind a queue of bytes, with no hand on the terminal.
  *
- * readline edits (emacs and vi keys, inputrc, undo, kill ring, history, incremental search); it reads what pp_edit_feed puts in its
- * queue, draws nothing, changes no signal handler, no environment and no terminal setting. The text may have several lines.
- * One per program; UI thread. */
+ * readline edits (emacs and vi keys, inputrc, undo, kill ring, history, incremental search); it reads what
+ * pp_edit_feed puts in its queue, draws nothing, changes no signal handler, no environment and no terminal setting.
+ * The text may have several lines. One per program; UI thread. */
 #ifndef PP_UI_EDIT_H
 #define PP_UI_EDIT_H
 

@@ -82,7 +82,8 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return pp_fail(err, PP_ERR_IO, "The editor '%s' failed; your text is as it was. $EDITOR names another.", command);
+        return pp_fail(err, PP_ERR_IO, "The editor '%s' failed; your text is as it was. $EDITOR names another.",
+                       command);
     return PP_OK;
 }
 

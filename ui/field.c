@@ -61,7 +61,9 @@ bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed)
     size_t len = f->len, line;
     bool used = true;
     size_t previous = pp_text_previous(f->text, f->len, f->cursor);
-    size_t next = f->cursor < f->len ? f->cursor + pp_cluster_next(f->text + f->cursor, f->len - f->cursor).len : f->len;
+    size_t next = f->cursor;
+    if (next < f->len)
+        next += pp_cluster_next(f->text + next, f->len - next).len;
     switch (key->type) {
     case PP_KEY_CHAR:
         if (key->cp < 0x20)

@@ -87,11 +87,14 @@ static void rewrite(const char *path, const struct ring *r, size_t first)
         unlink(temporary);
 }
 
-enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user, struct pp_error *err)
+enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user,
+                             struct pp_error *err)
 {
     FILE *f = fopen(path, "re");
+    if (!f && errno == ENOENT)
+        return PP_OK;
     if (!f)
-        return errno == ENOENT ? PP_OK : pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
     struct stat st;
     struct ring *ring = pp_calloc(1, sizeof *ring);
     if (!ring || fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {

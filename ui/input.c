@@ -115,9 +115,10 @@ static bool key_of_letter(char final, enum pp_key_type *type)
 static bool key_of_number(int number, enum pp_key_type *type)
 {
     static const struct { int number; enum pp_key_type type; } table[] = {
-        {1, PP_KEY_HOME}, {2, PP_KEY_INSERT}, {3, PP_KEY_DELETE}, {4, PP_KEY_END}, {5, PP_KEY_PGUP}, {6, PP_KEY_PGDN}, {7, PP_KEY_HOME},
-        {8, PP_KEY_END}, {11, PP_KEY_F1}, {12, PP_KEY_F2}, {13, PP_KEY_F3}, {14, PP_KEY_F4}, {15, PP_KEY_F5}, {17, PP_KEY_F6},
-        {18, PP_KEY_F7}, {19, PP_KEY_F8}, {20, PP_KEY_F9}, {21, PP_KEY_F10}, {23, PP_KEY_F11}, {24, PP_KEY_F12},
+        {1, PP_KEY_HOME}, {2, PP_KEY_INSERT}, {3, PP_KEY_DELETE}, {4, PP_KEY_END}, {5, PP_KEY_PGUP}, {6, PP_KEY_PGDN},
+        {7, PP_KEY_HOME}, {8, PP_KEY_END}, {11, PP_KEY_F1}, {12, PP_KEY_F2}, {13, PP_KEY_F3}, {14, PP_KEY_F4},
+        {15, PP_KEY_F5}, {17, PP_KEY_F6}, {18, PP_KEY_F7}, {19, PP_KEY_F8}, {20, PP_KEY_F9}, {21, PP_KEY_F10},
+        {23, PP_KEY_F11}, {24, PP_KEY_F12},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (table[i].number == number) {
@@ -146,7 +147,8 @@ static void set_char(struct pp_key *key, int32_t cp)
     key->cp = cp;
 }
 
-/* A key that the terminal names by its character (CSI u, modifyOtherKeys): bytes become those that older terminals send. */
+/* A key that the terminal names by its character (CSI u, modifyOtherKeys): bytes become those that older terminals
+ * send. */
 static void set_named_char(struct pp_key *key, int32_t cp, unsigned mods)
 {
     key->mods = mods;
@@ -337,7 +339,8 @@ static enum step step_escape(const struct pp_input *in, struct view *v, struct p
     return learned == STEP_MORE && result == STEP_NOTHING ? STEP_MORE : result;
 }
 
-/* Nothing follows any more: an Escape is a key (with the character behind it, if there is one: Alt-[), broken UTF-8 is nothing. */
+/* Nothing follows any more: an Escape is a key (with the character behind it, if there is one: Alt-[), broken UTF-8
+ * is nothing. */
 static enum step step_flushed(struct view *v, struct pp_key *key)
 {
     *key = (struct pp_key){0};

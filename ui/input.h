@@ -1,8 +1,9 @@
 /* input.h - the terminal's bytes decoded into keys and pastes.
  *
- * Knows the sequences of xterm, linux, rxvt, vt100 and kitty families and those of the terminal's terminfo entry. A lone Escape
- * becomes a key when nothing has followed for PP_ESCAPE_MS (pp_input_flush). Bytes may arrive cut anywhere. Replies of the terminal
- * (OSC, DCS, ...) and unknown sequences are swallowed; nothing that arrives can make it grow without limit. UI thread. */
+ * Knows the sequences of xterm, linux, rxvt, vt100 and kitty families and those of the terminal's terminfo entry. A
+ * lone Escape becomes a key when nothing has followed for PP_ESCAPE_MS (pp_input_flush). Bytes may arrive cut
+ * anywhere. Replies of the terminal (OSC, DCS, ...) and unknown sequences are swallowed; nothing that arrives can
+ * make it grow without limit. UI thread. */
 #ifndef PP_UI_INPUT_H
 #define PP_UI_INPUT_H
 
@@ -15,9 +16,10 @@ enum { PP_ESCAPE_MS = 25, PP_SEQUENCE_MS = 500, PP_MAX_PASTE = 16 << 20 };
 enum pp_key_type {
     PP_KEY_CHAR, /* cp: a character, or a control code as Ctrl gives it (1 to 26, 28 to 31, 0) */
     PP_KEY_ENTER, PP_KEY_TAB, PP_KEY_BACKTAB, PP_KEY_BACKSPACE, PP_KEY_ESC,
-    PP_KEY_UP, PP_KEY_DOWN, PP_KEY_LEFT, PP_KEY_RIGHT, PP_KEY_HOME, PP_KEY_END, PP_KEY_PGUP, PP_KEY_PGDN, PP_KEY_INSERT, PP_KEY_DELETE,
-    PP_KEY_F1, PP_KEY_F2, PP_KEY_F3, PP_KEY_F4, PP_KEY_F5, PP_KEY_F6, PP_KEY_F7, PP_KEY_F8, PP_KEY_F9, PP_KEY_F10, PP_KEY_F11,
-    PP_KEY_F12,
+    PP_KEY_UP, PP_KEY_DOWN, PP_KEY_LEFT, PP_KEY_RIGHT, PP_KEY_HOME, PP_KEY_END, PP_KEY_PGUP, PP_KEY_PGDN,
+    PP_KEY_INSERT, PP_KEY_DELETE,
+    PP_KEY_F1, PP_KEY_F2, PP_KEY_F3, PP_KEY_F4, PP_KEY_F5, PP_KEY_F6, PP_KEY_F7, PP_KEY_F8, PP_KEY_F9, PP_KEY_F10,
+    PP_KEY_F11, PP_KEY_F12,
     PP_KEY_PASTE, /* text, len: as the terminal sent it, line ends made \n, NULs left out */
 };
 enum { PP_MOD_SHIFT = 1, PP_MOD_ALT = 2, PP_MOD_CTRL = 4 };
@@ -44,8 +46,9 @@ void pp_input_learn(struct pp_input *in, const char *sequence, enum pp_key_type 
 bool pp_input_feed(struct pp_input *in, const char *bytes, size_t n);
 /* The next key; false if there is none (yet). */
 bool pp_input_next(struct pp_input *in, struct pp_key *key);
-/* Milliseconds after which pp_input_flush is to be called, since bytes wait that could be a key by themselves or the beginning of a
- * longer one; -1 if none wait. What can only be a sequence is waited for longer: cut short, the head of a paste would become keys. */
+/* Milliseconds after which pp_input_flush is to be called, since bytes wait that could be a key by themselves or the
+ * beginning of a longer one; -1 if none wait. What can only be a sequence is waited for longer: cut short, the head
+ * of a paste would become keys. */
 int pp_input_wait_ms(const struct pp_input *in);
 /* Nothing has followed: what waits is to be taken for itself. Call pp_input_next then. */
 void pp_input_flush(struct pp_input *in);

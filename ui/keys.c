@@ -44,7 +44,8 @@ static void copy_last_answer(struct pp_ui *ui)
     if (pp_screen_copy(m->text, m->len))
         pp_ui_notice(ui, false, "The last answer was sent to the terminal's clipboard.");
     else
-        pp_ui_notice(ui, true, "The last answer is too long for the terminal's clipboard; /export writes it to a file.");
+        pp_ui_notice(ui, true,
+                     "The last answer is too long for the terminal's clipboard; /export writes it to a file.");
 }
 
 static void choose_theme(struct pp_ui *ui, const char *name)
@@ -113,7 +114,8 @@ static bool is_blank(const char *s)
 static bool send(struct pp_ui *ui, const char *text)
 {
     const char *words = text[0] == '/' && text[1] == '/' ? text + 1 : text;
-    bool sent = ui->editing ? pp_controller_edit(ui->controller, ui->editing - 1, words) : pp_controller_send(ui->controller, words);
+    bool sent = ui->editing ? pp_controller_edit(ui->controller, ui->editing - 1, words)
+                            : pp_controller_send(ui->controller, words);
     if (sent) {
         ui->editing = 0;
         pp_transcript_end(ui);
@@ -224,7 +226,8 @@ static void toggle_raw(struct pp_ui *ui)
     struct pp_error err;
     ui->settings.raw = !ui->settings.raw;
     report(ui, pp_ui_save_settings(ui, &err), &err);
-    pp_ui_notice(ui, false, ui->settings.raw ? "Answers are shown as they were written." : "Markdown is shown formatted.");
+    pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Answers are shown as they were written."
+                                                   : "Markdown is shown formatted.");
 }
 
 static void insert_paste(struct pp_ui *ui, const struct pp_key *key)

@@ -71,7 +71,8 @@ void pp_layout_lines(struct pp_layout *l, size_t from, const struct pp_frame *f)
 
 void pp_layout_blank(struct pp_layout *l, uint8_t quote)
 {
-    add_line(l, (struct pp_line){(uint32_t)l->text.len, (uint32_t)l->text.len, (uint16_t)(2 * quote), PP_LINE_TEXT, quote});
+    uint32_t end = (uint32_t)l->text.len;
+    add_line(l, (struct pp_line){end, end, (uint16_t)(2 * quote), PP_LINE_TEXT, quote});
 }
 
 size_t pp_layout_run(const struct pp_layout *l, uint32_t at)

@@ -1,7 +1,8 @@
 /* layout.h - a message as screen lines: clean text, runs of style over it, and lines that point into it.
  *
- * Built by appending; rewound to a mark when the end of a streaming answer is laid out anew. Offsets instead of pointers, so that
- * growing moves nothing that matters. An allocation that fails makes it `bad`: what is there may be drawn, it is incomplete. */
+ * Built by appending; rewound to a mark when the end of a streaming answer is laid out anew. Offsets instead of
+ * pointers, so that growing moves nothing that matters. An allocation that fails makes it `bad`: what is there may
+ * be drawn, it is incomplete. */
 #ifndef PP_UI_LAYOUT_H
 #define PP_UI_LAYOUT_H
 

@@ -91,7 +91,7 @@ static void close_paragraph(struct writer *w)
     w->open = false;
     struct list *list = innermost(w);
     int indent = quote_indent(w) + (list ? list->text_indent : 0);
-    struct pp_frame f = {.width = w->width, .first = indent - w->bullet_width, .rest = indent, .quote = (uint8_t)w->quotes};
+    struct pp_frame f = {w->width, indent - w->bullet_width, indent, (uint8_t)w->quotes, PP_LINE_TEXT};
     if (w->code_block) {
         f.kind = PP_LINE_CODE;
         if (w->l->text.len > w->start && w->l->text.data[w->l->text.len - 1] == '\n')
@@ -160,7 +160,7 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *user)
         close_paragraph(w);
         open_paragraph(w);
         w->open = false;
-        pp_layout_lines(w->l, w->l->text.len, &(struct pp_frame){.width = w->width, .kind = PP_LINE_RULE, .quote = (uint8_t)w->quotes});
+        pp_layout_lines(w->l, w->l->text.len, &(struct pp_frame){w->width, 0, 0, (uint8_t)w->quotes, PP_LINE_RULE});
         w->gap = true;
         break;
     default:
@@ -266,8 +266,8 @@ static int leave_span(MD_SPANTYPE type, void *detail, void *user)
     return 0;
 }
 
-/* Only names that stand for visible characters; a numeric reference stays as it was written, it could smuggle a control character past
- * the sanitiser. */
+/* Only names that stand for visible characters; a numeric reference stays as it was written, it could smuggle a
+ * control character past the sanitiser. */
 static const char *entity(const char *s, size_t n)
 {
     static const struct { const char *name, *text; } table[] = {
@@ -298,7 +298,11 @@ void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_sty
 {
     static const MD_PARSER parser = {
         .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH,
-        .enter_block = enter_block, .leave_block = leave_block, .enter_span = enter_span, .leave_span = leave_span, .text = text,
+        .enter_block = enter_block,
+        .leave_block = leave_block,
+        .enter_span = enter_span,
+        .leave_span = leave_span,
+        .text = text,
     };
     struct writer w = {.l = l, .width = width, .base = base, .first_line = l->n_lines};
     if (md_parse(s, (MD_SIZE)n, &parser, &w) != 0)

@@ -9,7 +9,11 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { MAX_WIDTH = 76, MARGIN = 4, ROOMY_COLS = 50, ROOMY_ROWS = 12, RIGHT_MAX = 24, RIGHT_COLS = 36 /* narrower: no right part */ };
+enum {
+    MAX_WIDTH = 76, MARGIN = 4,
+    ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller: the whole screen, without a frame */
+    RIGHT_MAX = 24, RIGHT_COLS = 36   /* narrower: no right part */
+};
 
 static size_t count(struct pp_ui *ui)
 {
@@ -214,7 +218,8 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area a)
         pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->hint, PP_SLOT_MENU_DIM);
         return false;
     }
-    int used = 1 + pp_draw_text(a.y, a.x + 1, m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2, m->question, PP_SLOT_MENU_TITLE);
+    int room = m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2;
+    int used = 1 + pp_draw_text(a.y, a.x + 1, room, m->question, PP_SLOT_MENU_TITLE);
     if (m->mode == PP_MENU_CONFIRM)
         return false;
     int column = pp_field_draw(&m->field, a.y, a.x + used + 1, a.w - used - 2, PP_SLOT_MENU);

@@ -28,7 +28,8 @@ struct pp_menu_class {
     void (*open)(struct pp_ui *ui, struct pp_menu *m);
     size_t (*count)(struct pp_ui *ui, struct pp_menu *m);
     void (*row)(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row); /* *row is zeroed */
-    bool (*key)(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key);           /* first: true if it was used */
+    /* first: true if it was used */
+    bool (*key)(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key);
     void (*choose)(struct pp_ui *ui, struct pp_menu *m);   /* Enter on a row */
     void (*moved)(struct pp_ui *ui, struct pp_menu *m);    /* another row is selected */
     void (*cancel)(struct pp_ui *ui, struct pp_menu *m);   /* Esc; the menu closes */
@@ -60,7 +61,7 @@ void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void pp_menu_select(struct pp_ui *ui, size_t i);
 
-extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_templates, pp_menu_personas, pp_menu_draft,
-    pp_menu_themes, pp_menu_params;
+extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_templates, pp_menu_personas,
+    pp_menu_draft, pp_menu_themes, pp_menu_params;
 
 #endif

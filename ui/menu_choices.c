@@ -52,7 +52,8 @@ static void templates_choose(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_templates = {
-    .title = "Chat template", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
+    .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
+    .columns = true,
     .open = templates_open, .count = templates_count, .row = templates_row, .choose = templates_choose,
 };
 
@@ -105,7 +106,8 @@ static void draft_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_m
     (void)m;
     snprintf(row->left, sizeof row->left, "%s", i == 0 ? "On: a small model drafts, this one checks" : "Off");
     if (i == 0)
-        snprintf(row->right, sizeof row->right, "%.127s", s->model.draft_name[0] ? s->model.draft_name : s->model.draft_reason);
+        snprintf(row->right, sizeof row->right, "%.127s",
+                 s->model.draft_name[0] ? s->model.draft_name : s->model.draft_reason);
     row->current = s->draft_on == (i == 0);
 }
 

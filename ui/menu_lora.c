@@ -44,7 +44,8 @@ static void change(struct pp_ui *ui, size_t i, int steps)
 
 static bool begins_number(const struct pp_key *key)
 {
-    return key->type == PP_KEY_CHAR && !key->mods && ((key->cp >= '0' && key->cp <= '9') || key->cp == '.' || key->cp == '-');
+    bool digit = key->cp >= '0' && key->cp <= '9';
+    return key->type == PP_KEY_CHAR && !key->mods && (digit || key->cp == '.' || key->cp == '-');
 }
 
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)

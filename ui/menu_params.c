@@ -36,7 +36,8 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
     if (!p)
         return;
     snprintf(question, sizeof question, "%s:", p->name);
-    snprintf(value, sizeof value, "%.*s", (int)strcspn(p->detail, " "), p->detail); /* without an explanation: "-1 (no limit)" */
+    /* without an explanation: "-1 (no limit)" */
+    snprintf(value, sizeof value, "%.*s", (int)strcspn(p->detail, " "), p->detail);
     pp_menu_ask(ui, question, value);
 }
 

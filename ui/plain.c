@@ -153,7 +153,8 @@ static void greet(struct plain *p, const struct pp_status *s)
 {
     char text[512], context[32];
     pp_format_count(context, sizeof context, s->ctx_total);
-    snprintf(text, sizeof text, "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
+    snprintf(text, sizeof text,
+             "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
              s->model.name, s->model.type_name, context);
     say(p, text);
     read_out(p);

@@ -12,8 +12,8 @@ static bool in(int32_t cp, int32_t first, int32_t last)
     return cp >= first && cp <= last;
 }
 
-/* Letters and marks by category that nevertheless draw nothing, and so can hide text: fillers, and the selectors beyond the sixteen
- * that emoji use. */
+/* Letters and marks by category that nevertheless draw nothing, and so can hide text: fillers, and the selectors
+ * beyond the sixteen that emoji use. */
 static bool draws_nothing(int32_t cp)
 {
     return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x3164 || cp == 0xFFA0 || in(cp, 0x17B4, 0x17B5) ||

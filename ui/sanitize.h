@@ -1,4 +1,5 @@
-/* sanitize.h - the one gate between text from elsewhere (models, titles, file names, notices, pasted text) and the screen.
+/* sanitize.h - the one gate between text from elsewhere (models, titles, file names, notices, pasted text) and the
+ * screen.
  *
  * What comes out is valid UTF-8 that moves no cursor, changes no colour, reorders nothing and hides nothing:
  *
@@ -9,8 +10,9 @@
  *   and unassigned code points              <U+202E>
  *   bytes that are not UTF-8                <FF>
  *
- * A line end stays in PP_CLEAN_TEXT (CR LF becomes one) and a tab becomes spaces up to the next multiple of four columns; in
- * PP_CLEAN_LINE both become pictures. Joiners (U+200C, U+200D) stay: scripts and emoji need them. Any thread. */
+ * A line end stays in PP_CLEAN_TEXT (CR LF becomes one) and a tab becomes spaces up to the next multiple of four
+ * columns; in PP_CLEAN_LINE both become pictures. Joiners (U+200C, U+200D) stay: scripts and emoji need them. Any
+ * thread. */
 #ifndef PP_UI_SANITIZE_H
 #define PP_UI_SANITIZE_H
 

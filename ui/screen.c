@@ -22,7 +22,8 @@ static struct {
     struct termios before;              /* the user's settings */
     struct termios ours;
     volatile sig_atomic_t taken;        /* the terminal is ours */
-    char give_back[256];                /* bytes that end full screen, colours, paste mode; prepared, for signal handlers */
+    /* bytes that end full screen, colours, paste mode; prepared, for signal handlers */
+    char give_back[256];
     size_t give_back_len;
 } scr;
 
@@ -164,13 +165,14 @@ void pp_screen_repaint(void)
 void pp_screen_learn_keys(struct pp_input *in)
 {
     static const struct { const char *capability; enum pp_key_type key; unsigned mods; } table[] = {
-        {"kf1", PP_KEY_F1, 0}, {"kf2", PP_KEY_F2, 0}, {"kf3", PP_KEY_F3, 0}, {"kf4", PP_KEY_F4, 0}, {"kf5", PP_KEY_F5, 0},
-        {"kf6", PP_KEY_F6, 0}, {"kf7", PP_KEY_F7, 0}, {"kf8", PP_KEY_F8, 0}, {"kf9", PP_KEY_F9, 0}, {"kf10", PP_KEY_F10, 0},
-        {"kf11", PP_KEY_F11, 0}, {"kf12", PP_KEY_F12, 0}, {"kcuu1", PP_KEY_UP, 0}, {"kcud1", PP_KEY_DOWN, 0}, {"kcub1", PP_KEY_LEFT, 0},
-        {"kcuf1", PP_KEY_RIGHT, 0}, {"khome", PP_KEY_HOME, 0}, {"kend", PP_KEY_END, 0}, {"kpp", PP_KEY_PGUP, 0}, {"knp", PP_KEY_PGDN, 0},
-        {"kich1", PP_KEY_INSERT, 0}, {"kdch1", PP_KEY_DELETE, 0}, {"kcbt", PP_KEY_BACKTAB, PP_MOD_SHIFT}, {"kent", PP_KEY_ENTER, 0},
-        {"kri", PP_KEY_UP, PP_MOD_SHIFT}, {"kind", PP_KEY_DOWN, PP_MOD_SHIFT}, {"kLFT", PP_KEY_LEFT, PP_MOD_SHIFT},
-        {"kRIT", PP_KEY_RIGHT, PP_MOD_SHIFT},
+        {"kf1", PP_KEY_F1, 0}, {"kf2", PP_KEY_F2, 0}, {"kf3", PP_KEY_F3, 0}, {"kf4", PP_KEY_F4, 0},
+        {"kf5", PP_KEY_F5, 0}, {"kf6", PP_KEY_F6, 0}, {"kf7", PP_KEY_F7, 0}, {"kf8", PP_KEY_F8, 0},
+        {"kf9", PP_KEY_F9, 0}, {"kf10", PP_KEY_F10, 0}, {"kf11", PP_KEY_F11, 0}, {"kf12", PP_KEY_F12, 0},
+        {"kcuu1", PP_KEY_UP, 0}, {"kcud1", PP_KEY_DOWN, 0}, {"kcub1", PP_KEY_LEFT, 0}, {"kcuf1", PP_KEY_RIGHT, 0},
+        {"khome", PP_KEY_HOME, 0}, {"kend", PP_KEY_END, 0}, {"kpp", PP_KEY_PGUP, 0}, {"knp", PP_KEY_PGDN, 0},
+        {"kich1", PP_KEY_INSERT, 0}, {"kdch1", PP_KEY_DELETE, 0}, {"kcbt", PP_KEY_BACKTAB, PP_MOD_SHIFT},
+        {"kent", PP_KEY_ENTER, 0}, {"kri", PP_KEY_UP, PP_MOD_SHIFT}, {"kind", PP_KEY_DOWN, PP_MOD_SHIFT},
+        {"kLFT", PP_KEY_LEFT, PP_MOD_SHIFT}, {"kRIT", PP_KEY_RIGHT, PP_MOD_SHIFT},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         const char *s = tigetstr(table[i].capability);
@@ -184,7 +186,11 @@ static void add_base64(struct pp_buf *out, const unsigned char *s, size_t n)
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
         unsigned v = (unsigned)s[i] << 16 | (i + 1 < n ? (unsigned)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
-        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], i + 1 < n ? digits[v >> 6 & 63] : '=', i + 2 < n ? digits[v & 63] : '='};
+        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], '=', '='};
+        if (i + 1 < n)
+            four[2] = digits[v >> 6 & 63];
+        if (i + 2 < n)
+            four[3] = digits[v & 63];
         pp_buf_add(out, four, 4);
     }
 }

@@ -1,4 +1,5 @@
-/* screen.h - taking the terminal and giving it back, whatever happens. UI thread; the restoring also from signal handlers. */
+/* screen.h - taking the terminal and giving it back, whatever happens. UI thread; the restoring also from signal
+ * handlers. */
 #ifndef PP_UI_SCREEN_H
 #define PP_UI_SCREEN_H
 
@@ -7,8 +8,8 @@
 #include "engine/base/error.h"
 #include "ui/input.h"
 
-/* Full screen, no echo, keys one by one; signal handlers as in signals.h. PP_ERR_UNSUPPORTED: not a terminal, or one that cannot
- * move its cursor. */
+/* Full screen, no echo, keys one by one; signal handlers as in signals.h. PP_ERR_UNSUPPORTED: not a terminal, or one
+ * that cannot move its cursor. */
 enum pp_code pp_screen_open(struct pp_error *err);
 void pp_screen_close(void);
 /* Between these two the terminal is as it was before: for an editor, for Ctrl-Z. */

@@ -1,4 +1,5 @@
-/* signals.h - signals of the terminal program: the gentle ones wake the event loop, the deadly ones give the terminal back first. */
+/* signals.h - signals of the terminal program: the gentle ones wake the event loop, the deadly ones give the
+ * terminal back first. */
 #ifndef PP_UI_SIGNALS_H
 #define PP_UI_SIGNALS_H
 
@@ -12,8 +13,8 @@ enum pp_signal {
     PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second one kills at once */
 };
 
-/* Installs handlers. restore is called in a signal handler, on a stack of its own, before the program dies of a signal: it may
- * use only async-signal-safe functions. A SIGBUS handler that is already there stays. */
+/* Installs handlers. restore is called in a signal handler, on a stack of its own, before the program dies of a
+ * signal: it may use only async-signal-safe functions. A SIGBUS handler that is already there stays. */
 enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err);
 void pp_signals_close(void);          /* the default handlers */
 int pp_signals_fd(void);              /* readable when pp_signals_take has something */

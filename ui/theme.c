@@ -153,7 +153,8 @@ static bool parse_color(const struct parser *p, const char *s, struct pp_color *
 static unsigned parse_attribute(const char *s)
 {
     static const struct { const char *name; unsigned flag; } table[] = {
-        {"bold", PP_BOLD}, {"dim", PP_FAINT}, {"italic", PP_ITALIC}, {"underline", PP_UNDERLINE}, {"reverse", PP_REVERSE},
+        {"bold", PP_BOLD}, {"dim", PP_FAINT}, {"italic", PP_ITALIC}, {"underline", PP_UNDERLINE},
+        {"reverse", PP_REVERSE},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(s, table[i].name) == 0)
@@ -241,11 +242,13 @@ static void inherit(struct pp_theme *t)
 void pp_theme_plain(struct pp_theme *t)
 {
     *t = (struct pp_theme){.id = "plain", .title = "Plain"};
-    t->looks[PP_SLOT_USER_NAME] = t->looks[PP_SLOT_ASSISTANT_NAME] = t->looks[PP_SLOT_HEADING] = t->looks[PP_SLOT_ERROR] =
-        t->looks[PP_SLOT_STATUS_STRONG] = t->looks[PP_SLOT_KEY] = t->looks[PP_SLOT_MENU_TITLE] =
-            (struct pp_look){.flags = PP_BOLD, .set = true};
-    t->looks[PP_SLOT_STATUS] = t->looks[PP_SLOT_SELECTED] = (struct pp_look){.flags = PP_REVERSE, .set = true};
-    t->looks[PP_SLOT_LINK] = (struct pp_look){.flags = PP_UNDERLINE, .set = true};
+    static const struct { enum pp_slot slot; unsigned flag; } table[] = {
+        {PP_SLOT_USER_NAME, PP_BOLD}, {PP_SLOT_ASSISTANT_NAME, PP_BOLD}, {PP_SLOT_HEADING, PP_BOLD},
+        {PP_SLOT_ERROR, PP_BOLD}, {PP_SLOT_KEY, PP_BOLD}, {PP_SLOT_MENU_TITLE, PP_BOLD}, {PP_SLOT_LINK, PP_UNDERLINE},
+        {PP_SLOT_STATUS, PP_REVERSE}, {PP_SLOT_SELECTED, PP_REVERSE},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        t->looks[table[i].slot] = (struct pp_look){.flags = table[i].flag, .set = true};
     inherit(t);
 }
 
@@ -258,7 +261,8 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
         pp_theme_plain(t);
         if (line < 0)
             return pp_fail(err, PP_ERR_IO, "The theme %s cannot be read.", file);
-        return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, line, p.reason[0] ? p.reason : "this is not NAME = VALUE");
+        return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, line,
+                       p.reason[0] ? p.reason : "this is not NAME = VALUE");
     }
     inherit(t);
     return PP_OK;
@@ -301,7 +305,8 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
     for (size_t i = 0, used = 0; i < n && used + 68 < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", ids[i]);
     pp_free(ids);
-    return pp_fail(err, PP_ERR_NOT_FOUND, "There is no theme '%.60s'. There are: %s.", id, *names ? names : "none at all");
+    return pp_fail(err, PP_ERR_NOT_FOUND, "There is no theme '%.60s'. There are: %s.", id,
+                   *names ? names : "none at all");
 }
 
 enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct pp_theme *t, struct pp_error *err)
@@ -362,7 +367,8 @@ enum pp_code pp_theme_list(const struct pp_paths *paths, char (**ids)[64], size_
     *ids = NULL;
     *n = 0;
     snprintf(own, sizeof own, "%s/themes", paths->config);
-    if ((*paths->config && add_folder(&names, own) != 0) || (*paths->themes && add_folder(&names, paths->themes) != 0)) {
+    if ((*paths->config && add_folder(&names, own) != 0) ||
+        (*paths->themes && add_folder(&names, paths->themes) != 0)) {
         pp_free(names.ids);
         return pp_fail_nomem(err, "the list of themes");
     }

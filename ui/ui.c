@@ -122,8 +122,8 @@ static void draw_all(struct pp_ui *ui)
     pp_keys_draw(ui);
 }
 
-/* Draws what is dirty. The input box comes first and reaches the terminal before the transcript is worked on: a key is seen at once,
- * whatever else there is to do. The rest waits for its frame, unless a key has asked for it. */
+/* Draws what is dirty. The input box comes first and reaches the terminal before the transcript is worked on: a key
+ * is seen at once, whatever else there is to do. The rest waits for its frame, unless a key has asked for it. */
 static void draw(struct pp_ui *ui, bool frame_due)
 {
     bool overlay = ui->menu.cls != NULL;
@@ -208,7 +208,8 @@ static void pump(struct pp_ui *ui)
         snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
     else if (!ui->leaving)
         ui->last_key[0] = '\0';
-    ui->dirty |= (dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u) | (dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u);
+    ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
+    ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
     if ((dirty & PP_DIRTY_STATUS) && (s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
         ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there */
     if (ui->menu.cls && dirty)
@@ -290,7 +291,8 @@ static void flush_sequence(struct pp_ui *ui)
 
 static void run(struct pp_ui *ui)
 {
-    struct pollfd fds[3] = {{STDIN_FILENO, POLLIN, 0}, {pp_controller_fd(ui->controller), POLLIN, 0}, {pp_signals_fd(), POLLIN, 0}};
+    struct pollfd fds[3] = {
+        {STDIN_FILENO, POLLIN, 0}, {pp_controller_fd(ui->controller), POLLIN, 0}, {pp_signals_fd(), POLLIN, 0}};
     uint64_t next_frame = 0;
     pump(ui);
     while (pp_controller_status(ui->controller)->state != PP_STATE_CLOSED) {
@@ -315,8 +317,8 @@ static void run(struct pp_ui *ui)
 
 /* --- starting and ending ------------------------------------------------------------------------------------- */
 
-/* Widths and characters need a UTF-8 locale, also where none is set up. readline asks the environment once more. Called before there
- * are threads. */
+/* Widths and characters need a UTF-8 locale, also where none is set up. readline asks the environment once more.
+ * Called before there are threads. */
 static void set_locale(void)
 {
     static const char *const fallbacks[] = {"C.UTF-8", "en_US.UTF-8"};
@@ -327,7 +329,8 @@ static void set_locale(void)
     setlocale(LC_NUMERIC, "C");
 }
 
-/* Without a choice: the dark theme where there are colours enough, the light one where the terminal says that it is light. */
+/* Without a choice: the dark theme where there are colours enough, the light one where the terminal says that it is
+ * light. */
 static const char *default_theme(const struct pp_ui *ui)
 {
     const char *hint = getenv("COLORFGBG");

@@ -1,5 +1,5 @@
-/* view_activity.h - what stands below the conversation while the user waits (loading, reading the prompt), and the greeting of an
- * empty one. UI thread. */
+/* view_activity.h - what stands below the conversation while the user waits (loading, reading the prompt), and the
+ * greeting of an empty one. UI thread. */
 #ifndef PP_UI_VIEW_ACTIVITY_H
 #define PP_UI_VIEW_ACTIVITY_H
 

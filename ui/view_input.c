@@ -81,7 +81,8 @@ static int cursor_column(const struct pp_input_view *v)
     if (v->n_lines == 0)
         return 0;
     const struct pp_input_line *line = &v->lines[v->cursor_line];
-    size_t to = v->cursor < line->end ? v->cursor : line->end; /* behind the end: in the spaces that the break swallowed */
+    /* behind the end: in the spaces that the break swallowed */
+    size_t to = v->cursor < line->end ? v->cursor : line->end;
     int hanging = v->cursor > line->end ? (int)(v->cursor - line->end) : 0;
     return pp_text_width(pp_buf_cstr(&v->clean) + line->start, to - line->start) + hanging;
 }

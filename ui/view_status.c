@@ -162,8 +162,8 @@ void pp_status_draw(struct pp_ui *ui)
 void pp_keys_draw(struct pp_ui *ui)
 {
     static const struct { const char *key, *word; } keys[] = {
-        {"F1", "Help"}, {"F2", "Chats"}, {"F3", "LoRA"}, {"F4", "Template"}, {"F5", "Persona"}, {"F6", "Draft"}, {"F7", "Theme"},
-        {"F8", "Params"}, {"F9", "Raw"}, {"F10", "Quit"},
+        {"F1", "Help"}, {"F2", "Chats"}, {"F3", "LoRA"}, {"F4", "Template"}, {"F5", "Persona"}, {"F6", "Draft"},
+        {"F7", "Theme"}, {"F8", "Params"}, {"F9", "Raw"}, {"F10", "Quit"},
     };
     enum { COUNT = sizeof keys / sizeof keys[0] };
     struct pp_area a = ui->at.keys;

@@ -4,8 +4,8 @@
 
 struct pp_ui;
 
-/* State, model, quantisation, threads, context used of total, speed, adapters, draft acceptance, persona, template: as much as fits, the
- * most important first to come and last to go. */
+/* State, model, quantisation, threads, context used of total, speed, adapters, draft acceptance, persona, template:
+ * as much as fits, the most important first to come and last to go. */
 void pp_status_draw(struct pp_ui *ui);
 void pp_keys_draw(struct pp_ui *ui);
 

@@ -78,8 +78,8 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
         return &e->doc.layout;
     e->id = m->id;
     e->revision = m->revision;
-    pp_style base = m->role == PP_ROLE_USER ? PP_SLOT_USER : m->role == PP_ROLE_SYSTEM ? PP_SLOT_SYSTEM : PP_SLOT_ASSISTANT;
-    pp_document_update(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, base);
+    static const pp_style styles[] = {PP_SLOT_SYSTEM, PP_SLOT_USER, PP_SLOT_ASSISTANT}; /* by enum pp_role */
+    pp_document_update(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, styles[m->role]);
     return &e->doc.layout;
 }
 
@@ -190,12 +190,13 @@ void pp_transcript_end(struct pp_ui *ui)
 
 static pp_style bar_style(enum pp_role role)
 {
-    return role == PP_ROLE_USER ? PP_SLOT_USER_NAME : role == PP_ROLE_ASSISTANT ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_SYSTEM;
+    static const pp_style styles[] = {PP_SLOT_SYSTEM, PP_SLOT_USER_NAME, PP_SLOT_ASSISTANT_NAME};
+    return styles[role];
 }
 
 static void draw_name(const struct pp_chat_message *m, int y, int x, int w)
 {
-    static const char *const names[] = {[PP_ROLE_SYSTEM] = "System", [PP_ROLE_USER] = "You", [PP_ROLE_ASSISTANT] = "pippin"};
+    static const char *const names[] = {"System", "You", "pippin"};
     int used = pp_draw_text(y, x, w, names[m->role], bar_style(m->role));
     if (m->n_siblings > 1)
         pp_draw_fmt(y, x + used + 2, w - used - 2, PP_SLOT_DIM, "‹ %d of %d ›", m->sibling + 1, m->n_siblings);

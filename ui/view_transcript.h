@@ -1,7 +1,8 @@
 /* view_transcript.h - the conversation: messages laid out when they come into view, and kept until they change.
  *
- * The place on screen is a message and a line in it, never a line number of the whole: so nothing beyond what is shown has to be
- * laid out, after a resize or in a transcript of ten thousand messages. At the tail the view follows the text. UI thread. */
+ * The place on screen is a message and a line in it, never a line number of the whole: so nothing beyond what is
+ * shown has to be laid out, after a resize or in a transcript of ten thousand messages. At the tail the view follows
+ * the text. UI thread. */
 #ifndef PP_UI_VIEW_TRANSCRIPT_H
 #define PP_UI_VIEW_TRANSCRIPT_H
 

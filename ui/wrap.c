@@ -1,6 +1,7 @@
 #include "ui/wrap.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/base/utf8.h"
 #include "ui/text.h"
@@ -8,14 +9,16 @@
 /* East Asian punctuation that may not begin a line. */
 static bool closes(const char *s, size_t n)
 {
-    static const uint16_t closing[] = {0x3001, 0x3002, 0x3005, 0x3009, 0x300B, 0x300D, 0x300F, 0x3011, 0x3015, 0x3017, 0x301E, 0x30FB,
-                                       0x30FC, 0xFF01, 0xFF09, 0xFF0C, 0xFF0E, 0xFF1A, 0xFF1B, 0xFF1F, 0xFF3D, 0xFF5D};
+    static const uint16_t closing[] = {
+        0x3001, 0x3002, 0x3005, 0x3009, 0x300B, 0x300D, 0x300F, 0x3011, 0x3015, 0x3017, 0x301E, 0x30FB, 0x30FC,
+        0xFF01, 0xFF09, 0xFF0C, 0xFF0E, 0xFF1A, 0xFF1B, 0xFF1F, 0xFF3D, 0xFF5D,
+    };
     int32_t cp;
     pp_utf8_decode(s, n, &cp);
     for (size_t i = 0; i < sizeof closing / sizeof closing[0]; i++)
         if (cp == closing[i])
             return true;
-    return cp < 0x80 && cp > 0 && (cp == ')' || cp == ',' || cp == '.' || cp == '!' || cp == '?' || cp == ':' || cp == ';');
+    return cp > 0 && cp < 0x80 && strchr("),.!?:;", cp);
 }
 
 static bool is_word_byte(char c)
@@ -23,7 +26,8 @@ static bool is_word_byte(char c)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80);
 }
 
-/* Skips the spaces at a break, and the line end behind them: a line that is exactly full must not be followed by an empty one. */
+/* Skips the spaces at a break, and the line end behind them: a line that is exactly full must not be followed by an
+ * empty one. */
 static size_t skip_break(const char *s, size_t n, size_t i)
 {
     while (i < n && s[i] == ' ')
@@ -77,7 +81,8 @@ struct pp_wrapped pp_wrap(const char *s, size_t n, size_t pos, int width, bool w
         col += c.width;
         i += c.len;
         after_wide = wide;
-        if (words && s[i - 1] == '-' && c.len == 1 && i - 1 > pos && is_word_byte(s[i - 2]) && i < n && is_word_byte(s[i]))
+        if (words && s[i - 1] == '-' && c.len == 1 && i - 1 > pos && is_word_byte(s[i - 2]) && i < n &&
+            is_word_byte(s[i]))
             best = (struct candidate){i, i, col};
     }
     return (struct pp_wrapped){n, n, col};

@@ -14,7 +14,8 @@ command -v tmux >/dev/null || { echo "skip: no tmux, the screen tests did not ru
 
 socket=pippin-test-$$
 work=$(mktemp -d /tmp/pippin-screens-XXXXXX)
-export HOME="$work" XDG_CONFIG_HOME="$work/config" XDG_DATA_HOME="$work/data" XDG_STATE_HOME="$work/state" XDG_CACHE_HOME="$work/cache"
+export HOME="$work" XDG_CONFIG_HOME="$work/config" XDG_DATA_HOME="$work/data"
+export XDG_STATE_HOME="$work/state" XDG_CACHE_HOME="$work/cache"
 export LC_ALL=C.UTF-8 INPUTRC=/dev/null
 unset NO_COLOR COLORFGBG VISUAL EDITOR PIPPIN_FAKE_MESSAGES TMUX
 mkdir -p "$work/config/pippin"
@@ -25,11 +26,13 @@ trap 'exit 1' INT TERM
 t() { tmux -L "$socket" -f /dev/null "$@"; }
 t new-session -d -s base "exec cat" && t set-option -s escape-time 0
 
-# start SIZE [ENVIRONMENT] [ARGUMENTS]: a shell line that runs the program and then shows its exit code and the terminal's modes
+# start SIZE [ENVIRONMENT] [ARGUMENTS]: a shell that runs the program, then shows its exit code; the terminal's modes
+# before and after are kept
 start() {
     t kill-session -t =case 2>/dev/null
+    run="sh -c 'echo \$\$ >$work/pid; exec env $2 $program $3'"
     t new-session -d -s case -x "${1%x*}" -y "${1#*x}" \
-        "stty -echoctl; stty -a >$work/before; sh -c 'echo \$\$ >$work/pid; exec env $2 $program $3'; echo exit=\$?; stty -a >$work/after; cat >/dev/null"
+        "stty -echoctl; stty -a >$work/before; $run; echo exit=\$?; stty -a >$work/after; cat >/dev/null"
 }
 screen() { t capture-pane -t case: -p "$@"; }
 keys() { t send-keys -t case: "$@"; }
@@ -75,11 +78,14 @@ greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
 tiny() { start 6x2 && see "›" && resize 1x1 && sleep 0.2 && resize 80x24 && see "F10Quit"; }
 
 send_and_stream() {
-    start 80x24 && see ready && say "Hello there" && see "of 300 tokens" && see "You said: Hello there" && see "1,203 tok/s" &&
+    start 80x24 && see ready && say "Hello there" && see "of 300 tokens" && see "You said: Hello there" &&
+        see "1,203 tok/s" &&
         same answer-80x24.txt
 }
 small_answer() { start 20x5 && see ready && say "some words to wrap" && see "wrap" && same answer-20x5.txt; }
-markdown() { start 80x24 && see ready && say markdown && see "end of markdown" && see ready && same markdown-80x24.txt; }
+markdown() {
+    start 80x24 && see ready && say markdown && see "end of markdown" && see ready && same markdown-80x24.txt;
+}
 markdown_raw() { start 80x30 && see ready && keys F9 && say markdown && see '```c' && see '**bold**'; }
 unicode() { start 60x12 && see ready && say unicode && see "end of unicode" && see ready && same unicode-60x12.txt; }
 resize_while_streaming() {
@@ -91,11 +97,13 @@ follow_the_tail() {
         see "line 1 of" && keys End && see "line 200 of" && keys S-Up S-Up S-Up && gone "line 200"
 }
 new_text_mark() {
-    start 80x12 "" && see ready && say long && see "line 200 of" && see ready && keys PPage && say slow && see "word 20" && keys PPage &&
+    start 80x12 "" && see ready && say long && see "line 200 of" && see ready && keys PPage && say slow &&
+        see "word 20" && keys PPage &&
         see "↓ new text" && keys End && gone "↓ new text" && keys Escape
 }
 many_messages() {
-    start 80x24 PIPPIN_FAKE_MESSAGES=10000 && see "message number 10000" && keys Home && see "message number 1" && keys End &&
+    start 80x24 PIPPIN_FAKE_MESSAGES=10000 && see "message number 10000" && keys Home && see "message number 1" &&
+        keys End &&
         see "message number 10000"
 }
 
@@ -108,106 +116,148 @@ paste_megabyte() {
         text "END" && see "xEND" && keys C-c && see "Write a message"
 }
 multi_line() {
-    start 80x24 && see ready && text first && keys C-j && text second && keys M-Enter && text third && keys Up && text X && see "seconXd" &&
+    start 80x24 && see ready && text first && keys C-j && text second && keys M-Enter && text third && keys Up &&
+        text X && see "seconXd" &&
         keys Enter && see "You said: first"
 }
 history() {
-    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && say "beta two" && see "You said: beta" && see ready &&
-        keys Up Up && see "› alpha one" && keys C-c && keys C-r && text "beta" && see "reverse-i-search" && see "› beta two" && keys C-c &&
+    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && say "beta two" &&
+        see "You said: beta" && see ready &&
+        keys Up Up && see "› alpha one" && keys C-c && keys C-r && text "beta" && see "reverse-i-search" &&
+        see "› beta two" && keys C-c &&
         see "Write a message" && has "$work/state/pippin/history" "alpha one"
 }
 vi_keys() {
     printf 'set editing-mode vi\n' >"$work/vi"
-    start 80x24 INPUTRC="$work/vi" && see ready && text "helo" && keys Escape && see "‹ helo" && text "il" && keys Escape Escape &&
+    start 80x24 INPUTRC="$work/vi" && see ready && text "helo" && keys Escape && see "‹ helo" && text "il" &&
+        keys Escape Escape &&
         see "‹ hello" && keys A && text "!" && see "› hello!"
 }
-no_locale() { start 80x24 "LC_ALL=C" && see ready && text "日本é" && see "› 日本é" && keys BSpace BSpace && text "x" && see "› 日x"; }
+no_locale() {
+    start 80x24 "LC_ALL=C" && see ready && text "日本é" && see "› 日本é" && keys BSpace BSpace && text "x" && see "› 日x";
+}
 editor() {
     printf '#!/bin/sh\nprintf "from the editor\\nline 2" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
-    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" && see "line 2"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" &&
+        see "line 2"
 }
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
-        say "/nosuch" && see "no such command" && see "› /nosuch" && keys C-u && say "/path/like/text" && see "You said: /path/like/text"
+        say "/nosuch" && see "no such command" && see "› /nosuch" && keys C-u && say "/path/like/text" &&
+        see "You said: /path/like/text"
 }
 edit_last() {
-    start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" && see "› first words" && text " changed" &&
+    start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
+        see "› first words" && text " changed" &&
         keys Enter && see "You said: first words changed"
 }
 
-stop_by_escape() { start 80x24 && see ready && say slow && see "word 5" && keys Escape && see "■ stopped" && see ready; }
-stop_by_interrupt() { start 80x24 && see ready && say slow && see "word 5" && keys C-c && see "■ stopped" && keys C-c && see "exit=0"; }
+stop_by_escape() {
+    start 80x24 && see ready && say slow && see "word 5" && keys Escape && see "■ stopped" && see ready;
+}
+stop_by_interrupt() {
+    start 80x24 && see ready && say slow && see "word 5" && keys C-c && see "■ stopped" && keys C-c && see "exit=0";
+}
 leave() {
-    start 80x24 && see ready && say hi && see "You said" && see ready && keys C-c && see "Ctrl-C again" && keys C-c && see "exit=0" &&
+    start 80x24 && see ready && say hi && see "You said" && see ready && keys C-c && see "Ctrl-C again" &&
+        keys C-c && see "exit=0" &&
         see "pippin --resume 0123456789abcdef" && cmp -s "$work/before" "$work/after"
 }
 leave_by_ctrl_d() { start 80x24 && see ready && keys C-d && see "exit=0" && cmp -s "$work/before" "$work/after"; }
 
 menus() {
-    start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys F3 && see barista && gone "Alt-Enter, Ctrl-J" && keys F3 && gone barista &&
-        keys F2 && see "Rain in the harbour" && see "Evil ␛]0;owned␇ title" && keys Down Down DC && see "for good?" && keys y && gone "Evil" &&
-        keys Home C-r && see "New title" && text "!" && keys Enter && see "harbour!" && keys Enter && see "It rained, and the lamps" &&
-        keys F3 && see barista && keys Space Right Right && see "+1.10" && see "bard 1.10" && text "0.5" && keys Enter && see "+0.50" &&
-        keys Escape && gone barista && keys F4 && see chatml && keys Down Enter && see "template chatml" && keys M-5 && see Pirate && keys Down Enter &&
-        gone "Answers like" && see Pirate && keys F6 && see "starter-draft" && keys Down Enter && gone "starter-draft" &&
+    start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys F3 && see barista &&
+        gone "Alt-Enter, Ctrl-J" && keys F3 && gone barista &&
+        keys F2 && see "Rain in the harbour" && see "Evil ␛]0;owned␇ title" && keys Down Down DC &&
+        see "for good?" && keys y && gone "Evil" &&
+        keys Home C-r && see "New title" && text "!" && keys Enter && see "harbour!" && keys Enter &&
+        see "It rained, and the lamps" &&
+        keys F3 && see barista && keys Space Right Right && see "+1.10" && see "bard 1.10" && text "0.5" &&
+        keys Enter && see "+0.50" &&
+        keys Escape && gone barista && keys F4 && see chatml && keys Down Enter && see "template chatml" &&
+        keys M-5 && see Pirate && keys Down Enter &&
+        gone "Answers like" && see Pirate && keys F6 && see "starter-draft" && keys Down Enter &&
+        gone "starter-draft" &&
         keys F8 && see top-p && keys Enter && see "temp:" && keys C-u && text "0.2" && keys Enter && see "0.2"
 }
-menus_small() { start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 && see Writing && keys Escape && gone Writing; }
+menus_small() {
+    start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
+        see Writing && keys Escape && gone Writing;
+}
 themes() {
-    start 80x24 "TERM=tmux-256color" && see ready && keys F7 && see harbour && screen -e >"$work/dark" && keys Down && sleep 0.3 && screen -e >"$work/other" &&
-        ! cmp -s "$work/dark" "$work/other" && keys Enter && gone paper && has "$work/state/pippin/ui.ini" "theme = harbour"
+    start 80x24 "TERM=tmux-256color" && see ready && keys F7 && see harbour && screen -e >"$work/dark" &&
+        keys Down && sleep 0.3 && screen -e >"$work/other" &&
+        ! cmp -s "$work/dark" "$work/other" && keys Enter && gone paper &&
+        has "$work/state/pippin/ui.ini" "theme = harbour"
 }
 broken_theme() {
-    rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" && cp "$root"/themes/*.theme "$work/config/pippin/themes" &&
+    rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" &&
+        cp "$root"/themes/*.theme "$work/config/pippin/themes" &&
         printf '[styles]\ntext = blurple\n' >"$work/config/pippin/themes/bad.theme"
     start 80x24 "" "--theme bad" && see "line 2: 'blurple'" && see ready && say hi && see "You said: hi"
 }
 no_color() {
-    start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say markdown && see "end of markdown" && screen -e >"$work/mono" &&
+    start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say markdown && see "end of markdown" &&
+        screen -e >"$work/mono" &&
         ! grep -q "$(printf '\033')\[[0-9;]*[34][0-8][;m]" "$work/mono"
 }
 
 injection() {
-    start 80x24 && see ready && say hostile && see "done hostile" && see "␛]0;owned␇␛[2J" && see "<U+009B>2J" && see "<U+202E>abc" &&
+    start 80x24 && see ready && say hostile && see "done hostile" && see "␛]0;owned␇␛[2J" && see "<U+009B>2J" &&
+        see "<U+202E>abc" &&
         [ "$(ask_tmux '#{pane_title}')" != owned ] && see "› Write a message"
 }
-title_injection() { start 80x24 && see ready && text "title a" && keys -H c2 9b && text "2Jb" && keys Enter && see "<U+009B>2Jb ──"; }
+title_injection() {
+    start 80x24 && see ready && text "title a" && keys -H c2 9b && text "2Jb" && keys Enter && see "<U+009B>2Jb ──";
+}
 
 crash() { # SIGNAL
-    start 80x24 && see ready && kill -"$1" "$(pid_of)" && see "exit=" && i=0 && while [ ! -s "$work/after" ] && [ $i -lt 40 ]; do sleep 0.05; i=$((i + 1)); done
-    [ "$(ask_tmux '#{alternate_on}')" = 0 ] && cmp -s "$work/before" "$work/after" || { why="the terminal was not given back"; return 1; }
+    start 80x24 && see ready && kill -"$1" "$(pid_of)" && see "exit=" && i=0 && while [ ! -s "$work/after" ] &&
+        [ $i -lt 40 ]; do sleep 0.05; i=$((i + 1)); done
+    [ "$(ask_tmux '#{alternate_on}')" = 0 ] &&
+        cmp -s "$work/before" "$work/after" || { why="the terminal was not given back"; return 1; }
 }
 crash_segv() { crash SEGV; }
 crash_abrt() { crash ABRT; }
 crash_quit() { start 80x24 && see ready && keys 'C-\' && see "exit=131" && cmp -s "$work/before" "$work/after"; }
-gentle_term() { start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" && see "pippin --resume"; }
+gentle_term() {
+    start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" &&
+        see "pippin --resume";
+}
 suspend() {
     t kill-session -t =case 2>/dev/null
-    t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program" && see ready && keys C-z && see "shell>" && say "echo under" &&
+    t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program" && see ready &&
+        keys C-z && see "shell>" && say "echo under" &&
         see under && say fg && see "Write a message" && say "still there" && see "You said: still there"
 }
 stopped_from_outside() {
-    start 80x24 && see ready && p=$(pid_of) && kill -STOP "$p" && sleep 0.1 && kill -CONT "$p" && see ready && say "still there" &&
+    start 80x24 && see ready && p=$(pid_of) && kill -STOP "$p" && sleep 0.1 && kill -CONT "$p" && see ready &&
+        say "still there" &&
         see "You said: still there"
 }
 plain() {
-    start 80x24 "" --plain && see "Ctrl-D leaves" && say "Hello" && see "You said: Hello" && say hostile && see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
+    start 80x24 "" --plain && see "Ctrl-D leaves" && say "Hello" && see "You said: Hello" && say hostile &&
+        see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
         see "(stopped)" && keys C-d && see "exit=0" && see "pippin --resume"
 }
 plain_pipe() {
-    printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" && has "$work/out" "You said: two"
+    printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" &&
+        has "$work/out" "You said: two"
 }
 idle_costs_nothing() {
-    start 80x24 && see ready && sleep 0.3 && p=$(pid_of) && a=$(cut -d' ' -f14,15 "/proc/$p/stat") && n=$(awk '/ctxt/ {s += $2} END {print s}' "/proc/$p/status") &&
-        sleep 1 && [ "$a" = "$(cut -d' ' -f14,15 "/proc/$p/stat")" ] && [ "$n" = "$(awk '/ctxt/ {s += $2} END {print s}' "/proc/$p/status")" ] ||
+    start 80x24 && see ready && sleep 0.3 && p=$(pid_of) && a=$(cut -d' ' -f14,15 "/proc/$p/stat") &&
+        n=$(awk '/ctxt/ {s += $2} END {print s}' "/proc/$p/status") &&
+        sleep 1 && [ "$a" = "$(cut -d' ' -f14,15 "/proc/$p/stat")" ] &&
+        [ "$n" = "$(awk '/ctxt/ {s += $2} END {print s}' "/proc/$p/status")" ] ||
         { why="the idle program ran"; return 1; }
 }
 
-cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode resize_while_streaming
-follow_the_tail new_text_mark many_messages paste_lines paste_megabyte multi_line history vi_keys no_locale editor refused slash_commands edit_last
-stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes no_color injection title_injection crash_segv crash_abrt
-crash_quit gentle_term suspend stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
+cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
+resize_while_streaming follow_the_tail new_text_mark many_messages paste_lines paste_megabyte multi_line history
+vi_keys no_locale editor refused slash_commands edit_last stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus
+menus_small themes no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend
+stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
