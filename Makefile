@@ -9,6 +9,11 @@ BUILD    ?= build
 TESTDATA ?= $(if $(PIPPIN_TESTDATA),$(PIPPIN_TESTDATA),../shared/testdata)
 ARGS     ?=
 
+# As many jobs as there are processors, unless -j says otherwise.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(or $(shell nproc 2>/dev/null),1)
+endif
+
 Q   := $(if $(V),,@)
 say  = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
@@ -50,12 +55,12 @@ $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512d
 endif
 
 # Only these goals may install packages; a plain `make` uses what is there.
-ifneq ($(filter run test deps asan tsan fuzz lint check,$(MAKECMDGOALS)),)
-DEPS_FOR := $(if $(filter test deps asan tsan lint check,$(MAKECMDGOALS)),test) $(filter fuzz,$(MAKECMDGOALS))
+ifneq ($(filter run test deps asan tsan fuzz lint,$(MAKECMDGOALS)),)
+DEPS_FOR := $(if $(filter test deps asan tsan,$(MAKECMDGOALS)),test) $(filter fuzz lint,$(MAKECMDGOALS))
 DEPS     := $(BUILD)/.deps$(subst $() ,,$(addprefix -,$(DEPS_FOR)))
 endif
 
-.PHONY: all run test check asan tsan fuzz lint deps install uninstall starter clean help
+.PHONY: all run test asan tsan fuzz lint deps latency install uninstall starter clean help
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/pippin $(BUILD)/libpippin.a
@@ -66,7 +71,16 @@ $(BUILD)/obj/%.o: %.c | $(DEPS)
 $(BUILD)/libpippin.a: $(OBJ_LIB)
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
 
-$(BUILD)/pippin: $(OBJ_MAIN) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
+# The program looks for the bundled files where they lie from build/; from another folder it needs links to them.
+ifneq ($(abspath $(BUILD)/..),$(CURDIR))
+LINKS := $(BUILD)/starter $(BUILD)/themes
+$(BUILD)/starter: | engine/starter
+$(BUILD)/themes: | themes
+$(LINKS):
+	$(Q)mkdir -p $(@D) && ln -sfn "$(CURDIR)/$|" $@
+endif
+
+$(BUILD)/pippin: $(OBJ_MAIN) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(LINKS)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
 $(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
@@ -131,7 +145,7 @@ fuzz: $(addprefix $(BUILD)/fuzz/,$(FUZZERS))    ## every fuzz target for FUZZ_SE
 	  nice $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
 	    -artifact_prefix=$(BUILD)/fuzz/$$f- $(BUILD)/fuzz/corpus/$$f tests/corpus/$$f || exit 1; done
 
-lint:    ## cppcheck and clang-tidy over our code
+lint: | $(DEPS)    ## cppcheck and clang-tidy over our code
 	$(Q)cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 	  --suppress=unknownMacro --suppress=missingIncludeSystem -D_GNU_SOURCE -DPP_VERSION='""' -I. engine src ui
 	$(Q)clang-tidy --quiet $(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) $(SRC_UI) -- -std=gnu17 -D_GNU_SOURCE -DPP_VERSION='""' -I.
@@ -141,8 +155,8 @@ latency: $(BUILD)/key-latency $(BUILD)/pippin    ## how much later than a bare e
 
 STARTER := engine/starter
 starter: $(BUILD)/pippin    ## make the bundled model files anew from TESTDATA/starter
-	$(Q)ln -sfn $(abspath $(TESTDATA))/starter/target $(BUILD)/pippin-starter # a model is named after its folder
-	$(Q)ln -sfn $(abspath $(TESTDATA))/starter/draft $(BUILD)/pippin-starter-draft
+	$(Q)ln -sfn "$$(cd $(TESTDATA) && pwd)/starter/target" $(BUILD)/pippin-starter # a model is named after its folder
+	$(Q)ln -sfn "$$(cd $(TESTDATA) && pwd)/starter/draft" $(BUILD)/pippin-starter-draft
 	$(Q)$(BUILD)/pippin quantize $(BUILD)/pippin-starter $(STARTER)/starter-Q4_K_M.gguf Q4_K_M
 	$(Q)$(BUILD)/pippin quantize $(BUILD)/pippin-starter-draft $(STARTER)/starter-draft-Q4_0.gguf Q4_0
 	$(Q)$(BUILD)/pippin convert -m $(TESTDATA)/starter/target $(TESTDATA)/starter/lora-bard $(STARTER)/bard.gguf

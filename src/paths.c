@@ -69,7 +69,7 @@ static void try_bundled(struct pp_paths *p, const char *base, const char *starte
         take_folder(p->themes, folder, "");
 }
 
-/* A build tree first; then the place it was installed to, also when that was moved as a whole; then the place it was
+/* A build tree first (or links in a build folder elsewhere); then the place it was installed to, also when that was moved as a whole; then the place it was
  * built for. */
 static void find_bundled(struct pp_paths *p)
 {
@@ -80,6 +80,7 @@ static void find_bundled(struct pp_paths *p)
     if (slash) {
         *slash = 0;
         try_bundled(p, exe, "../engine/starter", "../themes");
+        try_bundled(p, exe, "starter", "themes");
         try_bundled(p, exe, "../share/pippin/starter", "../share/pippin/themes");
     }
     try_bundled(p, PP_DATADIR, "starter", "themes");

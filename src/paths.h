@@ -17,7 +17,8 @@ struct pp_paths {
 };
 
 /* Computes the paths; creates nothing. Bundled files are looked for beside the program (a build tree:
- * ../engine/starter, ../themes from the binary), then under PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither
+ * ../engine/starter, ../themes from the binary, or links beside it), then where `make install` puts them, seen from the
+ * binary (../share/pippin), then under PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither
  * HOME nor the XDG variables are set. */
 enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 /* mkdir -p with mode 0700 for what is new. */

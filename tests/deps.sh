@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh [test] [fuzz] - sees to it that what pippin is built with is there; with "test" also what the tests need, with "fuzz" the compiler
-# of the fuzz targets.
+# deps.sh [test] [fuzz] [lint] - sees to it that what pippin is built with is there; with "test" also what the tests need, with "fuzz" the
+# compiler of the fuzz targets, with "lint" the checkers of the source.
 #
 # On Debian and its relatives missing packages are installed, as root or by a sudo that asks nothing; otherwise the one command to type is
 # printed. On other systems the missing libraries are named.
@@ -10,10 +10,12 @@ wanted="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev
         libxxhash-dev nettle-dev"
 test=
 fuzz=
+lint=
 for word; do
     case $word in
-    test) test=1 wanted="$wanted libcmocka-dev tmux mandoc ncurses-term procps" ;;
+    test) test=1 wanted="$wanted libcmocka-dev tmux mandoc" ;;
     fuzz) fuzz=1 wanted="$wanted libcmocka-dev clang" ;;
+    lint) lint=1 wanted="$wanted cppcheck clang-tidy" ;;
     esac
 done
 
@@ -45,7 +47,9 @@ if command -v dpkg-query >/dev/null 2>&1; then
     install="apt-get install -y --no-install-recommends$missing"
     if [ "$run" = none ]; then
         echo "These packages are missing:$missing" >&2
-        echo "Install them with:  su -c '$install'" >&2
+        # Without the dash su keeps a PATH that lacks the programs which dpkg calls.
+        command -v sudo >/dev/null 2>&1 && install="sudo $install" || install="su - -c '$install'"
+        echo "Install them with:  $install" >&2
         exit 1
     fi
     echo "installing:$missing"
@@ -87,6 +91,10 @@ fi
 if [ -n "$fuzz" ]; then
     printf 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }\n' |
         clang -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null || absent="$absent clang-with-libFuzzer"
+fi
+if [ -n "$lint" ]; then
+    command -v cppcheck >/dev/null || absent="$absent cppcheck"
+    command -v clang-tidy >/dev/null || absent="$absent clang-tidy"
 fi
 [ -z "$absent" ] && exit 0
 echo "These libraries or programs are missing; install them with your system's package manager:$absent" >&2
