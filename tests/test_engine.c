@@ -60,7 +60,12 @@ static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t f
     pp_free(batch);
 }
 
+/* Past a chunk of attention and two pages; sanitizers make everything ten times slower. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { LENGTH = 75, KEEP_FROM = 60 };
+#else
 enum { LENGTH = 530, KEEP_FROM = 500 };
+#endif
 
 static void check_invariance(uint32_t type, enum pp_kv_type kv)
 {

@@ -142,12 +142,15 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     }
 }
 
-/* Rows per work item: about four items a thread, whole groups, and no more than ITEM_MACS. */
+/* Rows per work item: about four items a thread, whole groups, and no more than ITEM_MACS; with many rows at least four groups, because
+ * a kernel's set-up is shared by the groups of a call. */
 static int64_t item_rows(const struct pp_cpu *c, int64_t n_rows, int64_t n_cols, int m)
 {
     int64_t n_groups = (n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
     int64_t groups = n_groups / (4 * pp_pool_n(c->pool));
     int64_t most = ITEM_MACS / (PP_GROUP_ROWS * n_cols * m);
+    if (m > PRIVATE_ROWS && groups < 4)
+        groups = 4;
     if (groups > most)
         groups = most;
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
