@@ -138,12 +138,18 @@ static void work(struct pp_pool *p, unsigned run, int thread)
     }
 }
 
+/* The first thread's priority is the program's. */
+void pp_pool_nice(void)
+{
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), getpriority(PRIO_PROCESS, (id_t)getpid()) + POOL_NICE);
+}
+
 static void *thread_main(void *arg)
 {
     struct pool_thread *t = arg;
     struct pp_pool *p = t->pool;
     unsigned last = 0;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), getpriority(PRIO_PROCESS, 0) + POOL_NICE);
+    pp_pool_nice();
     for (int spins = 0;;) {
         unsigned seen = atomic_load(&p->begun.count);
         unsigned run = atomic_load_explicit(&p->run, memory_order_acquire);

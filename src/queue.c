@@ -20,7 +20,7 @@ struct pp_queue {
     size_t head;  /* index of the oldest */
     size_t len;
     bool closed;
-    bool signalled; /* the eventfd was written and not cleared since */
+    bool signalled; /* the eventfd was written, or is about to be, and not cleared since */
 };
 
 static bool init_sync(struct pp_queue *q)
@@ -80,14 +80,15 @@ void pp_queue_free(struct pp_queue *q)
     pp_free(q);
 }
 
-/* Called with the lock held, so that a clear can never swallow the signal of an item that came after it. The counter is
- * at most 1: the write can neither block nor fail. */
-static void signal_fd(struct pp_queue *q)
+/* Unlocks, then wakes: whoever is woken finds the lock free, and never waits for a niced thread that it has just pushed
+ * off its core. The write can neither block nor fail: the counter stays small. */
+static void unlock_and_signal(struct pp_queue *q)
 {
-    if (q->signalled)
-        return;
+    bool first = !q->signalled;
     q->signalled = true;
-    (void)!eventfd_write(q->fd, 1);
+    pthread_mutex_unlock(&q->lock);
+    if (first)
+        (void)!eventfd_write(q->fd, 1);
 }
 
 static void put(struct pp_queue *q, void *item)
@@ -95,7 +96,6 @@ static void put(struct pp_queue *q, void *item)
     q->items[(q->head + q->len) % q->capacity] = item;
     q->len++;
     pthread_cond_signal(&q->not_empty);
-    signal_fd(q);
 }
 
 static void *take(struct pp_queue *q)
@@ -115,9 +115,12 @@ bool pp_queue_push(struct pp_queue *q, void *item)
     while (q->len == q->capacity && !q->closed)
         pthread_cond_wait(&q->not_full, &q->lock);
     bool ok = !q->closed;
-    if (ok)
+    if (ok) {
         put(q, item);
-    pthread_mutex_unlock(&q->lock);
+        unlock_and_signal(q);
+    } else {
+        pthread_mutex_unlock(&q->lock);
+    }
     return ok;
 }
 
@@ -125,9 +128,12 @@ bool pp_queue_try_push(struct pp_queue *q, void *item)
 {
     pthread_mutex_lock(&q->lock);
     bool ok = !q->closed && q->len < q->capacity;
-    if (ok)
+    if (ok) {
         put(q, item);
-    pthread_mutex_unlock(&q->lock);
+        unlock_and_signal(q);
+    } else {
+        pthread_mutex_unlock(&q->lock);
+    }
     return ok;
 }
 
@@ -173,8 +179,7 @@ void pp_queue_close(struct pp_queue *q)
     q->closed = true;
     pthread_cond_broadcast(&q->not_empty);
     pthread_cond_broadcast(&q->not_full);
-    signal_fd(q);
-    pthread_mutex_unlock(&q->lock);
+    unlock_and_signal(q);
 }
 
 int pp_queue_fd(const struct pp_queue *q)
@@ -184,11 +189,11 @@ int pp_queue_fd(const struct pp_queue *q)
 
 void pp_queue_clear_fd(struct pp_queue *q)
 {
+    /* First the counter, then the flag: an item that comes in between is found by the draining that follows. A signal
+     * that is still on its way may arrive after this; then somebody looks once in vain. */
+    eventfd_t count;
+    (void)!eventfd_read(q->fd, &count);
     pthread_mutex_lock(&q->lock);
-    if (q->signalled) {
-        eventfd_t count;
-        (void)!eventfd_read(q->fd, &count);
-        q->signalled = false;
-    }
+    q->signalled = false;
     pthread_mutex_unlock(&q->lock);
 }

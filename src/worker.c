@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/pool.h"
 #include "src/worker_int.h"
 
 enum {
@@ -243,6 +244,7 @@ static void carry_out(struct pp_worker *w, struct request *r)
 static void *worker_main(void *arg)
 {
     struct pp_worker *w = arg;
+    pp_pool_nice();
     for (;;) {
         bool waiting = slots_waiting(w);
         struct request *r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);

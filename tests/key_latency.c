@@ -1,10 +1,12 @@
-/* key_latency.c - measures what a user feels while the model answers: `make latency`, or build/key-latency build/pippin.
+/* key_latency.c - measures what a user feels while the model answers (make latency; build/key-latency build/pippin).
  *
- * A terminal of our own runs pippin and keeps the starter model answering on all cores. Letters are typed into it, and in random turns
- * into a second terminal in which a tiny child echoes every byte: what that one needs is the machine's doing, the rest is pippin's.
+ * A terminal of our own runs pippin and keeps the starter model answering on all cores. Letters are typed into it, and
+ * in random turns into a second terminal in which a tiny child echoes every byte: what that one needs is the machine's
+ * doing, the rest is pippin's.
  *
- * The letters come from Latin Extended-A, which English answers do not use; and a letter counts only when it stands in the row of the
- * input, for which a small terminal emulator follows pippin's output. Every time is taken right after the read that brought the bytes.
+ * The letters come from Latin Extended-A, which English answers do not use; and a letter counts only when it stands in
+ * the row of the input, for which a small terminal emulator follows pippin's output. Every time is taken right after
+ * the read that brought the bytes.
  * This program prints numbers and judges none of them: it fails only if pippin cannot be measured. */
 #include <dirent.h>
 #include <errno.h>
@@ -35,6 +37,7 @@ enum {
     N_STOPS = 20, LONG_PROMPT = 9000,
 };
 #define MS UINT64_C(1000000)
+#define QUESTION "Tell me a long story about the sea."
 #define LOST UINT64_C(2000000000)  /* a key that is not seen for so long */
 #define START UINT64_C(60000000000)
 
@@ -45,7 +48,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* --- a terminal's screen ---------------------------------------------------------------------------------------- */
+/* --- a terminal's screen ------------------------------------------------------------------------------------------- */
 
 /* What ncurses uses of xterm-256color without scrolling: cells, cursor, erasing, shifting within a line, repeating. */
 struct screen {
@@ -255,7 +258,7 @@ static bool state_is(const struct screen *s, const char *word)
     return at[n] == ' ';
 }
 
-/* --- two terminals ---------------------------------------------------------------------------------------------- */
+/* --- two terminals ------------------------------------------------------------------------------------------------- */
 
 struct terminal {
     int fd;
@@ -415,7 +418,7 @@ static void close_terminals(struct bench *b)
     nftw(b->dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------ */
+/* --- answers ------------------------------------------------------------------------------------------------------- */
 
 static bool ask(struct bench *b, const char *prompt)
 {
@@ -435,7 +438,7 @@ static bool keep_answering(struct bench *b)
 {
     note_end(b);
     for (int i = 0; i < 20 && !state_is(&b->screen, "answering"); i++) {
-        if (b->at[PIPPIN].gone || !wait_state(b, "ready", true, 5000 * MS) || !ask(b, "Tell me a long story about the sea."))
+        if (b->at[PIPPIN].gone || !wait_state(b, "ready", true, 5000 * MS) || !ask(b, QUESTION))
             return false;
         if (wait_state(b, "answering", true, 2000 * MS))
             b->answer_began = now_ns();
@@ -443,7 +446,7 @@ static bool keep_answering(struct bench *b)
     return state_is(&b->screen, "answering");
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------- */
+/* --- keys ---------------------------------------------------------------------------------------------------------- */
 
 struct samples {
     uint64_t *ns;
@@ -507,9 +510,11 @@ static double percentile_ms(const struct samples *s, int per_cent)
 static void print_samples(const char *name, struct samples *s, bool json)
 {
     qsort(s->ns, s->n, sizeof *s->ns, by_size);
-    const char *format = json ? "\"%s\": {\"n\": %zu, \"lost\": %zu, \"median_ms\": %.3f, \"p90_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f}"
+    const char *format = json ? "\"%s\": {\"n\": %zu, \"lost\": %zu, \"median_ms\": %.3f, \"p90_ms\": %.3f, "
+                                "\"p99_ms\": %.3f, \"max_ms\": %.3f}"
                               : "%-12s n %4zu  lost %zu  median %7.3f  p90 %7.3f  p99 %7.3f  max %7.3f ms\n";
-    printf(format, name, s->n, s->lost, percentile_ms(s, 50), percentile_ms(s, 90), percentile_ms(s, 99), percentile_ms(s, 100));
+    printf(format, name, s->n, s->lost, percentile_ms(s, 50), percentile_ms(s, 90), percentile_ms(s, 99),
+           percentile_ms(s, 100));
 }
 
 static bool run_keys(struct bench *b, size_t n, bool json)
@@ -526,14 +531,15 @@ static bool run_keys(struct bench *b, size_t n, bool json)
         print_samples("pippin", &samples[PIPPIN], json);
         double later = percentile_ms(&samples[PIPPIN], 99) - percentile_ms(&samples[BARE], 99);
         double rate = b->answering_ns ? (double)b->n_answers * ANSWER_TOKENS * 1e9 / (double)b->answering_ns : 0;
-        printf(json ? ", \"p99_later_ms\": %.3f, \"tokens_per_s\": %.1f}\n" : "p99 later than the bare echo: %.3f ms, at %.0f tokens/s\n", later, rate);
+        printf(json ? ", \"p99_later_ms\": %.3f, \"tokens_per_s\": %.1f}\n"
+                    : "p99 later than the bare echo: %.3f ms, at %.0f tokens/s\n", later, rate);
     }
     for (int i = 0; i < 2; i++)
         free(samples[i].ns);
     return ok;
 }
 
-/* --- stopping ------------------------------------------------------------------------------------------------------- */
+/* --- stopping ------------------------------------------------------------------------------------------------------ */
 
 /* A prompt whose reading takes a while, as a paste. */
 static bool paste_long(struct bench *b)
@@ -560,7 +566,7 @@ static bool stop_once(struct bench *b, const char *state, struct samples *out)
     if (!wait_state(b, "ready", true, 5000 * MS) || !type(b, "\025/new\r"))
         return false;
     rest(b, 50 * MS);
-    if (!(long_prompt ? paste_long(b) : type(b, "Tell me a long story about the sea.")) || !type(b, "\r") ||
+    if (!(long_prompt ? paste_long(b) : type(b, QUESTION)) || !type(b, "\r") ||
         !wait_state(b, state, true, 5000 * MS))
         return false;
     rest(b, long_prompt ? between(1, 100) : between(100, 400));
@@ -585,7 +591,7 @@ static bool run_stop(struct bench *b, bool json)
         for (int tries = 0; samples[i].n < N_STOPS && tries < 2 * N_STOPS; tries++)
             if (!stop_once(b, states[i], &samples[i]))
                 return false;
-    printf(json ? "{" : "From Esc (which waits 25 ms for the rest of a sequence) until the status line says that it stopped:\n");
+    printf(json ? "{" : "From Esc (which waits 25 ms for more of a sequence) until the status line shows the end:\n");
     print_samples(states[0], &samples[0], json);
     printf(json ? ", " : "");
     print_samples(states[1], &samples[1], json);
@@ -593,7 +599,7 @@ static bool run_stop(struct bench *b, bool json)
     return samples[0].n > 0 && samples[1].n > 0;
 }
 
-/* --- idling ----------------------------------------------------------------------------------------------------------- */
+/* --- idling -------------------------------------------------------------------------------------------------------- */
 
 static bool read_text(const char *path, char *out, size_t cap)
 {
@@ -627,7 +633,8 @@ static uint64_t wakeups(pid_t pid)
     DIR *tasks = opendir(path);
     for (struct dirent *e; tasks && (e = readdir(tasks));) {
         snprintf(path, sizeof path, "/proc/%d/task/%s/status", (int)pid, e->d_name);
-        const char *line = e->d_name[0] != '.' && read_text(path, text, sizeof text) ? strstr(text, "\nvoluntary_ctxt_switches:") : NULL;
+        bool read = e->d_name[0] != '.' && read_text(path, text, sizeof text);
+        const char *line = read ? strstr(text, "\nvoluntary_ctxt_switches:") : NULL;
         if (line && sscanf(line, "\nvoluntary_ctxt_switches: %" SCNu64, &n) == 1)
             total += n;
     }
@@ -653,12 +660,12 @@ static bool run_idle(struct bench *b, long seconds, bool json)
     return !b->at[PIPPIN].gone;
 }
 
-/* --- main --------------------------------------------------------------------------------------------------------------- */
+/* --- main ---------------------------------------------------------------------------------------------------------- */
 
 static int usage(void)
 {
     fputs("Usage: key-latency PIPPIN [--keys N | --idle SECONDS | --stop] [--json]\n"
-          "  (nothing)       how much later than on a bare echo a key is seen while the model answers; --keys: how many (1000)\n"
+          "  (nothing)       how much later than on a bare echo a key is seen while the model answers (N: 1000)\n"
           "  --idle SECONDS  the CPU time of a pippin that has nothing to do\n"
           "  --stop          the time from Esc until an answer, or the reading of a prompt, has stopped\n",
           stderr);

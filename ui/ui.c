@@ -18,6 +18,7 @@
 #include "ui/sanitize.h"
 #include "ui/screen.h"
 #include "ui/signals.h"
+#include "ui/slice.h"
 #include "ui/state.h"
 #include "ui/text.h"
 #include "ui/view_status.h"
@@ -294,6 +295,7 @@ static void run(struct pp_ui *ui)
     struct pollfd fds[3] = {
         {STDIN_FILENO, POLLIN, 0}, {pp_controller_fd(ui->controller), POLLIN, 0}, {pp_signals_fd(), POLLIN, 0}};
     uint64_t next_frame = 0;
+    pp_slice_short();
     pump(ui);
     while (pp_controller_status(ui->controller)->state != PP_STATE_CLOSED) {
         bool ready = poll(fds, 3, timeout_ms(ui, next_frame)) > 0, keys = ready && fds[0].revents;
