@@ -48,7 +48,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* --- a terminal's screen ------------------------------------------------------------------------------------------- */
+/* --- a terminal's screen ------------------------------------------------------------------------------------------ */
 
 /* What ncurses uses of xterm-256color without scrolling: cells, cursor, erasing, shifting within a line, repeating. */
 struct screen {
@@ -258,7 +258,7 @@ static bool state_is(const struct screen *s, const char *word)
     return at[n] == ' ';
 }
 
-/* --- two terminals ------------------------------------------------------------------------------------------------- */
+/* --- two terminals ------------------------------------------------------------------------------------------------ */
 
 struct terminal {
     int fd;
@@ -418,7 +418,7 @@ static void close_terminals(struct bench *b)
     nftw(b->dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------- */
+/* --- answers ------------------------------------------------------------------------------------------------------ */
 
 static bool ask(struct bench *b, const char *prompt)
 {
@@ -446,7 +446,7 @@ static bool keep_answering(struct bench *b)
     return state_is(&b->screen, "answering");
 }
 
-/* --- keys ---------------------------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 struct samples {
     uint64_t *ns;
@@ -539,7 +539,7 @@ static bool run_keys(struct bench *b, size_t n, bool json)
     return ok;
 }
 
-/* --- stopping ------------------------------------------------------------------------------------------------------ */
+/* --- stopping ----------------------------------------------------------------------------------------------------- */
 
 /* A prompt whose reading takes a while, as a paste. */
 static bool paste_long(struct bench *b)
@@ -599,7 +599,7 @@ static bool run_stop(struct bench *b, bool json)
     return samples[0].n > 0 && samples[1].n > 0;
 }
 
-/* --- idling -------------------------------------------------------------------------------------------------------- */
+/* --- idling ------------------------------------------------------------------------------------------------------- */
 
 static bool read_text(const char *path, char *out, size_t cap)
 {
@@ -660,7 +660,7 @@ static bool run_idle(struct bench *b, long seconds, bool json)
     return !b->at[PIPPIN].gone;
 }
 
-/* --- main ---------------------------------------------------------------------------------------------------------- */
+/* --- main --------------------------------------------------------------------------------------------------------- */
 
 static int usage(void)
 {

@@ -294,10 +294,12 @@ static void run(struct pp_ui *ui)
 {
     struct pollfd fds[3] = {
         {STDIN_FILENO, POLLIN, 0}, {pp_controller_fd(ui->controller), POLLIN, 0}, {pp_signals_fd(), POLLIN, 0}};
+    const enum pp_state *state = &pp_controller_status(ui->controller)->state;
+    enum pp_state shown = *state;
     uint64_t next_frame = 0;
     pp_slice_short();
     pump(ui);
-    while (pp_controller_status(ui->controller)->state != PP_STATE_CLOSED) {
+    while (*state != PP_STATE_CLOSED) {
         bool ready = poll(fds, 3, timeout_ms(ui, next_frame)) > 0, keys = ready && fds[0].revents;
         if (ready && fds[2].revents)
             take_signals(ui);
@@ -310,8 +312,9 @@ static void run(struct pp_ui *ui)
             draw(ui, (ui->dirty & PP_DRAW_MENU) != 0);
         pump(ui);
         uint64_t now = pp_now_ns();
-        if (ui->dirty && now >= next_frame) {
+        if (ui->dirty && (now >= next_frame || *state != shown)) { /* that an answer has begun or stopped is shown at once */
             draw(ui, true);
+            shown = *state;
             next_frame = now + FRAME_NS;
         }
     }
