@@ -116,6 +116,14 @@ static int32_t choose_from(struct pp_gen *g, const float *logits, int64_t n_hist
     return token;
 }
 
+static enum pp_code no_token(const struct pp_gen *g, struct pp_error *err)
+{
+    if (g->sampling.n_bias)
+        return pp_fail(err, PP_ERR_USAGE, "the logit biases forbid every token; leave one, or take some biases off");
+    return pp_fail(err, PP_ERR_FORMAT, "what %s computes is no numbers any more; its file is damaged, get it again",
+                   g->seq->engine->model->info.name);
+}
+
 /* Lets the draft propose tokens behind tokens[0 .. n); returns how many. A draft that fails (no pages, say) proposes none. */
 static int propose(struct pp_gen *g, int most, const struct pp_cancel *cancel)
 {
@@ -127,6 +135,8 @@ static int propose(struct pp_gen *g, int most, const struct pp_cancel *cancel)
         if (feed(d, g->tokens, g->n + n, true, NULL, NULL, cancel, NULL) != PP_OK)
             break;
         int32_t token = choose_from(g, pp_step_output(d->engine, d->engine->n_rows - 1), g->n + n);
+        if (token < 0)
+            break;
         g->tokens[g->n + n++] = token;
         if (ends(g, token))
             break;
@@ -156,13 +166,17 @@ static enum pp_code advance(struct pp_gen *g, const struct pp_cancel *cancel, st
         return code;
     for (int i = 0; i <= n_draft; i++) {
         int32_t token = choose_from(g, pp_step_output(e, i), g->n);
+        if (token < 0) {
+            code = no_token(g, err);
+            break;
+        }
         bool stands = i < n_draft && token == g->tokens[g->n];
         e->stats.draft_accepted += stands;
         if (accept(g, token) || !stands)
             break;
     }
     pp_seq_truncate(g->seq, g->n - 1); /* rows of rejected proposals go; the last chosen token is not in the cache yet */
-    return PP_OK;
+    return code;
 }
 
 /* --- text ------------------------------------------------------------------------------------------------------ */
@@ -296,8 +310,8 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
         e->stats.prefill_tokens += (uint64_t)(seq->len - kept);
         e->stats.prefill_ns += pp_now_ns() - t0;
     }
-    if (!code)
-        g->first = choose_from(g, pp_step_output(e, e->n_rows - 1), n);
+    if (!code && (g->first = choose_from(g, pp_step_output(e, e->n_rows - 1), n)) < 0)
+        code = no_token(g, err);
     if (!code && g->draft) {
         /* The draft reads the prompt too; if it cannot, the answer is made without it. */
         pp_seq_truncate(g->draft, common_prefix(g->draft, prompt, n - 1));

@@ -105,13 +105,13 @@ static int top_k(struct pp_sampler *s, const float *logits, int k)
     struct pp_candidate *c = s->candidates;
     if (k <= 0 || k > n)
         k = n;
-    for (int i = 0; i < k; i++)
-        c[i] = (struct pp_candidate){i, logits[i]};
+    for (int i = 0; i < k; i++) /* NaN, which has no place in an order, counts as forbidden */
+        c[i] = (struct pp_candidate){i, isnan(logits[i]) ? -INFINITY : logits[i]};
     if (k < n) {
         for (int i = k / 2 - 1; i >= 0; i--)
             sift_down(c, k, i);
         for (int i = k; i < n; i++) {
-            if (logits[i] <= c[0].logit) /* on equal logits the earlier token is better and already there */
+            if (!(logits[i] > c[0].logit)) /* on equal logits the earlier token is better and already there */
                 continue;
             c[0] = (struct pp_candidate){i, logits[i]};
             sift_down(c, k, 0);
@@ -189,10 +189,13 @@ static int32_t choose(const struct pp_candidate *c, int n, const struct pp_sampl
 
 static int32_t most_likely(const float *logits, int32_t n)
 {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
+    int32_t best = -1;
+    float most = -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        if (logits[i] > most) {
+            most = logits[i];
             best = i;
+        }
     return best;
 }
 
@@ -212,6 +215,8 @@ int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, con
     if (p->temp <= 0.0f)
         return most_likely(logits, s->n_vocab);
     int n = top_k(s, logits, p->top_k);
+    if (s->candidates[0].logit == -INFINITY)
+        return -1;
     n = top_p(s->candidates, n, p->top_p);
     n = min_p(s->candidates, n, p->min_p);
     return choose(s->candidates, n, p, n_history);

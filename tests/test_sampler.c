@@ -131,15 +131,20 @@ static void penalties(void **state)
     assert_int_equal(choose_one(&p, logits, history, 4), 1);
 }
 
-static void expect_support(const struct pp_sampling *p, const char *tokens)
+static void expect_support_of(const struct pp_sampling *p, const float *l, const char *tokens)
 {
     double share[N];
-    draw(p, logits, 50000, share);
+    draw(p, l, 50000, share);
     for (int i = 0; i < N; i++) {
         bool expected = strchr(tokens, '0' + i) != NULL;
         if ((share[i] > 0) != expected)
             fail_msg("token %d %s among %s", i, expected ? "is missing" : "came up", tokens);
     }
+}
+
+static void expect_support(const struct pp_sampling *p, const char *tokens)
+{
+    expect_support_of(p, logits, tokens);
 }
 
 /* Sorted: 0 (.404), 6 (.245), 1 (.149), 2 (.090), 3 (.055), 4 (.033), 5 (.020), 7 (.003) */
@@ -176,7 +181,8 @@ static void filters(void **state)
 static void ties_and_extremes(void **state)
 {
     struct pp_sampling p = off();
-    static const float equal[N] = {1, 1, 1, 1, 1, 1, 1, 1}, forbidden[N] = {-INFINITY, -INFINITY, 3, -INFINITY, -INFINITY, 3, -INFINITY, -INFINITY};
+    static const float equal[N] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const float forbidden[N] = {-INFINITY, -INFINITY, 3, -INFINITY, -INFINITY, 3, -INFINITY, -INFINITY};
     static const float huge[N] = {3e38f, -3e38f, 0, 0, 0, 0, 0, 0};
     double share[N];
     (void)state;
@@ -193,11 +199,39 @@ static void ties_and_extremes(void **state)
     assert_int_equal(choose_one(&p, logits, NULL, 3), 0);
 }
 
+/* What a broken model computes, or what biases leave over, must neither win nor be drawn. */
+static void nothing_to_choose(void **state)
+{
+    struct pp_sampling p = off();
+    static const float nan_first[N] = {NAN, 1, NAN, 2, NAN, NAN, NAN, NAN}, nan_last[N] = {1, 2, 3, NAN, NAN, -1, NAN, NAN};
+    float none[N];
+    (void)state;
+    for (int i = 0; i < N; i++)
+        none[i] = i % 2 ? NAN : -INFINITY;
+    for (int top = 0; top <= 4; top += 2) {
+        p.top_k = top;
+        for (p.temp = 0; p.temp <= 1; p.temp++)
+            assert_int_equal(choose_one(&p, none, NULL, 0), -1);
+        expect_support_of(&p, nan_first, "13");
+        expect_support_of(&p, nan_last, top == 2 ? "12" : "0125");
+    }
+    p.temp = 0;
+    assert_int_equal(choose_one(&p, nan_first, NULL, 0), 3);
+    assert_int_equal(choose_one(&p, nan_last, NULL, 0), 2);
+    p.n_bias = N;
+    for (int i = 0; i < N; i++)
+        p.bias[i].token = i, p.bias[i].bias = -INFINITY;
+    assert_int_equal(choose_one(&p, logits, NULL, 0), -1);
+    p.temp = 1;
+    assert_int_equal(choose_one(&p, logits, NULL, 0), -1);
+}
+
 TEST_GROUP(sampler)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distribution), cmocka_unit_test(independence), cmocka_unit_test(greedy_and_bias), cmocka_unit_test(penalties),
-        cmocka_unit_test(filters),      cmocka_unit_test(ties_and_extremes),
+        cmocka_unit_test(distribution),      cmocka_unit_test(independence), cmocka_unit_test(greedy_and_bias),
+        cmocka_unit_test(penalties),         cmocka_unit_test(filters),      cmocka_unit_test(ties_and_extremes),
+        cmocka_unit_test(nothing_to_choose),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
