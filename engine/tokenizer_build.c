@@ -51,32 +51,45 @@ void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out)
 
 /* --- spec ---------------------------------------------------------------------------------------------- */
 
+/* From the second time on more than is asked for: tokens come one at a time too. */
+static enum pp_code make_room(struct tok_spec *spec, size_t n, struct pp_error *err)
+{
+    size_t cap = spec->cap ? n + n / 2 : n;
+    struct pp_str *texts = pp_realloc_array(spec->texts, cap, sizeof *texts);
+    if (texts)
+        spec->texts = texts;
+    uint8_t *types = pp_realloc(spec->types, cap);
+    if (types)
+        spec->types = types;
+    uint8_t *flags = pp_realloc(spec->flags, cap);
+    if (flags)
+        spec->flags = flags;
+    float *scores = spec->scores ? pp_realloc_array(spec->scores, cap, sizeof *scores) : NULL;
+    if (scores)
+        spec->scores = scores;
+    if (!texts || !types || !flags || (spec->scores && !scores))
+        return pp_fail_nomem(err, "the vocabulary");
+    spec->cap = cap;
+    return PP_OK;
+}
+
 enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *err)
 {
     if (n <= spec->n)
         return PP_OK;
     if (n > TOK_MAX_VOCAB)
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", n);
-    struct pp_str *texts = pp_realloc_array(spec->texts, n, sizeof *texts);
-    if (texts)
-        spec->texts = texts;
-    uint8_t *types = pp_realloc(spec->types, n);
-    if (types)
-        spec->types = types;
-    uint8_t *flags = pp_realloc(spec->flags, n);
-    if (flags)
-        spec->flags = flags;
-    float *scores = spec->scores ? pp_realloc_array(spec->scores, n, sizeof *scores) : NULL;
-    if (scores)
-        spec->scores = scores;
-    if (!texts || !types || !flags || (spec->scores && !scores))
-        return pp_fail_nomem(err, "the vocabulary");
+    if (n > spec->cap) {
+        enum pp_code code = make_room(spec, n, err);
+        if (code)
+            return code;
+    }
     for (size_t i = spec->n; i < n; i++) {
-        texts[i] = (struct pp_str){NULL, 0};
-        types[i] = TOK_UNUSED;
-        flags[i] = 0;
-        if (scores)
-            scores[i] = -1000.0f;
+        spec->texts[i] = (struct pp_str){NULL, 0};
+        spec->types[i] = TOK_UNUSED;
+        spec->flags[i] = 0;
+        if (spec->scores)
+            spec->scores[i] = -1000.0f;
     }
     spec->n = n;
     return PP_OK;
@@ -365,7 +378,7 @@ static void mark_ends(struct pp_tokenizer *t)
     static const char *const names[] = {
         "</s>", "<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
         "<|eom_id|>", "<|end_of_turn|>", "<EOT>", "<|eot|>", "<|return|>", "<|call|>",
-        "<\uff5c" "end\u2581of\u2581sentence\uff5c>",
+        ("<\uff5c" "end\u2581of\u2581sentence\uff5c>"),
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t id = tok_lookup(t, names[i], strlen(names[i]));

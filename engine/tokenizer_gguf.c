@@ -87,7 +87,7 @@ static enum pp_code read_scores(const struct pp_gguf *g, struct tok_spec *spec, 
 {
     enum pp_gguf_type type;
     size_t n;
-    spec->scores = pp_calloc(spec->n, sizeof *spec->scores);
+    spec->scores = pp_calloc(spec->cap, sizeof *spec->scores);
     if (!spec->scores)
         return pp_fail_nomem(err, "the vocabulary");
     if (!pp_gguf_array(g, "tokenizer.ggml.scores", &type, &n))

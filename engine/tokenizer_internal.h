@@ -79,7 +79,7 @@ struct tok_merge_text {
 
 struct tok_spec {
     enum tok_kind kind;
-    size_t n;
+    size_t n, cap;                 /* cap: room in all arrays of tokens; 0 before tok_spec_resize */
     struct pp_str *texts;          /* [n]; data NULL: a hole, filled with "[PADi]" */
     uint8_t *types;                /* [n] enum tok_type */
     uint8_t *flags;                /* [n] enum tok_flags */
