@@ -1,4 +1,5 @@
 /* engine.c - an engine and its sequences; steps are in step.c. */
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,12 +57,16 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
         if (limit < MIN_KV_MEMORY)
             limit = MIN_KV_MEMORY;
     }
-    uint64_t one_context = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS) * layout->page_bytes;
+    uint64_t one_context, n_pages = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    if (__builtin_mul_overflow(n_pages, layout->page_bytes, &one_context))
+        one_context = UINT64_MAX;
     if (limit < one_context) {
         int64_t fits = (int64_t)(limit / layout->page_bytes) * PP_PAGE_TOKENS;
         if (opt->n_ctx || fits < PP_PAGE_TOKENS)
-            return pp_fail(err, PP_ERR_NOMEM, "a context of %lld tokens needs %.1f GB for KV pages and %.1f GB may be used; choose a smaller "
-                           "--ctx-size or a larger --kv-memory", (long long)e->n_ctx, (double)one_context / 1e9, (double)limit / 1e9);
+            return pp_fail(err, PP_ERR_NOMEM,
+                           "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used; choose a "
+                           "smaller --ctx-size or a larger --kv-memory",
+                           (long long)e->n_ctx, (double)one_context / 1e9, (double)limit / 1e9);
         e->n_ctx = fits; /* nobody asked for a size: take what fits */
     }
     return pp_kv_pool_new(layout, limit, &e->kv, err);
@@ -101,7 +106,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     if (!code)
         code = make_kv(e, opt, &layout, err);
     if (!code)
-        code = pp_cpu_new(m, isa, e->pool, &layout, e->max_rows, progress, user, &e->cpu, err);
+        code = pp_cpu_new(m, isa, e->pool, &layout, e->max_rows, opt->cancel, progress, user, &e->cpu, err);
     if (code) {
         pp_engine_free(e);
         return code;
@@ -193,8 +198,7 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
     if (code)
         return code;
     struct pp_seq *f = *out;
-    if (n > s->len)
-        n = s->len;
+    n = n < 0 ? 0 : n > s->len ? s->len : n;
     f->len = n;
     f->adapters = s->adapters;
     memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
@@ -216,9 +220,11 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     for (int i = 0; i < n; i++) {
         if (use[i].scale == 0.0f)
             continue; /* the same as absent */
+        if (!isfinite(use[i].scale))
+            return pp_fail(err, PP_ERR_USAGE, "the strength of adapter %s is no number", use[i].adapter->info.name);
         if (set.n == PP_MAX_ADAPTERS)
             return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once", PP_MAX_ADAPTERS);
-        if (use[i].adapter->n_linears != s->engine->model->plan.n_linears)
+        if (use[i].adapter->model != s->engine->model)
             return pp_fail(err, PP_ERR_MISMATCH, "adapter %s was loaded for another model", use[i].adapter->info.name);
         set.use[set.n++] = use[i];
     }

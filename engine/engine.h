@@ -67,6 +67,7 @@ struct pp_engine_options {
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one (PP_ERR_UNSUPPORTED if it cannot) */
     int max_rows;               /* rows of the largest batch; 0: 512 */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
+    const struct pp_cancel *cancel; /* stops the making of the engine (PP_ERR_CANCELLED), not what it does later; or NULL */
 };
 
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress, void *user,

@@ -11,7 +11,7 @@
 
 enum {
     EVENT_CAPACITY = 1024,
-    CLOSE_SECONDS = 20, /* a model that is being loaded cannot be interrupted: after this the program ends without it */
+    CLOSE_SECONDS = 20, /* a disk that stands still cannot be interrupted: after this the program ends without it */
 };
 
 /* --- small things ----------------------------------------------------------------------------------------- */

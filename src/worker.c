@@ -86,6 +86,7 @@ static bool copy_load(struct request *r, const struct pp_load_request *from)
     r->load.draft = copy(from->draft, &ok);
     r->load.engine.kernels = copy(from->engine.kernels, &ok);
     r->load.engine.share_pool = NULL;
+    r->load.engine.cancel = NULL; /* the worker has its own */
     return ok;
 }
 
@@ -189,6 +190,7 @@ static void do_close(struct pp_backend *b)
     w->closing = true;
     pthread_mutex_unlock(&w->lock);
     do_cancel(b);
+    pp_cancel_request(&w->load_cancel);
     pp_queue_close(w->requests);
 }
 

@@ -74,6 +74,7 @@ struct pp_worker {
     struct pp_queue *requests;
     pthread_t thread;
     struct pp_cancel cancel;             /* of the generation under way */
+    struct pp_cancel load_cancel;        /* of whatever is loaded when the end comes; any thread */
 
     pthread_mutex_t lock;
     /* -- protected by lock */

@@ -126,13 +126,15 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
 static enum pp_code load_target(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
 {
     struct progress p = {.w = w};
+    struct pp_engine_options opt = r->engine;
+    opt.cancel = &w->load_cancel;
     enum pp_code code = open_shared(r->model, w->cache_dir, &w->target, err);
     if (code != PP_OK)
         return code;
     if (!pp_model_tokenizer(w->target->model))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
-    return pp_engine_new(w->target->model, &r->engine, on_progress, &p, &w->engine, err);
+    return pp_engine_new(w->target->model, &opt, on_progress, &p, &w->engine, err);
 }
 
 static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
@@ -140,6 +142,7 @@ static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request
     struct pp_engine_options opt = r->engine;
     struct pp_error why;
     opt.share_pool = w->engine;
+    opt.cancel = &w->load_cancel;
     opt.n_ctx = pp_engine_n_ctx(w->engine);
     enum pp_code code = open_shared(r->draft, "", &w->draft_model, err);
     if (code != PP_OK)

@@ -1,9 +1,12 @@
 /* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and branch. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "engine/gguf.h"
 #include "engine/types.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -336,6 +339,97 @@ static void no_memory(void **state)
     }
 }
 
+/* Making an engine can be stopped at any tensor, which frees all of it. */
+struct stopper {
+    struct pp_cancel cancel;
+    int calls, stop_at;
+};
+
+static void stop_making(void *user, uint64_t done, uint64_t total)
+{
+    struct stopper *s = user;
+    assert_true(done <= total);
+    if (++s->calls == s->stop_at)
+        pp_cancel_request(&s->cancel);
+}
+
+static void stopped_load(void **state)
+{
+    (void)state;
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q4_K);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    for (int stop_at = 0; stop_at < 4; stop_at++) {
+        struct pp_engine *e;
+        struct stopper s = {.stop_at = stop_at};
+        struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 16u << 20, .cancel = &s.cancel};
+        if (stop_at == 0)
+            pp_cancel_request(&s.cancel);
+        assert_int_equal(pp_engine_new(m, &opt, stop_making, &s, &e, &err), PP_ERR_CANCELLED);
+        assert_null(e);
+        assert_int_equal(s.calls, stop_at);
+    }
+    pp_model_close(m);
+}
+
+/* A model with NaN or infinity anywhere is refused by name when it is made runnable. */
+static void values_that_are_no_numbers(void **state)
+{
+    static const char *const names[] = {"token_embd.weight", "blk.0.attn_norm.weight", "blk.1.attn_k.weight",
+                                        "blk.1.ffn_down.weight", "output_norm.weight", "output.weight"};
+    static const uint32_t odd[] = {0x7fc00000, 0x7f800000, 0xff800000}; /* NaN, infinity, -infinity */
+    const struct tiny_shape shape = {.n_vocab = 35, .n_embd = 32, .n_layer = 2, .n_head = 1, .n_head_kv = 1, .head_dim = 32,
+                                     .n_ff = 40, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 1 << 20, .max_rows = 4};
+    char *file, path[300];
+    size_t size;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_read_file(tiny_model(&shape), 1 << 24, &file, &size, &err), err);
+    snprintf(path, sizeof path, "%s/no-numbers.gguf", test_tmpdir());
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct pp_gguf *g;
+        struct pp_model *m;
+        struct pp_engine *e;
+        uint32_t good;
+        assert_ok(pp_gguf_open_memory(file, size, "tiny", &g, &err), err);
+        const struct pp_tensor *t = pp_gguf_tensor(g, names[i]);
+        char *last = file + ((const char *)t->data - file) + t->size - sizeof good; /* t->data points into file */
+        pp_gguf_close(g);
+        memcpy(&good, last, sizeof good);
+        memcpy(last, &odd[i % 3], sizeof good);
+        assert_ok(pp_write_file(path, file, size, 0600, &err), err);
+        memcpy(last, &good, sizeof good);
+        assert_ok(pp_model_open(path, &m, &err), err);
+        assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, names[i]));
+        pp_model_close(m);
+    }
+    pp_free(file);
+}
+
+/* Contexts and limits at the ends of what can be asked for. */
+static void impossible_sizes(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    static const struct pp_engine_options asked[] = {
+        {.n_ctx = INT32_MAX, .kv_memory = 1, .max_rows = 4},
+        {.n_ctx = INT32_MAX, .kv_memory = 1 << 20, .max_rows = 4},
+        {.kv_memory = 1, .max_rows = 4},
+    };
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        assert_int_equal(pp_engine_new(m, &asked[i], NULL, NULL, &e, &err), PP_ERR_NOMEM);
+        assert_non_null(strstr(err.text, "--ctx-size"));
+    }
+    pp_model_close(m);
+}
+
 TEST_GROUP(engine)
 {
     const struct CMUnitTest tests[] = {
@@ -343,7 +437,8 @@ TEST_GROUP(engine)
         cmocka_unit_test(invariance_q8_0), cmocka_unit_test(invariance_f16),  cmocka_unit_test(invariance_bf16),
         cmocka_unit_test(invariance_f32),  cmocka_unit_test(mixed_batch),     cmocka_unit_test(forks),
         cmocka_unit_test(trees),           cmocka_unit_test(refusals),        cmocka_unit_test(page_limit),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(no_memory),       cmocka_unit_test(stopped_load),    cmocka_unit_test(values_that_are_no_numbers),
+        cmocka_unit_test(impossible_sizes),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

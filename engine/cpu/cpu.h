@@ -14,9 +14,10 @@
 
 struct pp_cpu;
 
-/* Lowers the model's plan, packs its weights (progress in bytes) and sets up memory for max_rows rows. pool must outlive it. */
+/* Lowers the model's plan, packs its weights (progress in bytes; cancel, or NULL, stops it) and sets up memory for max_rows rows.
+ * pool must outlive it. */
 enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv, int max_rows,
-                        pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err);
+                        const struct pp_cancel *cancel, pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err);
 void pp_cpu_free(struct pp_cpu *c);
 /* Makes room for rows with this set. Call when a set is chosen, so that steps need no memory. */
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err);

@@ -505,7 +505,7 @@ static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
 }
 
 enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv, int max_rows,
-                        pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err)
+                        const struct pp_cancel *cancel, pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err)
 {
     *out = NULL;
     enum pp_code code = check_limits(pp_source_hparams(m->source), err);
@@ -522,7 +522,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_poo
     c->max_rows = max_rows;
     c->max_outputs = max_rows < 16 ? max_rows : 16;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
-    code = pp_cpu_lower(c, progress, user, err);
+    code = pp_cpu_lower(c, cancel, progress, user, err);
     if (!code && 2 * c->n_stages > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run", c->n_stages);
     if (!code && (!make_slots(c) || !make_scratch(c)))

@@ -20,9 +20,19 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
     return p;
 }
 
-/* A norm or a bias as floats; in place if it already is. */
+static enum pp_code fail_values(const struct pp_tensor *t, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "tensor %s holds values that are no numbers; the model file is damaged, get it again",
+                   t->name);
+}
+
+/* A norm or a bias as floats, padded with zeros to whole vectors. NULL: *err says why. */
 static const float *float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
+    if (!pp_row_finite(t->type, t->data, t->ne[0])) {
+        fail_values(t, err);
+        return NULL;
+    }
     size_t bytes = ((size_t)t->ne[0] + 15) / 16 * 16 * sizeof(float);
     float *f = keep(c, pp_aligned(64, bytes), bytes);
     if (!f) {
@@ -41,6 +51,7 @@ enum { PACK_ROWS = 64 }; /* in a work item */
 struct pack_job {
     const struct pp_tensor *t;
     void *dst;                /* NULL: only look at the values */
+    const struct pp_cancel *cancel;
     atomic_bool bad;          /* a row holds NaN or infinity */
 };
 
@@ -51,6 +62,8 @@ static void pack_some(void *arg, int part, int item, int thread)
     size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     int64_t row0 = (int64_t)item * PACK_ROWS, row1 = row0 + PACK_ROWS < t->ne[1] ? row0 + PACK_ROWS : t->ne[1];
     (void)part, (void)thread;
+    if (pp_cancelled(job->cancel))
+        return;
     for (int64_t r = row0; r < row1; r++)
         if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, t->ne[0]))
             atomic_store(&job->bad, true);
@@ -58,22 +71,31 @@ static void pack_some(void *arg, int part, int item, int thread)
         pp_pack_rows(t->type, t->data, t->ne[1], t->ne[0], row0, row1, job->dst);
 }
 
-static enum pp_code make_matrix(struct pp_cpu *c, const struct pp_tensor *t, struct pp_matrix *w, struct pp_error *err)
+/* Looks at all values of a matrix; packs them to dst unless that is NULL. */
+static enum pp_code read_matrix(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_cancel *cancel, void *dst,
+                                struct pp_error *err)
 {
-    *w = (struct pp_matrix){.type = t->type, .n_rows = t->ne[1], .n_cols = t->ne[0], .data = t->data};
-    struct pack_job job = {.t = t};
+    struct pack_job job = {.t = t, .dst = dst, .cancel = cancel};
     int n_items = (int)((t->ne[1] + PACK_ROWS - 1) / PACK_ROWS);
+    pp_pool_run(c->pool, pack_some, &job, &n_items, 1);
+    if (pp_cancelled(cancel))
+        return pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
+    return atomic_load(&job.bad) ? fail_values(t, err) : PP_OK;
+}
+
+static enum pp_code make_matrix(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_cancel *cancel,
+                                struct pp_matrix *w, struct pp_error *err)
+{
+    void *packed = NULL;
+    *w = (struct pp_matrix){.type = t->type, .n_rows = t->ne[1], .n_cols = t->ne[0], .data = t->data};
     if (pp_pack_needed(t->type)) {
         size_t bytes = pp_pack_bytes(t->type, t->ne[1], t->ne[0]);
-        job.dst = keep(c, pp_aligned(64, bytes), bytes);
-        if (!job.dst)
+        packed = keep(c, pp_aligned(64, bytes), bytes);
+        if (!packed)
             return pp_fail_nomem(err, "the model's weights");
-        w->data = job.dst;
+        w->data = packed;
     }
-    pp_pool_run(c->pool, pack_some, &job, &n_items, 1);
-    if (atomic_load(&job.bad))
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s holds values that are no numbers; the model file is damaged, get it again", t->name);
-    return PP_OK;
+    return read_matrix(c, t, cancel, packed, err);
 }
 
 /* --- patterns ------------------------------------------------------------------------------------------------- */
@@ -82,6 +104,7 @@ struct lowering {
     struct pp_cpu *c;
     const struct pp_plan *plan;
     int at;                     /* next operation */
+    const struct pp_cancel *cancel;
     pp_progress *progress;
     void *user;
     uint64_t done;
@@ -111,9 +134,9 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     const struct pp_linear *linear = &l->plan->linears[op->linear];
     struct projection *p = &s->projections[s->n_projections++];
     *p = (struct projection){.linear = op->linear, .out = op->out};
-    enum pp_code code = make_matrix(l->c, linear->w, &p->w, l->err);
+    enum pp_code code = make_matrix(l->c, linear->w, l->cancel, &p->w, l->err);
     if (!code && linear->b && !(p->bias = float_vector(l->c, linear->b, l->err)))
-        code = PP_ERR_NOMEM;
+        code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
     l->done += linear->w->size;
     if (!code && l->progress)
@@ -131,7 +154,7 @@ static enum pp_code lower_projections(struct lowering *l)
         s->in = norm->in;
         s->norm_out = input = norm->out;
         if (!(s->norm = float_vector(l->c, norm->weight, l->err)))
-            return PP_ERR_NOMEM;
+            return l->err->code;
         l->at++;
     } else {
         s->in = input = peek(l, 0)->in;
@@ -143,7 +166,8 @@ static enum pp_code lower_projections(struct lowering *l)
         l->at++;
     }
     if (s->norm && next_is(l, PP_OP_LINEAR) && peek(l, 0)->in == input)
-        return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend groups at most %d projections of one normed input", MAX_GROUPED);
+        return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend groups at most %d projections of one normed input",
+                       MAX_GROUPED);
     if (s->n_projections == 1 && next_is(l, PP_OP_ADD) && peek(l, 0)->in == s->projections[0].out) {
         s->add = true;
         s->out = peek(l, 0)->out;
@@ -174,6 +198,15 @@ static enum pp_code lower_attention(struct lowering *l)
     return PP_OK;
 }
 
+/* Tied embeddings are looked at when they become the output projection. */
+static bool is_projection(const struct pp_plan *plan, const struct pp_tensor *t)
+{
+    for (int i = 0; i < plan->n_linears; i++)
+        if (plan->linears[i].w == t)
+            return true;
+    return false;
+}
+
 static enum pp_code lower_next(struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -184,7 +217,9 @@ static enum pp_code lower_next(struct lowering *l)
         s->table = op->weight;
         s->out = op->out;
         l->at++;
-        return PP_OK;
+        if (is_projection(l->plan, op->weight))
+            return PP_OK;
+        return read_matrix(l->c, op->weight, l->cancel, NULL, l->err);
     case PP_OP_NORM:
     case PP_OP_LINEAR:
         return lower_projections(l);
@@ -206,9 +241,11 @@ static enum pp_code lower_next(struct lowering *l)
     }
 }
 
-enum pp_code pp_cpu_lower(struct pp_cpu *c, pp_progress *progress, void *user, struct pp_error *err)
+enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+                          struct pp_error *err)
 {
-    struct lowering l = {.c = c, .plan = &c->model->plan, .progress = progress, .user = user, .err = err};
+    struct lowering l = {
+        .c = c, .plan = &c->model->plan, .cancel = cancel, .progress = progress, .user = user, .err = err};
     c->stages = pp_calloc((size_t)l.plan->n_ops, sizeof *c->stages);
     if (!c->stages)
         return pp_fail_nomem(err, "the model's program");

@@ -101,6 +101,7 @@ struct pp_cpu {
 };
 
 /* lower.c */
-enum pp_code pp_cpu_lower(struct pp_cpu *c, pp_progress *progress, void *user, struct pp_error *err);
+enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+                          struct pp_error *err);
 
 #endif
