@@ -109,7 +109,7 @@ static bool is_starter(const struct run *r)
     return n && strncmp(r->target.path, r->p->starter, n) == 0 && r->target.path[n] == '/';
 }
 
-/* The draft that was asked for; the bundled one for the bundled model; or none. */
+/* The draft that was named, or with --use-draft the one that the bundled model brings. */
 static enum pp_code open_draft(struct run *r, struct pp_error *err)
 {
     char path[600];
@@ -118,7 +118,7 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
     struct pp_error why;
     if (r->o->no_draft)
         return PP_OK;
-    if (!name && is_starter(r)) {
+    if (!name && r->o->use_draft && is_starter(r)) {
         snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", r->p->starter);
         name = access(path, R_OK) == 0 ? path : NULL;
     }

@@ -9,7 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/base/utf8.h"
+#include "src/title.h"
 #include "src/worker.h"
 
 /* --- opening ---------------------------------------------------------------------------------------------- */
@@ -115,36 +115,11 @@ static bool replace(char **slot, const char *value)
     return true;
 }
 
-/* One line of at most 60 characters from the question. */
-static char *make_title(const struct pp_buf *question)
-{
-    enum { MAX_CHARACTERS = 60 };
-    struct pp_buf title = {0};
-    bool space = false;
-    int characters = 0;
-    for (size_t i = 0; i < question->len;) {
-        int32_t cp;
-        size_t len = pp_utf8_decode(question->data + i, question->len - i, &cp);
-        if (cp <= ' ' || (cp >= 0x7F && cp < 0xA0)) {
-            space = title.len > 0;
-        } else if (characters + space >= MAX_CHARACTERS) {
-            pp_buf_str(&title, "…");
-            break;
-        } else {
-            pp_buf_str(&title, space ? " " : "");
-            pp_buf_add(&title, question->data + i, len);
-            characters += 1 + space;
-            space = false;
-        }
-        i += len;
-    }
-    return title.len ? pp_buf_take(&title) : pp_strdup("");
-}
-
 /* Choices made on this command line stay with the conversation; one without a title gets it from the question. */
 static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct pp_buf *question,
                          const struct run_note *note)
 {
+    char title[PP_TITLE_BYTES];
     bool ok = true;
     if (o->model[0] || !s->model)
         ok = replace(&s->model, o->model);
@@ -153,9 +128,8 @@ static bool take_choices(struct pp_session *s, const struct pp_options *o, const
     if (ok && (o->n_lora || !s->adapters))
         ok = replace(&s->adapters, note->adapters);
     if (ok && (!s->title || !*s->title)) {
-        pp_free(s->title);
-        s->title = make_title(question);
-        ok = s->title;
+        pp_title(pp_buf_cstr(question), question->len, title);
+        ok = replace(&s->title, title);
     }
     return ok;
 }

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
+#include "src/title.h"
 
 bool ctl_answering(const struct pp_controller *c)
 {
@@ -215,7 +216,7 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
  * branch. */
 static bool save_turn(struct pp_controller *c, size_t n, const char *text)
 {
-    char title[256];
+    char title[PP_TITLE_BYTES];
     struct ctl_job *j = ctl_job_new(c, ctl_run_send, on_saved);
     if (!j)
         return false;
@@ -225,7 +226,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text)
     j->answer.parent = id_before(c, n);
     j->answer.sibling = text ? 0 : sibling;
     if (ok && text) {
-        ctl_title(text, title, sizeof title);
+        pp_title(text, strlen(text), title);
         ok = (j->user.content = pp_strdup(text)) && (*c->session.title || ctl_set_string(c, &j->session.title, title));
         j->user.content_len = strlen(text);
         j->user.role = PP_ROLE_USER;
@@ -388,6 +389,8 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         size_t i = last(c);
         struct pp_chat_message *m = &c->branch.items[i].msg;
         take_stats(c, &e->stats, m);
+        c->prompt_tokens = e->stats.prompt_tokens;
+        c->cached_tokens = e->stats.cached_tokens;
         if (e->stats.decode_tokens)
             m->n_tokens = c->answer_base + (int64_t)e->stats.decode_tokens;
         pp_branch_set_state(&c->branch, i, e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE

@@ -485,6 +485,12 @@ static void apply_given_params(struct pp_controller *c)
         c->max_tokens = c->o->n_predict;
 }
 
+/* Off unless asked for: a small model answers faster without. */
+static bool draft_wanted(const struct pp_options *o)
+{
+    return (o->use_draft || o->draft) && !o->no_draft;
+}
+
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
 {
     add_options_adapters(c);
@@ -496,8 +502,8 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
             return pp_fail_nomem(err, "the system prompt");
         c->persona[0] = 0;
     }
-    if (c->o->no_draft)
-        c->draft_on = false;
+    if (c->o->no_draft || c->o->use_draft || c->o->draft)
+        c->draft_on = draft_wanted(c->o);
     return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
 }
 
@@ -507,7 +513,7 @@ void ctl_reset_params(struct pp_controller *c)
     c->seed_fixed = c->o->seed_given;
     c->max_tokens = c->o->n_predict;
     c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : 4;
-    c->draft_on = !c->o->no_draft;
+    c->draft_on = draft_wanted(c->o);
     c->persona[0] = 0;
 }
 

@@ -66,6 +66,7 @@ struct pp_controller {
     char *unsent;                 /* a message that could not be saved */
     int64_t answer_base;          /* tokens that the continued answer had before */
     int64_t context_base;         /* tokens of the prompt */
+    uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and what of it was at hand */
     uint64_t prompt_started_ns;
 
     /* choices */
@@ -119,8 +120,6 @@ void ctl_start_new(struct pp_controller *c);
 void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
-/* One line of at most 60 characters from what the user wrote. out: at least 256 bytes. */
-void ctl_title(const char *text, char *out, size_t cap);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
 /* --- controller_choices.c --- */

@@ -137,6 +137,14 @@ static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct p
     return pp_store_branch(st, j->session.head, &j->list, &j->n, err);
 }
 
+/* Another program may have added to the conversation, or deleted it, before the lock was ours. */
+static enum pp_code read_again(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
+{
+    int64_t id = j->session.id;
+    pp_session_clear(&j->session);
+    return pp_store_session_get(st, id, &j->session, err);
+}
+
 /* In: id, or key (unique prefix), or neither for the latest. Out: session, list and n, lock_fd, text (its template's
  * source), query (a complaint about the template, or NULL). */
 void ctl_run_open(struct pp_job *job, struct pp_store *st)
@@ -150,6 +158,8 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st)
         job->code = pp_store_session_latest(st, &j->session, &job->err);
     if (job->code == PP_OK)
         job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
+    if (job->code == PP_OK)
+        job->code = read_again(j, st, &job->err);
     if (job->code == PP_OK)
         job->code = load_branch(j, st, &job->err);
 }

@@ -5,40 +5,10 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 #include "src/controller_int.h"
+#include "src/title.h"
 
 /* --- small things ----------------------------------------------------------------------------------------- */
-
-void ctl_title(const char *text, char *out, size_t cap)
-{
-    enum { MAX_CHARACTERS = 60 };
-    size_t n = strlen(text), len = 0;
-    int characters = 0;
-    bool space = false, cut = false;
-    for (size_t i = 0; i < n;) {
-        int32_t cp;
-        size_t bytes = pp_utf8_decode(text + i, n - i, &cp);
-        const char *piece = text + i;
-        i += bytes;
-        if (cp <= ' ' || cp == 0x7f || (cp >= 0x80 && cp < 0xa0)) { /* also what is not UTF-8 */
-            space = len > 0;
-            continue;
-        }
-        cut = characters + space >= MAX_CHARACTERS || len + space + bytes + sizeof "…" > cap;
-        if (cut)
-            break;
-        if (space)
-            out[len++] = ' ';
-        memcpy(out + len, piece, bytes);
-        len += bytes;
-        characters += 1 + space;
-        space = false;
-    }
-    out[len] = 0;
-    if (cut)
-        strcpy(out + len, "…");
-}
 
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from)
 {
@@ -315,8 +285,8 @@ void ctl_start_fork(struct pp_controller *c)
 
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {
-    char line[256];
-    ctl_title(title, line, sizeof line);
+    char line[PP_TITLE_BYTES];
+    pp_title(title, strlen(title), line);
     if (!session || session == c->session.id) {
         if (ctl_set_string(c, &c->session.title, line))
             ctl_update_session(c, UPDATE_TITLE);

@@ -1,8 +1,8 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
  * adapters: [{"path": "/…/bard.gguf", "scale": 0.8}, …], those that are on
- * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft": false, "draft-max": 6, "persona": "pirate"}: what is not
- *           the default
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "persona": "pirate"}: what is not
+ *           the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -71,8 +71,8 @@ char *ctl_settings_json(const struct pp_controller *c)
         if (differs)
             ok = add_number(o, p->name, v);
     }
-    if (ok && !c->draft_on)
-        ok = cJSON_AddBoolToObject(o, "draft", false);
+    if (ok)
+        ok = cJSON_AddBoolToObject(o, "draft", c->draft_on);
     if (ok && c->persona[0])
         ok = cJSON_AddStringToObject(o, "persona", c->persona);
     return finish(o, ok);

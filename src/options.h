@@ -28,7 +28,8 @@ struct pp_options {
     /* model and engine */
     const char *model;         /* -m; "" is the starter */
     const char *draft;         /* -md; NULL: the starter's draft with the starter, else none */
-    bool no_draft;             /* --no-draft */
+    bool use_draft;            /* --use-draft; -md means it too */
+    bool no_draft;             /* --no-draft: stronger than both */
     int draft_max;             /* --draft-max; 4 */
     int threads;               /* -t; 0: automatic */
     int64_t ctx_size;          /* --ctx-size */

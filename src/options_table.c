@@ -48,6 +48,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "model-draft", .others = "-md --draft-model", .arg = "MODEL", .choices = "FILE", .set = pp_set_draft,
      AT(draft), .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
      .help = "small model that drafts tokens for the large one"},
+    {.name = "use-draft", .set = pp_set_flag, AT(use_draft), .commands = TALK, .section = "model",
+     .group = PP_GROUP_MODEL, .help = "draft with the model at hand: the starter brings one; -md does without this"},
     {.name = "no-draft", .set = pp_set_flag, AT(no_draft), .commands = DRAFT, .section = "model",
      .group = PP_GROUP_MODEL, .help = "draft nothing, even with a draft model at hand"},
     {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1,

@@ -30,7 +30,7 @@ struct pp_session {
     char *template_name;   /* "" is the model's own */
     char *system;          /* system prompt; "" for none */
     char *adapters;        /* JSON array of {"path": ..., "scale": ...} */
-    char *settings;        /* JSON object: sampling parameters that differ from the default, "draft": false, ... */
+    char *settings;        /* JSON object: sampling parameters that differ from the default, "draft": true, ... */
     int64_t created, updated; /* seconds since the epoch */
     int64_t head;          /* message at the tip of the branch on screen, 0 if there is none */
     int64_t n_messages;    /* on all branches */

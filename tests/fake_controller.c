@@ -6,6 +6,7 @@
  *   "slow"    an answer that lasts until it is stopped        "hostile"  escape sequences and other attacks
  *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
+ *   "unsaved" the text is taken, but cannot be saved
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
 #include "src/controller.h"
@@ -38,6 +39,7 @@ struct pp_controller {
     struct pp_buf script;   /* of the answer */
     size_t said;
     bool endless;
+    char *unsent;
     char title[128], notice[256], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
@@ -156,6 +158,7 @@ void pp_controller_free(struct pp_controller *c)
     forget_messages(c);
     pp_free(c->messages);
     pp_buf_free(&c->script);
+    pp_free(c->unsent);
     for (int i = 0; i < SESSIONS; i++)
         pp_free(c->sessions[i].title);
     close(c->fd);
@@ -208,6 +211,16 @@ static void speak(struct pp_controller *c)
         end_answer(c, PP_MESSAGE_COMPLETE);
 }
 
+static void not_saved(struct pp_controller *c)
+{
+    struct message *m = &c->messages[--c->n];
+    pp_free(c->unsent);
+    c->unsent = pp_strdup(pp_buf_cstr(&m->text));
+    pp_buf_free(&m->text);
+    say(c, true, "not saved and not sent: the disk is full");
+    set_state(c, PP_STATE_IDLE);
+}
+
 static void tick(struct pp_controller *c)
 {
     struct pp_status *s = &c->status;
@@ -220,6 +233,10 @@ static void tick(struct pp_controller *c)
             loaded(c);
         break;
     case PP_STATE_SAVING:
+        if (strstr(pp_buf_cstr(&c->messages[c->n - 1].text), "unsaved")) {
+            not_saved(c);
+            break;
+        }
         s->progress_total = PREFILL_TICKS * 10;
         s->progress_done = 0;
         s->session_key = "0123456789abcdef";
@@ -321,6 +338,13 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
     c->session = 99;
     set_state(c, PP_STATE_SAVING);
     return true;
+}
+
+char *pp_controller_take_unsent(struct pp_controller *c)
+{
+    char *text = c->unsent;
+    c->unsent = NULL;
+    return text;
 }
 
 bool pp_controller_cancel(struct pp_controller *c)

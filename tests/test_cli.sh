@@ -66,8 +66,11 @@ holds "nothing on stderr" [ ! -s "$tmp/err" ]
 
 run run -p "$who" --temp 0 -n 32 </dev/null
 expect_out "prompt by -p" "$answer$nl"
-run run -p "$who" --temp 0 -n 32 --no-draft </dev/null
-expect_out "the same without a draft" "$answer$nl"
+run run -p "$who" --temp 0 -n 32 --use-draft --stats </dev/null
+expect_out "the same with a draft" "$answer$nl"
+holds "it was used" grep -q '"draft_accepted": [1-9]' "$tmp/err"
+run run -p "$who" --temp 0 -n 32 --use-draft --no-draft --stats </dev/null
+holds "or not" grep -q '"draft_tokens": 0[,}]' "$tmp/err"
 run run -p "$who" --temp 0 -n 32 -t 1 --kernels scalar </dev/null
 expect_out "the same with one thread and scalar kernels" "$answer$nl"
 run run --temp 0 -n 4 -p "$who" </dev/null
@@ -77,7 +80,7 @@ run run --temp 0 --stop "tiny" -p "$who" </dev/null
 expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
-run run --seed 7 -n 24 -p "Tell me a story." --no-draft </dev/null
+run run --seed 7 -n 24 -p "Tell me a story." --use-draft </dev/null
 holds "a seed gives the same text with and without draft" cmp -s "$tmp/out" "$tmp/first"
 
 printf 'Hello,\n' >"$tmp/part"

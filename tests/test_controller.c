@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "src/title.h"
 #include "tests/backend_fake.h"
 
 static struct fixture fix;
@@ -569,7 +570,7 @@ static void test_choices_are_kept(void **state)
     pp_controller_set_persona(fix.c, (size_t)pirate);
     assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
     assert_true(pp_controller_set_param(fix.c, "seed", "77"));
-    pp_controller_set_draft(fix.c, false);
+    pp_controller_set_draft(fix.c, true);
     list = pp_controller_templates(fix.c, &n);
     int chatml = find(list, n, "chatml");
     assert_true(chatml > 0);
@@ -578,7 +579,7 @@ static void test_choices_are_kept(void **state)
     ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_true(fix.fake->scale == 0.75f);
-    assert_false(fix.fake->use_draft);
+    assert_true(fix.fake->use_draft);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->sampling.temp == 0.1f);
     assert_non_null(strstr(fix.fake->messages, "\"system\""));
@@ -594,13 +595,40 @@ static void test_choices_are_kept(void **state)
     assert_string_equal(status()->persona, "pirate");
     assert_string_equal(status()->template_name, "chatml");
     assert_string_equal(status()->adapters, "bard 0.75");
-    assert_false(status()->draft_on);
+    assert_true(status()->draft_on);
     ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, status()->state == PP_STATE_IDLE);
+}
+
+/* The draft is used if it is asked for, and the conversation remembers; the command line is above that. */
+static void test_draft_choice(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "plain", "1");
+    assert_false(fix.fake->use_draft);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.draft = fix.model;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "with a draft", "2");
+    assert_true(fix.fake->use_draft);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.draft = NULL;
+    fix.o.resume_latest = true;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "as before", "3");
+    assert_true(fix.fake->use_draft);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.use_draft = fix.o.no_draft = true;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "not now", "4");
+    assert_false(fix.fake->use_draft);
 }
 
 /* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
@@ -730,20 +758,25 @@ static void test_missing_template(void **state)
 
 static void test_title(void **state)
 {
-    char out[256];
+    char out[PP_TITLE_BYTES];
     (void)state;
-    ctl_title("  two\n\twords \x1b[2J\xff!", out, sizeof out);
+    static const char words[] = "  two\n\twords \x1b[2J\xff!";
+    pp_title(words, strlen(words), out);
     assert_string_equal(out, "two words [2J !");
-    ctl_title("", out, sizeof out);
+    pp_title("", 0, out);
     assert_string_equal(out, "");
     char text[400] = "";
     for (int i = 0; i < 100; i++)
         strcat(text, "é");
-    ctl_title(text, out, sizeof out);
+    pp_title(text, strlen(text), out);
     assert_int_equal(strlen(out), 2 * 60 + 3);
     assert_string_equal(out + 120, "…");
-    ctl_title(text, out, 16);
-    assert_true(strlen(out) < 16);
+    memset(text, 0, sizeof text);
+    for (int i = 0; i < 99; i++)
+        strcat(text, i % 3 ? "😀" : " ");
+    pp_title(text, strlen(text), out);
+    assert_true(strlen(out) < sizeof out);
+    assert_string_equal(out + strlen(out) - 3, "…");
 }
 
 static void test_branch_json(void **state)
@@ -794,6 +827,7 @@ TEST_GROUP(controller)
         READY(test_list_rename_delete),
         FRESH(test_choices_are_kept),
         FRESH(test_options_are_kept),
+        READY(test_draft_choice),
         READY(test_update_keeps_head),
         READY(test_malformed_settings),
         READY(test_missing_template),

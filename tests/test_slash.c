@@ -109,6 +109,8 @@ static void test_set(void **state)
 static void test_draft_and_persona(void **state)
 {
     (void)state;
+    assert_false(pp_controller_status(fix.c)->draft_on); /* only if one asks for it */
+    assert_int_equal(slash("/draft on"), PP_SLASH_DONE);
     assert_true(pp_controller_status(fix.c)->draft_on);
     assert_int_equal(slash("/draft off"), PP_SLASH_DONE);
     assert_false(pp_controller_status(fix.c)->draft_on);

@@ -194,9 +194,29 @@ void pp_ui_suspend(struct pp_ui *ui)
     pp_ui_resize(ui);
 }
 
+/* A message that could not be saved comes back, before what has been typed since. */
+static void take_back_unsent(struct pp_ui *ui)
+{
+    char *text = pp_controller_take_unsent(ui->controller);
+    struct pp_buf whole = {0};
+    if (!text)
+        return;
+    pp_buf_str(&whole, text);
+    if (pp_edit_len() > 0)
+        pp_buf_fmt(&whole, "\n%s", pp_edit_text());
+    if (!whole.bad)
+        pp_edit_set(pp_buf_cstr(&whole));
+    else
+        pp_ui_notice(ui, true, "Out of memory: the message that was not sent is in the history.");
+    pp_buf_free(&whole);
+    pp_free(text);
+    ui->dirty = PP_DRAW_ALL;
+}
+
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
+    take_back_unsent(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);
     if (s->notice_serial != ui->notice_serial) {
         ui->notice_serial = s->notice_serial;
@@ -312,7 +332,7 @@ static void run(struct pp_ui *ui)
             draw(ui, (ui->dirty & PP_DRAW_MENU) != 0);
         pump(ui);
         uint64_t now = pp_now_ns();
-        if (ui->dirty && (now >= next_frame || *state != shown)) { /* that an answer has begun or stopped is shown at once */
+        if (ui->dirty && (now >= next_frame || *state != shown)) { /* a change of state is shown at once */
             draw(ui, true);
             shown = *state;
             next_frame = now + FRAME_NS;

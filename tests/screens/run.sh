@@ -142,6 +142,10 @@ editor() {
         see "line 2"
 }
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
+not_saved() {
+    start 80x24 && see ready && say "this is unsaved" && see "not saved and not sent" && see "› this is unsaved" &&
+        keys C-u && say "fine" && see "You said: fine"
+}
 slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
         say "/nosuch" && see "no such command" && see "› /nosuch" && keys C-u && say "/path/like/text" &&
@@ -255,7 +259,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
 resize_while_streaming follow_the_tail new_text_mark many_messages paste_lines paste_megabyte multi_line history
-vi_keys no_locale editor refused slash_commands edit_last stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus
+vi_keys no_locale editor refused not_saved slash_commands edit_last stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus
 menus_small themes no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend
 stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
 passed=0 failed=0
