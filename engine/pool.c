@@ -14,14 +14,14 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/priority.h"
 
-enum { SPIN_NS = 50000, POOL_NICE = 5 };
+enum { SPIN_NS = 50000 };
 
 /* A futex that is bumped when something happened. */
 struct signal {
@@ -138,18 +138,12 @@ static void work(struct pp_pool *p, unsigned run, int thread)
     }
 }
 
-/* The first thread's priority is the program's. */
-void pp_pool_nice(void)
-{
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), getpriority(PRIO_PROCESS, (id_t)getpid()) + POOL_NICE);
-}
-
 static void *thread_main(void *arg)
 {
     struct pool_thread *t = arg;
     struct pp_pool *p = t->pool;
     unsigned last = 0;
-    pp_pool_nice();
+    pp_priority_compute();
     for (int spins = 0;;) {
         unsigned seen = atomic_load(&p->begun.count);
         unsigned run = atomic_load_explicit(&p->run, memory_order_acquire);

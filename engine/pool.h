@@ -18,8 +18,6 @@ struct pp_pool;
 enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err);
 void pp_pool_free(struct pp_pool *p); /* NULL is fine */
 int pp_pool_n(const struct pp_pool *p);
-/* Nices the calling thread like those of a pool: for a thread that calls pp_pool_run beside one that serves a screen. */
-void pp_pool_nice(void);
 
 enum { PP_POOL_MAX_PARTS = 16384 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/pool.h"
+#include "engine/base/priority.h"
 #include "src/worker_int.h"
 
 enum {
@@ -246,7 +246,7 @@ static void carry_out(struct pp_worker *w, struct request *r)
 static void *worker_main(void *arg)
 {
     struct pp_worker *w = arg;
-    pp_pool_nice();
+    pp_priority_compute();
     for (;;) {
         bool waiting = slots_waiting(w);
         struct request *r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);

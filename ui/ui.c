@@ -13,12 +13,12 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/priority.h"
 #include "ui/edit.h"
 #include "ui/plain.h"
 #include "ui/sanitize.h"
 #include "ui/screen.h"
 #include "ui/signals.h"
-#include "ui/slice.h"
 #include "ui/state.h"
 #include "ui/text.h"
 #include "ui/view_status.h"
@@ -231,8 +231,11 @@ static void pump(struct pp_ui *ui)
         ui->last_key[0] = '\0';
     ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
     ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
-    if ((dirty & PP_DIRTY_STATUS) && (s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
-        ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there */
+    bool changed = s->state != ui->state;
+    ui->state = s->state;
+    if ((dirty & PP_DIRTY_STATUS) &&
+        (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
+        ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there, and goes with its state */
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
 }
@@ -317,7 +320,7 @@ static void run(struct pp_ui *ui)
     const enum pp_state *state = &pp_controller_status(ui->controller)->state;
     enum pp_state shown = *state;
     uint64_t next_frame = 0;
-    pp_slice_short();
+    pp_priority_screen();
     pump(ui);
     while (*state != PP_STATE_CLOSED) {
         bool ready = poll(fds, 3, timeout_ms(ui, next_frame)) > 0, keys = ready && fds[0].revents;

@@ -1,4 +1,4 @@
-#include "ui/slice.h"
+#include "engine/base/priority.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -6,7 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NORMAL_POLICY = 0, RESET_ON_FORK = 1, SLICE_NS = 100000 /* the shortest that the kernel grants */ };
+enum { COMPUTE_NICE = 5 };
+enum { NORMAL_POLICY = 0, RESET_ON_FORK = 1, SLICE_NS = 100000 /* the kernel grants no shorter ones */ };
 
 /* sched_setattr(2); not every C library knows it. */
 struct attributes {
@@ -17,7 +18,12 @@ struct attributes {
     uint64_t runtime, deadline, period;
 };
 
-void pp_slice_short(void)
+void pp_priority_compute(void)
+{
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), getpriority(PRIO_PROCESS, (id_t)getpid()) + COMPUTE_NICE);
+}
+
+void pp_priority_screen(void)
 {
     errno = 0;
     int nice = getpriority(PRIO_PROCESS, 0);
