@@ -65,7 +65,7 @@ static void title_word(char *word, size_t n)
             word[i] = (char)(word[i] - 'a' + 'A');
 }
 
-void pp_title_of_path(const char *path, char *out, size_t out_size)
+void pp_name_of_path(const char *path, char *out, size_t out_size)
 {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
@@ -73,7 +73,14 @@ void pp_title_of_path(const char *path, char *out, size_t out_size)
     size_t begin = end;
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
+    if (end - begin > 5 && strncmp(path + end - 5, ".gguf", 5) == 0)
+        end -= 5;
     pp_clean_name(path + begin, end - begin, out, out_size);
+}
+
+void pp_title_of_path(const char *path, char *out, size_t out_size)
+{
+    pp_name_of_path(path, out, out_size);
     size_t n = strlen(out), word = 0;
     for (size_t i = 0; i <= n; i++) {
         if (i < n && out[i] != '-' && out[i] != ' ')

@@ -5,8 +5,12 @@
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/hparams.h"
 #include "engine/model.h"
 #include "engine/quant.h"
+
+/* Ranks are added up over adapters and projections, and work space is made for the sum. */
+enum { MAX_RANK = 1 << 16 };
 
 int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear)
 {
@@ -25,20 +29,21 @@ static int linear_by_name(const struct pp_plan *plan, const char *name)
 }
 
 /* The rows of a tensor as floats; refuses NaN and infinity, which would poison every answer. */
-static float *to_floats(const struct pp_tensor *t)
+static enum pp_code to_floats(const struct pp_adapter *a, const struct pp_tensor *t, float **out, struct pp_error *err)
 {
     int64_t n = t->ne[0], rows = t->ne[1];
     size_t row_bytes = pp_type_row_bytes(t->type, n);
-    float *f = pp_malloc((size_t)n * (size_t)rows * sizeof *f);
-    for (int64_t r = 0; f && r < rows; r++) {
+    float *f = *out = pp_malloc((size_t)n * (size_t)rows * sizeof *f); /* they are in a file: no overflow */
+    if (!f)
+        return pp_fail_nomem(err, "an adapter");
+    for (int64_t r = 0; r < rows; r++) {
         const uint8_t *src = (const uint8_t *)t->data + (size_t)r * row_bytes;
-        if (!pp_row_finite(t->type, src, n)) {
-            pp_free(f);
-            return NULL;
-        }
+        if (!pp_row_finite(t->type, src, n))
+            return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is damaged, "
+                           "get it again", a->path, t->name);
         pp_dequantize_row(t->type, src, f + r * n, n);
     }
-    return f;
+    return PP_OK;
 }
 
 /* Moves the rows of B between the orders of Hugging Face and GGUF (see engine/arch/arch.h). b: [n_out, rank] */
@@ -72,12 +77,16 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
     struct pp_lora_target *own = &a->targets[index];
     if (own->rank)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
+    if (t->a.ne[1] > MAX_RANK)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
+                       (long long)t->a.ne[1], MAX_RANK);
     own->rank = (int)t->a.ne[1];
     own->scale = t->scale;
-    own->a = to_floats(&t->a);
-    own->b = to_floats(&t->b);
-    if (!own->a || !own->b)
-        return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %s holds values that are no numbers, or memory ran out", a->path, t->name);
+    enum pp_code code = to_floats(a, &t->a, &own->a, err);
+    if (!code)
+        code = to_floats(a, &t->b, &own->b, err);
+    if (code)
+        return code;
     bool hf = pp_adapter_file_hf_order(f);
     if (t->rows != PP_ROWS_SAME && hf != hp->rope_neox)
         return reorder_rows(own->b, w->ne[1], own->rank, hp->head_dim, hf, err);
@@ -124,18 +133,6 @@ static char *describe_targets(const struct pp_adapter_file *f)
     return pp_buf_take(&b);
 }
 
-static char *base_name(const char *path)
-{
-    size_t n = strlen(path), begin;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    for (begin = n; begin > 0 && path[begin - 1] != '/'; begin--)
-        ;
-    if (n - begin > 5 && strncmp(path + n - 5, ".gguf", 5) == 0)
-        n -= 5;
-    return pp_strndup(path + begin, n - begin);
-}
-
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err)
 {
     struct pp_adapter_file *f;
@@ -145,10 +142,13 @@ enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct 
         return code;
     struct pp_adapter *a = pp_calloc(1, sizeof *a);
     if (a) {
+        char name[256];
+        pp_name_of_path(path, name, sizeof name);
+        a->model = m;
         a->n_linears = m->plan.n_linears;
         a->targets = pp_calloc((size_t)a->n_linears, sizeof *a->targets);
         a->path = pp_strdup(path);
-        a->name = base_name(path);
+        a->name = pp_strdup(name);
         a->target_names = describe_targets(f);
     }
     if (!a || !a->targets || !a->path || !a->name || !a->target_names) {

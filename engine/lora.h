@@ -14,6 +14,7 @@ struct pp_lora_target {
 };
 
 struct pp_adapter {
+    const struct pp_model *model;   /* that it was loaded for: shapes and the order of projections are its */
     struct pp_adapter_info info;
     struct pp_lora_target *targets; /* [n_linears of the model's plan] */
     int n_linears;

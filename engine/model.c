@@ -9,23 +9,15 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/hparams.h"
 #include "engine/text.h"
 
 static char *model_name(const struct pp_source *s)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
-    if (hp->name[0])
-        return pp_strdup(hp->name);
-    const char *path = pp_source_path(s);
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    size_t begin = n;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    if (n - begin > 5 && strncmp(path + n - 5, ".gguf", 5) == 0)
-        n -= 5;
-    return pp_strndup(path + begin, n - begin);
+    char name[256];
+    pp_name_of_path(pp_source_path(s), name, sizeof name);
+    return pp_strdup(hp->name[0] ? hp->name : name);
 }
 
 enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err)
@@ -107,7 +99,8 @@ static void add_stat(struct pp_buf *b, const char *path)
                    (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
-/* What the file system says of the model's files; a changed file has another name in the cache. "" if it cannot be told. */
+/* What the file system says of the model's files; a changed file has another name in the cache. "" if it cannot be
+ * told. */
 static void stat_key(const struct pp_model *m, struct pp_buf *b)
 {
     const char *folder = pp_source_folder(m->source);
@@ -129,7 +122,7 @@ static void stat_key(const struct pp_model *m, struct pp_buf *b)
         free(names);
 }
 
-/* CACHE/identity/HASH: 64 hexadecimal digits and a newline. */
+/* CACHE/identity/HASH: 64 hexadecimal digits and a newline. "" if there is no such place. */
 static void cache_path(const struct pp_model *m, const char *cache_dir, char *out, size_t cap)
 {
     struct pp_buf key = {0};
@@ -137,7 +130,10 @@ static void cache_path(const struct pp_model *m, const char *cache_dir, char *ou
     out[0] = 0;
     if (!key.bad && key.len) {
         struct pp_hash128 h = pp_hash128(key.data, key.len);
-        snprintf(out, cap, "%s/identity/%016llx%016llx", cache_dir, (unsigned long long)h.hi, (unsigned long long)h.lo);
+        int n = snprintf(out, cap, "%s/identity/%016llx%016llx", cache_dir, (unsigned long long)h.hi,
+                         (unsigned long long)h.lo);
+        if (n < 0 || (size_t)n >= cap)
+            out[0] = 0;
     }
     pp_buf_free(&key);
 }
@@ -160,16 +156,20 @@ static bool read_cached(const char *path, struct pp_sha256 *id)
     return good;
 }
 
+/* Everything that results depend on and that is no tensor. */
 static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
-    struct pp_buf b = {0};
-    pp_buf_fmt(&b, "%s %lld %lld %lld %lld %lld %lld %lld %a %a %lld %d %d %a %a %a %lld %a %a %a\n", hp->arch, (long long)hp->n_vocab,
-               (long long)hp->n_embd, (long long)hp->n_layer, (long long)hp->n_head, (long long)hp->n_head_kv, (long long)hp->head_dim,
-               (long long)hp->n_ff, (double)hp->norm_eps, (double)hp->rope_base, (long long)hp->rope_dim, hp->rope_neox, hp->rope_scaling,
-               (double)hp->rope_factor, (double)hp->rope_low_freq, (double)hp->rope_high_freq, (long long)hp->rope_orig_ctx,
-               (double)hp->rope_attn_factor, (double)hp->rope_beta_fast, (double)hp->rope_beta_slow);
-    pp_sha256_update(s, b.data, b.len);
-    pp_buf_free(&b);
+    const int64_t whole[] = {hp->n_vocab, hp->n_embd, hp->n_layer, hp->n_head, hp->n_head_kv, hp->head_dim, hp->n_ff};
+    char text[1024];
+    size_t n = (size_t)snprintf(text, sizeof text, "%s", hp->arch);
+    for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " %lld", (long long)whole[i]);
+    n += (size_t)snprintf(text + n, sizeof text - n, " %a %a %lld %d %d %a %a %a %lld %a %a %a\n", (double)hp->norm_eps,
+                          (double)hp->rope_base, (long long)hp->rope_dim, hp->rope_neox, hp->rope_scaling,
+                          (double)hp->rope_factor, (double)hp->rope_low_freq, (double)hp->rope_high_freq,
+                          (long long)hp->rope_orig_ctx, (double)hp->rope_attn_factor, (double)hp->rope_beta_fast,
+                          (double)hp->rope_beta_slow);
+    pp_sha256_update(s, text, n); /* at most 64 + 19 numbers of 24 characters */
 }
 
 static struct pp_sha256 hash_model(const struct pp_source *source)
@@ -187,7 +187,20 @@ static struct pp_sha256 hash_model(const struct pp_source *source)
     return pp_sha256_end(&s);
 }
 
-enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_dir, struct pp_sha256 *out, struct pp_error *err)
+/* Only a cache: failing to write it costs time, no more. */
+static void write_cached(const char *cache_dir, const char *path, const struct pp_sha256 *id)
+{
+    char text[66], folder[1024];
+    pp_sha256_hex(id, text);
+    text[64] = '\n';
+    snprintf(folder, sizeof folder, "%s/identity", cache_dir); /* shorter than path, which fitted */
+    mkdir(cache_dir, 0700);
+    mkdir(folder, 0700);
+    pp_write_file(path, text, 65, 0600, NULL);
+}
+
+enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_dir, struct pp_sha256 *out,
+                               struct pp_error *err)
 {
     struct pp_model *m = (struct pp_model *)(uintptr_t)model; /* only the memo below changes, under its lock */
     char path[1024] = "";
@@ -199,16 +212,8 @@ enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_d
         if (!path[0] || !read_cached(path, &m->identity)) {
             m->identity = hash_model(m->source);
             code = pp_source_check(m->source, err);
-            if (!code && path[0]) {
-                char text[66];
-                pp_sha256_hex(&m->identity, text);
-                text[64] = '\n';
-                char folder[1024];
-                snprintf(folder, sizeof folder, "%s/identity", cache_dir);
-                mkdir(cache_dir, 0700);
-                mkdir(folder, 0700);
-                pp_write_file(path, text, 65, 0600, NULL); /* only a cache: failing to write it costs time, no more */
-            }
+            if (!code && path[0])
+                write_cached(cache_dir, path, &m->identity);
         }
         m->identity_known = code == PP_OK;
     }

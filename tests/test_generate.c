@@ -1,4 +1,5 @@
 /* test_generate.c - answers of the bundled model: reference texts, streaming, stops, drafts that change nothing, and snapshots. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/engine.h"
+#include "engine/gguf.h"
 #include "engine/text.h"
 #include "engine/types.h"
 #include "tests/support.h"
@@ -346,6 +348,10 @@ static void adapters_and_pages(void **state)
     assert_ok(pp_seq_set_adapters(r.seq, NULL, 0, &err), err);
     answer(&r, ids, n, &opt, &again, NULL);
     assert_string_equal(plain.data, again.data);
+    assert_int_equal(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, NAN}, 1, &err), PP_ERR_USAGE);
+    struct rig other = rig(STARTER, NULL, PP_KV_Q8_0); /* equal, but not the model that the adapter was checked against */
+    assert_int_equal(pp_seq_set_adapters(other.seq, &(struct pp_adapter_use){bard, 1}, 1, &err), PP_ERR_MISMATCH);
+    unrig(&other);
     pp_seq_free(r.seq);
     r.seq = NULL;
     pp_adapter_free(bard);
@@ -484,6 +490,32 @@ static void snapshot_knows_adapters(void **state)
     unrig(&r);
 }
 
+/* An adapter with a NaN is refused by the name of its matrix. */
+static void damaged_adapter(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_error err;
+    struct pp_adapter *a;
+    struct pp_gguf *g;
+    char *file, path[300];
+    size_t size;
+    (void)state;
+    assert_ok(pp_read_file("engine/starter/bard.gguf", 1 << 26, &file, &size, &err), err);
+    assert_ok(pp_gguf_open_memory(file, size, "bard", &g, &err), err);
+    const struct pp_tensor *t = pp_gguf_tensor(g, "blk.3.attn_v.weight.lora_b");
+    assert_non_null(t);
+    assert_true(t->type == PP_TYPE_F32 || t->type == PP_TYPE_F16);
+    memset(file + ((const char *)t->data - file) + t->size - 4, 0xff, 4); /* NaN in both */
+    pp_gguf_close(g);
+    snprintf(path, sizeof path, "%s/damaged-adapter.gguf", test_tmpdir());
+    assert_ok(pp_write_file(path, file, size, 0600, &err), err);
+    pp_free(file);
+    assert_int_equal(pp_adapter_load(r.model, path, &a, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "blk.3.attn_v.weight"));
+    assert_null(a);
+    unrig(&r);
+}
+
 /* The identity changes with a single weight and is remembered in the cache folder. */
 static void identities(void **state)
 {
@@ -515,7 +547,7 @@ TEST_GROUP(generate)
         cmocka_unit_test(perfect_draft),    cmocka_unit_test(regenerating),        cmocka_unit_test(decode_allocates_nothing),
         cmocka_unit_test(context_end),      cmocka_unit_test(cancelled_prompt),    cmocka_unit_test(adapters_and_pages),
         cmocka_unit_test(snapshot_round_trip), cmocka_unit_test(snapshot_refusals), cmocka_unit_test(snapshot_knows_adapters),
-        cmocka_unit_test(identities),
+        cmocka_unit_test(identities),       cmocka_unit_test(damaged_adapter),
     };
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }
