@@ -37,6 +37,7 @@ struct pp_ui {
     struct pp_input_view input;
     struct pp_menu menu;              /* cls NULL: none is open */
     unsigned dirty;                   /* PP_DRAW_... */
+    enum pp_state state;              /* of the controller, at the last pump */
     char notice[1024];                /* "" for none */
     bool notice_is_error;
     uint64_t notice_at;               /* when it came, pp_now_ns */
