@@ -60,7 +60,7 @@ static void set_state(struct pp_controller *c, enum pp_state state)
 {
     c->status.state = state;
     c->ticks = 0;
-    c->dirty |= PP_DIRTY_STATUS | PP_DIRTY_TRANSCRIPT;
+    c->dirty |= PP_DIRTY_STATUS;
     tick_every(c, state == PP_STATE_IDLE || state == PP_STATE_FAILED ? 0 : TICK_NS);
 }
 
