@@ -7,16 +7,18 @@
 #include "engine/engine.h"
 #include "engine/lora.h"
 
+/* K and V of a row are written to its slot. It attends to slots 0 .. slot; in a tree (tree_mask not 0) to 0 ..
+ * tree_base - 1 and to those tree_base + i whose bit i is set: its ancestors and itself. */
 struct pp_batch_row {
-    int32_t token;                      /* or -1 with a vector */
-    const float *vector;                /* [n_embd] */
-    int64_t position;                   /* for RoPE */
-    int64_t slot;                       /* place in the sequence's pages: K and V are written there, and 0 .. slot are attended to, */
-    uint8_t *const *pages;              /* data of the sequence's pages */
-    uint64_t tree_mask;                 /* except in a tree, where not 0: then 0 .. tree_base - 1 and those tree_base + i whose bit i is */
-    int64_t tree_base;                  /* set, ancestors and the row itself */
+    int32_t token;                         /* or -1 with a vector */
+    const float *vector;                   /* [n_embd] */
+    int64_t position;                      /* for RoPE */
+    int64_t slot;                          /* place in the sequence's pages */
+    uint8_t *const *pages;                 /* data of the sequence's pages */
+    uint64_t tree_mask;
+    int64_t tree_base;
     const struct pp_adapter_set *adapters; /* NULL or n == 0: none */
-    int output;                         /* index among the rows with an output, or -1 */
+    int output;                            /* index among the rows with an output, or -1 */
 };
 
 struct pp_batch {

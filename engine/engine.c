@@ -42,12 +42,14 @@ static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_
     if (wanted < 0)
         return pp_fail(err, PP_ERR_USAGE, "there are no kernels called %s; scalar, avx2 and avx512 are known", kernels);
     if (wanted > (int)*isa)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it has are %s", kernels, pp_isa_name(*isa));
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it has are %s", kernels,
+                       pp_isa_name(*isa));
     *isa = (enum pp_isa)wanted;
     return PP_OK;
 }
 
-static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layout, struct pp_error *err)
+static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layout,
+                            struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(e->model->source);
     uint64_t limit = opt->kv_memory;
@@ -72,8 +74,8 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     return pp_kv_pool_new(layout, limit, &e->kv, err);
 }
 
-enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress, void *user,
-                           struct pp_engine **out, struct pp_error *err)
+enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
+                           void *user, struct pp_engine **out, struct pp_error *err)
 {
     struct pp_error own;
     err = err ? err : &own;
@@ -82,8 +84,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     enum pp_code code = choose_isa(opt->kernels, &isa, err);
     if (code)
         return code;
-    if (opt->n_threads < 0 || opt->n_threads > MAX_THREADS || opt->n_ctx < 0 || opt->n_ctx > INT32_MAX || opt->max_rows < 0)
-        return pp_fail(err, PP_ERR_USAGE, "the number of threads must be 1 to %d and the context 1 to 2147483647 tokens", MAX_THREADS);
+    if (opt->n_threads < 0 || opt->n_threads > MAX_THREADS || opt->n_ctx < 0 || opt->n_ctx > INT32_MAX ||
+        opt->max_rows < 0)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "the number of threads must be 1 to %d and the context 1 to 2147483647 tokens", MAX_THREADS);
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)
         return pp_fail_nomem(err, "the engine");

@@ -47,9 +47,11 @@ enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_er
 void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
 const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
-/* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about 1 s/GB), so call
- * it where nobody waits; cache_dir (or NULL) keeps the answer by device, inode, size and mtime. Thread-safe. */
-enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, struct pp_sha256 *out, struct pp_error *err);
+/* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about
+ * 1 s/GB), so call it where nobody waits; cache_dir (or NULL) keeps the answer by device, inode, size and mtime.
+ * Thread-safe. */
+enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, struct pp_sha256 *out,
+                               struct pp_error *err);
 
 /* --- engine -------------------------------------------------------------------------------------------- */
 
@@ -64,14 +66,17 @@ struct pp_engine_options {
     enum pp_kv_type kv_type;
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of the memory that is free */
-    const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one (PP_ERR_UNSUPPORTED if it cannot) */
+    const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
     int max_rows;               /* rows of the largest batch; 0: 512 */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
-    const struct pp_cancel *cancel; /* stops the making of the engine (PP_ERR_CANCELLED), not what it does later; or NULL */
+    const struct pp_cancel *cancel; /* stops the making of the engine, not what it does later; or NULL */
 };
 
-enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress, void *user,
-                           struct pp_engine **out, struct pp_error *err);
+/* PP_ERR_UNSUPPORTED: this CPU lacks the kernels asked for, or the model is more than the backend can run;
+ * PP_ERR_FORMAT: a weight is no number; PP_ERR_NOMEM: the context does not fit kv_memory; PP_ERR_CANCELLED. Progress
+ * is in bytes of weights. */
+enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
+                           void *user, struct pp_engine **out, struct pp_error *err);
 void pp_engine_free(struct pp_engine *e); /* after all its sequences */
 const struct pp_model *pp_engine_model(const struct pp_engine *e);
 struct pp_stats *pp_engine_stats(struct pp_engine *e);
@@ -92,10 +97,11 @@ struct pp_adapter_info {
     float alpha;
     int n_targets;         /* projections it changes */
     uint64_t bytes;
-    const char *targets;   /* "q k v o gate up down" */
+    const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
 };
 
-/* A PEFT folder or a GGUF adapter. Checked against the model: PP_ERR_MISMATCH names the tensor and both shapes. */
+/* A PEFT folder or a GGUF adapter, to be used with this very struct pp_model. Checked against it: PP_ERR_MISMATCH names
+ * the tensor and both shapes. The weights are copied: the file may go. */
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);
 void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it */
 const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a);
@@ -117,8 +123,8 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
 void pp_seq_truncate(struct pp_seq *s, int64_t n);
 int64_t pp_seq_len(const struct pp_seq *s);
 const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
-/* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were made
- * with, the pages are let go (len becomes 0): KV of one set is never read under another. */
+/* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
+ * made with, the pages are let go (len becomes 0): KV of one set is never read under another. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
 
 /* --- steps --------------------------------------------------------------------------------------------- */
@@ -130,31 +136,33 @@ enum {
     PP_PARENT_COMMITTED = -2, /* a root of a tree: continues the committed tokens */
 };
 
-/* One row of a forward pass. Rows of one sequence follow each other; each takes the next position of its sequence unless it
- * names a parent. */
+/* One row of a forward pass. Rows of one sequence follow each other; each takes the next position of its sequence
+ * unless it names a parent. */
 struct pp_row {
     struct pp_seq *seq;
     int32_t token;              /* or -1: `vector` is the input */
     const float *vector;        /* [n_embd], or NULL */
-    int32_t parent;             /* index in this batch of the row this one continues (trees, at most 64 rows), or PP_PARENT_* */
+    int32_t parent;             /* row of this batch that this one continues (trees, at most 64 rows), or PP_PARENT_* */
     enum pp_row_output out;
 };
 
-/* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in the
- * batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
+/* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in
+ * the batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
  * n <= pp_engine_max_rows. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
-enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel, struct pp_error *err);
+enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
+                     struct pp_error *err);
 /* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */
 const float *pp_step_output(const struct pp_engine *e, int row);
-/* After a step with a tree at the end of s: of the positions from `base` on, keeps those in keep[0..n) (ascending) and drops the rest. */
+/* After a step with a tree at the end of s: of the positions from `base` on, keeps those in keep[0..n) (ascending) and
+ * drops the rest. */
 enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, int n, struct pp_error *err);
 
 /* --- sampling ------------------------------------------------------------------------------------------ */
 
 enum { PP_MAX_LOGIT_BIAS = 64 };
 
-/* The chain, in this order: repetition, frequency and presence penalties; logit bias; top-k; top-p; min-p; temperature; and
- * the choice: argmax over log p + Gumbel noise of (seed, position, token). temp <= 0: the most likely token. */
+/* The chain, in this order: repetition, frequency and presence penalties; logit bias; top-k; top-p; min-p; temperature;
+ * and the choice: argmax over log p + Gumbel noise of (seed, position, token). temp <= 0: the most likely token. */
 struct pp_sampling {
     float temp;               /* 0.8 */
     int top_k;                /* 40; 0: off */
@@ -188,12 +196,13 @@ struct pp_gen_options {
 
 enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_STOP, PP_FINISH_CONTEXT };
 
-/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, computes the rest in chunks. stats.cached_tokens tells
- * what was kept. Cancelled: what was computed stays in the sequence, so that asking again goes on there. Strings in opt are copied. */
+/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, computes the rest in chunks.
+ * stats.cached_tokens tells what was kept. Cancelled: what was computed stays in the sequence, so that asking again
+ * goes on there. Strings in opt are copied. */
 enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           const struct pp_cancel *cancel, struct pp_gen **out, struct pp_error *err);
-/* The next piece of the answer: appends to `text` whatever may be shown now (whole UTF-8 characters, nothing that could still
- * become a stop text) and adds to *n_tokens. One forward pass of the target per call. *finish tells the end. */
+/* The next piece of the answer: appends to `text` whatever may be shown now (whole UTF-8 characters, nothing that could
+ * still become a stop text) and adds to *n_tokens. One forward pass of the target per call. *finish tells the end. */
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err);
 /* What was held back (an incomplete character or stop text) when an answer is cut short. */
@@ -206,13 +215,16 @@ void pp_gen_free(struct pp_gen *g);
 
 /* Everything a sequence's KV depends on besides its tokens: model identity, RoPE, KV type and rotation, adapters with
  * scales, id of the arithmetic. As text, one `name=value` a line, and its SHA-256. */
-enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text, struct pp_error *err);
+enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text,
+                        struct pp_error *err);
 
 /* Serialises the sequence (key, tokens, pages, checksums; format: pippin-formats(5)). The bytes may be written by
  * another thread. */
-enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out, struct pp_error *err);
+enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out,
+                              struct pp_error *err);
 /* Restores into an empty sequence whose adapters are set. Nothing is used before key, tokens and checksums agree;
  * PP_ERR_MISMATCH or PP_ERR_FORMAT tell in one sentence why not, and the sequence stays empty. */
-enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size, struct pp_error *err);
+enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size,
+                              struct pp_error *err);
 
 #endif

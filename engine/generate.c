@@ -1,8 +1,8 @@
 /* generate.c - an answer in the making: the prompt in chunks, then a token or several per forward pass, as text.
  *
- * Drafting: a smaller model proposes up to draft_max tokens with the same sampling and the same noise; the target computes all of them
- * in one pass and chooses at every place as it would have anyway. A proposed token stands if and only if it is that choice, so
- * the answer is the same with and without a draft. */
+ * Drafting: a smaller model proposes up to draft_max tokens with the same sampling and the same noise; the target
+ * computes all of them in one pass and chooses at every place as it would have anyway. A proposed token stands if and
+ * only if it is that choice, so the answer is the same with and without a draft. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -46,8 +46,8 @@ static int64_t common_prefix(const struct pp_seq *s, const int32_t *tokens, int6
 }
 
 /* Computes tokens [from, n) of the sequence in chunks; logits of the last if asked for. */
-static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, bool logits, pp_progress *progress, void *user,
-                         const struct pp_cancel *cancel, struct pp_error *err)
+static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, bool logits, pp_progress *progress,
+                         void *user, const struct pp_cancel *cancel, struct pp_error *err)
 {
     struct pp_row rows[MAX_DRAFT + 1];
     struct pp_row *batch = rows;
@@ -124,7 +124,8 @@ static enum pp_code no_token(const struct pp_gen *g, struct pp_error *err)
                    g->seq->engine->model->info.name);
 }
 
-/* Lets the draft propose tokens behind tokens[0 .. n); returns how many. A draft that fails (no pages, say) proposes none. */
+/* Lets the draft propose tokens behind tokens[0 .. n); returns how many. A draft that fails (no pages, say) proposes
+ * none. */
 static int propose(struct pp_gen *g, int most, const struct pp_cancel *cancel)
 {
     struct pp_seq *d = g->draft;
@@ -146,8 +147,8 @@ static int propose(struct pp_gen *g, int most, const struct pp_cancel *cancel)
     return n;
 }
 
-/* One forward pass: the last chosen token and what the draft proposes behind it; then one choice per row, for as long as the proposal
- * agrees. */
+/* One forward pass: the last chosen token and what the draft proposes behind it; then one choice per row, for as long
+ * as the proposal agrees. */
 static enum pp_code advance(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_error *err)
 {
     struct pp_engine *e = g->seq->engine;
@@ -160,7 +161,8 @@ static enum pp_code advance(struct pp_gen *g, const struct pp_cancel *cancel, st
         most = (int)(g->max_tokens - (g->n - g->n_prompt) - 1);
     int n_draft = g->draft && most > 0 ? propose(g, most, cancel) : 0;
     for (int i = 0; i <= n_draft; i++)
-        rows[i] = (struct pp_row){.seq = g->seq, .token = g->tokens[g->n - 1 + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        rows[i] = (struct pp_row){
+            .seq = g->seq, .token = g->tokens[g->n - 1 + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
     enum pp_code code = pp_step(e, rows, n_draft + 1, cancel, err);
     if (code)
         return code;
@@ -175,7 +177,8 @@ static enum pp_code advance(struct pp_gen *g, const struct pp_cancel *cancel, st
         if (accept(g, token) || !stands)
             break;
     }
-    pp_seq_truncate(g->seq, g->n - 1); /* rows of rejected proposals go; the last chosen token is not in the cache yet */
+    /* Rows of rejected proposals go; the last chosen token is not in the cache yet. */
+    pp_seq_truncate(g->seq, g->n - 1);
     return code;
 }
 
@@ -255,8 +258,8 @@ static enum pp_code copy_stops(struct pp_gen *g, const struct pp_gen_options *op
     return PP_OK;
 }
 
-static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
-                          struct pp_error *err)
+static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *prompt, int64_t n,
+                          const struct pp_gen_options *opt, struct pp_error *err)
 {
     struct pp_engine *e = seq->engine;
     g->seq = seq;
@@ -292,8 +295,9 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
     if (n < 1)
         return pp_fail(err, PP_ERR_USAGE, "the prompt is empty");
     if (n >= e->n_ctx)
-        return pp_fail(err, PP_ERR_CONTEXT, "the prompt has %lld tokens and the context holds %lld; shorten it, start a new conversation, or "
-                       "choose a larger --ctx-size", (long long)n, (long long)e->n_ctx);
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "the prompt has %lld tokens and the context holds %lld; shorten it, start a new conversation, "
+                       "or choose a larger --ctx-size", (long long)n, (long long)e->n_ctx);
     struct pp_gen *g = pp_calloc(1, sizeof *g);
     if (!g)
         return pp_fail_nomem(err, "an answer");
@@ -328,8 +332,8 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
     return PP_OK;
 }
 
-enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens, enum pp_finish *finish,
-                         struct pp_error *err)
+enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
+                         enum pp_finish *finish, struct pp_error *err)
 {
     struct pp_engine *e = g->seq->engine;
     int64_t before = g->n;

@@ -49,20 +49,23 @@ void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer
 }
 
 /* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. */
-static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, size_t count, size_t size, size_t stride)
+static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, size_t count, size_t size,
+                      size_t stride)
 {
     for (size_t i = 0; i < count; i++)
         memmove(dst + to * size + i * stride, src + from * size + i * stride, size);
 }
 
-void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
+void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
+                              int to_slot)
 {
     size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
     if (l->type == PP_KV_Q8_0) {
         size_t n_blocks = pad / PP_KV_BLOCK, group = pad * PP_KV_GROUP, scales = n_blocks * PP_KV_GROUP * 2;
         copy_lane(from + fg * group, fl, to + tg * group, tl, pad / 4, 4, 4 * PP_KV_GROUP);
-        copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2, 2 * PP_KV_GROUP);
+        copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2,
+                  2 * PP_KV_GROUP);
         memmove(to + l->v + ts * pad, from + l->v + fs * pad, pad);
         copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
     } else {
@@ -107,12 +110,14 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
     p->n_pages = (int32_t)n;
     p->refs = pp_calloc((size_t)n, sizeof *p->refs);
     p->free_list = pp_malloc((size_t)n * sizeof *p->free_list);
-    p->base = mmap(NULL, (size_t)n * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    p->base = mmap(NULL, (size_t)n * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p->base == MAP_FAILED)
         p->base = NULL;
     if (!p->refs || !p->free_list || !p->base) {
         pp_kv_pool_free(p);
-        return pp_fail(err, PP_ERR_NOMEM, "cannot reserve %.1f GB for the KV cache; use a smaller --ctx-size or --kv-memory",
+        return pp_fail(err, PP_ERR_NOMEM,
+                       "cannot reserve %.1f GB for the KV cache; use a smaller --ctx-size or --kv-memory",
                        (double)n * (double)stride / 1e9);
     }
     *out = p;
@@ -182,7 +187,8 @@ uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id)
     return p->base + (size_t)id * p->stride;
 }
 
-struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key, const int32_t *tokens)
+struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key,
+                                   const int32_t *tokens)
 {
     struct {
         struct pp_hash128 parent;

@@ -1,9 +1,10 @@
 /* kv.h - the KV cache: pages of PP_PAGE_TOKENS positions with reference counts, and their layout.
  *
- * A page holds K and V of all layers for 64 consecutive positions of one token history. Sequences that share a history share its
- * pages; writing into a shared page copies it first. Pages come from one reserved range of addresses whose memory is touched only
- * when used. 64 positions: whole vectors of 16 positions, four pages to a chunk of attention; at a 1B model's 24 KiB a
- * position in Q8_0, 1.5 MiB, small enough that a fork wastes little and large enough that tables stay short.
+ * A page holds K and V of all layers for 64 consecutive positions of one token history. Sequences that share a history
+ * share its pages; writing into a shared page copies it first. Pages come from one reserved range of addresses whose
+ * memory is touched only when used. 64 positions: whole vectors of 16 positions, four pages to a chunk of attention; at
+ * a 1B model's 24 KiB a position in Q8_0, 1.5 MiB, small enough that a fork wastes little and large enough that tables
+ * stay short.
  *
  * One thread owns a pool and everything here. */
 #ifndef PP_ENGINE_KV_H
@@ -26,13 +27,16 @@ enum {
 
 /* Where things are in a page. For each layer and KV head, head_bytes:
  *
- *   F32, F16:  K [4 groups][head_pad][16 positions], V [64 positions][head_pad]
- *   Q8_0:      K quants + 128 as uint8 [4 groups][head_pad / 4][16 positions][4], K scales F16 [4 groups][head_pad / 32][16],
- *              V quants int8 [64][head_pad], V scales F16 [head_pad / 32][64]
+ *   F32, F16:  K [4 groups][head_pad][16 positions]
+ *              V [64 positions][head_pad]
+ *   Q8_0:      K quants + 128 as uint8 [4 groups][head_pad / 4][16 positions][4]
+ *              K scales F16 [4 groups][head_pad / 32][16]
+ *              V quants int8 [64][head_pad]
+ *              V scales F16 [head_pad / 32][64]
  *
  * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0) with zeros. In Q8_0, K and V are rotated by a normalised
- * Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are rotated alike and the output
- * is rotated back. */
+ * Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are rotated alike and the
+ * output is rotated back. */
 struct pp_kv_layout {
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
@@ -49,7 +53,8 @@ static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, 
 }
 
 /* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */
-void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
+void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
+                              int to_slot);
 /* The same for all layers and heads; from, to: pages. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
 
@@ -59,7 +64,8 @@ enum { PP_NO_PAGE = -1 };
 struct pp_kv_pool;
 
 /* limit: bytes for pages; at least one page is granted. */
-enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct pp_kv_pool **out, struct pp_error *err);
+enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct pp_kv_pool **out,
+                            struct pp_error *err);
 void pp_kv_pool_free(struct pp_kv_pool *p);
 const struct pp_kv_layout *pp_kv_pool_layout(const struct pp_kv_pool *p);
 uint64_t pp_kv_pool_used(const struct pp_kv_pool *p);  /* pages */
@@ -72,8 +78,9 @@ void pp_page_release(struct pp_kv_pool *p, pp_page_id id);
 int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id);
 uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id); /* page_bytes, 64-byte aligned */
 
-/* A page's identity: a hash chain over its parent's identity, its tokens, and the KV key (everything else the values depend on).
- * Only full pages have one. parent: of the page before, or NULL for the first. */
-struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key, const int32_t *tokens);
+/* A page's identity: a hash chain over its parent's identity, its tokens, and the KV key (everything else the values
+ * depend on). Only full pages have one. parent: of the page before, or NULL for the first. */
+struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key,
+                                   const int32_t *tokens);
 
 #endif

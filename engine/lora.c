@@ -39,15 +39,17 @@ static enum pp_code to_floats(const struct pp_adapter *a, const struct pp_tensor
     for (int64_t r = 0; r < rows; r++) {
         const uint8_t *src = (const uint8_t *)t->data + (size_t)r * row_bytes;
         if (!pp_row_finite(t->type, src, n))
-            return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is damaged, "
-                           "get it again", a->path, t->name);
+            return pp_fail(err, PP_ERR_FORMAT,
+                           "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
+                           a->path, t->name);
         pp_dequantize_row(t->type, src, f + r * n, n);
     }
     return PP_OK;
 }
 
 /* Moves the rows of B between the orders of Hugging Face and GGUF (see engine/arch/arch.h). b: [n_out, rank] */
-static enum pp_code reorder_rows(float *b, int64_t n_out, int rank, int64_t head_dim, bool from_hf, struct pp_error *err)
+static enum pp_code reorder_rows(float *b, int64_t n_out, int rank, int64_t head_dim, bool from_hf,
+                                 struct pp_error *err)
 {
     size_t bytes = (size_t)n_out * (size_t)rank * sizeof *b;
     float *old = pp_malloc(bytes);
@@ -68,12 +70,15 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     int index = linear_by_name(&m->plan, t->name);
     if (index < 0)
-        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s changes %s, which %s does not have; it was made for another model", a->path,
-                       t->name, m->info.name);
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
+                       m->info.name);
     const struct pp_tensor *w = m->plan.linears[index].w;
     if (t->a.ne[0] != w->ne[0] || t->b.ne[1] != w->ne[1])
-        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
-                       t->name, (long long)t->b.ne[1], (long long)t->a.ne[0], m->info.name, (long long)w->ne[1], (long long)w->ne[0]);
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
+                       t->name, (long long)t->b.ne[1], (long long)t->a.ne[0], m->info.name, (long long)w->ne[1],
+                       (long long)w->ne[0]);
     struct pp_lora_target *own = &a->targets[index];
     if (own->rank)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
@@ -117,7 +122,8 @@ static char *describe_targets(const struct pp_adapter_file *f)
     struct pp_buf b = {0};
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         char kind[64];
-        const char *name = pp_adapter_file_at(f, i)->name, *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+        const char *name = pp_adapter_file_at(f, i)->name;
+        const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
         snprintf(kind, sizeof kind, "%s", dot ? dot + 1 : name);
         char *end = strrchr(kind, '.');
         if (end)

@@ -69,25 +69,29 @@ static const struct pp_tensor *checked_tensor(const struct pp_source *s, const c
 {
     const struct pp_tensor *t = pp_source_tensor(s, name);
     if (!t) {
-        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete, get it again", pp_source_path(s), name);
+        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete, get it again", pp_source_path(s),
+                name);
         return NULL;
     }
     int64_t have_rows = t->n_dims >= 2 ? t->ne[1] : 0;
     if (t->ne[0] != cols || have_rows != rows || t->n_dims > 2) {
-        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %lld x %lld values where %lld x %lld are needed", pp_source_path(s), name,
-                (long long)(have_rows ? have_rows : 1), (long long)t->ne[0], (long long)(rows ? rows : 1), (long long)cols);
+        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %lld x %lld values where %lld x %lld are needed",
+                pp_source_path(s), name, (long long)(have_rows ? have_rows : 1), (long long)t->ne[0],
+                (long long)(rows ? rows : 1), (long long)cols);
         return NULL;
     }
     const struct pp_type_info *info = pp_type_info(t->type);
     if (!info->runnable) {
-        pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which pippin cannot run yet; convert the model to Q4_K_M or Q8_0",
+        pp_fail(err, PP_ERR_UNSUPPORTED,
+                "%s: tensor %s has type %s, which pippin cannot run yet; convert the model to Q4_K_M or Q8_0",
                 pp_source_path(s), name, info->name ? info->name : "unknown");
         return NULL;
     }
     return t;
 }
 
-const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err, const char *fmt, ...)
+const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
+                                       const char *fmt, ...)
 {
     char name[96];
     va_list ap;
@@ -97,7 +101,8 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
     return checked_tensor(s, name, rows, cols, err);
 }
 
-int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err, const char *fmt, ...)
+int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
+                   const char *fmt, ...)
 {
     char base[80], name[96];
     va_list ap;

@@ -1,8 +1,8 @@
 /* plan.h - a model as a list of small semantic operations over named activation slots.
  *
- * A family (engine/arch/) turns hyperparameters and weights into a plan; a backend (engine/cpu/) lowers and fuses it once at load.
- * Backends know operations, never families. A slot holds one vector per row of the batch. Whatever changes between steps
- * (positions, pages, adapters) is in the batch, not in the plan. Immutable once built. */
+ * A family (engine/arch/) turns hyperparameters and weights into a plan; a backend (engine/cpu/) lowers and fuses it
+ * once at load. Backends know operations, never families. A slot holds one vector per row of the batch. Whatever
+ * changes between steps (positions, pages, adapters) is in the batch, not in the plan. Immutable once built. */
 #ifndef PP_ENGINE_PLAN_H
 #define PP_ENGINE_PLAN_H
 
@@ -51,7 +51,8 @@ struct pp_plan {
     bool bad;                        /* out of memory while building */
 };
 
-/* Builds the plan of an opened model; checks that every tensor is there, has the shape it must have and a type that can run. */
+/* Builds the plan of an opened model; checks that every tensor is there, has the shape it must have and a type that can
+ * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
 
@@ -62,11 +63,12 @@ pp_plan_fn pp_plan_llama;
 
 int pp_plan_slot(struct pp_plan *p, int64_t width);
 void pp_plan_add(struct pp_plan *p, struct pp_op op);
-/* A required tensor of shape [rows, cols] (rows 0: a vector of cols). NULL and *err if it is missing or wrong; first error wins. */
-const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
+/* A required tensor of shape [rows, cols] (rows 0: a vector of cols). NULL and *err if it is missing or wrong; first
+ * error wins. */
+const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
+                                       const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
-int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err, const char *fmt, ...)
-    __attribute__((format(printf, 6, 7)));
+int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
+                   const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
 #endif

@@ -23,7 +23,7 @@ static double yarn_dimension(const struct pp_hparams *hp, double turns)
     return (double)hp->rope_dim * log((double)hp->rope_orig_ctx / (turns * TWO_PI)) / (2 * log((double)hp->rope_base));
 }
 
-/* YaRN (arXiv 2309.00071): interpolation by `factor` fades in between the dimensions of beta_fast and beta_slow turns. */
+/* YaRN (arXiv 2309.00071): interpolation by `factor` fades in from the dimension of beta_fast to that of beta_slow. */
 static double yarn(const struct pp_hparams *hp, double f, int64_t i)
 {
     double low = fmax(floor(yarn_dimension(hp, (double)hp->rope_beta_fast)), 0);

@@ -4,8 +4,8 @@
 
 #include "engine/source.h"
 
-/* inv_freq: float [rope_dim / 2]. factors: rope_freqs.weight of a GGUF file, float [rope_dim / 2], or NULL. *magnitude: what cosines and
- * sines are multiplied by (YaRN; otherwise 1). */
+/* inv_freq: float [rope_dim / 2]. factors: rope_freqs.weight of a GGUF file, float [rope_dim / 2], or NULL. *magnitude:
+ * what cosines and sines are multiplied by (YaRN; otherwise 1). */
 void pp_rope_frequencies(const struct pp_hparams *hp, const float *factors, float *inv_freq, float *magnitude);
 
 #endif

@@ -1,7 +1,8 @@
 /* sampler.c - the sampling chain, one function per link, in the order in which they are applied.
  *
- * The final choice is the Gumbel-max trick: argmax over log p + noise is a draw from p. Because the noise depends only on (seed,
- * position, token), a seed gives the same text however the logits were computed: alone, in a batch, or while checking a draft. */
+ * The final choice is the Gumbel-max trick: argmax over log p + noise is a draw from p. Because the noise depends only
+ * on (seed, position, token), a seed gives the same text however the logits were computed: alone, in a batch, or while
+ * checking a draft. */
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 
 struct pp_sampling pp_sampling_default(void)
 {
-    return (struct pp_sampling){.temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .penalty_last_n = 64};
+    return (struct pp_sampling){
+        .temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .penalty_last_n = 64};
 }
 
 enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err)
@@ -38,8 +40,8 @@ void pp_sampler_free(struct pp_sampler *s)
 
 /* --- penalties, bias ------------------------------------------------------------------------------------------- */
 
-/* Repetition (CTRL, arXiv 1909.05858): positive logits of tokens seen are divided, negative ones multiplied. Frequency takes off in
- * proportion to how often a token was seen, presence once. */
+/* Repetition (CTRL, arXiv 1909.05858): positive logits of tokens seen are divided, negative ones multiplied. Frequency
+ * takes off in proportion to how often a token was seen, presence once. */
 static void penalties(struct pp_sampler *s, const struct pp_sampling *p, const int32_t *history, int64_t n)
 {
     int64_t last = p->penalty_last_n < 0 ? n : p->penalty_last_n;
@@ -169,8 +171,8 @@ double pp_gumbel(uint64_t seed, int64_t position, int32_t token)
 
 static int32_t choose(const struct pp_candidate *c, int n, const struct pp_sampling *p, int64_t position)
 {
-    /* u < 1 - 2^-54 bounds the noise: a candidate that could not win even with the largest noise need not draw any. They are
-     * sorted, so the rest cannot either. */
+    /* u < 1 - 2^-54 bounds the noise: a candidate that could not win even with the largest noise need not draw any.
+     * They are sorted, so the rest cannot either. */
     const double largest_noise = 37.5;
     int32_t best = c[0].token;
     double best_score = -INFINITY;
@@ -204,7 +206,8 @@ static bool changes_logits(const struct pp_sampling *p)
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
 }
 
-int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits, const int32_t *history, int64_t n_history)
+int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
+                          const int32_t *history, int64_t n_history)
 {
     if (changes_logits(p)) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);

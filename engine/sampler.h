@@ -1,4 +1,4 @@
-/* sampler.h - from logits to a token; private to the engine. The chain and its order: struct pp_sampling in engine.h. */
+/* sampler.h - from logits to a token; private to the engine. The chain's order: struct pp_sampling in engine.h. */
 #ifndef PP_ENGINE_SAMPLER_H
 #define PP_ENGINE_SAMPLER_H
 

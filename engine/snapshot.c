@@ -25,7 +25,8 @@
 static const char MAGIC[8] = "PIPPINKV";
 enum { VERSION = 1, HEADER = 56, ALIGNMENT = 64, MAX_KEY = 1 << 16 };
 
-enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text, struct pp_error *err)
+enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text,
+                        struct pp_error *err)
 {
     const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
     char hex[65];
@@ -69,7 +70,8 @@ static void copy_filled(const struct pp_kv_layout *l, const uint8_t *page, int n
         pp_kv_copy_position(l, page, i, zeroed, i);
 }
 
-enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out, struct pp_error *err)
+enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out,
+                              struct pp_error *err)
 {
     const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
     size_t begin = out->len, n_pages = (size_t)((s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
@@ -158,15 +160,19 @@ static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n
     };
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
         const char *a, *b;
-        size_t la = find_line(theirs, n, reasons[i].line, &a), lb = find_line(ours->data, ours->len, reasons[i].line, &b);
+        size_t la = find_line(theirs, n, reasons[i].line, &a);
+        size_t lb = find_line(ours->data, ours->len, reasons[i].line, &b);
         if (!la || la != lb || memcmp(a, b, la) != 0)
-            return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: %s; it is computed again", reasons[i].reason);
+            return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: %s; it is computed again",
+                           reasons[i].reason);
     }
-    return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: the adapters or their strengths are others; it is computed again");
+    return pp_fail(err, PP_ERR_MISMATCH,
+                   "the saved cache is not used: the adapters or their strengths are others; it is computed again");
 }
 
 /* Copies and checks the pages; nothing of the sequence changes unless all are right. */
-static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cursor hashes, struct pp_cursor *c, struct pp_error *err)
+static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cursor hashes, struct pp_cursor *c,
+                               struct pp_error *err)
 {
     struct pp_kv_pool *pool = s->engine->kv;
     size_t bytes = pp_kv_pool_layout(pool)->page_bytes;
@@ -185,14 +191,16 @@ static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cur
             s->len = 1; /* so that truncating lets go of the pages */
             pp_seq_truncate(s, 0);
             if (src && page == PP_NO_PAGE)
-                return pp_fail(err, PP_ERR_NOMEM, "there are too few free KV pages for the saved cache; it is computed again");
+                return pp_fail(err, PP_ERR_NOMEM,
+                               "there are too few free KV pages for the saved cache; it is computed again");
             return damaged(err, src ? "a page's checksum is wrong" : "it is cut short");
         }
     }
     return PP_OK;
 }
 
-enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size, struct pp_error *err)
+enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size,
+                              struct pp_error *err)
 {
     const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
     struct pp_cursor c = pp_cursor(data, size);
@@ -208,7 +216,8 @@ enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity
     uint64_t page_bytes = pp_cursor_u64(&c);
     struct pp_hash128 head_hash = get_hash(&c);
     if (version != VERSION && !c.bad)
-        return pp_fail(err, PP_ERR_MISMATCH, "the saved cache has format %u, this pippin reads %d; it is computed again", version, VERSION);
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "the saved cache has format %u, this pippin reads %d; it is computed again", version, VERSION);
     if (c.bad || key_len > MAX_KEY || n_tokens > size / 4)
         return damaged(err, "its header is wrong");
     const char *key = pp_cursor_bytes(&c, key_len);
@@ -232,7 +241,8 @@ enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity
     if (!code && (page_tokens != PP_PAGE_TOKENS || page_bytes != l->page_bytes))
         code = damaged(err, "its pages have another size");
     if (!code && n_tokens > (uint64_t)s->engine->n_ctx)
-        code = pp_fail(err, PP_ERR_CONTEXT, "the saved cache has %llu tokens, more than the context of %lld; it is computed again",
+        code = pp_fail(err, PP_ERR_CONTEXT,
+                       "the saved cache has %llu tokens, more than the context of %lld; it is computed again",
                        (unsigned long long)n_tokens, (long long)s->engine->n_ctx);
     for (uint64_t i = 0; !code && i < n_tokens; i++) {
         uint32_t token = pp_cursor_u32(&tokens);

@@ -5,7 +5,8 @@
 
 static enum pp_code no_pages(const struct pp_engine *e, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_NOMEM, "all %llu KV pages are in use; close a conversation, or give more with --kv-memory",
+    return pp_fail(err, PP_ERR_NOMEM,
+                   "all %llu KV pages are in use; close a conversation, or give more with --kv-memory",
                    (unsigned long long)pp_kv_pool_total(e->kv));
 }
 
@@ -14,7 +15,8 @@ static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *er
 {
     struct pp_engine *e = s->engine;
     if (end > e->n_ctx)
-        return pp_fail(err, PP_ERR_CONTEXT, "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
                        (long long)e->n_ctx);
     int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
     if (first < s->n_pages && pp_page_refs(e->kv, s->pages[first]) > 1) {
@@ -44,19 +46,23 @@ static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r,
     if (!r->seq || r->seq->engine != e)
         return pp_fail(err, PP_ERR_USAGE, "a row belongs to a sequence of another engine");
     if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab)
-        return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token, (long long)e->model->info.n_vocab);
+        return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token,
+                       (long long)e->model->info.n_vocab);
     return PP_OK;
 }
 
 /* A row of a tree: it sees the committed tokens, its ancestors and itself; its position is its depth. */
-static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows, int i, struct pp_batch_row *b, int previous, struct pp_error *err)
+static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows, int i, struct pp_batch_row *b,
+                                  int previous, struct pp_error *err)
 {
     struct pp_seq *s = rows[i].seq;
     int parent = rows[i].parent == PP_PARENT_PREVIOUS ? previous : rows[i].parent;
     if (s->added >= PP_TREE_ROWS)
         return pp_fail(err, PP_ERR_USAGE, "a tree may have at most %d rows", PP_TREE_ROWS);
     if (parent >= i || (parent >= 0 && rows[parent].seq != s))
-        return pp_fail(err, PP_ERR_USAGE, "row %d names row %d as its parent, which does not come before it in the same sequence", i, parent);
+        return pp_fail(err, PP_ERR_USAGE,
+                       "row %d names row %d as its parent, which does not come before it in the same sequence", i,
+                       parent);
     b->tree_base = s->len;
     b->tree_mask = (uint64_t)1 << s->added;
     b->position = s->len;
@@ -120,7 +126,8 @@ static void drop_unused_pages(struct pp_seq *s)
         pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
 }
 
-enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel, struct pp_error *err)
+enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
+                     struct pp_error *err)
 {
     if (n < 1 || n > e->max_rows)
         return pp_fail(err, PP_ERR_USAGE, "a step takes 1 to %d rows, not %d", e->max_rows, n);
@@ -165,13 +172,14 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
     const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
     for (int i = 0; i < n; i++)
         if (keep[i] < base || keep[i] >= s->len || (i > 0 && keep[i] <= keep[i - 1]))
-            return pp_fail(err, PP_ERR_USAGE, "positions to keep must ascend and lie between %lld and %lld", (long long)base, (long long)s->len);
+            return pp_fail(err, PP_ERR_USAGE, "positions to keep must ascend and lie between %lld and %lld",
+                           (long long)base, (long long)s->len);
     for (int i = 0; i < n; i++) { /* ascending: nothing is overwritten that is still needed */
         int64_t to = base + i, from = keep[i];
         if (to == from)
             continue;
-        pp_kv_copy_position(l, s->page_data[from / PP_PAGE_TOKENS], (int)(from % PP_PAGE_TOKENS), s->page_data[to / PP_PAGE_TOKENS],
-                            (int)(to % PP_PAGE_TOKENS));
+        pp_kv_copy_position(l, s->page_data[from / PP_PAGE_TOKENS], (int)(from % PP_PAGE_TOKENS),
+                            s->page_data[to / PP_PAGE_TOKENS], (int)(to % PP_PAGE_TOKENS));
         s->tokens[to] = s->tokens[from];
     }
     pp_seq_truncate(s, base + n);

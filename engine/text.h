@@ -69,14 +69,15 @@ struct pp_template_input {
 };
 
 /* name appears in errors ("chat template of model.gguf"). Errors give the line. */
-enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out, struct pp_error *err);
+enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out,
+                               struct pp_error *err);
 void pp_template_free(struct pp_template *t);
-/* Appends the prompt text. An error raised by the template (raise_exception) comes as PP_ERR_FORMAT with its message. */
+/* Appends the prompt text. An error that the template raises (raise_exception) is PP_ERR_FORMAT with its message. */
 enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
                                 struct pp_error *err);
 /* The same with any variables: vars_json is a JSON object. For tests of the engine alone. */
-enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now, struct pp_buf *out,
-                                     struct pp_error *err);
+enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now,
+                                     struct pp_buf *out, struct pp_error *err);
 /* Templates that come with pippin, by name: "chatml", "llama3", "llama2", "mistral", "gemma", "phi3", "plain".
  * i from 0; NULL at the end. */
 const char *pp_template_builtin_name(size_t i);

@@ -5,6 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Files are little-endian, and weights are used where they lie in a mapped file. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "pippin runs on little-endian machines only: it computes with the bytes of model files in place"
+#endif
+
 enum pp_type {
     PP_TYPE_F32 = 0,
     PP_TYPE_F16 = 1,

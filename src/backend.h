@@ -1,6 +1,7 @@
 /* backend.h - where answers come from: the local worker today, remote engines later.
  *
- * All calls return at once and may be made by the UI thread only; what happens comes as events (event.h). Requests are copied. */
+ * All calls return at once and may be made by the UI thread only; what happens comes as events (event.h). Requests are
+ * copied. */
 #ifndef PP_SRC_BACKEND_H
 #define PP_SRC_BACKEND_H
 

@@ -1,5 +1,5 @@
-/* commands.h - the words of the command line that need no screen. Each returns the process's exit code, prints answers on stdout
- * and everything else on stderr. */
+/* commands.h - the words of the command line that need no screen. Each returns the process's exit code, prints answers
+ * on stdout and everything else on stderr. */
 #ifndef PP_SRC_COMMANDS_H
 #define PP_SRC_COMMANDS_H
 

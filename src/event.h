@@ -1,5 +1,5 @@
-/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned by
- * whoever pops them; release with pp_event_free. */
+/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned
+ * by whoever pops them; release with pp_event_free. */
 #ifndef PP_SRC_EVENT_H
 #define PP_SRC_EVENT_H
 
@@ -13,7 +13,7 @@ struct pp_job;
 enum pp_event_type {
     PP_EVENT_LOAD_PROGRESS,   /* done, total */
     PP_EVENT_LOADED,          /* info */
-    PP_EVENT_LOAD_FAILED,     /* err */
+    PP_EVENT_LOAD_FAILED,     /* err; info: of the model that was there before and stays, or NULL */
     PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
     PP_EVENT_TEXT,            /* request; text: a piece of the answer; n: its tokens; stats so far */
     PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */

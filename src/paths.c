@@ -69,8 +69,8 @@ static void try_bundled(struct pp_paths *p, const char *base, const char *starte
         take_folder(p->themes, folder, "");
 }
 
-/* A build tree first (or links in a build folder elsewhere); then the place it was installed to, also when that was moved as a whole; then the place it was
- * built for. */
+/* A build tree first (or links in a build folder elsewhere); then the place it was installed to, also when that was
+ * moved as a whole; then the place it was built for. */
 static void find_bundled(struct pp_paths *p)
 {
     char exe[PATH_MAX];

@@ -125,8 +125,8 @@ static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, st
         return pp_fail(err, PP_ERR_FORMAT, "%s is not a database; move it away, and pippin will begin a new one", path);
     if ((rc & 0xFF) == SQLITE_CORRUPT)
         return pp_fail(err, PP_ERR_FORMAT,
-                       "%s is damaged; copy it, try `sqlite3 %s .recover | sqlite3 new.db`, and put new.db in its place",
-                       path, path);
+                       "%s is damaged; copy it, try `sqlite3 %s .recover | sqlite3 new.db`, and put new.db in its "
+                       "place", path, path);
     pp_store_fail(st, rc, "open the conversations", err);
     return pp_fail_prefix(err, "%s", path);
 }

@@ -37,7 +37,8 @@ static void as_theme(const uint8_t *data, size_t size)
         __builtin_trap();
     for (int slot = 0; slot < PP_SLOTS; slot++)
         for (size_t i = 0; i < sizeof terminals / sizeof terminals[0]; i++) {
-            int fg = pp_color_reduce(t.looks[slot].fg, terminals[i]), bg = pp_color_reduce(t.looks[slot].bg, terminals[i]);
+            int fg = pp_color_reduce(t.looks[slot].fg, terminals[i]),
+                bg = pp_color_reduce(t.looks[slot].bg, terminals[i]);
             if (fg < -1 || fg >= terminals[i] || bg < -1 || bg >= terminals[i])
                 __builtin_trap();
         }

@@ -1,4 +1,5 @@
-/* fuzz_input.c - any bytes from the terminal, in pieces: the first byte says how long a piece is, and whether time passes between them. */
+/* fuzz_input.c - any bytes from the terminal, in pieces: the first byte says how long a piece is, and whether time
+ * passes between them. */
 #include <stdlib.h>
 
 #include "tests/hostile.h"
@@ -9,7 +10,8 @@ static void take_keys(struct pp_input *in)
     struct pp_key key;
     while (pp_input_next(in, &key)) {
         volatile unsigned touched = 0;
-        if (key.n_bytes > sizeof key.bytes || (key.type == PP_KEY_CHAR && (key.cp < 0 || key.cp > 0x10FFFF)) || key.type > PP_KEY_PASTE)
+        if (key.n_bytes > sizeof key.bytes || (key.type == PP_KEY_CHAR && (key.cp < 0 || key.cp > 0x10FFFF)) ||
+            key.type > PP_KEY_PASTE)
             abort();
         for (size_t i = 0; key.type == PP_KEY_PASTE && i < key.len; i++)
             touched += (unsigned char)key.text[i];

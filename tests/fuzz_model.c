@@ -1,4 +1,5 @@
-/* fuzz_model.c - a model file, or a folder of config.json and model.safetensors: opened, made runnable, and run for one token.
+/* fuzz_model.c - a model file, or a folder of config.json and model.safetensors: opened, made runnable, and run for one
+ * token.
  *
  * What begins with "GGUF" is a file. Else two pieces: the configuration, and the weights. */
 #include <string.h>
@@ -18,7 +19,10 @@ static void run(const struct pp_model *m)
     if (pp_seq_new(e, &s, &err) == PP_OK) {
         const struct pp_row rows[2] = {
             {.seq = s, .token = 0, .parent = PP_PARENT_PREVIOUS},
-            {.seq = s, .token = (int32_t)pp_model_info(m)->n_vocab - 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS},
+            {.seq = s,
+             .token = (int32_t)pp_model_info(m)->n_vocab - 1,
+             .parent = PP_PARENT_PREVIOUS,
+             .out = PP_OUT_LOGITS},
         };
         pp_step(e, rows, 2, NULL, &err);
         pp_seq_free(s);

@@ -1,7 +1,8 @@
-/* fuzz_screen.c - any bytes on their way to the screen: through the sanitizer, and as a message that grows while it is laid out.
+/* fuzz_screen.c - any bytes on their way to the screen: through the sanitizer, and as a message that grows while it is
+ * laid out.
  *
- * First byte: 1 Markdown, the rest of it the width. Second: where the message is cut for the first update. What comes out must be UTF-8
- * without anything that a terminal obeys or that reorders text. */
+ * First byte: 1 Markdown, the rest of it the width. Second: where the message is cut for the first update. What comes
+ * out must be UTF-8 without anything that a terminal obeys or that reorders text. */
 #include <stdlib.h>
 
 #include "engine/base/utf8.h"
@@ -12,8 +13,9 @@
 /* Written down anew here instead of asking pp_char_is_clean. */
 static bool obeyed(int32_t cp)
 {
-    return cp < 0x20 || (cp >= 0x7F && cp < 0xA0) || cp == 0x61C || cp == 0x200E || cp == 0x200F || cp == 0x2028 || cp == 0x2029 ||
-           (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069) || (cp >= 0xE0000 && cp <= 0xE007F) || cp == 0xFEFF;
+    return cp < 0x20 || (cp >= 0x7F && cp < 0xA0) || cp == 0x61C || cp == 0x200E || cp == 0x200F || cp == 0x2028 ||
+           cp == 0x2029 || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069) ||
+           (cp >= 0xE0000 && cp <= 0xE007F) || cp == 0xFEFF;
 }
 
 static void require_clean(const char *s, size_t n, bool lines)

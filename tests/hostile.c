@@ -120,8 +120,9 @@ static void free_engine(void)
 
 struct pp_engine *tiny_engine(void)
 {
-    const struct tiny_shape shape = {.n_vocab = TINY_VOCAB, .n_embd = 32, .n_layer = 1, .n_head = 1, .n_head_kv = 1, .head_dim = 32,
-                                     .n_ff = 32, .n_ctx = 1024, .type = PP_TYPE_Q8_0, .seed = 1};
+    const struct tiny_shape shape = {.n_vocab = TINY_VOCAB, .n_embd = 32, .n_layer = 1, .n_head = 1, .n_head_kv = 1,
+                                     .head_dim = 32, .n_ff = 32, .n_ctx = 1024, .type = PP_TYPE_Q8_0,
+                                     .seed = 1};
     const struct pp_engine_options options = {.n_threads = 1, .n_ctx = 256, .kv_memory = 1 << 22, .max_rows = 8};
     struct pp_error err = {0};
     if (engine)

@@ -1,7 +1,8 @@
 /* hostile.h - what the fuzz targets and the tests with hostile files share.
  *
- * A fuzz target is one function that gets any bytes and must return 0 without a crash, a leak or ten seconds gone. Everything it makes
- * goes away with it. Helpers abort() if they cannot set up what they need, or if a promise of the code under test does not hold. */
+ * A fuzz target is one function that gets any bytes and must return 0 without a crash, a leak or ten seconds gone.
+ * Everything it makes goes away with it. Helpers abort() if they cannot set up what they need, or if a promise of the
+ * code under test does not hold. */
 #ifndef PP_TESTS_HOSTILE_H
 #define PP_TESTS_HOSTILE_H
 
@@ -23,8 +24,8 @@ uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at 
 /* A piece behind its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
 const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
 
-/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 3); the path stays
- * valid. Nothing of it is on a disk. */
+/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 3);
+ * the path stays valid. Nothing of it is on a disk. */
 const char *hostile_file(unsigned slot, const void *data, size_t size);
 /* A folder whose files `names` (up to NULL) are those of slots 0, 1, ...; made once, removed at exit. */
 const char *hostile_folder(const char *const *names);
@@ -33,7 +34,8 @@ const char *hostile_folder(const char *const *names);
 void hostile_tokenize(const struct pp_tokenizer *t);
 
 enum { TINY_VOCAB = 16 };
-/* A model of the Llama family without a vocabulary, one layer of 32 values, one thread, 256 positions. Lives to the end. */
+/* A model of the Llama family without a vocabulary, one layer of 32 values, one thread, 256 positions. Lives to the
+ * end. */
 struct pp_engine *tiny_engine(void);
 /* One row through the model at the end of s. Errors are fine. */
 void tiny_step(struct pp_seq *s, int32_t token);

@@ -18,15 +18,20 @@ struct test_group {
 };
 void test_register(struct test_group *g);
 
-/* TEST_GROUP(gguf) { const struct CMUnitTest tests[] = {...}; return cmocka_run_group_tests_name("gguf", tests, NULL, NULL); } */
+/* TEST_GROUP(gguf)
+ * {
+ *     const struct CMUnitTest tests[] = {...};
+ *     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
+ * } */
 #define TEST_GROUP(id)                                                                        \
     static int run_##id(void);                                                                \
     static struct test_group group_##id = {.name = #id, .run = run_##id};                     \
     __attribute__((constructor)) static void register_##id(void) { test_register(&group_##id); } \
     static int run_##id(void)
 
-/* Path of a file in the test data folder ($PIPPIN_TESTDATA or ../shared/testdata), in a static buffer that the next 8 calls keep;
- * NULL if the folder is absent, after printing "skip: ...". If the folder is there but the file is not, the test fails. */
+/* Path of a file in the test data folder ($PIPPIN_TESTDATA or ../shared/testdata), in a static buffer that the next 8
+ * calls keep; NULL if the folder is absent, after printing "skip: ...". If the folder is there but the file is not, the
+ * test fails. */
 const char *testdata(const char *relative);
 /* A fresh private temporary folder, removed at exit. */
 const char *test_tmpdir(void);

@@ -1,4 +1,5 @@
-/* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and branch. */
+/* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and
+ * branch. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +57,8 @@ static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t f
         assert_ok(pp_step(r->engine, batch, m, NULL, &err), err);
         for (int i = 0; i < m; i++)
             if (at + i >= from)
-                memcpy(logits + (at + i - from) * r->n_vocab, pp_step_output(r->engine, i), (size_t)r->n_vocab * sizeof *logits);
+                memcpy(logits + (at + i - from) * r->n_vocab, pp_step_output(r->engine, i),
+                       (size_t)r->n_vocab * sizeof *logits);
             else
                 assert_null(pp_step_output(r->engine, i));
     }
@@ -106,8 +108,8 @@ static void check_invariance(uint32_t type, enum pp_kv_type kv)
                 if (!have_expected)
                     memcpy(expected, got, bytes);
                 else if (memcmp(expected, got, bytes) != 0)
-                    fail_msg("%s, KV %s: other bits with %d rows, %d threads, %s kernels", pp_type_info(type)->name, pp_kv_type_name(kv),
-                             row_counts[i], threads, kernels[isa]);
+                    fail_msg("%s, KV %s: other bits with %d rows, %d threads, %s kernels", pp_type_info(type)->name,
+                             pp_kv_type_name(kv), row_counts[i], threads, kernels[isa]);
                 have_expected = true;
             }
             unrig(&r);
@@ -142,11 +144,14 @@ static void mixed_batch(void **state)
     for (int at = 0; at < 20; at += 5) {
         struct pp_row rows[10];
         for (int i = 0; i < 10; i++) /* interleaved; the other one reads something else */
-            rows[i] = (struct pp_row){.seq = i % 2 ? other : r.seq, .token = i % 2 ? 7 : token_at(at + i / 2), .parent = PP_PARENT_PREVIOUS,
+            rows[i] = (struct pp_row){.seq = i % 2 ? other : r.seq,
+                                      .token = i % 2 ? 7 : token_at(at + i / 2),
+                                      .parent = PP_PARENT_PREVIOUS,
                                       .out = i % 2 ? PP_OUT_NONE : PP_OUT_LOGITS};
         assert_ok(pp_step(r.engine, rows, 10, NULL, &err), err);
         for (int i = 0; i < 5; i++)
-            assert_memory_equal(pp_step_output(r.engine, 2 * i), alone + (at + i) * r.n_vocab, (size_t)r.n_vocab * sizeof *alone);
+            assert_memory_equal(pp_step_output(r.engine, 2 * i), alone + (at + i) * r.n_vocab,
+                                (size_t)r.n_vocab * sizeof *alone);
     }
     pp_seq_free(other);
     pp_free(alone);
@@ -210,8 +215,12 @@ static void trees(void **state)
         pp_seq_truncate(r.seq, 62);
         /*  0:5 ─ 2:9 ─ 5:14      rows 1, 3, 4 are other branches  */
         struct pp_row tree[] = {
-            {.token = 5, .parent = PP_PARENT_COMMITTED}, {.token = 6, .parent = PP_PARENT_COMMITTED}, {.token = 9, .parent = 0},
-            {.token = 9, .parent = 1},                   {.token = 8, .parent = 0},                   {.token = 14, .parent = 2},
+            {.token = 5, .parent = PP_PARENT_COMMITTED},
+            {.token = 6, .parent = PP_PARENT_COMMITTED},
+            {.token = 9, .parent = 0},
+            {.token = 9, .parent = 1},
+            {.token = 8, .parent = 0},
+            {.token = 14, .parent = 2},
         };
         for (int i = 0; i < 6; i++) {
             tree[i].seq = r.seq;
@@ -379,8 +388,8 @@ static void values_that_are_no_numbers(void **state)
     static const char *const names[] = {"token_embd.weight", "blk.0.attn_norm.weight", "blk.1.attn_k.weight",
                                         "blk.1.ffn_down.weight", "output_norm.weight", "output.weight"};
     static const uint32_t odd[] = {0x7fc00000, 0x7f800000, 0xff800000}; /* NaN, infinity, -infinity */
-    const struct tiny_shape shape = {.n_vocab = 35, .n_embd = 32, .n_layer = 2, .n_head = 1, .n_head_kv = 1, .head_dim = 32,
-                                     .n_ff = 40, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
+    const struct tiny_shape shape = {.n_vocab = 35, .n_embd = 32, .n_layer = 2, .n_head = 1, .n_head_kv = 1,
+                                     .head_dim = 32, .n_ff = 40, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
     const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 1 << 20, .max_rows = 4};
     char *file, path[300];
     size_t size;
@@ -433,12 +442,14 @@ static void impossible_sizes(void **state)
 TEST_GROUP(engine)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(invariance_q4_k), cmocka_unit_test(invariance_q6_k), cmocka_unit_test(invariance_q4_0),
-        cmocka_unit_test(invariance_q8_0), cmocka_unit_test(invariance_f16),  cmocka_unit_test(invariance_bf16),
-        cmocka_unit_test(invariance_f32),  cmocka_unit_test(mixed_batch),     cmocka_unit_test(forks),
-        cmocka_unit_test(trees),           cmocka_unit_test(refusals),        cmocka_unit_test(page_limit),
-        cmocka_unit_test(no_memory),       cmocka_unit_test(stopped_load),    cmocka_unit_test(values_that_are_no_numbers),
-        cmocka_unit_test(impossible_sizes),
+        cmocka_unit_test(invariance_q4_k),            cmocka_unit_test(invariance_q6_k),
+        cmocka_unit_test(invariance_q4_0),            cmocka_unit_test(invariance_q8_0),
+        cmocka_unit_test(invariance_f16),             cmocka_unit_test(invariance_bf16),
+        cmocka_unit_test(invariance_f32),             cmocka_unit_test(mixed_batch),
+        cmocka_unit_test(forks),                      cmocka_unit_test(trees),
+        cmocka_unit_test(refusals),                   cmocka_unit_test(page_limit),
+        cmocka_unit_test(no_memory),                  cmocka_unit_test(stopped_load),
+        cmocka_unit_test(values_that_are_no_numbers), cmocka_unit_test(impossible_sizes),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_generate.c - answers of the bundled model: reference texts, streaming, stops, drafts that change nothing, and snapshots. */
+/* test_generate.c - answers of the bundled model: reference texts, streaming, stops, drafts that change nothing, and
+ * snapshots. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +55,10 @@ static size_t chat_prompt(const struct rig *r, const char *user, int32_t **ids)
     struct pp_error err;
     struct pp_buf text = {0};
     size_t n;
-    pp_buf_fmt(&text, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", user);
+    pp_buf_fmt(&text,
+               "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n",
+               user);
     assert_ok(pp_tokenize(pp_model_tokenizer(r->model), text.data, text.len, PP_TOKENIZE_SPECIAL, ids, &n, &err), err);
     pp_buf_free(&text);
     return n;
@@ -68,7 +72,8 @@ static struct pp_gen_options greedy(int64_t n)
 }
 
 /* The whole answer; tokens (if asked for) go to *tokens. */
-static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const struct pp_gen_options *opt, struct pp_buf *text, struct pp_buf *tokens)
+static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const struct pp_gen_options *opt,
+                             struct pp_buf *text, struct pp_buf *tokens)
 {
     struct pp_error err;
     struct pp_gen *g;
@@ -78,7 +83,8 @@ static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const 
     while (finish == PP_FINISH_NONE) {
         size_t before = text->len;
         assert_ok(pp_gen_next(g, NULL, text, &n_tokens, &finish, &err), err);
-        assert_true(finish != PP_FINISH_NONE || pp_utf8_complete(text->data + before, text->len - before) == text->len - before);
+        assert_true(finish != PP_FINISH_NONE ||
+                    pp_utf8_complete(text->data + before, text->len - before) == text->len - before);
     }
     int64_t got;
     const int32_t *chosen = pp_gen_tokens(g, &got);
@@ -201,7 +207,8 @@ static void perfect_draft(void **state)
     struct pp_stats *s = pp_engine_stats(r.engine);
     assert_int_equal(s->draft_tokens, s->draft_accepted);
     assert_int_equal(s->decode_tokens, 41);
-    assert_int_equal(s->passes - passes, 1 + 8); /* the prompt's last token; then 5 tokens a pass for the 40 that follow the first */
+    /* The prompt's last token; then 5 tokens a pass for the 40 that follow the first. */
+    assert_int_equal(s->passes - passes, 1 + 8);
     pp_free(ids);
     pp_buf_free(&text);
     unrig(&r);
@@ -349,7 +356,7 @@ static void adapters_and_pages(void **state)
     answer(&r, ids, n, &opt, &again, NULL);
     assert_string_equal(plain.data, again.data);
     assert_int_equal(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, NAN}, 1, &err), PP_ERR_USAGE);
-    struct rig other = rig(STARTER, NULL, PP_KV_Q8_0); /* equal, but not the model that the adapter was checked against */
+    struct rig other = rig(STARTER, NULL, PP_KV_Q8_0); /* equal, but not what the adapter was checked against */
     assert_int_equal(pp_seq_set_adapters(other.seq, &(struct pp_adapter_use){bard, 1}, 1, &err), PP_ERR_MISMATCH);
     unrig(&other);
     pp_seq_free(r.seq);
@@ -382,7 +389,8 @@ static void snapshot_round_trip(void **state)
         assert_ok(pp_seq_new(r.engine, &restored, &err), err);
         assert_ok(pp_snapshot_load(restored, &id, snapshot.data, snapshot.len, &err), err);
         assert_int_equal(pp_seq_len(restored), pp_seq_len(r.seq));
-        assert_memory_equal(pp_seq_tokens(restored), pp_seq_tokens(r.seq), (size_t)pp_seq_len(restored) * sizeof(int32_t));
+        assert_memory_equal(pp_seq_tokens(restored), pp_seq_tokens(r.seq),
+                            (size_t)pp_seq_len(restored) * sizeof(int32_t));
         assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, pp_seq_len(restored));
         size_t row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
         float *original = pp_malloc(row);
@@ -404,7 +412,8 @@ static void snapshot_round_trip(void **state)
     }
 }
 
-static void refuse(struct rig *r, const struct pp_sha256 *id, const void *data, size_t size, enum pp_code expected, const char *reason)
+static void refuse(struct rig *r, const struct pp_sha256 *id, const void *data, size_t size, enum pp_code expected,
+                   const char *reason)
 {
     struct pp_error err = {0};
     struct pp_seq *s;
@@ -438,7 +447,8 @@ static void snapshot_refusals(void **state)
         snapshot.data[at] ^= 0x20;
         struct pp_seq *s;
         assert_ok(pp_seq_new(r.engine, &s, &err), err);
-        if (pp_snapshot_load(s, &id, snapshot.data, snapshot.len, &err) == PP_OK && at != 28 && at != 29 && at != 30 && at != 31)
+        if (pp_snapshot_load(s, &id, snapshot.data, snapshot.len, &err) == PP_OK && at != 28 && at != 29 && at != 30 &&
+            at != 31)
             fail_msg("a changed byte at %zu of %zu went unseen", at, snapshot.len);
         pp_seq_free(s);
         snapshot.data[at] ^= 0x20;
@@ -543,11 +553,13 @@ static void identities(void **state)
 TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greets),           cmocka_unit_test(stop_texts),          cmocka_unit_test(drafts_change_nothing),
-        cmocka_unit_test(perfect_draft),    cmocka_unit_test(regenerating),        cmocka_unit_test(decode_allocates_nothing),
-        cmocka_unit_test(context_end),      cmocka_unit_test(cancelled_prompt),    cmocka_unit_test(adapters_and_pages),
-        cmocka_unit_test(snapshot_round_trip), cmocka_unit_test(snapshot_refusals), cmocka_unit_test(snapshot_knows_adapters),
-        cmocka_unit_test(identities),       cmocka_unit_test(damaged_adapter),
+        cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
+        cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
+        cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
+        cmocka_unit_test(context_end),              cmocka_unit_test(cancelled_prompt),
+        cmocka_unit_test(adapters_and_pages),       cmocka_unit_test(snapshot_round_trip),
+        cmocka_unit_test(snapshot_refusals),        cmocka_unit_test(snapshot_knows_adapters),
+        cmocka_unit_test(identities),               cmocka_unit_test(damaged_adapter),
     };
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_golden.c - whole models against reference logits and greedy texts, from Hugging Face folders and from GGUF, with an F32 cache;
- * adapters alone and together. Reference: float32 forward passes by another implementation; tolerance 1e-3. */
+/* test_golden.c - whole models against reference logits and greedy texts, from Hugging Face folders and from GGUF, with
+ * an F32 cache; adapters alone and together. Reference: float32 forward passes by another implementation; tolerance
+ * 1e-3. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,7 +51,8 @@ static float logits_error(struct loaded *l, const int32_t *ids, int64_t n, const
         struct pp_row rows[64];
         int m = n - at < 64 ? (int)(n - at) : 64;
         for (int i = 0; i < m; i++)
-            rows[i] = (struct pp_row){.seq = l->seq, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+            rows[i] = (struct pp_row){
+                .seq = l->seq, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
         assert_ok(pp_step(l->engine, rows, m, NULL, &err), err);
         for (int i = 0; i < m && at + i < n_expected; i++) {
             const float *got = pp_step_output(l->engine, i);
@@ -65,7 +67,8 @@ static float logits_error(struct loaded *l, const int32_t *ids, int64_t n, const
 }
 
 /* Greedy continuation of what is in the sequence; the last row's logits are those of the last step. */
-static void check_greedy(struct loaded *l, const int32_t *prompt, int64_t n, const int32_t *expected, int64_t n_expected)
+static void check_greedy(struct loaded *l, const int32_t *prompt, int64_t n, const int32_t *expected,
+                         int64_t n_expected)
 {
     struct pp_error err;
     struct pp_gen *g;
@@ -135,8 +138,8 @@ static void llama_yarn(void **state) { (void)state; check_family("llama-yarn"); 
 
 struct use { const char *name; float scale; };
 
-static void check_adapters(struct loaded *l, const char *family, const char *suffix, const struct pp_safetensors *e, const char *tag,
-                           const struct use *use, int n)
+static void check_adapters(struct loaded *l, const char *family, const char *suffix, const struct pp_safetensors *e,
+                           const char *tag, const struct use *use, int n)
 {
     struct pp_error err;
     struct pp_adapter_use set[2];
@@ -181,7 +184,8 @@ static void check_adapter_family(const char *family)
             check_adapters(&l, family, suffixes[s], e, "alpha_1.0", (struct use[]){{"lora-alpha", 1.0f}}, 1);
             check_adapters(&l, family, suffixes[s], e, "beta_1.0", (struct use[]){{"lora-beta", 1.0f}}, 1);
             check_adapters(&l, family, suffixes[s], e, "beta_-0.5", (struct use[]){{"lora-beta", -0.5f}}, 1);
-            check_adapters(&l, family, suffixes[s], e, "alpha_0.8+beta_0.6", (struct use[]){{"lora-alpha", 0.8f}, {"lora-beta", 0.6f}}, 2);
+            check_adapters(&l, family, suffixes[s], e, "alpha_0.8+beta_0.6",
+                           (struct use[]){{"lora-alpha", 0.8f}, {"lora-beta", 0.6f}}, 2);
         }
         unload(&l);
     }
@@ -222,7 +226,8 @@ static void check_answers(struct loaded *l, const cJSON *answers)
         opt.sampling.temp = 0;
         pp_buf_fmt(&prompt, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>"
                             "<|start_header_id|>assistant<|end_header_id|>\n\n", one->string);
-        assert_ok(pp_tokenize(pp_model_tokenizer(l->model), prompt.data, prompt.len, PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
+        const struct pp_tokenizer *t = pp_model_tokenizer(l->model);
+        assert_ok(pp_tokenize(t, prompt.data, prompt.len, PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
         assert_ok(pp_gen_start(l->seq, ids, (int64_t)n, &opt, NULL, &g, &err), err);
         while (finish == PP_FINISH_NONE)
             assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);

@@ -1,5 +1,5 @@
-/* test_ops.c - the operations of a forward pass: the fast builds against the scalar one bit for bit, and the scalar one against formulas in
- * double precision. */
+/* test_ops.c - the operations of a forward pass: the fast builds against the scalar one bit for bit, and the scalar one
+ * against formulas in double precision. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +153,8 @@ static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const 
     c.k = random_floats((int64_t)n * head_dim);
     c.v = random_floats((int64_t)n * head_dim);
     for (int i = 0; i < n; i++)
-        ops->kv_store(&c.layout, c.pages[i / PP_PAGE_TOKENS], pp_kv_head_offset(&c.layout, 1, 2), i % PP_PAGE_TOKENS, c.k + i * head_dim,
-                      c.v + i * head_dim);
+        ops->kv_store(&c.layout, c.pages[i / PP_PAGE_TOKENS], pp_kv_head_offset(&c.layout, 1, 2), i % PP_PAGE_TOKENS,
+                      c.k + i * head_dim, c.v + i * head_dim);
     return c;
 }
 
@@ -201,9 +201,10 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         struct cache c = make_cache(type, head_dim, n, ops);
         float *q = random_floats(n_q * head_dim), *out = pp_malloc(out_bytes);
-        struct pp_attention a = {.kv = &c.layout, .pages = c.pages, .head_offset = pp_kv_head_offset(&c.layout, 1, 2), .q = q,
-                                 .q_stride = head_dim, .n_q = n_q, .scale = 1 / sqrtf((float)head_dim), .n_kv = n,
-                                 .tail_page = INT64_MAX, .out = out, .out_stride = head_dim, .scratch = scratch};
+        struct pp_attention a = {.kv = &c.layout, .pages = c.pages, .head_offset = pp_kv_head_offset(&c.layout, 1, 2),
+                                 .q = q, .q_stride = head_dim, .n_q = n_q, .scale = 1 / sqrtf((float)head_dim),
+                                 .n_kv = n, .tail_page = INT64_MAX, .out = out, .out_stride = head_dim,
+                                 .scratch = scratch};
         memset(scratch, 0xFF, sizeof *scratch); /* NaN everywhere: nothing may be read that was not written */
         ops->attention(&a);
         if (isa == 0) {
@@ -227,7 +228,8 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
 
 static void attention_shapes(void **state)
 {
-    static const int head_dims[] = {16, 24, 32, 64, 80, 96, 128, 256}, lengths_kv[] = {1, 2, 16, 17, 63, 64, 65, 255, 256, 257, 600};
+    static const int head_dims[] = {16, 24, 32, 64, 80, 96, 128, 256};
+    static const int lengths_kv[] = {1, 2, 16, 17, 63, 64, 65, 255, 256, 257, 600};
     static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0};
     (void)state;
     for (size_t t = 0; t < 3; t++)
@@ -250,8 +252,10 @@ static void copied_positions(void **state)
         struct cache c = make_cache(types[t], 40, 64, ops), d = make_cache(types[t], 40, 64, ops);
         for (int i = 0; i < 20; i++) /* d: positions 3i of c, moved forward */
             pp_kv_copy_position(&c.layout, c.pages[0], 3 * i, d.pages[0], i);
-        for (int i = 0; i < 20; i++)
-            memmove(d.k + i * 40, c.k + 3 * i * 40, 40 * sizeof(float)), memmove(d.v + i * 40, c.v + 3 * i * 40, 40 * sizeof(float));
+        for (int i = 0; i < 20; i++) {
+            memmove(d.k + i * 40, c.k + 3 * i * 40, 40 * sizeof(float));
+            memmove(d.v + i * 40, c.v + 3 * i * 40, 40 * sizeof(float));
+        }
         struct cache e = make_cache(types[t], 40, 64, ops);
         for (int i = 0; i < 20; i++)
             ops->kv_store(&e.layout, e.pages[0], pp_kv_head_offset(&e.layout, 1, 2), i, d.k + i * 40, d.v + i * 40);
@@ -266,7 +270,8 @@ static void copied_positions(void **state)
 TEST_GROUP(ops)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard), cmocka_unit_test(rotations_same_bits), cmocka_unit_test(attention_shapes),
+        cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard),
+        cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(copied_positions),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

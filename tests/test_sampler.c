@@ -203,7 +203,8 @@ static void ties_and_extremes(void **state)
 static void nothing_to_choose(void **state)
 {
     struct pp_sampling p = off();
-    static const float nan_first[N] = {NAN, 1, NAN, 2, NAN, NAN, NAN, NAN}, nan_last[N] = {1, 2, 3, NAN, NAN, -1, NAN, NAN};
+    static const float nan_first[N] = {NAN, 1, NAN, 2, NAN, NAN, NAN, NAN};
+    static const float nan_last[N] = {1, 2, 3, NAN, NAN, -1, NAN, NAN};
     float none[N];
     (void)state;
     for (int i = 0; i < N; i++)

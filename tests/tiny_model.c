@@ -11,8 +11,8 @@
 
 struct tiny_shape tiny_shape(uint32_t type)
 {
-    return (struct tiny_shape){.n_vocab = 320, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_ff = 512,
-                               .n_ctx = 1024, .type = type, .seed = 1};
+    return (struct tiny_shape){.n_vocab = 320, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2,
+                               .head_dim = 64, .n_ff = 512, .n_ctx = 1024, .type = type, .seed = 1};
 }
 
 /* Uniform with the variance 1 / n: activations keep their size from layer to layer. */

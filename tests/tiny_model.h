@@ -1,4 +1,5 @@
-/* tiny_model.h - small random Llama models that the tests write themselves, so that the engine is tested without any test data. */
+/* tiny_model.h - small random Llama models that the tests write themselves, so that the engine is tested without any
+ * test data. */
 #ifndef PP_TESTS_TINY_MODEL_H
 #define PP_TESTS_TINY_MODEL_H
 
@@ -12,7 +13,8 @@ struct tiny_shape {
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */
 struct tiny_shape tiny_shape(uint32_t type);
-/* Writes the model once into the test's temporary folder; returns its path (static memory, kept for 8 calls). It has no vocabulary. */
+/* Writes the model once into the test's temporary folder; returns its path (static memory, kept for 8 calls). It has no
+ * vocabulary. */
 const char *tiny_model(const struct tiny_shape *s);
 
 #endif

@@ -2,9 +2,26 @@
  * Touvron et al., arXiv 2302.13971; grouped queries: arXiv 2305.13245. */
 #include "engine/plan.h"
 
+/* One operation of layer l that reads slot `in` (and `in2`, or -1) and gives slot `out`. */
+static void add(struct pp_plan *p, enum pp_op_kind kind, int l, int in, int in2, int out)
+{
+    pp_plan_add(p, (struct pp_op){.kind = kind, .layer = l, .in = in, .in2 = in2, .out = out});
+}
+
+static void add_norm(struct pp_plan *p, int l, const struct pp_tensor *weight, int in, int out)
+{
+    pp_plan_add(p, (struct pp_op){.kind = PP_OP_NORM, .layer = l, .weight = weight, .in = in, .in2 = -1, .out = out});
+}
+
+static void add_linear(struct pp_plan *p, int l, int linear, int in, int out)
+{
+    pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = -1, .out = out});
+}
+
 enum pp_code pp_plan_llama(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
+    const int n_layer = (int)hp->n_layer;
     const int64_t n_embd = hp->n_embd, n_q = hp->n_head * hp->head_dim, n_kv = hp->n_head_kv * hp->head_dim;
     const struct pp_tensor *embedding = pp_plan_tensor(s, hp->n_vocab, n_embd, err, "token_embd.weight");
     const struct pp_tensor *output_norm = embedding ? pp_plan_tensor(s, 0, n_embd, err, "output_norm.weight") : NULL;
@@ -17,7 +34,7 @@ enum pp_code pp_plan_llama(const struct pp_source *s, struct pp_plan *p, struct 
     int delta = pp_plan_slot(p, n_embd), logits = pp_plan_slot(p, hp->n_vocab);
 
     pp_plan_add(p, (struct pp_op){.kind = PP_OP_EMBED, .weight = embedding, .in = -1, .in2 = -1, .out = x});
-    for (int l = 0; l < (int)hp->n_layer; l++) {
+    for (int l = 0; l < n_layer; l++) {
         const struct pp_tensor *attn_norm = pp_plan_tensor(s, 0, n_embd, err, "blk.%d.attn_norm.weight", l);
         if (!attn_norm)
             return err->code;
@@ -34,32 +51,32 @@ enum pp_code pp_plan_llama(const struct pp_source *s, struct pp_plan *p, struct 
             (w_down = pp_plan_linear(p, s, n_embd, hp->n_ff, err, "blk.%d.ffn_down", l)) < 0)
             return err->code;
 
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_NORM, .layer = l, .weight = attn_norm, .in = x, .in2 = -1, .out = normed});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = wq, .in = normed, .in2 = -1, .out = q});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = wk, .in = normed, .in2 = -1, .out = k});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = wv, .in = normed, .in2 = -1, .out = v});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .in = q, .in2 = -1, .out = q});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .in = k, .in2 = -1, .out = k});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = k, .in2 = v, .out = -1});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = q, .in2 = -1, .out = att});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = wo, .in = att, .in2 = -1, .out = delta});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = delta, .in2 = -1, .out = x});
+        add_norm(p, l, attn_norm, x, normed);
+        add_linear(p, l, wq, normed, q);
+        add_linear(p, l, wk, normed, k);
+        add_linear(p, l, wv, normed, v);
+        add(p, PP_OP_ROPE, l, q, -1, q);
+        add(p, PP_OP_ROPE, l, k, -1, k);
+        add(p, PP_OP_KV_STORE, l, k, v, -1);
+        add(p, PP_OP_ATTENTION, l, q, -1, att);
+        add_linear(p, l, wo, att, delta);
+        add(p, PP_OP_ADD, l, delta, -1, x);
 
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_NORM, .layer = l, .weight = ffn_norm, .in = x, .in2 = -1, .out = normed});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = w_gate, .in = normed, .in2 = -1, .out = gate});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = w_up, .in = normed, .in2 = -1, .out = up});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_SWIGLU, .layer = l, .in = gate, .in2 = up, .out = act});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = w_down, .in = act, .in2 = -1, .out = delta});
-        pp_plan_add(p, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = delta, .in2 = -1, .out = x});
+        add_norm(p, l, ffn_norm, x, normed);
+        add_linear(p, l, w_gate, normed, gate);
+        add_linear(p, l, w_up, normed, up);
+        add(p, PP_OP_SWIGLU, l, gate, up, act);
+        add_linear(p, l, w_down, act, delta);
+        add(p, PP_OP_ADD, l, delta, -1, x);
     }
 
     const char *head = pp_source_tensor(s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
     int w_out = pp_plan_linear(p, s, hp->n_vocab, n_embd, err, "%s", head);
     if (w_out < 0)
         return err->code;
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_SELECT, .layer = (int)hp->n_layer, .in = x, .in2 = -1, .out = x});
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_NORM, .layer = (int)hp->n_layer, .weight = output_norm, .in = x, .in2 = -1, .out = normed});
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = (int)hp->n_layer, .linear = w_out, .in = normed, .in2 = -1, .out = logits});
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_RESULT, .layer = (int)hp->n_layer, .in = normed, .in2 = logits, .out = -1});
+    add(p, PP_OP_SELECT, n_layer, x, -1, x);
+    add_norm(p, n_layer, output_norm, x, normed);
+    add_linear(p, n_layer, w_out, normed, logits);
+    add(p, PP_OP_RESULT, n_layer, normed, logits, -1);
     return PP_OK;
 }

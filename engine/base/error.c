@@ -44,17 +44,13 @@ enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
-    size_t n = strlen(prefix);
-    memcpy(err->text, prefix, n);
-    snprintf(err->text + n, sizeof err->text - n, ": %s", old);
-    trim_partial_utf8(err->text, sizeof err->text);
-    return err->code;
+    return pp_fail(err, err->code, "%s: %s", prefix, old);
 }
 
 enum pp_code pp_fail_nomem(struct pp_error *err, const char *what)
 {
-    return pp_fail(err, PP_ERR_NOMEM, "out of memory for %s; close other programs, or use a smaller model or --ctx-size",
-                   what);
+    return pp_fail(err, PP_ERR_NOMEM,
+                   "out of memory for %s; close other programs, or use a smaller model or --ctx-size", what);
 }
 
 int pp_exit_code(enum pp_code code)

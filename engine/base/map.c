@@ -156,7 +156,8 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
         return code;
     if (*size > limit) {
         close(fd);
-        return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes, more than the %zu such a file may have", path, *size, limit);
+        return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes, more than the %zu such a file may have", path, *size,
+                       limit);
     }
     char *text = pp_malloc(*size + 1);
     if (!text) {

@@ -18,7 +18,7 @@ char *pp_strdup(const char *s);
 char *pp_strndup(const char *s, size_t n);   /* n bytes, no search for NUL; adds one */
 void pp_free(void *p);                       /* NULL is fine */
 
-/* Grows *items (elements of `size` bytes, *cap allocated) so that `need` fit; doubles. 0 on success, -1 out of memory. */
+/* Grows *items (elements of `size` bytes, *cap allocated) so that `need` fit; doubles. 0, or -1 if out of memory. */
 int pp_grow(void *items, size_t *cap, size_t need, size_t size);
 
 /* --- for tests --------------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* cpu.h - the CPU backend: a plan lowered to a program of stages, and its execution on the thread pool.
  *
- * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one stage that
- * quantises the input once, a residual addition or SwiGLU goes into the epilogue of the projections before it, and rotation, KV
- * store and attention become one stage. One row of a common decoder layer is five stages and five meetings of the threads. */
+ * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one
+ * stage that quantises the input once, a residual addition or SwiGLU goes into the epilogue of the projections before
+ * it, and rotation, KV store and attention become one stage. One row of a common decoder layer is five stages and five
+ * meetings of the threads. */
 #ifndef PP_CPU_CPU_H
 #define PP_CPU_CPU_H
 
@@ -14,10 +15,11 @@
 
 struct pp_cpu;
 
-/* Lowers the model's plan, packs its weights (progress in bytes; cancel, or NULL, stops it) and sets up memory for max_rows rows.
- * pool must outlive it. */
-enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv, int max_rows,
-                        const struct pp_cancel *cancel, pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err);
+/* Lowers the model's plan, packs its weights (progress in bytes; cancel, or NULL, stops it) and sets up memory for
+ * max_rows rows. pool must outlive it. */
+enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv,
+                        int max_rows, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+                        struct pp_cpu **out, struct pp_error *err);
 void pp_cpu_free(struct pp_cpu *c);
 /* Makes room for rows with this set. Call when a set is chosen, so that steps need no memory. */
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err);
@@ -25,7 +27,8 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
 enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *err);
 
 /* One forward pass. PP_ERR_CANCELLED: K and V of the rows' slots are undefined, nothing else changed. */
-enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel, struct pp_error *err);
+enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
+                            struct pp_error *err);
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
 const float *pp_cpu_logits(const struct pp_cpu *c, int output);
 const float *pp_cpu_hidden(const struct pp_cpu *c, int output);

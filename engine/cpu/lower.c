@@ -22,8 +22,8 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
 
 static enum pp_code fail_values(const struct pp_tensor *t, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "tensor %s holds values that are no numbers; the model file is damaged, get it again",
-                   t->name);
+    return pp_fail(err, PP_ERR_FORMAT,
+                   "tensor %s holds values that are no numbers; the model file is damaged, get it again", t->name);
 }
 
 /* A norm or a bias as floats, padded with zeros to whole vectors. NULL: *err says why. */
@@ -185,8 +185,8 @@ static enum pp_code lower_projections(struct lowering *l)
 static enum pp_code lower_attention(struct lowering *l)
 {
     const struct pp_op *rope_q = peek(l, 0), *rope_k = peek(l, 1), *store = peek(l, 2), *attention = peek(l, 3);
-    if (!attention || rope_k->kind != PP_OP_ROPE || store->kind != PP_OP_KV_STORE || attention->kind != PP_OP_ATTENTION ||
-        attention->in != rope_q->in || store->in != rope_k->in)
+    if (!attention || rope_k->kind != PP_OP_ROPE || store->kind != PP_OP_KV_STORE ||
+        attention->kind != PP_OP_ATTENTION || attention->in != rope_q->in || store->in != rope_k->in)
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     struct stage *s = new_stage(l, STAGE_ATTEND);
     s->layer = store->layer;

@@ -1,24 +1,27 @@
 /* matmul.h - matrix products y = W x, per weight type, with one canonical arithmetic each.
  *
  * The scalar kernels (matmul_scalar.c) are the definition: they read like the formulas below. The AVX2 and AVX-512
- * kernels give the same bits for every number of activation rows and every split of weight rows, because the order of the
- * float operations is part of the definition:
+ * kernels give the same bits for every number of activation rows and every split of weight rows, because the order of
+ * the float operations is part of the definition:
  *
- *   activations of a quantised type: per block of 32: d = max|x| / 127 (0 if all are 0), q = round to nearest even(x * (1/d)) as
- *   int8 (-127..127), sum = sum of q. Everything inside a block is exact integer arithmetic (isum); then, for blocks b ascending,
- *   with acc = 0 at first and fma the fused multiply-add:
+ *   activations of a quantised type: per block of 32: d = max|x| / 127, q = round to nearest even(x * (1/d)) as int8
+ *   (-127..127), sum = sum of q. A block whose 1/d is infinite (all zeros, or nearly) has d = 0 and q = 0; one that
+ *   holds a NaN or an infinity has d = NaN and q = 0, so that every result it goes into is NaN. Everything inside a
+ *   block is exact integer arithmetic (isum); then, for blocks b ascending, with acc = 0 at first and fma the fused
+ *   multiply-add:
  *
  *     Q8_0, Q4_0   acc = fma(dw[b] * dx[b], (float)isum[b], acc)
  *     Q4_K         acc = fma((d * sc[b]) * dx[b], (float)isum[b], acc);          (d * sc, dmin * m are exact in float)
  *                  acc = fma(-((dmin * m[b]) * dx[b]), (float)sum[b], acc)
- *     Q6_K         acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc)      (two sub-blocks of 16; exact in float)
+ *     Q6_K         acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc)
+ *                  (two sub-blocks of 16; their sum is exact in float)
  *
  *   float types (F32, F16, BF16; weights converted exactly, activations float32): 16 partial sums, the one for lane l
  *   over k = l, l + 16, ... ascending: p[l] = fma(w[k], x[k], p[l]); then halves are added: p[l] += p[l + 8] for l < 8,
  *   then 4, 2, 1. A short tail counts as zeros in x and w.
  *
- * Quantised weights are packed in groups of 16 rows so that a vector lane is a row (layout in pack.c); the bits per weight stay
- * what they were. Float weights are used where they lie, in the mapped file. */
+ * Quantised weights are packed in groups of 16 rows so that a vector lane is a row (layout in pack.c); the bits per
+ * weight stay what they were. Float weights are used where they lie, in the mapped file. */
 #ifndef PP_CPU_MATMUL_H
 #define PP_CPU_MATMUL_H
 
@@ -68,8 +71,9 @@ const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa);
 bool pp_pack_needed(uint32_t type);
 /* Bytes of the packed form: rows are padded to groups of 16 with zero weights. */
 size_t pp_pack_bytes(uint32_t type, int64_t n_rows, int64_t n_cols);
-/* Packs rows [row0, row1) (row0 a multiple of 16; row1 too, or n_rows) of src (plain rows of the file) into dst, the start of the
- * whole packed matrix. Any threads may pack different rows at the same time. */
-void pp_pack_rows(uint32_t type, const void *src, int64_t n_rows, int64_t n_cols, int64_t row0, int64_t row1, void *dst);
+/* Packs rows [row0, row1) (row0 a multiple of 16; row1 too, or n_rows) of src (plain rows of the file) into dst, the
+ * start of the whole packed matrix. Any threads may pack different rows at the same time. */
+void pp_pack_rows(uint32_t type, const void *src, int64_t n_rows, int64_t n_cols, int64_t row0, int64_t row1,
+                  void *dst);
 
 #endif

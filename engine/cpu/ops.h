@@ -1,7 +1,7 @@
 /* ops.h - everything a forward pass does besides matrix products: norms, rotations, attention, activations.
  *
- * One body (ops_body.h) compiled three times over vec.h; the scalar build is the definition and the others give its bits.
- * All functions are pure: any thread, disjoint outputs. */
+ * One body (ops_body.h) compiled three times over vec.h; the scalar build is the definition and the others give its
+ * bits. All functions are pure: any thread, disjoint outputs. */
 #ifndef PP_CPU_OPS_H
 #define PP_CPU_OPS_H
 
@@ -24,9 +24,9 @@ struct pp_attention_scratch {
     float chunk_out[PP_MAX_GROUP * PP_MAX_HEAD_DIM];
 };
 
-/* Attention of one row's query heads that share one KV head. For each chunk of 256 positions: scores s = scale * q . k, m = max s,
- * p = exp(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m), O = O exp(M - M') + o exp(m - M'),
- * L likewise; the result is O / L. */
+/* Attention of one row's query heads that share one KV head. For each chunk of 256 positions: scores s = scale * q . k,
+ * m = max s, p = exp(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
+ * O = O exp(M - M') + o exp(m - M'), L likewise; the result is O / L. */
 struct pp_attention {
     const struct pp_kv_layout *kv;
     uint8_t *const *pages;    /* data of the sequence's pages, in order */
@@ -36,8 +36,8 @@ struct pp_attention {
     int n_q;
     float scale;
     int64_t n_kv;             /* positions 0 .. n_kv - 1 are attended to */
-    int64_t tail_page;        /* from this page on, the head's bytes are those at tail[page - tail_page]; INT64_MAX: nowhere. */
-    const uint8_t *tail[2];   /* Branches of a tree have their last positions there, side by side as a chain's would be */
+    int64_t tail_page;        /* from this page on, the head's bytes are those at tail[page - tail_page]; INT64_MAX: */
+    const uint8_t *tail[2];   /* nowhere. A tree's branch has its last positions there, side by side as a chain's */
     float *out;               /* [n_q, out_stride] */
     int64_t out_stride;
     struct pp_attention_scratch *scratch;
@@ -50,12 +50,15 @@ struct pp_cpu_ops {
     void (*swiglu)(const float *g, const float *u, int64_t n, float *y);
     /* y += x */
     void (*add)(float *y, const float *x, int64_t n);
-    /* Rotates the first rope_dim values of a head: pairs (i, i + rope_dim / 2) if neox, else (2i, 2i + 1), by cos_sin[2i], [2i + 1]. */
+    /* Rotates the first rope_dim values of a head: pairs (i, i + rope_dim / 2) if neox, else (2i, 2i + 1), by
+     * cos_sin[2i], [2i + 1]. */
     void (*rope)(float *x, int64_t rope_dim, bool neox, const float *cos_sin);
     /* Normalised Hadamard transform of consecutive segments of `block` (a power of two): its own inverse. */
     void (*hadamard)(float *x, int64_t n, int block);
-    /* Writes K and V of one position of one head; k, v: float [head_dim], after RoPE and rotation. slot: position in the page. */
-    void (*kv_store)(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k, const float *v);
+    /* Writes K and V of one position of one head; k, v: float [head_dim], after RoPE and rotation. slot: position in
+     * the page. */
+    void (*kv_store)(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k,
+                     const float *v);
     void (*attention)(const struct pp_attention *a);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);

@@ -1,5 +1,6 @@
-/* ops_body.h - the bodies of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c and ops_avx512.c, which define
- * OPS_TABLE, the name of the table, and HEAD_TILE and DIM_TILE, how many accumulators of attention fit the registers. */
+/* ops_body.h - the bodies of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c and ops_avx512.c,
+ * which define OPS_TABLE, the name of the table, and HEAD_TILE and DIM_TILE, how many accumulators of attention fit the
+ * registers. */
 #include <float.h>
 
 #include "engine/cpu/ops.h"
@@ -92,7 +93,8 @@ static void hadamard(float *x, int64_t n, int block)
 
 /* --- the KV cache ------------------------------------------------------------------------------------------ */
 
-/* x [32] -> q, d = max|x| / 127; q = round to nearest even(x / d). Returns d: NaN with zeros in q if a value is not finite. */
+/* x [32] -> q, d = max|x| / 127; q = round to nearest even(x / d). Returns d: NaN with zeros in q if a value is not
+ * finite. */
 static float quantize_block(const float *x, int8_t *q)
 {
     float amax = 0;
@@ -136,7 +138,8 @@ static void store_q8(const struct pp_kv_layout *kv, uint8_t *head, int slot, con
     }
 }
 
-static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k, const float *v)
+static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k,
+                     const float *v)
 {
     uint8_t *head = page + head_offset;
     if (kv->type == PP_KV_Q8_0) {
@@ -189,7 +192,7 @@ static inline const uint8_t *head_at(const struct pp_attention *a, int64_t posit
     return page >= a->tail_page ? a->tail[page - a->tail_page] : a->pages[page] + a->head_offset;
 }
 
-/* Scores of 16 positions: sum over d ascending (floats), over blocks ascending (Q8_0, exact integers inside a block). */
+/* Scores of 16 positions: sum over d ascending (floats), or over blocks ascending (Q8_0; exact integers in a block). */
 static inline v16 scores_16(const struct pp_attention *a, const uint8_t *head, int group, int h)
 {
     const struct pp_kv_layout *kv = a->kv;
@@ -255,10 +258,11 @@ static float chunk_softmax(float *p, int n, float *l)
     return m;
 }
 
-/* out[h][d] for HEAD_TILE heads and DIM_TILE * 16 dimensions: sum over positions ascending of w v, where w is p, or p times the
- * scale of V's block. n_heads and n_vecs are constants at each call, so that the accumulators stay in registers. */
-static inline __attribute__((always_inline)) void chunk_values(const struct pp_attention *a, int64_t begin, int n, int h0,
-                                                               const int n_heads, int j0, const int n_vecs)
+/* out[h][d] for HEAD_TILE heads and DIM_TILE * 16 dimensions: sum over positions ascending of w v, where w is p, or p
+ * times the scale of V's block. n_heads and n_vecs are constants at each call, so that the accumulators stay in
+ * registers. */
+static inline __attribute__((always_inline)) void chunk_values(const struct pp_attention *a, int64_t begin, int n,
+                                                               int h0, const int n_heads, int j0, const int n_vecs)
 {
     const struct pp_kv_layout *kv = a->kv;
     v16 acc[HEAD_TILE][DIM_TILE];
@@ -352,7 +356,8 @@ static void attention(const struct pp_attention *a)
             total[h] = total[h] * e[0] + l[h] * e[1];
             float *out = a->out + h * a->out_stride, *o = a->scratch->chunk_out + h * head_pad;
             for (int d = 0; d < head_dim; d += LANES)
-                store_n(out + d, v_fma(v_load(o + d), v_set1(e[1]), v_mul(load_n(out + d, head_dim - d, 0), v_set1(e[0]))),
+                store_n(out + d,
+                        v_fma(v_load(o + d), v_set1(e[1]), v_mul(load_n(out + d, head_dim - d, 0), v_set1(e[0]))),
                         head_dim - d);
         }
     }

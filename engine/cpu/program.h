@@ -23,7 +23,7 @@ struct stage {
     enum stage_kind kind;
     int in;                     /* slot */
     bool selected;              /* comes after SELECT: its rows are the batch's outputs */
-    int out;                    /* slot: of EMBED and ATTEND; of PROJECT with swiglu; with add: the slot that is added to */
+    int out;                    /* slot: of EMBED, ATTEND, PROJECT with swiglu; with add: the one that is added to */
     /* PROJECT */
     const float *norm;          /* [width of in], or NULL */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
@@ -51,7 +51,7 @@ struct thread_scratch {
     const struct stage *prepared_stage;
 };
 
-/* Up to this many rows every thread prepares the input for itself, which is cheaper than waiting for others to do it. */
+/* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
 
 struct pp_cpu {

@@ -1,7 +1,8 @@
 /* vec.h - sixteen floats as one value, in three spellings: plain C, AVX2 (two registers), AVX-512 (one).
  *
- * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits in all
- * three builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2 or PP_VEC_AVX512. */
+ * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits
+ * in all three builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2
+ * or PP_VEC_AVX512. */
 #ifndef PP_CPU_VEC_H
 #define PP_CPU_VEC_H
 
@@ -34,7 +35,10 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-static inline v16 v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+static inline v16 v_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static inline v16 v_pow2(v16 n)
 {
     __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
@@ -79,7 +83,8 @@ static inline v16 v_max(v16 a, v16 b) { return (v16){_mm256_max_ps(a.lo, b.lo), 
 static inline v16 v_min(v16 a, v16 b) { return (v16){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 static inline v16 v_load_f16(const uint16_t *p)
 {
-    return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+    return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
 static inline void v_store_f16(uint16_t *p, v16 a)
 {
@@ -155,7 +160,11 @@ static inline v16 v_pow2(v16 n) /* 2^n for whole n in -126..127 */
     }
     return n;
 }
-static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y) { EACH_LANE if (x.l[l] < limit.l[l]) y.l[l] = 0; return y; }
+static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
+{
+    EACH_LANE if (x.l[l] < limit.l[l]) y.l[l] = 0;
+    return y;
+}
 static inline v16 v_keep_first(v16 a, int n, float fill)
 {
     for (int l = n; l < LANES; l++)
@@ -196,8 +205,8 @@ static inline float v_largest(v16 a)
     return m;
 }
 
-/* exp(x), within 2 units in the last place; exactly 1 at 0, exactly 0 below -87. Cody-Waite reduction to |r| <= ln 2 / 2, then
- * the Taylor polynomial of degree 7 in fused steps. */
+/* exp(x), within 2 units in the last place; exactly 1 at 0, exactly 0 below -87. Cody-Waite reduction to
+ * |r| <= ln 2 / 2, then the Taylor polynomial of degree 7 in fused steps. */
 static inline v16 v_exp(v16 x)
 {
     const v16 magic = v_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number */
