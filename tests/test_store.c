@@ -329,11 +329,12 @@ static void delete_long_conversation(void **state)
     int64_t keep = add_session(st, "keep"), s = add_session(st, "long");
     int64_t kept = add_message(st, keep, 0, PP_ROLE_USER, "kept");
     pp_store_close(st);
-    raw_sql(path, "PRAGMA foreign_keys = OFF;"
-                  "WITH RECURSIVE c (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 3001)"
-                  " INSERT INTO message (id, session, parent, role, state, content, model, adapters, params, stats,"
-                  " n_tokens, created_ms) SELECT i, 2, nullif(i - 1, 1), 1, 0, 'word' || i, '', '', '', '', 0, 0 FROM c;"
-                  "UPDATE session SET head = 3001 WHERE id = 2;");
+    raw_sql(path,
+            "PRAGMA foreign_keys = OFF;"
+            "WITH RECURSIVE c (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 3001)"
+            " INSERT INTO message (id, session, parent, role, state, content, model, adapters, params, stats,"
+            " n_tokens, created_ms) SELECT i, 2, nullif(i - 1, 1), 1, 0, 'word' || i, '', '', '', '', 0, 0 FROM c;"
+            "UPDATE session SET head = 3001 WHERE id = 2;");
     assert_sound(path);
     st = open_store(path);
     size_t n;
