@@ -26,6 +26,7 @@ struct reader {
     int bad_line;        /* first line that makes no sense, 0 if there is none */
     bool nomem;
     struct pp_config *config;
+    struct pp_buf value; /* of the last entry, which owns its bytes */
 };
 
 static bool is_space(char c)
@@ -83,34 +84,32 @@ static char *next_piece(char *out, int size, void *user)
     return out;
 }
 
-static bool add_entry(struct pp_config *c, const char *section, const char *key, const char *value, int line)
+static bool add_entry(struct reader *r, const char *section, const char *key, const char *value)
 {
+    struct pp_config *c = r->config;
     if (pp_grow(&c->entries, &c->cap, c->n + 1, sizeof *c->entries) != 0)
         return false;
-    struct pp_config_entry e = {pp_strdup(section), pp_strdup(key), pp_strdup(value), line};
+    struct pp_buf text = {0};
+    pp_buf_str(&text, value);
+    struct pp_config_entry e = {pp_strdup(section), pp_strdup(key), text.data, r->line};
     if (!e.section || !e.key || !e.value) {
         pp_free((char *)(uintptr_t)e.section);
         pp_free((char *)(uintptr_t)e.key);
-        pp_free((char *)(uintptr_t)e.value);
+        pp_buf_free(&text);
         return false;
     }
+    r->value = text;
     c->entries[c->n++] = e;
     return true;
 }
 
-static bool extend_entry(struct pp_config_entry *e, const char *value, bool glued)
+static bool extend_entry(struct reader *r, const char *value)
 {
-    struct pp_buf b = {0};
-    pp_buf_str(&b, e->value);
-    if (!glued)
-        pp_buf_char(&b, '\n');
-    pp_buf_str(&b, value);
-    char *longer = pp_buf_take(&b);
-    if (!longer)
-        return false;
-    pp_free((char *)(uintptr_t)e->value);
-    e->value = longer;
-    return true;
+    if (!r->glued)
+        pp_buf_char(&r->value, '\n');
+    pp_buf_str(&r->value, value);
+    r->config->entries[r->config->n - 1].value = r->value.data;
+    return !r->value.bad;
 }
 
 static int on_value(void *user, const char *section, const char *key, const char *value)
@@ -122,9 +121,9 @@ static int on_value(void *user, const char *section, const char *key, const char
     struct pp_config_entry *last = c->n ? &c->entries[c->n - 1] : NULL;
     bool ok;
     if (r->continues && last && strcmp(last->key, key) == 0 && strcmp(last->section, section) == 0)
-        ok = extend_entry(last, value, r->glued);
+        ok = extend_entry(r, value);
     else
-        ok = add_entry(c, section, key, value, r->line);
+        ok = add_entry(r, section, key, value);
     r->nomem = r->nomem || !ok;
     return ok;
 }

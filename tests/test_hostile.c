@@ -2,11 +2,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/ops.h"
 #include "engine/kv.h"
+#include "src/config.h"
 #include "tests/hostile.h"
 #include "tests/support.h"
 #include "ui/input.h"
@@ -36,7 +38,8 @@ static struct pp_seq *new_seq(void)
 /* A whole snapshot of no tokens whose key is these bytes, in memory that ends with it. */
 static void snapshot_with_key(void **state)
 {
-    static const char *const keys[] = {"model=xx", "model=", "kv=", "", "\n\n\n", "model=\nkv=\narithmetic=\nadapter=x"};
+    static const char *const keys[] = {
+        "model=xx", "model=", "kv=", "", "\n\n\n", "model=\nkv=\narithmetic=\nadapter=x"};
     (void)state;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         size_t len = strlen(keys[i]), size = (HEADER + len + 63) / 64 * 64;
@@ -111,6 +114,28 @@ static void keys_that_are_no_numbers(void **state)
     }
 }
 
+/* --- configuration ----------------------------------------------------------------------------------------- */
+
+/* As long as a file may be, of lines that each go on with the same value: the work must grow with the length, not with its square. */
+static void value_of_many_lines(void **state)
+{
+    enum { LINES = 200000 };
+    struct pp_buf text = {0};
+    struct pp_config *c;
+    struct pp_error err;
+    (void)state;
+    pp_buf_str(&text, "[ui]\ntheme = a\n");
+    for (int i = 0; i < LINES; i++)
+        pp_buf_str(&text, "  b\n");
+    clock_t begin = clock();
+    assert_ok(pp_config_load(hostile_file(0, text.data, text.len), &c, &err), err);
+    assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 2.0);
+    assert_int_equal(pp_config_count(c), 1);
+    assert_int_equal(strlen(pp_config_get(c, "ui", "theme")), 1 + 2 * LINES);
+    pp_config_free(c);
+    pp_buf_free(&text);
+}
+
 /* --- keys -------------------------------------------------------------------------------------------------- */
 
 static void keys_of_nothing(void **state)
@@ -132,6 +157,7 @@ TEST_GROUP(hostile)
         cmocka_unit_test(snapshot_with_key),
         cmocka_unit_test(snapshot_with_one_wrong_byte),
         cmocka_unit_test(keys_that_are_no_numbers),
+        cmocka_unit_test(value_of_many_lines),
         cmocka_unit_test(keys_of_nothing),
     };
     return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
