@@ -87,10 +87,17 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     c->backend->ops->load(c->backend, &r);
 }
 
-static void load_failed(struct pp_controller *c, const char *why)
+static void load_failed(struct pp_controller *c, const struct pp_event *e)
 {
-    ctl_set_state(c, PP_STATE_FAILED);
-    ctl_notice(c, true, "%s", why);
+    pp_free(c->wanted_model);
+    c->wanted_model = NULL;
+    if (e->info) { /* the model that was there stays */
+        c->status.model = *e->info;
+        c->status.ctx_total = e->info->n_ctx;
+    }
+    ctl_set_state(c, e->info ? PP_STATE_IDLE : PP_STATE_FAILED);
+    ctl_notice(c, true, "%s", e->err.text);
+    ctl_mark_current(c);
 }
 
 void pp_controller_load(struct pp_controller *c, const char *model)
@@ -153,7 +160,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
             on_loaded(c, e);
         break;
     case PP_EVENT_LOAD_FAILED:
-        load_failed(c, e->err.text);
+        load_failed(c, e);
         break;
     case PP_EVENT_PROMPT_PROGRESS:
         if (current)

@@ -72,6 +72,15 @@ void ctl_leave(struct pp_controller *c)
     c->lock_fd = -1;
 }
 
+/* What the last answer of another conversation has cost. */
+static void forget_figures(struct pp_controller *c)
+{
+    c->status.ctx_used = 0;
+    c->status.tokens_per_s = 0;
+    c->status.acceptance = -1;
+    c->prompt_tokens = c->cached_tokens = 0;
+}
+
 /* Shows what a job has brought: its session, branch and lock become those of the screen. */
 static bool enter(struct pp_controller *c, struct ctl_job *j)
 {
@@ -86,9 +95,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
     j->session = (struct pp_session){0};
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
-    c->status.ctx_used = 0;
-    c->status.tokens_per_s = 0;
-    c->status.acceptance = -1;
+    forget_figures(c);
     ctl_dirty(c, PP_DIRTY_ALL);
     return true;
 }
@@ -167,7 +174,7 @@ void ctl_start_new(struct pp_controller *c)
     s->id = s->head = s->n_messages = 0;
     s->key[0] = 0;
     pp_branch_truncate(&c->branch, 0);
-    c->status.ctx_used = 0;
+    forget_figures(c);
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_ALL);
 }

@@ -123,17 +123,23 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
     worker_try_send(p->w, e);
 }
 
-static enum pp_code load_target(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
+static enum pp_code open_target(struct pp_worker *w, const char *path, struct shared_model **out, struct pp_error *err)
+{
+    enum pp_code code = open_shared(path, w->cache_dir, out, err);
+    if (code == PP_OK && !pp_model_tokenizer((*out)->model)) {
+        let_go(*out);
+        *out = NULL;
+        code = pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s has no vocabulary, so one cannot talk with it; choose another model", path);
+    }
+    return code;
+}
+
+static enum pp_code make_engine(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
 {
     struct progress p = {.w = w};
     struct pp_engine_options opt = r->engine;
     opt.cancel = &w->load_cancel;
-    enum pp_code code = open_shared(r->model, w->cache_dir, &w->target, err);
-    if (code != PP_OK)
-        return code;
-    if (!pp_model_tokenizer(w->target->model))
-        return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
     return pp_engine_new(w->target->model, &opt, on_progress, &p, &w->engine, err);
 }
 
@@ -201,13 +207,31 @@ static struct pp_loaded *describe(struct pp_worker *w, const char *draft_reason)
     return l;
 }
 
+static void send_refusal(struct pp_worker *w, const struct pp_error *err)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
+    if (e) {
+        e->err = *err;
+        e->info = describe(w, "");
+    }
+    worker_send(w, e);
+}
+
 void worker_load(struct pp_worker *w, const struct pp_load_request *r)
 {
     struct pp_error err = {0}, draft_err = {0};
+    struct shared_model *target;
+    enum pp_code code = open_target(w, r->model, &target, &err);
+    if (code != PP_OK && w->engine) { /* a mistyped name costs nothing: the old model stays */
+        send_refusal(w, &err);
+        return;
+    }
     slots_save(w, true, 0);
     worker_unload(w);
     w->told_plain = false;
-    enum pp_code code = load_target(w, r, &err);
+    w->target = target;
+    if (code == PP_OK)
+        code = make_engine(w, r, &err);
     struct pp_event *e = pp_event_new(code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
     if (code == PP_OK) {
         start_identity(w->target);

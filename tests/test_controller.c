@@ -159,6 +159,24 @@ static void test_load_fails(void **state)
     assert_int_equal(fix.fake->loads, 2);
 }
 
+/* What the worker could not even open leaves the model that was there. */
+static void test_old_model_stays(void **state)
+{
+    (void)state;
+    pp_controller_load(fix.c, fix.model);
+    struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
+    pp_fail(&e->err, PP_ERR_FORMAT, "no good");
+    e->info = pp_calloc(1, sizeof *e->info);
+    assert_non_null(e->info);
+    snprintf(e->info->name, sizeof e->info->name, "old");
+    e->info->n_ctx = 64;
+    assert_true(pp_queue_push(fix.fake->events, e));
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    assert_string_equal(status()->notice, "no good");
+    assert_string_equal(status()->model.name, "old");
+    fixture_turn(&fix, "still there?", "yes");
+}
+
 static void test_no_such_model(void **state)
 {
     struct pp_error err;
@@ -808,6 +826,7 @@ TEST_GROUP(controller)
         FRESH(test_one_turn),
         READY(test_events_of_an_old_request),
         FRESH(test_load_fails),
+        READY(test_old_model_stays),
         FRESH(test_no_such_model),
         READY(test_cancel_saving),
         READY(test_cancel_answer),

@@ -36,6 +36,7 @@ static struct {
     char notice[512];
     int n_progress;
     uint64_t context_used;
+    bool stays; /* the failed loading left the model that was there */
 } env;
 
 static void start_worker(void)
@@ -105,6 +106,7 @@ static enum pp_code load(const char *model, const char *draft, int64_t n_ctx, st
         enum pp_code code = e->err.code;
         if (type == PP_EVENT_LOADED && info)
             *info = *e->info;
+        env.stays = type == PP_EVENT_LOAD_FAILED && e->info;
         pp_event_free(e);
         if (type == PP_EVENT_LOADED)
             return PP_OK;
@@ -562,6 +564,29 @@ static void test_other_model(void **state)
     end();
 }
 
+/* A file that is no model, named while one is loaded: that one stays, and answers as before. */
+static void test_mistyped_model(void **state)
+{
+    struct pp_loaded info;
+    char text[600];
+    struct pp_error err;
+    (void)state;
+    snprintf(text, sizeof text, "%s/text.gguf", test_tmpdir());
+    assert_ok(pp_write_file(text, "no model", 8, 0600, &err), err);
+    begin(256);
+    assert_int_equal(load(text, NULL, 0, NULL), PP_ERR_FORMAT);
+    assert_false(env.stays);
+    assert_int_equal(load("engine/starter/starter-Q4_K_M.gguf", NULL, 512, &info), PP_OK);
+    struct pp_generate_request r = request(ASK("Hello, who are you?"));
+    char *before = pp_strdup(answer_to(r));
+    assert_int_equal(load(text, NULL, 0, NULL), PP_ERR_FORMAT);
+    assert_true(env.stays);
+    assert_string_equal(answer_to(r), before);
+    assert_true(env.done.stats.cached_tokens > 0); /* its pages stay, too */
+    pp_free(before);
+    end();
+}
+
 /* What looks like a control token inside a message stays text. */
 static void test_prompt(void **state)
 {
@@ -620,6 +645,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_mistyped_model),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }
