@@ -15,6 +15,7 @@
 
 static const char config_file[] = "adapter_config.json";
 static const char weights_file[] = "adapter_model.safetensors";
+enum { MAX_PATTERNS = 2048 }; /* each is held against each module's name */
 
 struct pp_adapter_file {
     char *path;
@@ -186,11 +187,14 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(f->config, "peft_type");
     const cJSON *bias = cJSON_GetObjectItemCaseSensitive(f->config, "bias");
     const cJSON *init = cJSON_GetObjectItemCaseSensitive(f->config, "init_lora_weights");
+    const cJSON *alphas = cJSON_GetObjectItemCaseSensitive(f->config, "alpha_pattern");
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA (peft_type)", f->path);
     if (cJSON_IsString(bias) && strcmp(bias->valuestring, "none") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has trained biases (bias \"%.20s\"), which are not supported",
                        f->path, bias->valuestring);
+    if (cJSON_GetArraySize(alphas) > MAX_PATTERNS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: alpha_pattern has more than %d entries", f->path, MAX_PATTERNS);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (switched_on(cJSON_GetObjectItemCaseSensitive(f->config, refused[i])))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s, which is not supported", f->path, refused[i]);

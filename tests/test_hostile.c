@@ -114,6 +114,29 @@ static void keys_that_are_no_numbers(void **state)
     }
 }
 
+/* --- adapters ---------------------------------------------------------------------------------------------- */
+
+/* Patterns are held against modules one by one: so many of both would take hours. */
+static void adapter_with_many_patterns(void **state)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+    static const char weights[] = "\x02\0\0\0\0\0\0\0{}";
+    struct pp_buf config = {0};
+    struct pp_adapter *a;
+    struct pp_error err;
+    (void)state;
+    pp_buf_str(&config, "{\"peft_type\":\"LORA\",\"alpha_pattern\":{");
+    for (int i = 0; i < 3000; i++)
+        pp_buf_fmt(&config, "%s\"x%d\":1", i ? "," : "", i);
+    pp_buf_str(&config, "}}");
+    const char *folder = hostile_folder(names);
+    hostile_file(0, config.data, config.len);
+    hostile_file(1, weights, sizeof weights - 1);
+    assert_int_equal(pp_adapter_load(pp_engine_model(tiny_engine()), folder, &a, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "alpha_pattern"));
+    pp_buf_free(&config);
+}
+
 /* --- configuration ----------------------------------------------------------------------------------------- */
 
 /* As long as a file may be, of lines that each go on with the same value: the work must grow with the length, not with its square. */
@@ -157,6 +180,7 @@ TEST_GROUP(hostile)
         cmocka_unit_test(snapshot_with_key),
         cmocka_unit_test(snapshot_with_one_wrong_byte),
         cmocka_unit_test(keys_that_are_no_numbers),
+        cmocka_unit_test(adapter_with_many_patterns),
         cmocka_unit_test(value_of_many_lines),
         cmocka_unit_test(keys_of_nothing),
     };
