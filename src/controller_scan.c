@@ -58,18 +58,19 @@ static void free_names(char **names, size_t n)
     pp_free(names);
 }
 
-/* GGUF adapters and, where `folders`, PEFT folders in a folder. */
-static void find_adapters(struct ctl_job *j, const char *folder, bool folders)
+/* The adapters in a folder: GGUF files and PEFT folders. In one that is `all` adapters nothing is left out: a damaged
+ * one is refused with the reason when it is used. */
+static void find_adapters(struct ctl_job *j, const char *folder, bool all)
 {
     char path[PATH_MAX], real[PATH_MAX];
     size_t n, probed = 0;
     char **names = list_folder(folder, &n);
     for (size_t i = 0; i < n && probed < MAX_PROBED && j->adapters.n < MAX_ADAPTERS_LISTED; i++) {
         int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (len < 0 || (size_t)len >= sizeof path || !(ends_with(path, ".gguf") || (folders && is_folder(path))))
+        if (len < 0 || (size_t)len >= sizeof path || !(ends_with(path, ".gguf") || is_folder(path)))
             continue;
         probed++;
-        if (pp_is_adapter(path) && realpath(path, real))
+        if ((all || pp_is_adapter(path)) && realpath(path, real))
             ctl_adapter_add(&j->adapters, real);
     }
     free_names(names, n);
@@ -101,7 +102,7 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
     if (j->model[0] && !is_folder(j->model)) {
         if (slash)
             *slash = 0;
-        find_adapters(j, slash ? (slash == j->model ? "/" : j->model) : ".", true);
+        find_adapters(j, slash ? (slash == j->model ? "/" : j->model) : ".", false);
     }
     snprintf(folder, sizeof folder, "%s/adapters", j->data_dir);
     find_adapters(j, folder, true);

@@ -649,6 +649,22 @@ static void test_draft_choice(void **state)
     assert_false(fix.fake->use_draft);
 }
 
+/* A damaged adapter is not hidden: using it tells what is wrong with it. */
+static void test_damaged_adapter_is_listed(void **state)
+{
+    char path[700];
+    struct pp_error err;
+    size_t n = 0;
+    (void)state;
+    snprintf(path, sizeof path, "%s/adapters", fix.paths.data);
+    assert_ok(pp_make_dirs(path, &err), err);
+    snprintf(path, sizeof path, "%s/adapters/broken.gguf", fix.paths.data);
+    assert_ok(pp_write_file(path, "GGUF", 4, 0600, &err), err);
+    fixture_ready(&fix);
+    pump_until(&fix, (pp_controller_adapters(fix.c, &n), n) == 1);
+    assert_string_equal(pp_controller_adapters(fix.c, &n)->name, "broken");
+}
+
 /* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
 static void test_options_are_kept(void **state)
 {
@@ -846,6 +862,7 @@ TEST_GROUP(controller)
         READY(test_list_rename_delete),
         FRESH(test_choices_are_kept),
         FRESH(test_options_are_kept),
+        FRESH(test_damaged_adapter_is_listed),
         READY(test_draft_choice),
         READY(test_update_keeps_head),
         READY(test_malformed_settings),
