@@ -19,7 +19,7 @@ bool ctl_may_change(struct pp_controller *c)
 {
     const char *why = NULL;
     if (ctl_answering(c))
-        why = "stop the answer first";
+        why = "an answer is being written; Esc stops it";
     else if (c->switching)
         why = "a conversation is being opened, one moment";
     else if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)

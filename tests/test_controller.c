@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/title.h"
 #include "tests/backend_fake.h"
