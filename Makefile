@@ -91,7 +91,7 @@ $(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
 $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
-$(BUILD)/key-latency: $(call obj,tests/key_latency.c)
+$(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
 -include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')

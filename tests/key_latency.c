@@ -28,6 +28,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "engine/base/priority.h"
+
 enum {
     ROWS = 30, COLS = 100,
     INPUT_ROW = ROWS - 3, STATUS_ROW = ROWS - 2, /* below them stands the row of F-keys */
@@ -705,6 +707,7 @@ int main(int argc, char **argv)
     }
     if (!program || idle < 0 || n_keys < 1 || n_keys > MAX_SAMPLES)
         return usage();
+    pp_priority_screen(); /* its own waits for a core are not what it measures; the children do not inherit this */
     setlocale(LC_CTYPE, "C.UTF-8");
     srandom((unsigned)now_ns());
     snprintf(b.dir, sizeof b.dir, "%.40s/key-latency-XXXXXX", tmp ? tmp : "/tmp");
