@@ -20,6 +20,9 @@ export LC_ALL=C.UTF-8 INPUTRC=/dev/null
 unset NO_COLOR COLORFGBG VISUAL EDITOR PIPPIN_FAKE_MESSAGES TMUX
 mkdir -p "$work/config/pippin"
 ln -s "$root/themes" "$work/config/pippin/themes"
+# by a name that shells need not quote
+ln -s "$program" "$work/pippin"
+program=$work/pippin
 trap 'tmux -L $socket kill-server 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
