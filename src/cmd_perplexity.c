@@ -28,15 +28,16 @@ struct score {
     size_t last;             /* the last row that is scored */
 };
 
-/* log of softmax(logits)[token] */
+/* log of softmax(logits)[token]. Single precision is enough for the terms, which are at most 1; their errors, of either
+ * sign, are far below the digits shown once they are summed up. NaN anywhere gives NaN. */
 static double log_probability(const float *logits, int64_t n, int32_t token)
 {
     float most = logits[0];
     for (int64_t i = 1; i < n; i++)
-        most = fmaxf(most, logits[i]);
+        most = logits[i] > most ? logits[i] : most;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - (double)most);
+        sum += (double)expf(logits[i] - most);
     return (double)logits[token] - (double)most - log(sum);
 }
 
@@ -72,8 +73,9 @@ static double standard_error(const struct score *s)
 static void show_running(const struct score *s, size_t done, size_t total, uint64_t began_ns)
 {
     double each = (double)(pp_now_ns() - began_ns) / 1e9 / (double)done;
-    fprintf(stderr, isatty(STDERR_FILENO) ? "\r\033[K%zu of %zu: %.4f, %.0f s left" : "%zu of %zu: %.4f, %.0f s left\n",
-            done, total, perplexity_of(s), each * (double)(total - done));
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[K%zu of %zu: %.4f, %.0f s left", done, total, perplexity_of(s),
+                each * (double)(total - done));
 }
 
 static void show_result(const struct pp_options *o, const struct pp_cli_model *m, const struct score *s, size_t chunks,

@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 #include "src/prompt.h"
 
 struct run {
+    struct pp_options options; /* those of the command line and what the conversation remembers */
     const struct pp_options *o;
     const struct pp_paths *p;
     const struct pp_cancel *cancel;
@@ -186,6 +188,45 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
         pp_buf_char(b, '}');
     }
     pp_buf_char(b, ']');
+}
+
+/* Numbers that a conversation remembers if the command line says them. */
+static char *settings_json(const struct run *r)
+{
+    const struct pp_sampling *s = &r->sampling;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"temp", (double)s->temp},
+        {"top-k", s->top_k},
+        {"top-p", (double)s->top_p},
+        {"min-p", (double)s->min_p},
+        {"repeat-penalty", (double)s->repeat_penalty},
+        {"repeat-last-n", s->penalty_last_n},
+        {"frequency-penalty", (double)s->frequency_penalty},
+        {"presence-penalty", (double)s->presence_penalty},
+        {"seed", (double)s->seed},
+    };
+    const char *stored = r->session.session.settings;
+    cJSON *all = stored && *stored ? cJSON_Parse(stored) : NULL;
+    if (!cJSON_IsObject(all)) {
+        cJSON_Delete(all);
+        all = cJSON_CreateObject();
+    }
+    bool ok = all;
+    for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
+        char digits[32];
+        if (!pp_options_given(r->o, numbers[i].name) || numbers[i].value > 9007199254740991.0)
+            continue; /* a larger seed is no JSON number that all programs read alike */
+        snprintf(digits, sizeof digits, numbers[i].value == floor(numbers[i].value) ? "%.0f" : "%.6g", numbers[i].value);
+        cJSON_DeleteItemFromObjectCaseSensitive(all, numbers[i].name);
+        ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
+    }
+    char *text = ok ? cJSON_PrintUnformatted(all) : NULL, *copy = text ? pp_strdup(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(all);
+    return copy;
 }
 
 static void params_json(const struct pp_sampling *s, struct pp_buf *b)
@@ -429,13 +470,21 @@ static enum pp_code ask(struct run *r, struct pp_error *err)
 {
     char model[256];
     struct pp_buf adapters = {0}, params = {0};
+    char *settings = settings_json(r);
     const struct pp_model_info *info = pp_model_info(r->target.model);
     snprintf(model, sizeof model, "%s (%s)", info->name, info->type_name);
     adapters_json(r, &adapters);
     params_json(&r->sampling, &params);
-    struct run_note note = {.model = model, .adapters = pp_buf_cstr(&adapters), .params = pp_buf_cstr(&params)};
-    enum pp_code code = adapters.bad || params.bad ? pp_fail_nomem(err, "the question")
-                                                   : run_session_ask(&r->session, r->o, r->p, &r->question, &note, err);
+    struct run_note note = {
+        .model = model,
+        .adapters = pp_buf_cstr(&adapters),
+        .params = pp_buf_cstr(&params),
+        .settings = settings,
+    };
+    enum pp_code code = adapters.bad || params.bad || !settings
+                            ? pp_fail_nomem(err, "the question")
+                            : run_session_ask(&r->session, r->o, r->p, &r->question, &note, err);
+    pp_free(settings);
     pp_buf_free(&adapters);
     pp_buf_free(&params);
     return code;
@@ -464,6 +513,42 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
     return code;
 }
 
+/* A number that JSON and people can carry without loss. */
+static uint64_t fresh_seed(void)
+{
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = pp_now_ns();
+    return seed & ((UINT64_C(1) << 53) - 1);
+}
+
+/* What the conversation was set to, for whatever the command line leaves open: {"temp": 0.2, "draft": true, ...}. */
+static void recall_settings(struct run *r)
+{
+    const char *json = r->session.session.settings;
+    cJSON *all = json && *json ? cJSON_Parse(json) : NULL;
+    struct pp_options *o = &r->options;
+    bool good = !json || !*json || cJSON_IsObject(all);
+    bool draft_given = pp_options_given(o, "use-draft") || pp_options_given(o, "no-draft") ||
+                       pp_options_given(o, "model-draft");
+    for (const cJSON *item = cJSON_IsObject(all) ? all->child : NULL; item; item = item->next) {
+        char value[32];
+        snprintf(value, sizeof value, "%.17g", cJSON_IsNumber(item) ? item->valuedouble : 0);
+        if (cJSON_IsNumber(item))
+            good = pp_options_recall(o, item->string, value, NULL) != PP_ERR_USAGE && good;
+        if (strcmp(item->string, "draft") == 0 && cJSON_IsBool(item) && !draft_given) {
+            o->use_draft = cJSON_IsTrue(item);
+            o->no_draft = !o->use_draft;
+        }
+    } /* what else there is was written by a newer pippin, or is for the screen */
+    cJSON_Delete(all);
+    if (!good)
+        pp_cli_say("part of what was set for this conversation cannot be read; it has the default now");
+    r->sampling = o->sampling;
+    if (!o->seed_given)
+        r->sampling.seed = fresh_seed();
+}
+
 static enum pp_code run(struct run *r, struct pp_error *err)
 {
     enum pp_code code = check_options(r->o, err);
@@ -471,6 +556,7 @@ static enum pp_code run(struct run *r, struct pp_error *err)
         code = read_question(r, err);
     if (!code)
         code = run_session_open(&r->session, r->o, r->p, err);
+    recall_settings(r);
     if (!code)
         code = load(r, err);
     if (!code)
@@ -493,28 +579,17 @@ static void run_free(struct run *r)
     pp_buf_free(&r->answer);
 }
 
-/* A number that JSON and people can carry without loss. */
-static uint64_t fresh_seed(void)
-{
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
-        seed = pp_now_ns();
-    return seed & ((UINT64_C(1) << 53) - 1);
-}
-
 int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
     struct run r = {
-        .o = o,
+        .options = *o,
         .p = p,
         .cancel = pp_cli_begin(),
-        .sampling = o->sampling,
         .began_ns = pp_now_ns(),
         .session.lock_fd = -1,
     };
-    if (!o->seed_given)
-        r.sampling.seed = fresh_seed();
+    r.o = &r.options;
     enum pp_code code = run(&r, &err);
     int exit_code = r.reader_gone ? 1 : pp_cli_end(code, &err);
     if (r.session.kept && r.session.session.id)

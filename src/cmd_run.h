@@ -25,7 +25,8 @@ struct run_session {
 struct run_note {
     const char *model;        /* "name (Q4_K_M)" */
     const char *adapters;     /* JSON array */
-    const char *params;       /* JSON object */
+    const char *params;       /* JSON object: what the answer is made with */
+    const char *settings;     /* JSON object: what the conversation remembers */
 };
 
 /* --save, --continue, --resume: opens the store and finds and locks the conversation. Always leaves *rs fit for

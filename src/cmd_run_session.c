@@ -10,6 +10,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/title.h"
+#include "src/snapshots.h"
 #include "src/worker.h"
 
 /* --- opening ---------------------------------------------------------------------------------------------- */
@@ -127,6 +128,8 @@ static bool take_choices(struct pp_session *s, const struct pp_options *o, const
         ok = replace(&s->system, o->system ? o->system : "");
     if (ok && (o->n_lora || !s->adapters))
         ok = replace(&s->adapters, note->adapters);
+    if (ok)
+        ok = replace(&s->settings, note->settings);
     if (ok && (!s->title || !*s->title)) {
         pp_title(pp_buf_cstr(question), question->len, title);
         ok = replace(&s->title, title);
@@ -214,7 +217,7 @@ enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer
 void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq,
                        const struct pp_model *model)
 {
-    char path[600];
+    char path[PP_SNAPSHOT_PATH];
     struct pp_map map;
     struct pp_sha256 identity;
     struct pp_error err;
@@ -229,6 +232,7 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, s
         if (!code)
             code = pp_snapshot_load(seq, &identity, map.data, map.size, &err);
         pp_map_close(&map);
+        pp_snapshot_touch(path);
     }
     if (code)
         pp_cli_say("the snapshot of this conversation is not used: %s", err.text);
@@ -237,7 +241,7 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, s
 void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq,
                        const struct pp_model *model)
 {
-    char path[600];
+    char path[PP_SNAPSHOT_PATH];
     struct pp_buf data = {0};
     struct pp_sha256 identity;
     struct pp_error err;
@@ -248,7 +252,11 @@ void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, c
     enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
     if (!code)
         code = pp_snapshot_save(seq, &identity, &data, &err);
-    if (!code && slash) {
+    if (!code && !pp_snapshot_make_room(NULL, p->cache, path, data.len, PP_SNAPSHOT_QUOTA))
+        code = pp_fail(&err, PP_ERR_IO, "it is larger than all snapshots together may be");
+    if (!code && !slash)
+        code = pp_fail(&err, PP_ERR_IO, "the path of the cache folder is too long");
+    if (!code) {
         *slash = 0;
         code = pp_make_dirs(path, &err);
         *slash = '/';

@@ -266,6 +266,7 @@ static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int 
         return unknown_option(&w, 1u << cmd, err);
     if (!(opt->commands & 1u << cmd))
         return wrong_command(&w, opt, cmd, err);
+    ps->o->given[opt - pp_option_specs] = true;
     if (!opt->arg) {
         if (w.value)
             return pp_fail(err, PP_ERR_USAGE, "%s takes no value", shown);
@@ -341,4 +342,23 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     if (o->draft && ps.draft < ps.model)
         o->draft = NULL;
     return PP_OK;
+}
+
+bool pp_options_given(const struct pp_options *o, const char *name)
+{
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (o->given[i] && strcmp(pp_option_specs[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err)
+{
+    char word[64];
+    struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};
+    int n = snprintf(word, sizeof word, "%s%s", name[0] && !name[1] ? "-" : "--", name);
+    const struct pp_option *opt = n > 0 && (size_t)n < sizeof word ? look_up(word, (size_t)n, PP_BIT(RUN)) : NULL;
+    if (!opt || !opt->section || !opt->arg)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is nothing that a conversation remembers", name);
+    return pp_options_given(o, opt->name) ? PP_OK : opt->set(&ps, opt, value, name, err);
 }

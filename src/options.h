@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "src/paths.h"
 
-enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8 };
+enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8, PP_MAX_OPTIONS = 128 };
 
 struct pp_config;
 
@@ -24,6 +24,7 @@ struct pp_options {
     const char *subcommand;    /* of sessions, lora, models: "list", ...; or NULL */
     const char *args[PP_MAX_POSITIONAL]; /* what is left: files, ids */
     int n_args;
+    bool given[PP_MAX_OPTIONS]; /* pp_options_given */
 
     /* model and engine */
     const char *model;         /* -m; "" is the starter */
@@ -87,6 +88,11 @@ struct pp_options {
  * what it expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
 enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
                               struct pp_error *err);
+/* True if an option stood on the command line; name: the long one, without dashes. */
+bool pp_options_given(const struct pp_options *o, const char *name);
+/* Takes what a conversation remembers ("temp", "0.2") for an option that the command line leaves open.
+ * PP_ERR_NOT_FOUND: no such option can be remembered; PP_ERR_USAGE: the value does not fit it. */
+enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err);
 /* --help of a command (NULL: of the program). */
 void pp_options_help(FILE *out, const char *command);
 /* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: unknown shell. */

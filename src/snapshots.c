@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "src/worker.h"
@@ -89,7 +90,10 @@ bool pp_snapshot_make_room(struct pp_io *io, const char *cache_dir, const char *
         qsort(list, n, sizeof *list, oldest_first);
     for (size_t i = 0; i < n && total > quota - incoming; i++) {
         snprintf(victim, sizeof victim, "%s/%s", folder, list[i].name);
-        pp_io_write_file(io, victim, NULL);
+        if (io)
+            pp_io_write_file(io, victim, NULL);
+        else
+            unlink(victim);
         total -= list[i].size;
     }
     pp_free(list);

@@ -176,6 +176,19 @@ if [ "$code" = 0 ]; then
     expect_match "a system prompt is kept" "$tmp/out" '"system": "Answer like a pirate."'
     run sessions rm "$second"
 fi
+run run --save --temp 0 --seed 77 -n 8 -p "$who" </dev/null
+third=$(sed -n 's/.*--resume //p' "$tmp/err")
+for seed in 1 2; do
+    cp -r "$tmp/data" "$tmp/data.before"
+    run run --resume "$third" --seed $seed -n 16 -p "Tell me a story." </dev/null
+    cp "$tmp/out" "$tmp/story.$seed"
+    rm -rf "$tmp/data"
+    mv "$tmp/data.before" "$tmp/data"
+done
+holds "a conversation remembers its temperature" cmp -s "$tmp/story.1" "$tmp/story.2"
+run run --resume "$third" --temp 2 -n 4 --stats -p x </dev/null
+holds "and its seed" [ "$(number seed "$tmp/err")" = 77 ]
+run sessions rm "$third"
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
@@ -234,6 +247,7 @@ expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n
 i=0; while [ $i -lt 60 ]; do echo "The quick brown fox jumps over the lazy dog."; i=$((i + 1)); done >"$tmp/text"
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --json
 expect_match "perplexity" "$tmp/out" '"perplexity": [1-9]' '"scored": 62' '"kv_type": "f32"' '"kind": "chunks"'
+holds "no progress where no terminal is" [ ! -s "$tmp/err" ]
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --windows --json
 expect_match "perplexity over windows" "$tmp/out" '"scored": 128' '"kind": "windows"'
 echo "too short" >"$tmp/text"

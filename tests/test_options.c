@@ -574,13 +574,36 @@ static void completion(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
+/* What a conversation remembers is weaker than the command line and stronger than everything else. */
+static void recalled(void **state)
+{
+    (void)state;
+    accept("run|--top-k|7|-p|x");
+    assert_true(pp_options_given(&o, "top-k") && pp_options_given(&o, "prompt"));
+    assert_false(pp_options_given(&o, "temp") || pp_options_given(&o, "p"));
+    assert_ok(pp_options_recall(&o, "temp", "0.20000000000000001", &err), err);
+    assert_ok(pp_options_recall(&o, "top-k", "3", &err), err);
+    assert_ok(pp_options_recall(&o, "n", "12", &err), err);
+    assert_ok(pp_options_recall(&o, "seed", "9007199254740991", &err), err);
+    assert_true(o.sampling.temp == 0.2f);
+    assert_int_equal(o.sampling.top_k, 7);
+    assert_int_equal(o.n_predict, 12);
+    assert_true(o.seed_given && o.sampling.seed == 9007199254740991);
+    assert_int_equal(pp_options_recall(&o, "top-p", "3", &err), PP_ERR_USAGE);
+    assert_int_equal(pp_options_recall(&o, "prompt", "y", &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_options_recall(&o, "", "y", &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_options_recall(&o, "use-draft", "1", &err), PP_ERR_NOT_FOUND);
+    assert_string_equal(o.prompt, "x");
+    assert_true(pp_n_option_specs <= PP_MAX_OPTIONS);
+}
+
 TEST_GROUP(options)
 {
     const struct CMUnitTest tests[] = {
         TEST(defaults),   TEST(values),           TEST(lists),           TEST(strict_numbers),
         TEST(commands),   TEST(no_command_word),  TEST(unknown_options), TEST(help_and_version),
         TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
-        TEST(help_texts), TEST(completion),
+        TEST(help_texts), TEST(completion),       TEST(recalled),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

@@ -309,6 +309,9 @@ static void test_make_room(void **state)
     assert_true(exists(path[2]));
     assert_null(pp_queue_try_pop(events)); /* no complaints */
     pp_queue_free(events);
+    assert_true(pp_snapshot_make_room(NULL, cache, "x/new.kv", 25, 40)); /* at once, without an io thread */
+    assert_false(exists(path[2]));
+    assert_true(exists(path[0]));
 }
 
 /* --- with the starter ------------------------------------------------------------------------------------- */
