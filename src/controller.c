@@ -328,10 +328,11 @@ static void drain(struct pp_queue *events)
         pp_event_free(e);
 }
 
-void pp_controller_free(struct pp_controller *c)
+bool pp_controller_free(struct pp_controller *c)
 {
+    bool saved = true;
     if (!c)
-        return;
+        return saved;
     if (c->backend)
         wait_closed(c);
     /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it
@@ -342,7 +343,7 @@ void pp_controller_free(struct pp_controller *c)
         if (c->events)
             pp_queue_close(c->events); /* from here on finished jobs are released where they ran */
         if (c->io)
-            pp_io_stop(c->io);
+            saved = pp_io_stop(c->io);
         if (c->events)
             drain(c->events);
         pp_queue_free(c->events);
@@ -359,4 +360,5 @@ void pp_controller_free(struct pp_controller *c)
     pp_free(c->unsent);
     pp_free(c->wanted_model);
     pp_free(c);
+    return saved;
 }

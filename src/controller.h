@@ -33,7 +33,8 @@ enum pp_state { PP_STATE_LOADING, PP_STATE_FAILED, PP_STATE_IDLE, PP_STATE_SAVIN
 enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err);
 /* Asks everything to stop and be saved; then pump until PP_STATE_CLOSED, then free. */
 void pp_controller_quit(struct pp_controller *c);
-void pp_controller_free(struct pp_controller *c); /* also without quit: quits and waits */
+/* Also without quit: quits and waits. False: the end of an answer could not be saved and is lost. */
+bool pp_controller_free(struct pp_controller *c);
 
 int pp_controller_fd(const struct pp_controller *c); /* readable: call pump */
 enum pp_dirty { PP_DIRTY_TRANSCRIPT = 1, PP_DIRTY_STATUS = 2, PP_DIRTY_LISTS = 4, PP_DIRTY_ALL = 7 };

@@ -525,10 +525,11 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
     return PP_OK;
 }
 
-void pp_io_stop(struct pp_io *io)
+bool pp_io_stop(struct pp_io *io)
 {
+    bool saved = true;
     if (!io)
-        return;
+        return saved;
     pthread_mutex_lock(&io->lock);
     io->stopping = true;
     pthread_cond_signal(&io->wake);
@@ -540,10 +541,12 @@ void pp_io_stop(struct pp_io *io)
     while (io->answers) {
         struct answer *a = io->answers;
         io->answers = a->next;
+        saved = saved && !a->dirty;
         free_answer(a);
     }
     pthread_cond_destroy(&io->wake);
     pthread_mutex_destroy(&io->lock);
     pp_store_close(io->store);
     pp_free(io);
+    return saved;
 }

@@ -5,6 +5,7 @@
 #ifndef PP_SRC_IO_H
 #define PP_SRC_IO_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,8 +34,9 @@ struct pp_job {
 /* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR
  * go (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
-/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. */
-void pp_io_stop(struct pp_io *io);
+/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of an
+ * answer could not be saved and is lost. */
+bool pp_io_stop(struct pp_io *io);
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);

@@ -87,6 +87,10 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     case SQLITE_NOTADB:
         return pp_fail(err, PP_ERR_FORMAT,
                        "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
+    case SQLITE_CANTOPEN:
+        return pp_fail(err, PP_ERR_IO,
+                       "cannot %s: the database cannot be opened; check that its folder is there and can be written to",
+                       what);
     case SQLITE_READONLY:
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database is read-only; check the permissions of its file and folder", what);

@@ -153,7 +153,7 @@ void pp_controller_quit(struct pp_controller *c)
     set_state(c, PP_STATE_CLOSING);
 }
 
-void pp_controller_free(struct pp_controller *c)
+bool pp_controller_free(struct pp_controller *c)
 {
     forget_messages(c);
     pp_free(c->messages);
@@ -163,6 +163,7 @@ void pp_controller_free(struct pp_controller *c)
         pp_free(c->sessions[i].title);
     close(c->fd);
     pp_free(c);
+    return true;
 }
 
 int pp_controller_fd(const struct pp_controller *c)

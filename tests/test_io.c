@@ -320,9 +320,14 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         pp_store_close(st);
         if (!whole)
             continue;
-        pp_io_stop(io);
+        if (!pp_io_stop(io) || count_errors(f->events, 0, &code) != 0)
+            return 6;
+        /* and full for good: the end says so */
+        if (setrlimit(RLIMIT_FSIZE, &tight) != 0 || pp_io_start(f->path, f->events, &io, &e) != PP_OK)
+            return 8;
+        pp_io_answer_add(io, a, text, BIG);
         pp_free(text);
-        return count_errors(f->events, 0, &code) == 0 ? 0 : 6;
+        return pp_io_stop(io) ? 9 : 0;
     }
     return 7;
 }

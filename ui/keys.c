@@ -20,7 +20,10 @@ static void report(struct pp_ui *ui, enum pp_code code, const struct pp_error *e
 static void remember(struct pp_ui *ui, const char *text)
 {
     struct pp_error err;
-    report(ui, pp_edit_remember(text, &err), &err);
+    enum pp_code code = pp_edit_remember(text, &err);
+    if (code != PP_OK && !ui->history_failed) /* saying it once is enough */
+        pp_ui_notice(ui, true, "%s", err.text);
+    ui->history_failed = code != PP_OK;
 }
 
 /* --- slash commands and Enter --------------------------------------------------------------------------------- */
@@ -225,9 +228,9 @@ static void toggle_raw(struct pp_ui *ui)
 {
     struct pp_error err;
     ui->settings.raw = !ui->settings.raw;
-    report(ui, pp_ui_save_settings(ui, &err), &err);
     pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Answers are shown as they were written."
                                                    : "Markdown is shown formatted.");
+    report(ui, pp_ui_save_settings(ui, &err), &err);
 }
 
 static void insert_paste(struct pp_ui *ui, const struct pp_key *key)

@@ -301,6 +301,14 @@ static void run(struct plain *p)
     }
 }
 
+void pp_plain_last_words(bool saved, const char *key)
+{
+    if (!saved)
+        printf("The end of the last answer could not be saved; is the disk full?\n");
+    if (key[0])
+        printf("%sTo go on with this conversation: pippin --resume %s\n", saved ? "Saved. " : "", key);
+}
+
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
 {
     struct plain p = {0};
@@ -315,10 +323,10 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
         return pp_exit_code(code);
     }
     run(&p);
-    if (p.last_key[0])
-        printf("\nSaved. To go on with this conversation: pippin --resume %s\n", p.last_key);
     remove_signals();
-    pp_controller_free(p.c);
+    bool saved = pp_controller_free(p.c);
+    printf("\n");
+    pp_plain_last_words(saved, p.last_key);
     pp_buf_free(&p.typed);
     return p.failed ? 1 : 0;
 }

@@ -46,6 +46,7 @@ struct pp_ui {
     uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
     bool editing_begins;
+    bool history_failed;              /* the last attempt to write it */
     bool no_color;
     bool leaving;                     /* the controller is closing */
     char last_key[24];                /* session to name in the hint at the end */

@@ -408,12 +408,6 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     return PP_OK;
 }
 
-static void hint_how_to_resume(const struct pp_ui *ui)
-{
-    if (ui->last_key[0])
-        printf("Saved. To go on with this conversation: pippin --resume %s\n", ui->last_key);
-}
-
 static void finish(struct pp_ui *ui)
 {
     pp_screen_close();
@@ -432,6 +426,7 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         return pp_plain_run(o, paths);
     struct pp_ui *ui = pp_calloc(1, sizeof *ui);
     enum pp_code code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
+    bool saved = true;
     if (code == PP_OK) {
         ui->options = o;
         ui->paths = paths;
@@ -443,10 +438,10 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         if (code == PP_OK)
             run(ui);
         finish(ui);
-        pp_controller_free(ui->controller);
+        saved = pp_controller_free(ui->controller);
     }
     if (code == PP_OK)
-        hint_how_to_resume(ui);
+        pp_plain_last_words(saved, ui->last_key);
     else
         fprintf(stderr, "pippin: %s\n", err.text);
     pp_free(ui);
