@@ -189,13 +189,16 @@ enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, stru
     sqlite3_busy_timeout(st->db, 5000);
     sqlite3_extended_result_codes(st->db, 1);
     sqlite3_db_config(st->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL); /* no statement can damage the file's structure */
-    enum pp_code code = check_owner(st, path, &version, err);
+    /* In a transaction: another program that creates the file just now must not come between two of the questions. */
+    int rc = sqlite3_exec(st->db, "BEGIN", NULL, NULL, NULL);
+    enum pp_code code = rc == SQLITE_OK ? check_owner(st, path, &version, err) : unreadable(st, rc, path, err);
+    sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
     if (code)
         return code;
     /* In WAL mode NORMAL does not wait for the disk at a commit, and a power cut may take back the last ones. FULL
      * does: what the user wrote is there when we say so. There is one commit per message and second, so that its price
      * does not matter. */
-    int rc = exec_patiently(st->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
+    rc = exec_patiently(st->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
     if (rc != SQLITE_OK)
         return unreadable(st, rc, path, err);
     return version < VERSION ? migrate(st, path, err) : PP_OK;
