@@ -219,7 +219,8 @@ static char *settings_json(const struct run *r)
         char digits[32];
         if (!pp_options_given(r->o, numbers[i].name) || numbers[i].value > 9007199254740991.0)
             continue; /* a larger seed is no JSON number that all programs read alike */
-        snprintf(digits, sizeof digits, numbers[i].value == floor(numbers[i].value) ? "%.0f" : "%.6g", numbers[i].value);
+        snprintf(digits, sizeof digits, numbers[i].value == floor(numbers[i].value) ? "%.0f" : "%.6g",
+                 numbers[i].value);
         cJSON_DeleteItemFromObjectCaseSensitive(all, numbers[i].name);
         ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
     }

@@ -64,10 +64,13 @@ static enum pp_code list(const struct pp_options *o, struct pp_store *st, const 
     }
     if (o->json)
         pp_buf_str(&out, "]\n");
-    pp_cli_print(pp_buf_cstr(&out), out.len);
+    if (out.bad)
+        code = pp_fail_nomem(err, "the list of conversations");
+    else
+        pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);
     pp_session_list_free(sessions, n);
-    return PP_OK;
+    return code;
 }
 
 /* --- show ------------------------------------------------------------------------------------------------- */
@@ -134,7 +137,10 @@ static enum pp_code show(const struct pp_options *o, struct pp_store *st, const 
     code = pp_store_branch(st, s.head, &branch, &n, err);
     if (!code) {
         (o->json ? show_json : show_text)(&out, &s, branch, n);
-        pp_cli_print(pp_buf_cstr(&out), out.len);
+        if (out.bad)
+            code = pp_fail_nomem(err, "the conversation");
+        else
+            pp_cli_print(pp_buf_cstr(&out), out.len);
         pp_message_list_free(branch, n);
     }
     pp_buf_free(&out);

@@ -1,11 +1,11 @@
 /* controller.h - the application without a screen: what is on it, and what the user can do.
  *
- * Owned by the UI thread, which calls everything here. Nothing blocks: actions start something, pp_controller_pump() takes in what has
- * happened since, and says what has to be drawn again. States (an arrow names what causes it):
+ * Owned by the UI thread, which calls everything here. Nothing blocks: actions start something, pp_controller_pump()
+ * takes in what has happened since, and says what has to be drawn again. States (an arrow names what causes it):
  *
  *              load                LOADED                 send: saved by io            first text
  *   (start) ──────────► LOADING ──────────► IDLE ──► SAVING ──────────────► PREFILL ──────────────► ANSWER
- *                          │                 ▲ ▲          io error │            │ cancel, error        │ done, cancel, error
+ *                          │                 ▲ ▲          io error │            │ cancel, error        │ or done
  *                          │ LOAD_FAILED     │ └───────────────────┘            │                      │
  *                          ▼                 └──────────────────────────────────┴──────────────────────┘
  *                        FAILED ── load ──► LOADING            quit, from anywhere ──► CLOSING ── CLOSED ──► (end)
@@ -26,11 +26,15 @@
 
 struct pp_controller;
 
-enum pp_state { PP_STATE_LOADING, PP_STATE_FAILED, PP_STATE_IDLE, PP_STATE_SAVING, PP_STATE_PREFILL, PP_STATE_ANSWER, PP_STATE_CLOSING, PP_STATE_CLOSED };
+enum pp_state {
+    PP_STATE_LOADING, PP_STATE_FAILED, PP_STATE_IDLE, PP_STATE_SAVING, PP_STATE_PREFILL, PP_STATE_ANSWER,
+    PP_STATE_CLOSING, PP_STATE_CLOSED,
+};
 
-/* Opens the store and starts worker and io threads; begins to load the model; opens the conversation asked for by o (--continue,
- * --resume) or an empty, unsaved one. paths and o must outlive it. */
-enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out, struct pp_error *err);
+/* Opens the store and starts worker and io threads; begins to load the model; opens the conversation asked for by o
+ * (--continue, --resume) or an empty, unsaved one. paths and o must outlive it. */
+enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
+                               struct pp_error *err);
 /* Asks everything to stop and be saved; then pump until PP_STATE_CLOSED, then free. */
 void pp_controller_quit(struct pp_controller *c);
 /* Also without quit: quits and waits. False: the end of an answer could not be saved and is lost. */
@@ -81,16 +85,20 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c);
 
 /* text is copied. False (with a notice) if it cannot be taken now: the caller keeps the text in the input line. */
 bool pp_controller_send(struct pp_controller *c, const char *text);
-/* A message that was taken but could not be saved (the notice says why): to be put back into the input line. The caller's (pp_free);
- * NULL if there is none. */
+/* A message that was taken but could not be saved (the notice says why): to be put back into the input line. The
+ * caller's (pp_free); NULL if there is none. */
 char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
 void pp_controller_regenerate(struct pp_controller *c);  /* a new sibling of the last answer */
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
-bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text); /* a new branch from a changed user message */
-void pp_controller_undo(struct pp_controller *c);        /* steps back over the last question and answer (kept as a branch) */
-void pp_controller_sibling(struct pp_controller *c, size_t message, int step); /* shows the branch left (-1) or right (+1) of it */
-void pp_controller_fork(struct pp_controller *c);        /* a new conversation that begins with this branch; pages are shared */
+/* A new branch from a changed message of the user. */
+bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);
+/* Steps back over the last question and answer, which stay as a branch. */
+void pp_controller_undo(struct pp_controller *c);
+/* Shows the branch left (-1) or right (+1) of a message. */
+void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
+/* A new conversation that begins with this branch; pages are shared. */
+void pp_controller_fork(struct pp_controller *c);
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
@@ -111,7 +119,8 @@ struct pp_adapter_entry {
     float scale;  /* strength when on: -2 to 2 */
     bool on;
 };
-const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n); /* found beside the model, in data/adapters, and by --lora */
+/* Found beside the model, in data/adapters, and by --lora. */
+const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n);
 void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
 
 struct pp_named { char name[64]; char detail[256]; bool current; };
@@ -138,7 +147,8 @@ enum pp_slash {
 };
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);
-/* The table, for help and completion: name ("lora"), arguments ("[NAME STRENGTH | off]"), one line of text. i from 0; false at the end. */
+/* The table, for help and completion: name ("lora"), arguments ("[NAME STRENGTH | off]"), one line of text. i from 0;
+ * false at the end. */
 bool pp_slash_info(size_t i, const char **name, const char **args, const char **text);
 
 #endif

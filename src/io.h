@@ -34,8 +34,8 @@ struct pp_job {
 /* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR
  * go (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
-/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of an
- * answer could not be saved and is lost. */
+/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
+ * an answer could not be saved and is lost. */
 bool pp_io_stop(struct pp_io *io);
 
 /* Any thread. Ownership of the job passes over. */

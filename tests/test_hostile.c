@@ -139,7 +139,8 @@ static void adapter_with_many_patterns(void **state)
 
 /* --- configuration ----------------------------------------------------------------------------------------- */
 
-/* As long as a file may be, of lines that each go on with the same value: the work must grow with the length, not with its square. */
+/* As long as a file may be, of lines that each go on with the same value: the work must grow with the length, not with
+ * its square. */
 static void value_of_many_lines(void **state)
 {
     enum { LINES = 200000 };

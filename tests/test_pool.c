@@ -1,4 +1,5 @@
-/* test_pool.c - every item runs once, parts are in order, and runs follow each other closely with more threads than cores. */
+/* test_pool.c - every item runs once, parts are in order, and runs follow each other closely with more threads than
+ * cores. */
 #include <stdatomic.h>
 #include <string.h>
 

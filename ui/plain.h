@@ -11,7 +11,8 @@
 /* Reads lines from stdin after a prompt "> ", writes answers as they come, sanitised; one Ctrl-C stops an answer,
  * one without an answer leaves. Returns the exit code. */
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths);
-/* What both kinds of chat print at their end: whether anything is lost, and how to go on. key: "" if nothing is kept. */
+/* What both kinds of chat print at their end: whether anything is lost, and how to go on. key: "" if nothing
+ * is kept. */
 void pp_plain_last_words(bool saved, const char *key);
 
 #endif
