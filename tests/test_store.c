@@ -769,6 +769,24 @@ static void out_of_memory(void **state)
     }
 }
 
+/* Nothing is written to a file that has lost its name, where nobody would find it again. */
+static void removed_while_open(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    char aside[300];
+    struct pp_store *st = open_store(path);
+    int64_t s = add_session(st, "here");
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    assert_int_equal(rename(path, aside), 0);
+    struct pp_message m = {.session = s, .role = PP_ROLE_USER, .content = (char *)(uintptr_t)"lost?", .content_len = 5};
+    assert_int_equal(pp_store_message_add(st, &m, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "moved"));
+    assert_int_equal(rename(aside, path), 0);
+    add_message(st, s, 0, PP_ROLE_USER, "found");
+    pp_store_close(st);
+}
+
 TEST_GROUP(store)
 {
     const struct CMUnitTest tests[] = {
@@ -780,6 +798,7 @@ TEST_GROUP(store)
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
         cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(removed_while_open),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }
