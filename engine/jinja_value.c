@@ -152,7 +152,7 @@ void jinja_add(struct jinja *j, struct jinja_text *t, const char *bytes, size_t 
             want = t->n + n;
         if (!t->p || !resize_newest(j, t->p, t->cap, want)) {
             char *p = jinja_alloc(j, want);
-            if (t->n)
+            if (t->p)
                 memcpy(p, t->p, t->n);
             t->p = p;
         }
