@@ -82,7 +82,7 @@ static bool snapshot_path(const struct pp_worker *w, const struct slot *s, char 
 
 static void refused(struct pp_worker *w, const char *why)
 {
-    worker_notice(w, "the saved state of this conversation is not used, it is computed again: %s", why);
+    worker_notice(w, "the saved state is not used: %s", why);
 }
 
 /* Fills the empty sequence of a slot from its snapshot, if there is one that fits. */
