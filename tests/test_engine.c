@@ -1,13 +1,17 @@
 /* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and
  * branch. */
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/cpu/ops.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/kv.h"
 #include "engine/types.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -439,6 +443,93 @@ static void impossible_sizes(void **state)
     pp_model_close(m);
 }
 
+/* The engine handles SIGBUS from its first mapped file on; cmocka puts a handler of its own over that before each test. */
+static struct sigaction engine_handler;
+
+__attribute__((constructor)) static void note_engine_handler(void)
+{
+    struct pp_map map;
+    if (pp_map_open("/proc/self/exe", &map, NULL) == PP_OK)
+        pp_map_close(&map);
+    sigaction(SIGBUS, NULL, &engine_handler);
+}
+
+/* A file that another program cuts short ends the pass with an error that names it, and nothing else. */
+static void file_cut_short(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_F32); /* float weights are used in the mapped file */
+    const char *path = tiny_model(&shape);
+    struct rig r = rig(path, NULL, 2, PP_KV_F16);
+    struct pp_row row = {.seq = r.seq, .token = 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    struct pp_error err;
+    (void)state;
+    assert_true(engine_handler.sa_flags & SA_SIGINFO);
+    sigaction(SIGBUS, &engine_handler, NULL);
+    assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    assert_int_equal(truncate(path, 8192), 0);
+    assert_int_equal(pp_step(r.engine, &row, 1, NULL, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(pp_seq_len(r.seq), 1);
+    struct pp_sha256 id;
+    assert_int_equal(pp_model_identity(r.model, NULL, &id, &err), PP_ERR_IO);
+    unrig(&r);
+}
+
+/* Heads that are larger than the backend's work space are refused before anything is written there. */
+static void heads_too_large(void **state)
+{
+    static const struct { int n_head, n_head_kv, head_dim; enum pp_code code; } cases[] = {
+        {1, 1, PP_MAX_HEAD_DIM, PP_OK}, {1, 1, PP_MAX_HEAD_DIM + 2, PP_ERR_UNSUPPORTED},
+        {PP_MAX_GROUP, 1, 2, PP_OK},    {PP_MAX_GROUP + 1, 1, 2, PP_ERR_UNSUPPORTED},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
+        const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64, .kv_memory = 8 << 20, .max_rows = 4};
+        struct pp_model *m;
+        struct pp_engine *e;
+        struct pp_seq *s;
+        struct pp_error err;
+        shape.n_head = cases[i].n_head;
+        shape.n_head_kv = cases[i].n_head_kv;
+        shape.head_dim = cases[i].head_dim;
+        assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+        enum pp_code code = pp_engine_new(m, &opt, NULL, NULL, &e, &err);
+        if (code != cases[i].code)
+            fail_msg("%d x %d: code %d", shape.n_head, shape.head_dim, (int)code);
+        if (!code) {
+            assert_ok(pp_seq_new(e, &s, &err), err);
+            struct pp_row row = {.seq = s, .token = 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+            assert_ok(pp_step(e, &row, 1, NULL, &err), err);
+            assert_true(isfinite(pp_step_output(e, 0)[0]));
+            pp_seq_free(s);
+            pp_engine_free(e);
+        }
+        pp_model_close(m);
+    }
+}
+
+/* A page's identity depends on its tokens, on every page before it, and on the key. */
+static void page_identities(void **state)
+{
+    struct pp_sha256 key = {{1}}, other_key = {{2}};
+    int32_t a[PP_PAGE_TOKENS] = {1, 2, 3}, b[PP_PAGE_TOKENS] = {1, 2, 4};
+    (void)state;
+    struct pp_hash128 first = pp_page_identity(NULL, &key, a), same = pp_page_identity(NULL, &key, a);
+    assert_memory_equal(&first, &same, sizeof first);
+    struct pp_hash128 others[] = {
+        pp_page_identity(NULL, &key, b),
+        pp_page_identity(NULL, &other_key, a),
+        pp_page_identity(&first, &key, a),
+        pp_page_identity(&first, &key, b),
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        assert_memory_not_equal(&first, &others[i], sizeof first);
+        for (size_t j = 0; j < i; j++)
+            assert_memory_not_equal(&others[i], &others[j], sizeof first);
+    }
+}
+
 TEST_GROUP(engine)
 {
     const struct CMUnitTest tests[] = {
@@ -450,6 +541,8 @@ TEST_GROUP(engine)
         cmocka_unit_test(refusals),                   cmocka_unit_test(page_limit),
         cmocka_unit_test(no_memory),                  cmocka_unit_test(stopped_load),
         cmocka_unit_test(values_that_are_no_numbers), cmocka_unit_test(impossible_sizes),
+        cmocka_unit_test(file_cut_short),             cmocka_unit_test(heads_too_large),
+        cmocka_unit_test(page_identities),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }
