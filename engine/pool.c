@@ -1,8 +1,9 @@
 /* pool.c - see pool.h.
  *
- * Every counter carries the number of its run in the upper half, so that a thread that comes late, even several runs late, cannot take
- * an item of a run that it does not know: its compare-and-swap fails. A run cannot end while an item of it is being worked
- * on; therefore whoever has taken an item may read the run's `fn` and `arg`, and nobody else may. */
+ * Every counter carries the number of its run in the upper half, so that a thread that comes late, even several
+ * runs late, cannot take an item of a run that it does not know: its compare-and-swap fails. A run cannot end
+ * while an item of it is being worked on; therefore whoever has taken an item may read the run's `fn` and `arg`,
+ * and nobody else may. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -91,7 +92,8 @@ static int take_item(struct part *part, unsigned run)
         int item = (int)(uint32_t)next;
         if (item >= atomic_load_explicit(&part->n_items, memory_order_acquire))
             return NOTHING_LEFT;
-        if (atomic_compare_exchange_weak_explicit(&part->next, &next, next + 1, memory_order_acq_rel, memory_order_acquire))
+        if (atomic_compare_exchange_weak_explicit(&part->next, &next, next + 1, memory_order_acq_rel,
+                                                  memory_order_acquire))
             return item;
     }
 }
@@ -212,7 +214,8 @@ enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *e
     *out = NULL;
     struct pp_pool *p = pp_aligned(64, sizeof *p);
     struct pool_thread *threads = pp_calloc((size_t)n_threads, sizeof *threads);
-    void *parts = mmap(NULL, PP_POOL_MAX_PARTS * sizeof *p->parts, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *parts = mmap(NULL, PP_POOL_MAX_PARTS * sizeof *p->parts, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!p || !threads || parts == MAP_FAILED) {
         if (parts != MAP_FAILED)
             munmap(parts, PP_POOL_MAX_PARTS * sizeof *p->parts);
