@@ -1,5 +1,5 @@
-/* forward.c - runs a program on the pool: for each pass the stages become parts with work items, which threads take as they come. No item
- * takes more than about 2 ms, so that a cancelled pass ends soon. */
+/* forward.c - runs a program on the pool: for each pass the stages become parts with work items, which threads take as
+ * they come. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,8 @@ static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct
 }
 
 /* A x for every adapter of the row and every projection of the stage, one after the other in out. x: float [n_in] */
-static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, const float *x, float *out)
+static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, const float *x,
+                      float *out)
 {
     for (int p = 0; p < s->n_projections; p++)
         for (int k = 0; k < set->n; k++) {
@@ -75,8 +76,8 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
 }
 
 /* y[r] += scale * B (A x) for rows row0 .. row1 - 1 of one projection; down: what lora_down made of this row. */
-static void lora_up(const struct pp_cpu *c, const struct stage *s, int projection, const struct pp_adapter_set *set, const float *down,
-                    int64_t row0, int64_t row1, float *y)
+static void lora_up(const struct pp_cpu *c, const struct stage *s, int projection, const struct pp_adapter_set *set,
+                    const float *down, int64_t row0, int64_t row1, float *y)
 {
     for (int p = 0; p < projection; p++)
         down += pp_adapter_set_rank(set, s->projections[p].linear);
@@ -109,7 +110,8 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
 static void publish_normed(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *from)
 {
     if (s->norm_out >= 0)
-        memcpy(slot_row(c, s->norm_out, row), from->f32 + row * c->acts_width, (size_t)s->projections[0].w.n_cols * sizeof(float));
+        memcpy(slot_row(c, s->norm_out, row), from->f32 + row * c->acts_width,
+               (size_t)s->projections[0].w.n_cols * sizeof(float));
 }
 
 static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *from)
@@ -142,8 +144,8 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     }
 }
 
-/* Rows per work item: about four items a thread, whole groups, and no more than ITEM_MACS; with many rows at least four groups, because
- * a kernel's set-up is shared by the groups of a call. */
+/* Rows per work item: about four items a thread, whole groups, and no more than ITEM_MACS; with many rows at least four
+ * groups, because a kernel's set-up is shared by the groups of a call. */
 static int64_t item_rows(const struct pp_cpu *c, int64_t n_rows, int64_t n_cols, int m)
 {
     int64_t n_groups = (n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
@@ -156,7 +158,8 @@ static int64_t item_rows(const struct pp_cpu *c, int64_t n_rows, int64_t n_cols,
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
-/* The work items of a stage's projections, one projection after the other. With SwiGLU an item covers the same rows of both. */
+/* The work items of a stage's projections, one projection after the other. With SwiGLU an item covers the same rows of
+ * both. */
 struct item_map {
     int n_walked;
     int64_t rows[MAX_GROUPED];   /* per item */
@@ -174,7 +177,8 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
     return map;
 }
 
-/* With few rows every thread prepares the input for itself, when it takes its first item; otherwise a part of its own did. */
+/* With few rows every thread prepares the input for itself, when it takes its first item; otherwise a part of its own
+ * did. */
 static bool prepares_privately(const struct stage *s, int m)
 {
     return m <= PRIVATE_ROWS && s->norm_out < 0;
@@ -209,8 +213,8 @@ static void project_item(struct pp_cpu *c, const struct stage *s, int m, int ite
         project_rows(c, s, 1, &acts, prepared, m, row0, row1);
     for (int i = 0; i < m; i++) {
         if (s->swiglu)
-            c->ops->swiglu(slot_row(c, s->projections[0].out, i) + row0, slot_row(c, s->projections[1].out, i) + row0, row1 - row0,
-                           slot_row(c, s->out, i) + row0);
+            c->ops->swiglu(slot_row(c, s->projections[0].out, i) + row0, slot_row(c, s->projections[1].out, i) + row0,
+                           row1 - row0, slot_row(c, s->out, i) + row0);
         else if (s->add)
             c->ops->add(slot_row(c, s->out, i) + row0, slot_row(c, s->projections[p].out, i) + row0, row1 - row0);
     }
@@ -238,8 +242,9 @@ static void rotate_and_store(struct pp_cpu *c, const struct stage *s, int row, i
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);
 }
 
-/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would lie if the branch
- * were all there is, so that every sum is made in the same order and gives the same bits as for a chain. */
+/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would
+ * lie if the branch were all there is, so that every sum is made in the same order and gives the same bits as for a
+ * chain. */
 static void gather_branch(const struct pp_cpu *c, const struct pp_batch_row *r, struct pp_attention *a, uint8_t *tail)
 {
     const struct pp_kv_layout *l = &c->kv;
@@ -252,7 +257,8 @@ static void gather_branch(const struct pp_cpu *c, const struct pp_batch_row *r, 
     for (uint64_t left = r->tree_mask; left; left &= left - 1, to++) {
         int64_t from = r->tree_base + __builtin_ctzll(left);
         pp_kv_copy_head_position(l, r->pages[from / PP_PAGE_TOKENS] + a->head_offset, (int)(from % PP_PAGE_TOKENS),
-                                 tail + (size_t)(to / PP_PAGE_TOKENS - a->tail_page) * l->head_bytes, (int)(to % PP_PAGE_TOKENS));
+                                 tail + (size_t)(to / PP_PAGE_TOKENS - a->tail_page) * l->head_bytes,
+                                 (int)(to % PP_PAGE_TOKENS));
     }
     a->n_kv = to;
 }
@@ -283,7 +289,8 @@ static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head
         c->ops->hadamard(a.out, group * hp->head_dim, c->kv.rotate);
 }
 
-/* A part of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs nothing of the others. */
+/* A part of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs
+ * nothing of the others. */
 static void attend_item(struct pp_cpu *c, const struct stage *s, int m, int item, int thread)
 {
     struct thread_scratch *scratch = &c->threads[thread];
@@ -291,7 +298,8 @@ static void attend_item(struct pp_cpu *c, const struct stage *s, int m, int item
         rotate_and_store(c, s, 0, item);
         attend(c, s, 0, item, scratch);
     } else {
-        /* Long rows last would leave threads idle at the end: the last row, which sees most, comes first. Neighbours share a head. */
+        /* Long rows last would leave threads idle at the end: the last row, which sees most, comes first. Neighbours
+         * share a head. */
         attend(c, s, m - 1 - item % m, item / m, scratch);
     }
 }
@@ -376,7 +384,8 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
     }
 }
 
-enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel, struct pp_error *err)
+enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
+                            struct pp_error *err)
 {
     c->batch = batch;
     c->cancel = cancel;
@@ -469,10 +478,12 @@ static bool make_scratch(struct pp_cpu *c)
     c->n_items = pp_calloc((size_t)(2 * c->n_stages), sizeof *c->n_items);
     c->inv_freq = take_memory(c, hp->rope_dim / 2, sizeof(float));
     c->cos_sin = take_memory(c, c->max_rows * hp->rope_dim, sizeof(float));
-    if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin || !make_inputs(c, &c->shared, c->max_rows))
+    if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin ||
+        !make_inputs(c, &c->shared, c->max_rows))
         return false;
     for (int i = 0; i < n_threads; i++)
-        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) || !(c->threads[i].tail = take_memory(c, 2, c->kv.head_bytes)))
+        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) ||
+            !(c->threads[i].tail = take_memory(c, 2, c->kv.head_bytes)))
             return false;
     return true;
 }
@@ -480,7 +491,8 @@ static bool make_scratch(struct pp_cpu *c)
 static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->head_dim > PP_MAX_HEAD_DIM || hp->n_head / hp->n_head_kv > PP_MAX_GROUP)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "heads of %lld values with %lld queries a head are more than the CPU backend can run (%d, %d)",
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "heads of %lld values with %lld queries a head are more than the CPU backend can run (%d, %d)",
                        (long long)hp->head_dim, (long long)(hp->n_head / hp->n_head_kv), PP_MAX_HEAD_DIM, PP_MAX_GROUP);
     return PP_OK;
 }
@@ -491,8 +503,8 @@ static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
     const struct pp_tensor *t = pp_source_tensor(c->model->source, "rope_freqs.weight");
     float *factors = NULL;
     if (t && (t->ne[0] != hp->rope_dim / 2 || t->n_dims != 1 || !pp_type_info(t->type)->runnable))
-        return pp_fail(err, PP_ERR_FORMAT, "tensor rope_freqs.weight has %lld values where %lld are needed", (long long)t->ne[0],
-                       (long long)hp->rope_dim / 2);
+        return pp_fail(err, PP_ERR_FORMAT, "tensor rope_freqs.weight has %lld values where %lld are needed",
+                       (long long)t->ne[0], (long long)hp->rope_dim / 2);
     if (t) {
         factors = pp_malloc((size_t)t->ne[0] * sizeof *factors);
         if (!factors)
@@ -504,8 +516,9 @@ static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
     return PP_OK;
 }
 
-enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv, int max_rows,
-                        const struct pp_cancel *cancel, pp_progress *progress, void *user, struct pp_cpu **out, struct pp_error *err)
+enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv,
+                        int max_rows, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+                        struct pp_cpu **out, struct pp_error *err)
 {
     *out = NULL;
     enum pp_code code = check_limits(pp_source_hparams(m->source), err);
@@ -524,7 +537,8 @@ enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_poo
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
     code = pp_cpu_lower(c, cancel, progress, user, err);
     if (!code && 2 * c->n_stages > PP_POOL_MAX_PARTS)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run", c->n_stages);
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
+                       c->n_stages);
     if (!code && (!make_slots(c) || !make_scratch(c)))
         code = pp_fail_nomem(err, "the engine's work space");
     if (!code)
