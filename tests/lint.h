@@ -10,3 +10,4 @@
 #define cJSON_IsArray(item) ((item) && cJSON_IsArray(item))
 #define cJSON_IsObject(item) ((item) && cJSON_IsObject(item))
 #define cJSON_IsString(item) ((item) && cJSON_IsString(item))
+#define cJSON_IsNumber(item) ((item) && cJSON_IsNumber(item))
