@@ -106,19 +106,13 @@ static const char *ending(const char *s, const char *end)
 
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
-static bool is_string(const struct pp_gguf *g, const char *key, const char *value)
-{
-    struct pp_str s;
-    return pp_gguf_string(g, key, &s) && s.len == strlen(value) && memcmp(s.data, value, s.len) == 0;
-}
-
 static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error *err)
 {
     struct pp_str s;
     double alpha;
-    if (!is_string(f->gguf, "general.type", "adapter"))
+    if (!pp_gguf_string_is(f->gguf, "general.type", "adapter"))
         return pp_fail(err, PP_ERR_FORMAT, "%s is not an adapter but a model", f->path);
-    if (!is_string(f->gguf, "adapter.type", "lora"))
+    if (!pp_gguf_string_is(f->gguf, "adapter.type", "lora"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA", f->path);
     if (!pp_gguf_float(f->gguf, "adapter.lora.alpha", &alpha))
         return pp_fail(err, PP_ERR_FORMAT, "%s lacks adapter.lora.alpha", f->path);
@@ -386,7 +380,7 @@ bool pp_is_adapter(const char *path)
         return pp_file_exists(path, config_file);
     if (pp_gguf_open(path, &g, NULL) != PP_OK)
         return false;
-    bool adapter = is_string(g, "general.type", "adapter");
+    bool adapter = pp_gguf_string_is(g, "general.type", "adapter");
     pp_gguf_close(g);
     return adapter;
 }

@@ -169,9 +169,10 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
     return PP_OK;
 }
 
-static void release_pages(struct pp_seq *s, int64_t keep)
+void pp_seq_drop_pages(struct pp_seq *s)
 {
-    while (s->n_pages > keep)
+    int64_t needed = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    while (s->n_pages > needed)
         pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
 }
 
@@ -179,7 +180,8 @@ void pp_seq_free(struct pp_seq *s)
 {
     if (!s)
         return;
-    release_pages(s, 0);
+    s->len = 0;
+    pp_seq_drop_pages(s);
     pp_free(s->tokens);
     pp_free(s->pages);
     pp_free(s->page_data);
@@ -193,7 +195,7 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
     if (n >= s->len)
         return;
     s->len = n;
-    release_pages(s, (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    pp_seq_drop_pages(s);
 }
 
 enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err)

@@ -45,4 +45,7 @@ struct pp_seq {
     bool tree;                   /* some row of it names a parent */
 };
 
+/* Lets go of pages behind the last token: those of a step or a restoration that failed. */
+void pp_seq_drop_pages(struct pp_seq *s);
+
 #endif

@@ -548,6 +548,12 @@ bool pp_gguf_string(const struct pp_gguf *g, const char *key, struct pp_str *v)
     return true;
 }
 
+bool pp_gguf_string_is(const struct pp_gguf *g, const char *key, const char *value)
+{
+    struct pp_str s;
+    return pp_gguf_string(g, key, &s) && s.len == strlen(value) && memcmp(s.data, value, s.len) == 0;
+}
+
 /* The array under a key if it has an element i. */
 static const struct kv *find_element(const struct pp_gguf *g, const char *key, size_t i)
 {

@@ -51,6 +51,7 @@ bool pp_gguf_int(const struct pp_gguf *g, const char *key, int64_t *v);
 bool pp_gguf_float(const struct pp_gguf *g, const char *key, double *v);
 bool pp_gguf_bool(const struct pp_gguf *g, const char *key, bool *v);
 bool pp_gguf_string(const struct pp_gguf *g, const char *key, struct pp_str *v);
+bool pp_gguf_string_is(const struct pp_gguf *g, const char *key, const char *value); /* false if it is not there */
 
 /* Arrays: element type and count; then elements by index. Strings in O(1) (an index is built at opening). */
 bool pp_gguf_array(const struct pp_gguf *g, const char *key, enum pp_gguf_type *type, size_t *n);

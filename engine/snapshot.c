@@ -188,8 +188,7 @@ static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cur
             good = same_hash(get_hash(&hashes), pp_hash128(pp_page_data(pool, page), bytes));
         }
         if (!good) {
-            s->len = 1; /* so that truncating lets go of the pages */
-            pp_seq_truncate(s, 0);
+            pp_seq_drop_pages(s);
             if (src && page == PP_NO_PAGE)
                 return pp_fail(err, PP_ERR_NOMEM,
                                "there are too few free KV pages for the saved cache; it is computed again");

@@ -38,12 +38,6 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
 
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
-static bool is_string(const struct pp_gguf *g, const char *key, const char *value)
-{
-    struct pp_str s;
-    return pp_gguf_string(g, key, &s) && s.len == strlen(value) && memcmp(s.data, value, s.len) == 0;
-}
-
 static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err)
 {
     struct pp_str text;
@@ -61,7 +55,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     enum pp_code code = pp_gguf_open(s->path, &s->gguf, err);
     if (code)
         return code;
-    if (is_string(s->gguf, "general.type", "adapter"))
+    if (pp_gguf_string_is(s->gguf, "general.type", "adapter"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a LoRA adapter, not a model; give it with --lora", s->path);
     if (pp_gguf_int(s->gguf, "split.count", &parts) && parts > 1)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is one of %lld parts of a split model; merge them first "

@@ -119,13 +119,6 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
     return code;
 }
 
-static void drop_unused_pages(struct pp_seq *s)
-{
-    int64_t needed = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    while (s->n_pages > needed)
-        pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
-}
-
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err)
 {
@@ -146,7 +139,7 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     }
     if (code) {
         for (int i = 0; i < n; i++)
-            drop_unused_pages(rows[i].seq);
+            pp_seq_drop_pages(rows[i].seq);
         e->n_rows = 0;
         return code;
     }
