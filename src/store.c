@@ -139,8 +139,8 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
     sqlite3_file_control(st->db, NULL, SQLITE_FCNTL_HAS_MOVED, &moved);
     if (moved) /* what is written there now is lost */
         return pp_fail(err, PP_ERR_IO,
-                       "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, or "
-                       "start pippin again", what);
+                       "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, "
+                       "or start pippin again", what);
     return pp_store_run(st, PP_STMT_BEGIN, what, err);
 }
 

@@ -443,7 +443,7 @@ static void impossible_sizes(void **state)
     pp_model_close(m);
 }
 
-/* The engine handles SIGBUS from its first mapped file on; cmocka puts a handler of its own over that before each test. */
+/* The engine handles SIGBUS from its first mapped file on; cmocka puts a handler of its own over it for each test. */
 static struct sigaction engine_handler;
 
 __attribute__((constructor)) static void note_engine_handler(void)

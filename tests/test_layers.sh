@@ -26,6 +26,7 @@ check 'no terminal in engine and src' "$(grep -HnE '#include <(curses|ncurses|re
 check 'no database outside src/store' "$(grep -HnE '#include <sqlite3' engine/*.[ch] engine/*/*.[ch] ui/*.[ch] $(ls src/*.[ch] | grep -v '^src/store'))"
 check 'families stay out of the backend' "$(grep -HnEi 'llama|qwen|gemma|mistral' engine/cpu/*.[ch])"
 check 'files of at most 1,200 lines' "$(wc -l engine/*.[ch] engine/*/*.[ch] src/*.[ch] ui/*.[ch] tests/*.[ch] | awk '$2 != "total" && $1 > 1200 {print $2 ": " $1 " lines"}')"
+check 'lines of at most 120 columns' "$(LC_ALL=C.UTF-8 grep -nE '^.{121,}' engine/*.[ch] engine/*/*.[ch] src/*.[ch] ui/*.[ch] tests/*.[ch] | cut -c1-100)"
 check 'nothing below main exits' "$(grep -HnE '(^|[^_a-z])exit\(' engine/*.c engine/*/*.c $(ls src/*.c | grep -vE '^src/main.c$'))"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
