@@ -418,11 +418,6 @@ const char *pp_gguf_path(const struct pp_gguf *g)
     return g->name;
 }
 
-size_t pp_gguf_file_size(const struct pp_gguf *g)
-{
-    return g->size;
-}
-
 bool pp_gguf_lost(const struct pp_gguf *g)
 {
     return pp_map_lost(&g->map);

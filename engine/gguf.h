@@ -23,7 +23,6 @@ enum pp_code pp_gguf_open_memory(const void *data, size_t size, const char *name
                                  struct pp_error *err);
 void pp_gguf_close(struct pp_gguf *g); /* NULL is fine */
 const char *pp_gguf_path(const struct pp_gguf *g);
-size_t pp_gguf_file_size(const struct pp_gguf *g);
 bool pp_gguf_lost(const struct pp_gguf *g); /* the mapped file shrank: pp_map_lost */
 
 /* --- metadata ------------------------------------------------------------------------------------------ */

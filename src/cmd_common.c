@@ -269,12 +269,6 @@ void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digi
         pp_buf_str(b, "null");
 }
 
-void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value)
-{
-    pp_cli_json_name(b, name);
-    pp_buf_str(b, value ? "true" : "false");
-}
-
 /* --- models ----------------------------------------------------------------------------------------------- */
 
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o)
