@@ -119,7 +119,7 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
     if (p->kind == CTL_SEED && strcasecmp(value, "random") == 0) {
         c->seed_fixed = false;
     } else if (end == value || *end || !ctl_param_put(c, p, v)) {
-        ctl_notice(c, true, "%s wants %s from %g to %g%s", p->name,
+        ctl_notice(c, true, "%s wants %s from %.16g to %.16g%s", p->name,
                    p->kind == CTL_FLOAT ? "a number" : "a whole number", p->min, p->max,
                    p->kind == CTL_SEED ? ", or \"random\"" : "");
         return false;

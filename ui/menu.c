@@ -12,7 +12,7 @@
 enum {
     MAX_WIDTH = 76, MARGIN = 4,
     ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller: the whole screen, without a frame */
-    RIGHT_MAX = 24, RIGHT_COLS = 36   /* narrower: no right part */
+    RIGHT_MAX = 24, RIGHT_COLS = 36   /* narrower: only short ones */
 };
 
 static size_t count(struct pp_ui *ui)
@@ -157,8 +157,10 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
 {
     pp_style style = selected ? PP_SLOT_SELECTED : row->heading ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
-    bool right = *row->right && a.w >= RIGHT_COLS;
-    int room = a.w - 4 - (!right ? 0 : column ? a.w - 2 - column : RIGHT_MAX);
+    int width = pp_text_width(row->right, strlen(row->right)), most = width < RIGHT_MAX ? width : RIGHT_MAX;
+    /* a short right part (a value, a time) has its place also on a narrow screen */
+    bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
+    int room = a.w - 4 - (!right ? 0 : column ? a.w - 2 - column : most + 2);
     pp_draw_erase(a, style);
     pp_draw_text(a.y, a.x + 1, 1, row->current ? "•" : "", style);
     int indent = row->heading ? 1 : 3;
@@ -166,7 +168,6 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
     if (!right)
         return;
     int x = column ? column : used + 2, w = a.w - x - 1;
-    int width = pp_text_width(row->right, strlen(row->right));
     if (!column && width < w)
         x += w - width;
     if (w > 0)

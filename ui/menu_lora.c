@@ -6,6 +6,8 @@
 
 #include "ui/state.h"
 
+enum { ROOM_FOR_FILES = 60 }; /* columns */
+
 static const float step = 0.05f, most = 2.0f;
 
 static const struct pp_adapter_entry *at(struct pp_ui *ui, size_t i)
@@ -29,9 +31,12 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     (void)m;
     if (!a)
         return;
-    snprintf(row->left, sizeof row->left, "[%c] %-20s %+.2f", a->on ? 'x' : ' ', a->name, (double)a->scale);
-    const char *file = strrchr(a->path, '/');
-    snprintf(row->right, sizeof row->right, "%.120s", file ? file + 1 : a->path);
+    snprintf(row->left, sizeof row->left, "[%c] %s", a->on ? 'x' : ' ', a->name);
+    const char *slash = strrchr(a->path, '/'), *file = slash ? slash + 1 : a->path;
+    if (ui->at.cols >= ROOM_FOR_FILES)
+        snprintf(row->right, sizeof row->right, "%.100s  %+.2f", file, (double)a->scale);
+    else
+        snprintf(row->right, sizeof row->right, "%+.2f", (double)a->scale);
 }
 
 /* To the next multiple of a step, so that no rounding errors add up. */

@@ -193,7 +193,7 @@ menus() {
 }
 menus_small() {
     start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
-        see Writing && keys Escape && gone Writing;
+        see Writing && keys F3 && see "+1.00" && keys F8 && see "0.80" && keys Escape && gone "0.80"
 }
 themes() {
     start 80x24 "TERM=tmux-256color" && see ready && keys F7 && see harbour && screen -e >"$work/dark" &&
