@@ -593,7 +593,7 @@ int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
     r.o = &r.options;
     enum pp_code code = run(&r, &err);
     int exit_code = r.reader_gone ? 1 : pp_cli_end(code, &err);
-    if (r.session.kept && r.session.session.id)
+    if (r.session.answer_id)
         pp_cli_say("conversation %s; go on with --resume %s", r.session.session.key, r.session.session.key);
     if (o->stats && r.asked) {
         struct pp_buf line = {0};

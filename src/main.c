@@ -1,9 +1,12 @@
 /* main.c - the program: surroundings, command line, and off to the screen or to a command. */
+#include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "src/commands.h"
 #include "src/options.h"
@@ -11,8 +14,18 @@
 #include "src/plain_text.h"
 #include "ui/ui.h"
 
+/* Who starts us without stdin, stdout or stderr must not find a file of ours in its place. Nothing is read from the
+ * stand-in, and writing to it fails as it would have. */
+static void fill_gaps(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", O_RDONLY);
+}
+
 static void prepare_process(void)
 {
+    fill_gaps();
     umask(077);                /* conversations are private */
     setlocale(LC_CTYPE, "");   /* characters are the user's; numbers stay those of files and JSON */
     signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write */

@@ -97,7 +97,13 @@ expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_to
 holds "leaves no trace" [ ! -e "$tmp/data/pippin" ]
 holds "nor in the cache" [ ! -e "$tmp/cache/pippin" ]
 
+"$pippin" run -p "$who" --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err" <&-
+code=$?
+expect_out "a closed stdin is an empty one" "$answer$nl"
+
 # --- errors -----------------------------------------------------------------------------------------------------
+
+"$pippin" run -p "$who" --temp 0 -n 8 </dev/null >&- 2>"$tmp/err"; code=$?; expect "a closed stdout" 1
 
 run run </dev/null; expect "no prompt: usage" 2
 holds "errors keep off stdout" [ ! -s "$tmp/out" ]
@@ -167,6 +173,7 @@ lock="$tmp/data/pippin/locks/$id.lock"
 if command -v flock >/dev/null && [ -e "$lock" ]; then
     run_locked() { flock "$lock" "$pippin" run --resume "$id" -p x </dev/null >"$tmp/out" 2>"$tmp/err"; }
     run_locked; code=$?; expect "a conversation open elsewhere" 1
+    holds "says nothing of going on with it" [ "$(wc -l <"$tmp/err")" = 1 ]
 fi
 run run --save --temp 0 -n 8 --system "Answer like a pirate." --lora-scaled engine/starter/bard.gguf:0.5 -p x </dev/null
 if [ "$code" = 0 ]; then
