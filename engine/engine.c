@@ -145,6 +145,7 @@ const char *pp_engine_kernels(const struct pp_engine *e) { return pp_isa_name(e-
 struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {
     e->stats.pages_used = pp_kv_pool_used(e->kv);
+    e->stats.engine_bytes = pp_cpu_memory(e->cpu);
     return &e->stats;
 }
 

@@ -24,6 +24,7 @@ struct pp_stats {
     /* pages */
     uint64_t pages_used, pages_total;
     uint64_t page_bytes;       /* bytes of one page */
+    uint64_t engine_bytes;     /* packed weights and work space: memory besides pages and mapped files */
     uint64_t kv_copied_bytes;  /* by copy-on-write; forks and regenerations alone add nothing */
     uint64_t restored_tokens;  /* from snapshots */
 };

@@ -149,6 +149,7 @@ static void print_json(const struct bench *b, const struct summary *prefill, con
     pp_cli_json_str(&out, "type", info->type_name);
     pp_cli_json_int(&out, "n_params", info->n_params);
     pp_cli_json_count(&out, "bytes", info->bytes);
+    pp_cli_json_count(&out, "engine_bytes", pp_engine_stats(b->model.engine)->engine_bytes);
     pp_cli_json_str(&out, "kv_type", pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
     pp_cli_json_int(&out, "adapters", b->model.n_adapters);
     pp_buf_str(&out, "}\n");

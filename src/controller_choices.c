@@ -464,18 +464,11 @@ static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *
 }
 
 /* True if a parameter was given for this run: it is neither the default nor what pippin.conf says. */
-static bool is_given(const struct pp_controller *c, const struct ctl_param *p)
-{
-    struct pp_sampling standard = pp_sampling_default();
-    double v = ctl_param_get(c, &c->o->sampling, p);
-    const char *conf = pp_config_get(c->o->config, "sampling", p->name);
-    return v != ctl_param_get(c, &standard, p) && !(conf && fabs(strtod(conf, NULL) - v) < 1e-6);
-}
-
 static void apply_given_params(struct pp_controller *c)
 {
     for (size_t i = 0; i < ctl_n_params; i++)
-        if ((ctl_params[i].kind == CTL_FLOAT || ctl_params[i].kind == CTL_INT) && is_given(c, &ctl_params[i]))
+        if ((ctl_params[i].kind == CTL_FLOAT || ctl_params[i].kind == CTL_INT) &&
+            pp_options_given(c->o, ctl_params[i].name))
             ctl_param_put(c, &ctl_params[i], ctl_param_get(c, &c->o->sampling, &ctl_params[i]));
     if (c->o->seed_given) {
         c->sampling.seed = c->o->sampling.seed;

@@ -511,6 +511,13 @@ static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
             return pp_fail_nomem(err, "the rotary frequencies");
         pp_dequantize_row(t->type, t->data, factors, t->ne[0]);
     }
+    for (int64_t i = 0; t && i < t->ne[0]; i++)
+        if (!(factors[i] > 0) || !isfinite(factors[i])) { /* frequencies are divided by them */
+            pp_free(factors);
+            return pp_fail(err, PP_ERR_FORMAT,
+                           "tensor rope_freqs.weight holds values that are not positive numbers; the model file is "
+                           "damaged, get it again");
+        }
     pp_rope_frequencies(hp, factors, c->inv_freq, &c->rope_magnitude);
     pp_free(factors);
     return PP_OK;
@@ -582,9 +589,12 @@ static bool grow_lora(struct pp_cpu *c, int64_t width)
     int n_threads = pp_pool_n(c->pool);
     for (int i = -1; i < n_threads; i++) {
         struct thread_scratch *t = i < 0 ? &c->shared : &c->threads[i];
-        float *p = take_memory(c, (i < 0 ? c->max_rows : PRIVATE_ROWS) * width, sizeof *p);
+        int64_t rows = i < 0 ? c->max_rows : PRIVATE_ROWS;
+        float *p = take_memory(c, rows * width, sizeof *p);
         if (!p)
             return false;
+        if (t->lora)
+            c->memory -= (uint64_t)(rows * c->lora_width) * sizeof *p;
         pp_free(t->lora);
         t->lora = p;
     }
