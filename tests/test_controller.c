@@ -666,6 +666,12 @@ static void test_damaged_adapter_is_listed(void **state)
     assert_string_equal(pp_controller_adapters(fix.c, &n)->name, "broken");
 }
 
+static void parse_options(char **argv, int argc)
+{
+    struct pp_error err;
+    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
+}
+
 /* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
 static void test_options_are_kept(void **state)
 {
@@ -697,8 +703,7 @@ static void test_options_are_kept(void **state)
     assert_non_null(strstr(fix.fake->messages, "Be kind."));
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.sampling.temp = 0.5f;
-    fix.o.system = "Be brief.";
+    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.5", "--system", "Be brief."}, 7);
     fixture_ready(&fix);
     fixture_turn(&fix, "three", "3");
     assert_true(fix.fake->sampling.temp == 0.5f);
@@ -706,12 +711,17 @@ static void test_options_are_kept(void **state)
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.sampling.temp = pp_sampling_default().temp;
-    fix.o.system = NULL;
+    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_ready(&fix);
     fixture_turn(&fix, "four", "4");
     assert_true(fix.fake->sampling.temp == 0.5f);
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* said, though it is the default */
+    fixture_ready(&fix);
+    fixture_turn(&fix, "five", "5");
+    assert_true(fix.fake->sampling.temp == 0.8f);
 }
 
 /* A change of choices that was posted before an answer was added must not take the head back. */
