@@ -120,6 +120,7 @@ static bool send(struct pp_ui *ui, const char *text)
     bool sent = ui->editing ? pp_controller_edit(ui->controller, ui->editing - 1, words)
                             : pp_controller_send(ui->controller, words);
     if (sent) {
+        ui->sent_edit = ui->editing;
         ui->editing = 0;
         pp_transcript_end(ui);
     }

@@ -44,7 +44,9 @@ struct pp_ui {
     uint64_t notice_serial;           /* of the controller's last one */
     uint64_t read_at;                 /* when the last key came */
     uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
+    int64_t session;                  /* on screen, at the last pump */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
+    size_t sent_edit;                 /* what `editing` was when the last message went */
     bool editing_begins;
     bool history_failed;              /* the last attempt to write it */
     bool no_color;

@@ -194,7 +194,7 @@ void pp_ui_suspend(struct pp_ui *ui)
     pp_ui_resize(ui);
 }
 
-/* A message that could not be saved comes back, before what has been typed since. */
+/* A message that could not be saved comes back, before what has been typed since; a changed one as a change. */
 static void take_back_unsent(struct pp_ui *ui)
 {
     char *text = pp_controller_take_unsent(ui->controller);
@@ -210,12 +210,17 @@ static void take_back_unsent(struct pp_ui *ui)
         pp_ui_notice(ui, true, "Out of memory: the message that was not sent is in the history.");
     pp_buf_free(&whole);
     pp_free(text);
+    ui->editing = ui->sent_edit;
     ui->dirty = PP_DRAW_ALL;
 }
 
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
+    if (ui->session != pp_controller_session_id(ui->controller)) { /* a change belongs to its conversation */
+        ui->session = pp_controller_session_id(ui->controller);
+        ui->editing = ui->sent_edit = 0;
+    }
     take_back_unsent(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);
     if (s->notice_serial != ui->notice_serial) {

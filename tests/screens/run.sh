@@ -150,7 +150,9 @@ editor() {
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
     start 80x24 && see ready && say "this is unsaved" && see "not saved and not sent" && see "› this is unsaved" &&
-        keys C-u && say "fine" && see "You said: fine"
+        keys C-u && say "fine" && see "You said: fine" && see ready && say "/edit" && see "› fine" &&
+        text " but unsaved" && keys Enter && see "not saved and not sent" && see "› fine but unsaved" &&
+        keys Escape && see "› Write a message"
 }
 slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
@@ -161,6 +163,12 @@ edit_last() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && text " changed" &&
         keys Enter && see "You said: first words changed"
+}
+
+edit_ends_with_its_conversation() {
+    start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
+        see "› first words" && keys F2 && see "Rain in the harbour" && keys Enter && see "It rained, and the lamps" &&
+        keys Enter && see "You said: first words" && see "It rained, and the lamps"
 }
 
 stop_by_escape() {
@@ -265,7 +273,8 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte multi_line
-history vi_keys no_locale editor refused not_saved slash_commands edit_last stop_by_escape stop_by_interrupt leave
+history vi_keys no_locale editor refused not_saved slash_commands edit_last
+edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave
 leave_by_ctrl_d menus menus_small themes no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend
 stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
 passed=0 failed=0
