@@ -272,11 +272,11 @@ idle_costs_nothing() {
 }
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
-resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte multi_line
-history vi_keys no_locale editor refused not_saved slash_commands edit_last
-edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave
-leave_by_ctrl_d menus menus_small themes no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend
-stopped_from_outside plain plain_pipe idle_costs_nothing broken_theme"
+resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
+multi_line history vi_keys no_locale editor refused not_saved slash_commands edit_last
+edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
+no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
+plain plain_pipe idle_costs_nothing broken_theme"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
