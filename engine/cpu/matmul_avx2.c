@@ -490,57 +490,9 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             y[i * y_stride + r] = sum_lanes(acc[r * M + i][0], acc[r * M + i][1]);
 }
 
-INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
-                       float *y, int64_t y_stride, const uint32_t type, const int R, const int M)
-{
-    size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
-    const uint8_t *data = w->data;
-    int64_t row = row0;
-    for (; row + R <= row1; row += R)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, R, M);
-    for (; row < row1; row++)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, 1, M);
-}
-
-INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                         float *y, int64_t y_stride, const uint32_t type)
-{
-    for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
-        int64_t end = row + 64 < row1 ? row + 64 : row1;
-        for (int64_t i = 0; i < m; i += 3) {
-            const float *xi = x->f32 + i * x->f32_stride;
-            float *out = y + i * y_stride;
-            switch (m - i) {
-            case 1:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 4, 1);
-                break;
-            case 2:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 2, 2);
-                break;
-            default:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, 2, 3);
-            }
-        }
-    }
-}
-
-static void matmul_f32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                       float *y, int64_t y_stride)
-{
-    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32);
-}
-
-static void matmul_f16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                       float *y, int64_t y_stride)
-{
-    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16);
-}
-
-static void matmul_bf16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
-{
-    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16);
-}
+#define FLOAT_M 3
+#define FLOAT_R(m) ((m) == 1 ? 4 : 2)
+#include "engine/cpu/float_rows.h"
 
 static float dot(const float *a, const float *b, int64_t n)
 {

@@ -1,0 +1,58 @@
+/* float_rows.h - products with float weights, from tiles of R weight rows times M activation rows. Included by
+ * matmul_avx2.c and matmul_avx512.c behind their float_tile(), with FLOAT_M, the most activation rows of a tile, and
+ * FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Private to engine/cpu. */
+
+INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
+                       float *y, int64_t y_stride, const uint32_t type, const int R, const int M)
+{
+    size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
+    const uint8_t *data = w->data;
+    int64_t row = row0;
+    for (; row + R <= row1; row += R)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, R, M);
+    for (; row < row1; row++)
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, 1, M);
+}
+
+INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, const uint32_t type)
+{
+    for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
+        int64_t end = row + 64 < row1 ? row + 64 : row1;
+        for (int64_t i = 0; i < m; i += FLOAT_M) {
+            const float *xi = x->f32 + i * x->f32_stride;
+            float *out = y + i * y_stride;
+            switch (m - i) {
+            case 1:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(1), 1);
+                break;
+            case 2:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(2), 2);
+                break;
+            case 3:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(3), 3);
+                break;
+            default:
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(FLOAT_M), FLOAT_M);
+            }
+        }
+    }
+}
+
+static void matmul_f32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32);
+}
+
+static void matmul_f16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16);
+}
+
+static void matmul_bf16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride)
+{
+    matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16);
+}
