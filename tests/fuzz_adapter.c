@@ -1,7 +1,6 @@
 /* fuzz_adapter.c - a LoRA adapter for a tiny model, put to use for one token.
  *
  * What begins with "GGUF" is a file. Else two pieces: adapter_config.json and adapter_model.safetensors of a folder. */
-#include <string.h>
 
 #include "tests/hostile.h"
 
@@ -29,19 +28,9 @@ static void use(const struct pp_adapter *a)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct hostile_input in = {data, size};
     struct pp_adapter *a;
     struct pp_error err;
-    const char *path;
-    if (size >= 4 && memcmp(data, "GGUF", 4) == 0) {
-        path = hostile_file(2, data, size);
-    } else {
-        size_t n;
-        const uint8_t *config = hostile_piece(&in, &n);
-        hostile_file(0, config, n);
-        hostile_file(1, in.data, in.size);
-        path = hostile_folder(names);
-    }
+    const char *path = hostile_gguf_or_folder(names, data, size);
     if (pp_adapter_load(pp_engine_model(tiny_engine()), path, &a, &err))
         return 0;
     use(a);

@@ -2,7 +2,6 @@
  * token.
  *
  * What begins with "GGUF" is a file. Else two pieces: the configuration, and the weights. */
-#include <string.h>
 
 #include "tests/hostile.h"
 
@@ -32,19 +31,9 @@ static void run(const struct pp_model *m)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct hostile_input in = {data, size};
     struct pp_model *m;
     struct pp_error err;
-    const char *path;
-    if (size >= 4 && memcmp(data, "GGUF", 4) == 0) {
-        path = hostile_file(2, data, size);
-    } else {
-        size_t n;
-        const uint8_t *config = hostile_piece(&in, &n);
-        hostile_file(0, config, n);
-        hostile_file(1, in.data, in.size);
-        path = hostile_folder(names);
-    }
+    const char *path = hostile_gguf_or_folder(names, data, size);
     if (pp_model_open(path, &m, &err))
         return 0;
     if (pp_model_tokenizer(m))

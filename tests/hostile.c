@@ -85,6 +85,18 @@ const char *hostile_folder(const char *const *names)
 
 /* --- tokenizers -------------------------------------------------------------------------------------------- */
 
+const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data, size_t size)
+{
+    struct hostile_input in = {data, size};
+    size_t n;
+    if (size >= 4 && memcmp(data, "GGUF", 4) == 0)
+        return hostile_file(2, data, size);
+    const uint8_t *first = hostile_piece(&in, &n);
+    hostile_file(0, first, n);
+    hostile_file(1, in.data, in.size);
+    return hostile_folder(names);
+}
+
 void hostile_tokenize(const struct pp_tokenizer *t)
 {
     static const char text[] =

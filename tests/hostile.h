@@ -30,6 +30,10 @@ const char *hostile_file(unsigned slot, const void *data, size_t size);
 /* A folder whose files `names` (up to NULL) are those of slots 0, 1, ...; made once, removed at exit. */
 const char *hostile_folder(const char *const *names);
 
+/* The path of a GGUF file if the bytes begin like one (slot 2); otherwise of a folder with two files, the first from
+ * the input's first piece, the second from the rest (slots 0 and 1). */
+const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data, size_t size);
+
 /* Tokenizes a text full of oddities in every way and turns the ids back; they must lie within the vocabulary. */
 void hostile_tokenize(const struct pp_tokenizer *t);
 
