@@ -391,6 +391,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         take_stats(c, &e->stats, m);
         c->prompt_tokens = e->stats.prompt_tokens;
         c->cached_tokens = e->stats.cached_tokens;
+        c->kv_copied_bytes = e->stats.kv_copied_bytes;
         if (e->stats.decode_tokens)
             m->n_tokens = c->answer_base + (int64_t)e->stats.decode_tokens;
         pp_branch_set_state(&c->branch, i, e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE

@@ -67,6 +67,7 @@ struct pp_controller {
     int64_t answer_base;          /* tokens that the continued answer had before */
     int64_t context_base;         /* tokens of the prompt */
     uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and what of it was at hand */
+    uint64_t kv_copied_bytes;              /* and what of the cache was copied for it: nothing but a fork's last page */
     uint64_t prompt_started_ns;
 
     /* choices */

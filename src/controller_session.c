@@ -78,7 +78,7 @@ static void forget_figures(struct pp_controller *c)
     c->status.ctx_used = 0;
     c->status.tokens_per_s = 0;
     c->status.acceptance = -1;
-    c->prompt_tokens = c->cached_tokens = 0;
+    c->prompt_tokens = c->cached_tokens = c->kv_copied_bytes = 0;
 }
 
 /* Shows what a job has brought: its session, branch and lock become those of the screen. */

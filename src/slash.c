@@ -232,13 +232,14 @@ static enum pp_slash do_rename(struct pp_controller *c, char *arg)
 static enum pp_slash do_stats(struct pp_controller *c, char *arg)
 {
     const struct pp_status *s = &c->status;
-    char draft[64] = "", prompt[96] = "";
+    char draft[64] = "", prompt[128] = "";
     (void)arg;
     if (s->acceptance >= 0)
         snprintf(draft, sizeof draft, ", %.0f %% of the draft accepted", (double)s->acceptance * 100);
     if (c->prompt_tokens)
-        snprintf(prompt, sizeof prompt, "; prompt %" PRIu64 " tokens, %" PRIu64 " of them at hand", c->prompt_tokens,
-                 c->cached_tokens);
+        snprintf(prompt, sizeof prompt,
+                 "; prompt %" PRIu64 " tokens, %" PRIu64 " of them at hand, %" PRIu64 " bytes of cache copied",
+                 c->prompt_tokens, c->cached_tokens, c->kv_copied_bytes);
     ctl_notice(c, false, "%.0f tokens/s%s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads",
                (double)s->tokens_per_s, draft, prompt, s->ctx_used, s->ctx_total, s->model.kernels,
                s->model.n_threads);

@@ -88,6 +88,7 @@ static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_
 {
     pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
                s->prompt_tokens, s->cached_tokens, s->restored_tokens);
+    pp_buf_fmt(out, ",\"kv_copied_bytes\":%" PRIu64, s->kv_copied_bytes);
     pp_buf_fmt(out, ",\"prefill_tps\":%.1f,\"decode_tokens\":%" PRIu64 ",\"decode_tps\":%.1f",
                per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
                per_second(s->decode_tokens, s->decode_ns));

@@ -511,6 +511,10 @@ static void test_sharing(void **state)
     r.session_key = "feedfeedfeedfeed";
     assert_string_equal(answer_to(r), HELLO_ANSWER);
     assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
+    /* The other one shares its pages; what is copied is at most the page that both go on writing into. */
+    assert_in_range(env.done.stats.kv_copied_bytes, 0, env.done.stats.page_bytes);
+    assert_string_equal(answer_to(r), HELLO_ANSWER); /* regenerated: nothing is shared any more, nothing is copied */
+    assert_int_equal(env.done.stats.kv_copied_bytes, 0);
     for (int i = 0; i < 12; i++) { /* more than there are slots */
         char key[17];
         snprintf(key, sizeof key, "%016x", i + 1);
