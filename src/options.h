@@ -37,7 +37,7 @@ struct pp_options {
     enum pp_kv_type kv_type;   /* --kv-type */
     bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
-    const char *kernels;       /* --kernels scalar|avx2|avx512 */
+    const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
     struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
     int n_lora;
 

@@ -40,19 +40,22 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
 }
 
 static void matmul_f32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                       float *y, int64_t y_stride)
+                       float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32);
 }
 
 static void matmul_f16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                       float *y, int64_t y_stride)
+                       float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16);
 }
 
 static void matmul_bf16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_float(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16);
 }

@@ -1,36 +1,101 @@
 #include "engine/cpu/isa.h"
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
-static const char *const names[PP_ISA_COUNT] = {"scalar", "avx2", "avx512"};
+#include "engine/cpu/matmul.h"
 
-#if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
+static const char *const names[PP_ISA_COUNT] = {
+    [PP_ISA_SCALAR] = "scalar", [PP_ISA_AVX2] = "avx2", [PP_ISA_AVXVNNI] = "avxvnni", [PP_ISA_AVX512] = "avx512",
+    [PP_ISA_AMX] = "amx",       [PP_ISA_NEON] = "neon", [PP_ISA_DOTPROD] = "dotprod", [PP_ISA_I8MM] = "i8mm",
+};
+
+#if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-/* Not every compiler's __builtin_cpu_supports() knows this name. */
+/* Not every compiler's __builtin_cpu_supports() knows these names. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-enum pp_isa pp_isa_best(void)
+static bool has_avx_vnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
+/* The tiles' registers are large: a process has to ask the kernel for them, once. */
+static bool has_amx_int8(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_TILE) && (d & AMX_INT8) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+static bool cpu_has(enum pp_isa isa)
 {
     __builtin_cpu_init(); /* checks XCR0 too: registers that the system does not save do not count */
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
-        return PP_ISA_SCALAR;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
-        return PP_ISA_AVX512;
-    return PP_ISA_AVX2;
+    switch (isa) {
+    case PP_ISA_SCALAR:
+        return true;
+    case PP_ISA_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    case PP_ISA_AVXVNNI:
+        return cpu_has(PP_ISA_AVX2) && has_avx_vnni();
+    case PP_ISA_AVX512:
+        return cpu_has(PP_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512vnni");
+    case PP_ISA_AMX:
+        return cpu_has(PP_ISA_AVX512) && has_amx_int8();
+    default:
+        return false;
+    }
 }
-#else
-enum pp_isa pp_isa_best(void)
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool cpu_has(enum pp_isa isa)
 {
-    return PP_ISA_SCALAR;
+    enum { HAS_DOTPROD = 1 << 20 /* in AT_HWCAP */, HAS_I8MM = 1 << 13 /* in AT_HWCAP2 */ };
+    switch (isa) {
+    case PP_ISA_SCALAR:
+    case PP_ISA_NEON:
+        return true;
+    case PP_ISA_DOTPROD:
+        return getauxval(AT_HWCAP) & HAS_DOTPROD;
+    case PP_ISA_I8MM:
+        return cpu_has(PP_ISA_DOTPROD) && getauxval(AT_HWCAP2) & HAS_I8MM;
+    default:
+        return false;
+    }
+}
+
+#else
+static bool cpu_has(enum pp_isa isa)
+{
+    return isa == PP_ISA_SCALAR;
 }
 #endif
+
+bool pp_isa_runs(enum pp_isa isa)
+{
+    return pp_matmul_kernels(isa) && cpu_has(isa);
+}
+
+enum pp_isa pp_isa_best(void)
+{
+    int best = PP_ISA_COUNT - 1; /* they stand in ascending order within an architecture */
+    while (best > PP_ISA_SCALAR && !pp_isa_runs((enum pp_isa)best))
+        best--;
+    return (enum pp_isa)best;
+}
 
 const char *pp_isa_name(enum pp_isa isa)
 {

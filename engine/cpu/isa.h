@@ -1,17 +1,29 @@
-/* isa.h - which of our kernel sets this CPU can run. One binary holds all of them; the choice is made once. */
+/* isa.h - which of our kernel sets this CPU can run. One binary holds all that its architecture has; the choice is made
+ * once. All sets give the same bits. */
 #ifndef PP_CPU_ISA_H
 #define PP_CPU_ISA_H
 
+#include <stdbool.h>
+
 enum pp_isa {
     PP_ISA_SCALAR = 0,
-    PP_ISA_AVX2,   /* AVX2 + FMA + F16C */
-    PP_ISA_AVX512, /* AVX-512 F, BW, DQ, VL + VNNI */
+    /* x86-64 */
+    PP_ISA_AVX2,    /* AVX2 + FMA + F16C */
+    PP_ISA_AVXVNNI, /* those + AVX-VNNI: byte dot products in 256 bits */
+    PP_ISA_AVX512,  /* AVX-512 F, BW, DQ, VL + VNNI */
+    PP_ISA_AMX,     /* those + AMX-TILE and AMX-INT8 */
+    /* AArch64 */
+    PP_ISA_NEON,    /* what every 64-bit ARM has */
+    PP_ISA_DOTPROD, /* + sdot, udot */
+    PP_ISA_I8MM,    /* + smmla, usdot */
     PP_ISA_COUNT,
 };
 
-/* The best set this CPU and operating system support. */
+/* True if this CPU, the operating system and this build have what the set needs. Thread-safe. */
+bool pp_isa_runs(enum pp_isa isa);
+/* The best set that runs. */
 enum pp_isa pp_isa_best(void);
-const char *pp_isa_name(enum pp_isa isa); /* "scalar", "avx2", "avx512" */
+const char *pp_isa_name(enum pp_isa isa); /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm" */
 int pp_isa_by_name(const char *name);     /* or -1 */
 
 #endif

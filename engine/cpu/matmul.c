@@ -2,16 +2,15 @@
 
 #include "engine/cpu/matmul_sets.h"
 
+static const struct pp_matmul_kernels *const sets[PP_ISA_COUNT] = {
+    [PP_ISA_SCALAR] = &pp_matmul_scalar,
+#if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
+    [PP_ISA_AVX2] = &pp_matmul_avx2,
+    [PP_ISA_AVX512] = &pp_matmul_avx512,
+#endif
+};
+
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa)
 {
-    switch (isa) {
-#if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
-    case PP_ISA_AVX2:
-        return &pp_matmul_avx2;
-    case PP_ISA_AVX512:
-        return &pp_matmul_avx512;
-#endif
-    default:
-        return &pp_matmul_scalar;
-    }
+    return sets[isa];
 }

@@ -32,7 +32,7 @@
 #include "engine/cpu/isa.h"
 #include "engine/types.h"
 
-enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32 };
+enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32, PP_MATMUL_SCRATCH = 256 * 1024 };
 
 /* A weight matrix as the kernels read it. */
 struct pp_matrix {
@@ -53,9 +53,10 @@ struct pp_acts {
     int64_t b_stride;
 };
 
-/* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows. */
+/* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.
+ * scratch: PP_MATMUL_SCRATCH bytes, 64-byte aligned, of the calling thread alone; what is in them does not matter. */
 typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                          float *y, int64_t y_stride);
+                          float *y, int64_t y_stride, void *scratch);
 
 struct pp_matmul_kernels {
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
@@ -65,6 +66,7 @@ struct pp_matmul_kernels {
     pp_matmul_fn *by_type[PP_TYPE_LIMIT]; /* NULL: not runnable */
 };
 
+/* NULL: this build has no kernels for it. */
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa);
 
 /* True if the type's weights are packed (quantised types), false if they are used in place. */

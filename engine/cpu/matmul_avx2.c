@@ -396,26 +396,30 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
 }
 

@@ -149,26 +149,30 @@ static inline __attribute__((always_inline)) void matmul_packed(const struct pp_
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q8_0);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q4_0);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q4_k);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride)
+                        float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     matmul_packed(w, row0, row1, x, m, y, y_stride, dot_q6_k);
 }
 
@@ -206,8 +210,9 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 static void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                         float *y, int64_t y_stride)
+                         float *y, int64_t y_stride, void *scratch)
 {
+    (void)scratch;
     size_t row_bytes = (size_t)w->n_cols * (w->type == PP_TYPE_F32 ? 4 : 2);
     for (int64_t row = row0; row < row1; row++)
         for (int64_t i = 0; i < m; i++)

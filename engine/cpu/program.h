@@ -38,6 +38,9 @@ struct stage {
     int layer, q, k, v;
 };
 
+/* A stage runs in up to three phases; each becomes a part of the pool's work, behind which the threads meet. */
+enum { MAX_PHASES = 3 };
+
 /* What one thread needs for itself. */
 struct thread_scratch {
     struct pp_attention_scratch attention;
@@ -47,6 +50,7 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
+    void *kernel;               /* PP_MATMUL_SCRATCH bytes for the products */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
     const struct stage *prepared_stage;
 };
@@ -93,15 +97,27 @@ struct pp_cpu {
     atomic_bool abandoned;
     struct part {
         struct stage *stage;
-        bool first;             /* of the two parts of a stage */
+        int phase;
         int m;                  /* rows that take part */
-    } *parts;                   /* [2 * n_stages] */
-    int *n_items;               /* [2 * n_stages] */
+    } *parts;                   /* [MAX_PHASES * n_stages] */
+    int *n_items;               /* [MAX_PHASES * n_stages] */
     int n_parts;
 };
+
+static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
+{
+    return c->slots[slot] + row * c->strides[slot];
+}
 
 /* lower.c */
 enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cancel *cancel, pp_progress *progress, void *user,
                           struct pp_error *err);
+
+/* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.
+ * thread: whose scratch it may use. */
+typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
+typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
+pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases; /* project.c, attend.c */
+pp_cpu_item_fn pp_cpu_project_item, pp_cpu_attend_item;
 
 #endif

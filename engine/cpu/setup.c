@@ -1,0 +1,224 @@
+/* setup.c - the memory of a program, its making and its end. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/program.h"
+#include "engine/quant.h"
+#include "engine/rope.h"
+
+static void *take_memory(struct pp_cpu *c, int64_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)count, size, &bytes))
+        return NULL;
+    void *p = pp_aligned(64, bytes);
+    if (p) {
+        memset(p, 0, bytes);
+        c->memory += bytes;
+    }
+    return p;
+}
+
+static bool make_inputs(struct pp_cpu *c, struct thread_scratch *t, int64_t rows)
+{
+    t->f32 = take_memory(c, rows * c->acts_width, sizeof *t->f32);
+    t->q = take_memory(c, rows * c->acts_width, sizeof *t->q);
+    t->d = take_memory(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->d);
+    t->sum = take_memory(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->sum);
+    return t->f32 && t->q && t->d && t->sum;
+}
+
+static void free_inputs(struct thread_scratch *t)
+{
+    pp_free(t->f32);
+    pp_free(t->q);
+    pp_free(t->d);
+    pp_free(t->sum);
+    pp_free(t->lora);
+    pp_free(t->tail);
+    pp_free(t->kernel);
+}
+
+static bool make_slots(struct pp_cpu *c)
+{
+    const struct pp_plan *plan = &c->model->plan;
+    c->n_slots = plan->n_slots;
+    c->slots = pp_calloc((size_t)c->n_slots, sizeof *c->slots);
+    c->strides = pp_calloc((size_t)c->n_slots, sizeof *c->strides);
+    if (!c->slots || !c->strides)
+        return false;
+    for (int i = 0; i < c->n_slots; i++) {
+        c->strides[i] = (plan->slot_width[i] + 15) / 16 * 16;
+        int64_t rows = i == c->logits_slot ? c->max_outputs : c->max_rows;
+        if (!(c->slots[i] = take_memory(c, rows * c->strides[i], sizeof(float))))
+            return false;
+    }
+    return true;
+}
+
+static bool make_scratch(struct pp_cpu *c)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    int n_threads = pp_pool_n(c->pool);
+    for (int i = 0; i < c->n_stages; i++)
+        if (c->stages[i].kind == STAGE_PROJECT && c->stages[i].projections[0].w.n_cols > c->acts_width)
+            c->acts_width = c->stages[i].projections[0].w.n_cols;
+    c->acts_width = (c->acts_width + 63) / 64 * 64;
+    c->threads = take_memory(c, n_threads, sizeof *c->threads);
+    c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
+    c->n_items = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->n_items);
+    c->inv_freq = take_memory(c, hp->rope_dim / 2, sizeof(float));
+    c->cos_sin = take_memory(c, c->max_rows * hp->rope_dim, sizeof(float));
+    if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin ||
+        !make_inputs(c, &c->shared, c->max_rows))
+        return false;
+    for (int i = 0; i < n_threads; i++)
+        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) ||
+            !(c->threads[i].tail = take_memory(c, 2, c->kv.head_bytes)) ||
+            !(c->threads[i].kernel = take_memory(c, 1, PP_MATMUL_SCRATCH)))
+            return false;
+    return true;
+}
+
+static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->head_dim > PP_MAX_HEAD_DIM || hp->n_head / hp->n_head_kv > PP_MAX_GROUP)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "heads of %lld values with %lld queries a head are more than the CPU backend can run (%d, %d)",
+                       (long long)hp->head_dim, (long long)(hp->n_head / hp->n_head_kv), PP_MAX_HEAD_DIM, PP_MAX_GROUP);
+    return PP_OK;
+}
+
+static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    const struct pp_tensor *t = pp_source_tensor(c->model->source, "rope_freqs.weight");
+    float *factors = NULL;
+    if (t && (t->ne[0] != hp->rope_dim / 2 || t->n_dims != 1 || !pp_type_info(t->type)->runnable))
+        return pp_fail(err, PP_ERR_FORMAT, "tensor rope_freqs.weight has %lld values where %lld are needed",
+                       (long long)t->ne[0], (long long)hp->rope_dim / 2);
+    if (t) {
+        factors = pp_malloc((size_t)t->ne[0] * sizeof *factors);
+        if (!factors)
+            return pp_fail_nomem(err, "the rotary frequencies");
+        pp_dequantize_row(t->type, t->data, factors, t->ne[0]);
+    }
+    for (int64_t i = 0; t && i < t->ne[0]; i++)
+        if (!(factors[i] > 0) || !isfinite(factors[i])) { /* frequencies are divided by them */
+            pp_free(factors);
+            return pp_fail(err, PP_ERR_FORMAT,
+                           "tensor rope_freqs.weight holds values that are not positive numbers; the model file is "
+                           "damaged, get it again");
+        }
+    pp_rope_frequencies(hp, factors, c->inv_freq, &c->rope_magnitude);
+    pp_free(factors);
+    return PP_OK;
+}
+
+enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv,
+                        int max_rows, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+                        struct pp_cpu **out, struct pp_error *err)
+{
+    *out = NULL;
+    enum pp_code code = check_limits(pp_source_hparams(m->source), err);
+    if (code)
+        return code;
+    struct pp_cpu *c = pp_calloc(1, sizeof *c);
+    if (!c)
+        return pp_fail_nomem(err, "the engine");
+    c->model = m;
+    c->mm = pp_matmul_kernels(isa);
+    c->ops = pp_cpu_ops(isa);
+    c->kv = *kv;
+    c->pool = pool;
+    c->max_rows = max_rows;
+    c->max_outputs = max_rows < 16 ? max_rows : 16;
+    c->scale = 1.0f / sqrtf((float)kv->head_dim);
+    code = pp_cpu_lower(c, cancel, progress, user, err);
+    if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
+                       c->n_stages);
+    if (!code && (!make_slots(c) || !make_scratch(c)))
+        code = pp_fail_nomem(err, "the engine's work space");
+    if (!code)
+        code = rope_setup(c, err);
+    if (!code)
+        code = pp_source_check(m->source, err);
+    if (code) {
+        pp_cpu_free(c);
+        return code;
+    }
+    *out = c;
+    return PP_OK;
+}
+
+void pp_cpu_free(struct pp_cpu *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < c->n_owned; i++)
+        pp_free(c->owned[i]);
+    pp_free(c->owned);
+    for (int i = 0; c->slots && i < c->n_slots; i++)
+        pp_free(c->slots[i]);
+    pp_free(c->slots);
+    pp_free(c->strides);
+    free_inputs(&c->shared);
+    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
+        free_inputs(&c->threads[i]);
+    pp_free(c->threads);
+    pp_free(c->parts);
+    pp_free(c->n_items);
+    pp_free(c->inv_freq);
+    pp_free(c->cos_sin);
+    pp_free(c->stages);
+    pp_free(c);
+}
+
+/* Grows the lora part of every scratch to `width` floats a row. */
+static bool grow_lora(struct pp_cpu *c, int64_t width)
+{
+    int n_threads = pp_pool_n(c->pool);
+    for (int i = -1; i < n_threads; i++) {
+        struct thread_scratch *t = i < 0 ? &c->shared : &c->threads[i];
+        int64_t rows = i < 0 ? c->max_rows : PRIVATE_ROWS;
+        float *p = take_memory(c, rows * width, sizeof *p);
+        if (!p)
+            return false;
+        if (t->lora)
+            c->memory -= (uint64_t)(rows * c->lora_width) * sizeof *p;
+        pp_free(t->lora);
+        t->lora = p;
+    }
+    c->lora_width = width;
+    return true;
+}
+
+enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
+{
+    int64_t widest = 0;
+    for (int i = 0; i < c->n_stages; i++) {
+        int64_t width = 0;
+        for (int p = 0; p < c->stages[i].n_projections; p++)
+            width += pp_adapter_set_rank(set, c->stages[i].projections[p].linear);
+        if (width > widest)
+            widest = width;
+    }
+    if (widest > c->lora_width && !grow_lora(c, widest))
+        return pp_fail_nomem(err, "the adapters' work space");
+    return PP_OK;
+}
+
+enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *err)
+{
+    if (n <= c->max_outputs)
+        return PP_OK;
+    float *p = take_memory(c, n * c->strides[c->logits_slot], sizeof *p);
+    if (!p)
+        return pp_fail_nomem(err, "so many rows of logits at once");
+    pp_free(c->slots[c->logits_slot]);
+    c->slots[c->logits_slot] = p;
+    c->max_outputs = n;
+    return PP_OK;
+}
