@@ -70,9 +70,10 @@ const struct pp_option pp_option_specs[] = {
     {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "FILE", .set = pp_set_lora_scaled, .min = -100,
      .max = 100, .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "the same with a strength, such as bard.gguf:0.8"},
-    {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avxvnni avx512 amx neon dotprod i8mm", .set = pp_set_choice, AT(kernels),
-     .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
-     .help = "force one set of kernels (scalar, avx2, avxvnni, avx512, amx; neon, dotprod, i8mm); default: the best this CPU has"},
+    {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avxvnni avx512 amx neon dotprod i8mm",
+     .set = pp_set_choice, AT(kernels), .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
+     .help = "force one set of kernels: scalar, avx2, avxvnni, avx512, amx (x86-64), neon, dotprod, i8mm (ARM); "
+             "default: the best this CPU has"},
     {.name = "gpu-layers", .others = "-ngl --n-gpu-layers", .arg = "N", .set = pp_set_gpu_layers, .commands = ENGINE,
      .group = PP_GROUP_MODEL, .help = "only 0: this version runs on the CPU"},
     {.name = "device", .others = "-dev", .arg = "DEVICE", .choices = "cpu", .set = pp_set_device, .commands = ENGINE,

@@ -19,7 +19,7 @@ enum { ACT_TILE_ROWS = 8, ACT_TILE_BLOCKS = 128 };
 struct act_tile {
     const int8_t *q;      /* [n_blocks, M, 32] */
     const float *d;       /* [n_blocks, M] */
-    const int32_t *sum;   /* [n_blocks, M]; for Q4_K */
+    const float *dsum;    /* [n_blocks, M]: d * sum; for Q4_K */
     const int32_t *bias;  /* [n_blocks, M] for Q8_0 and Q4_0, [n_blocks, M, 2] for Q6_K */
     int64_t block0, n_blocks;
 };
@@ -27,7 +27,7 @@ struct act_tile {
 struct act_tile_memory {
     int8_t q[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 32] __attribute__((aligned(64)));
     float d[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
-    int32_t sum[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
+    float dsum[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
     int32_t bias[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 2];
 };
 
@@ -72,7 +72,7 @@ static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts 
                                             int64_t block0, int64_t n_blocks, struct act_tile_memory *memory)
 {
     int64_t n = n_blocks < ACT_TILE_BLOCKS ? n_blocks : ACT_TILE_BLOCKS;
-    struct act_tile t = {memory->q, memory->d, memory->sum, memory->bias, block0, n};
+    struct act_tile t = {memory->q, memory->d, memory->dsum, memory->bias, block0, n};
     int32_t bias = type == PP_TYPE_Q8_0 ? -128 : -8;
     for (int64_t i = 0; i < m; i++) {
         const int8_t *q = x->q + (row + i) * x->q_stride + 32 * block0;
@@ -81,18 +81,19 @@ static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts 
         if (m == 1) {
             t.q = q;
             t.d = d;
-            t.sum = sum;
         } else {
             for (int64_t b = 0; b < n; b++) {
                 memcpy(memory->q + 32 * (b * m + i), q + 32 * b, 32);
                 memory->d[b * m + i] = d[b];
-                memory->sum[b * m + i] = sum[b];
             }
         }
         if (type == PP_TYPE_Q6_K)
             for (int64_t b = 0; b < n; b++)
                 act_tile_bias_q6_k(q + 32 * b, memory->bias + 2 * (b * m + i));
-        else if (type != PP_TYPE_Q4_K)
+        else if (type == PP_TYPE_Q4_K)
+            for (int64_t b = 0; b < n; b++)
+                memory->dsum[b * m + i] = d[b] * (float)sum[b];
+        else
             for (int64_t b = 0; b < n; b++)
                 memory->bias[b * m + i] = bias * sum[b];
     }

@@ -12,7 +12,7 @@
  *
  *     Q8_0, Q4_0   acc = fma(dw[b] * dx[b], (float)isum[b], acc)
  *     Q4_K         acc = fma((d * sc[b]) * dx[b], (float)isum[b], acc);          (d * sc, dmin * m are exact in float)
- *                  acc = fma(-((dmin * m[b]) * dx[b]), (float)sum[b], acc)
+ *                  acc = fma(-(dmin * m[b]), dx[b] * (float)sum[b], acc)
  *     Q6_K         acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc)
  *                  (two sub-blocks of 16; their sum is exact in float)
  *

@@ -233,9 +233,8 @@ INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k
         UNROLL for (int i = 0; i < M; i++)
         {
             float dx = x->d[b * M + i];
-            __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(x->sum[b * M + i]));
             __m256 a = scaled(acc[h * M + i], scale, dx, _mm256_cvtepi32_ps(widen(words[h * M + i])));
-            acc[h * M + i] = _mm256_fnmadd_ps(_mm256_mul_ps(min, _mm256_set1_ps(dx)), sum, a);
+            acc[h * M + i] = _mm256_fnmadd_ps(min, _mm256_set1_ps(x->dsum[b * M + i]), a);
         }
     }
 }

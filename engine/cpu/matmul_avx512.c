@@ -136,9 +136,8 @@ INLINE void scale_q4_k(const struct act_tile *x, int64_t at, const struct pp_q4_
     UNROLL for (int i = 0; i < M; i++)
     {
         __m512 dx = _mm512_set1_ps(x->d[at + i]);
-        __m512 sum = _mm512_cvtepi32_ps(_mm512_set1_epi32(x->sum[at + i]));
         acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, dx), _mm512_cvtepi32_ps(isum[i]), acc[i]);
-        acc[i] = _mm512_fnmadd_ps(_mm512_mul_ps(min, dx), sum, acc[i]);
+        acc[i] = _mm512_fnmadd_ps(min, _mm512_set1_ps(x->dsum[at + i]), acc[i]);
     }
 }
 

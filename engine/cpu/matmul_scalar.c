@@ -109,7 +109,7 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
         }
         float d = pp_f16_to_f32(super->d[lane]), dmin = pp_f16_to_f32(super->dmin[lane]);
         acc = fmaf((d * (float)super->sc[sub][lane]) * x.d[b], (float)isum, acc);
-        acc = fmaf(-((dmin * (float)super->m[sub][lane]) * x.d[b]), (float)x.sum[b], acc);
+        acc = fmaf(-(dmin * (float)super->m[sub][lane]), x.d[b] * (float)x.sum[b], acc);
     }
     return acc;
 }
