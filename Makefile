@@ -34,7 +34,7 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c $(sort $(wildcard tests/test_*.c))
+SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
@@ -52,6 +52,8 @@ ifeq ($(shell uname -m),x86_64)
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512
+# The tests' model of instructions that this machine may lack.
+$(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := -mavx2 -mfma -mf16c
 endif
 
 # Only these goals may install packages; the others look and say what is missing.
