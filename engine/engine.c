@@ -112,7 +112,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     if (!code)
         code = make_kv(e, opt, &layout, err);
     if (!code)
-        code = pp_cpu_new(m, isa, e->pool, &layout, e->max_rows, opt->cancel, progress, user, &e->cpu, err);
+        code = pp_cpu_new(m, e->pool, &layout,
+                          &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .cache_dir = opt->cache_dir,
+                                                   .layout_quota = opt->layout_quota, .cancel = opt->cancel},
+                          progress, user, &e->cpu, err);
     if (code) {
         pp_engine_free(e);
         return code;
@@ -121,6 +124,11 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->stats.pages_total = pp_kv_pool_total(e->kv);
     *out = e;
     return PP_OK;
+}
+
+enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    return pp_weights_finish(pp_cpu_weights(e->cpu), e->pool, cancel, err);
 }
 
 void pp_engine_free(struct pp_engine *e)
@@ -148,6 +156,10 @@ struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {
     e->stats.pages_used = pp_kv_pool_used(e->kv);
     e->stats.engine_bytes = pp_cpu_memory(e->cpu);
+    struct pp_weights_state layout_state = pp_weights_state(pp_cpu_weights(e->cpu));
+    e->stats.layout_bytes = layout_state.bytes;
+    e->stats.layout_mapped = layout_state.mapped;
+    e->stats.layout_repaired = layout_state.repaired;
     return &e->stats;
 }
 

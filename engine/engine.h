@@ -70,14 +70,23 @@ struct pp_engine_options {
     int max_rows;               /* rows of the largest batch; 0: 512 */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
     const struct pp_cancel *cancel; /* stops the making of the engine, not what it does later; or NULL */
+    const char *cache_dir;      /* packed weights are kept in its folder "layouts"; NULL: nowhere */
+    uint64_t layout_quota;      /* bytes of all packed weights there; 0: a quarter of the free disk, at most 64 GiB */
 };
 
+enum { PP_LAYOUT_VERSION = 1 }; /* of packed weights; raise it with every change of engine/cpu/pack.h */
+#define PP_LAYOUTS_OFF UINT64_MAX /* as a quota: nothing is read from the folder or written there */
+
 /* PP_ERR_UNSUPPORTED: this CPU lacks the kernels asked for, or the model is more than the backend can run;
- * PP_ERR_FORMAT: a weight is no number; PP_ERR_NOMEM: the context does not fit kv_memory; PP_ERR_CANCELLED. Progress
- * is in bytes of weights. */
+ * PP_ERR_FORMAT: a norm or a bias is no number; PP_ERR_NOMEM: the context does not fit kv_memory; PP_ERR_CANCELLED.
+ * Progress is in bytes of weights. No weights are read: steps look at what they need and pack it the first time, or find
+ * it in the cache. With a cache_dir a thread of the engine goes ahead of them, and writes the cache. */
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
                            void *user, struct pp_engine **out, struct pp_error *err);
 void pp_engine_free(struct pp_engine *e); /* after all its sequences */
+/* Packs all weights at once and waits until they are in the cache, if they are kept: for measurements, so that steps do
+ * nothing else. PP_ERR_FORMAT: a weight is no number; PP_ERR_CANCELLED. */
+enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cancel, struct pp_error *err);
 const struct pp_model *pp_engine_model(const struct pp_engine *e);
 struct pp_stats *pp_engine_stats(struct pp_engine *e);
 int64_t pp_engine_n_ctx(const struct pp_engine *e);
@@ -148,7 +157,7 @@ struct pp_row {
 
 /* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in
  * the batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
- * n <= pp_engine_max_rows. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
+ * n <= pp_engine_max_rows. PP_ERR_FORMAT: a weight is no number. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err);
 /* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */

@@ -206,23 +206,34 @@ static bool finite16(const uint8_t *p, size_t stride, int64_t n, uint16_t expone
     return finite;
 }
 
+/* All n bytes at p, seen as lanes of 16 or 32 bits, have an exponent that is not all ones; eight bytes at a time. one: a
+ * one in the lowest bit of every lane's exponent. Added to an exponent of ones it reaches the lane's highest bit, the
+ * sign's, and nothing else does. */
+static bool finite_lanes(const uint8_t *p, size_t n, uint64_t exponents, uint64_t one)
+{
+    const uint64_t signs = (exponents + one) & ~exponents;
+    uint64_t odd = 0, x = 0;
+    for (size_t i = 0; i + sizeof x <= n; i += sizeof x) {
+        memcpy(&x, p + i, sizeof x);
+        odd |= (x & exponents) + one;
+    }
+    x = 0;
+    memcpy(&x, p + n / sizeof x * sizeof x, n % sizeof x);
+    odd |= (x & exponents) + one;
+    return !(odd & signs);
+}
+
 bool pp_row_finite(uint32_t type, const void *src, int64_t n)
 {
-    enum { HALF = 0x7c00, BRAIN = 0x7f80 };
+    enum { HALF = 0x7c00 };
     const uint8_t *p = src;
-    bool finite = true;
     switch (type) {
     case PP_TYPE_F32:
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, p + 4 * i, sizeof bits);
-            finite &= (bits & 0x7f800000u) != 0x7f800000u;
-        }
-        return finite;
+        return finite_lanes(p, 4 * (size_t)n, 0x7f8000007f800000u, 0x0080000000800000u);
     case PP_TYPE_F16:
-        return finite16(p, 2, n, HALF);
+        return finite_lanes(p, 2 * (size_t)n, 0x7c007c007c007c00u, 0x0400040004000400u);
     case PP_TYPE_BF16:
-        return finite16(p, 2, n, BRAIN);
+        return finite_lanes(p, 2 * (size_t)n, 0x7f807f807f807f80u, 0x0080008000800080u);
     case PP_TYPE_Q8_0:
         return finite16(p + offsetof(struct pp_block_q8_0, d), sizeof(struct pp_block_q8_0), n / 32, HALF);
     case PP_TYPE_Q4_0:

@@ -24,7 +24,10 @@ struct pp_stats {
     /* pages */
     uint64_t pages_used, pages_total;
     uint64_t page_bytes;       /* bytes of one page */
-    uint64_t engine_bytes;     /* packed weights and work space: memory besides pages and mapped files */
+    uint64_t engine_bytes;     /* work space and packed weights: memory besides pages and mapped files */
+    uint64_t layout_bytes;     /* of packed weights, whether they are made yet or not */
+    uint64_t layout_mapped;    /* of those, in a mapped file of the cache */
+    uint64_t layout_repaired;  /* damaged groups of 16 rows in that file, made again in memory */
     uint64_t kv_copied_bytes;  /* by copy-on-write; forks and regenerations alone add nothing */
     uint64_t restored_tokens;  /* from snapshots */
 };

@@ -77,6 +77,31 @@ static void give_slot(int slot)
     pthread_mutex_unlock(&table_lock);
 }
 
+int pp_map_watch(const void *data, size_t size)
+{
+    pthread_once(&install_once, install);
+    int slot = take_slot();
+    if (slot >= 0) {
+        atomic_store(&watched[slot].lost, false);
+        atomic_store(&watched[slot].size, size);
+        atomic_store(&watched[slot].begin, (uintptr_t)data);
+    }
+    return slot;
+}
+
+void pp_map_unwatch(int watch)
+{
+    if (watch < 0)
+        return;
+    atomic_store(&watched[watch].begin, 0);
+    give_slot(watch);
+}
+
+bool pp_map_watch_lost(int watch)
+{
+    return watch >= 0 && atomic_load(&watched[watch].lost);
+}
+
 static enum pp_code open_regular(const char *path, int *fd, size_t *size, struct pp_error *err)
 {
     struct stat st;
@@ -100,32 +125,20 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
     enum pp_code code = open_regular(path, &fd, &size, err);
     if (code)
         return code;
-    pthread_once(&install_once, install);
-    void *data = NULL;
-    int slot = -1;
-    if (size) {
-        slot = take_slot();
-        if (slot < 0) {
-            close(fd);
-            return pp_fail(err, PP_ERR_IO, "more than %d files are mapped; close some models first", MAX_MAPS);
-        }
-        data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-    }
+    void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     int saved = errno;
     close(fd);
-    char *name = data == MAP_FAILED ? NULL : pp_strdup(path);
-    if (!name) {
-        if (data != MAP_FAILED && data)
+    if (data == MAP_FAILED)
+        return pp_fail(err, PP_ERR_IO, "cannot map %s: %s", path, strerror(saved));
+    char *name = pp_strdup(path);
+    int slot = name && size ? pp_map_watch(data, size) : -1;
+    if (!name || (size && slot < 0)) {
+        if (data)
             munmap(data, size);
-        if (slot >= 0)
-            give_slot(slot);
-        return data == MAP_FAILED ? pp_fail(err, PP_ERR_IO, "cannot map %s: %s", path, strerror(saved))
-                                  : pp_fail_nomem(err, "a file name");
-    }
-    if (slot >= 0) {
-        atomic_store(&watched[slot].lost, false);
-        atomic_store(&watched[slot].size, size);
-        atomic_store(&watched[slot].begin, (uintptr_t)data);
+        code = !name ? pp_fail_nomem(err, "a file name")
+                     : pp_fail(err, PP_ERR_IO, "more than %d files are mapped; close some models first", MAX_MAPS);
+        pp_free(name);
+        return code;
     }
     *map = (struct pp_map){.data = data, .size = size, .path = name, .slot = slot};
     return PP_OK;
@@ -134,9 +147,8 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
 void pp_map_close(struct pp_map *map)
 {
     if (map->data) {
-        atomic_store(&watched[map->slot].begin, 0);
+        pp_map_unwatch(map->slot);
         munmap((void *)(uintptr_t)map->data, map->size);
-        give_slot(map->slot);
     }
     pp_free(map->path);
     *map = (struct pp_map){.slot = -1};
@@ -144,7 +156,7 @@ void pp_map_close(struct pp_map *map)
 
 bool pp_map_lost(const struct pp_map *map)
 {
-    return map->data && atomic_load(&watched[map->slot].lost);
+    return map->data && pp_map_watch_lost(map->slot);
 }
 
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err)

@@ -26,6 +26,12 @@ void pp_map_close(struct pp_map *map); /* a zeroed or closed map is fine */
 /* True once part of the file was found missing; the data read since then are zeros. */
 bool pp_map_lost(const struct pp_map *map);
 
+/* The same watch over pages that the caller maps itself, whatever file is behind them. -1: the table is full; without a
+ * watch a hole kills the process, so do not map a file there. */
+int pp_map_watch(const void *data, size_t size);
+void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
+bool pp_map_watch_lost(int watch);      /* -1: never */
+
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);

@@ -9,30 +9,40 @@
 
 #include "engine/batch.h"
 #include "engine/cpu/isa.h"
+#include "engine/cpu/layout.h"
 #include "engine/kv.h"
 #include "engine/model.h"
 #include "engine/pool.h"
 
 struct pp_cpu;
 
-/* Lowers the model's plan, packs its weights (progress in bytes; cancel, or NULL, stops it) and sets up memory for
- * max_rows rows. pool must outlive it. */
-enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv,
-                        int max_rows, const struct pp_cancel *cancel, pp_progress *progress, void *user,
-                        struct pp_cpu **out, struct pp_error *err);
+struct pp_cpu_options {
+    enum pp_isa isa;
+    int max_rows;                    /* of a batch */
+    const char *cache_dir;           /* for packed weights; or NULL */
+    uint64_t layout_quota;           /* as in struct pp_engine_options */
+    const struct pp_cancel *cancel;  /* stops the making; or NULL */
+};
+
+/* Lowers the model's plan and sets up memory; weights are packed later, by the passes that need them (layout.h).
+ * Progress is in bytes of weights. pool must outlive it. */
+enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const struct pp_kv_layout *kv,
+                        const struct pp_cpu_options *opt, pp_progress *progress, void *user, struct pp_cpu **out,
+                        struct pp_error *err);
 void pp_cpu_free(struct pp_cpu *c);
 /* Makes room for rows with this set. Call when a set is chosen, so that steps need no memory. */
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err);
 /* Room for this many output rows; called with small numbers it does nothing. */
 enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *err);
 
-/* One forward pass. PP_ERR_CANCELLED: K and V of the rows' slots are undefined, nothing else changed. */
+/* One forward pass. PP_ERR_FORMAT: a weight is no number. PP_ERR_CANCELLED: K and V of the rows' slots are undefined, nothing else changed. */
 enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
                             struct pp_error *err);
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
 const float *pp_cpu_logits(const struct pp_cpu *c, int output);
 const float *pp_cpu_hidden(const struct pp_cpu *c, int output);
 uint64_t pp_cpu_memory(const struct pp_cpu *c); /* bytes taken besides mapped weights */
+struct pp_weights *pp_cpu_weights(const struct pp_cpu *c);
 
 /* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
 #define PP_CPU_ARITHMETIC "cpu-2"

@@ -36,8 +36,11 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
     size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     const struct pp_batch_row *row = &c->batch->rows[i];
     float *x = slot_row(c, s->out, i);
-    if (row->token >= 0)
-        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)row->token * row_bytes, x, t->ne[0]);
+    const uint8_t *values = (const uint8_t *)t->data + (size_t)(row->token >= 0 ? row->token : 0) * row_bytes;
+    if (row->token >= 0 && !pp_row_finite(t->type, values, t->ne[0]))
+        pp_weights_bad(c->weights, t);
+    else if (row->token >= 0)
+        pp_dequantize_row(t->type, values, x, t->ne[0]);
     else
         memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
     rope_table(c, i);
@@ -125,6 +128,9 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     plan_parts(c, batch->n, batch->n_outputs);
     pp_pool_run(c->pool, run_item, c, c->n_items, c->n_parts);
     c->batch = NULL;
+    enum pp_code code = pp_weights_check(c->weights, err);
+    if (code)
+        return code;
     if (atomic_load_explicit(&c->abandoned, memory_order_relaxed))
         return pp_fail(err, PP_ERR_CANCELLED, "stopped");
     return pp_source_check(c->model->source, err);
@@ -142,5 +148,11 @@ const float *pp_cpu_hidden(const struct pp_cpu *c, int output)
 
 uint64_t pp_cpu_memory(const struct pp_cpu *c)
 {
-    return c->memory;
+    struct pp_weights_state s = pp_weights_state(c->weights);
+    return c->memory + s.anonymous + s.book_keeping;
+}
+
+struct pp_weights *pp_cpu_weights(const struct pp_cpu *c)
+{
+    return c->weights;
 }

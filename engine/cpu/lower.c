@@ -20,17 +20,11 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
     return p;
 }
 
-static enum pp_code fail_values(const struct pp_tensor *t, struct pp_error *err)
-{
-    return pp_fail(err, PP_ERR_FORMAT,
-                   "tensor %s holds values that are no numbers; the model file is damaged, get it again", t->name);
-}
-
 /* A norm or a bias as floats, padded with zeros to whole vectors. NULL: *err says why. */
 static const float *float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     if (!pp_row_finite(t->type, t->data, t->ne[0])) {
-        fail_values(t, err);
+        pp_fail_values(t, err);
         return NULL;
     }
     size_t bytes = ((size_t)t->ne[0] + 15) / 16 * 16 * sizeof(float);
@@ -44,58 +38,12 @@ static const float *float_vector(struct pp_cpu *c, const struct pp_tensor *t, st
     return f;
 }
 
-/* --- packing ------------------------------------------------------------------------------------------------- */
-
-enum { PACK_ROWS = 64 }; /* in a work item */
-
-struct pack_job {
-    const struct pp_tensor *t;
-    void *dst;                /* NULL: only look at the values */
-    const struct pp_cancel *cancel;
-    atomic_bool bad;          /* a row holds NaN or infinity */
-};
-
-static void pack_some(void *arg, int part, int item, int thread)
+bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t row0, int64_t row1)
 {
-    struct pack_job *job = arg;
-    const struct pp_tensor *t = job->t;
-    size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
-    int64_t row0 = (int64_t)item * PACK_ROWS, row1 = row0 + PACK_ROWS < t->ne[1] ? row0 + PACK_ROWS : t->ne[1];
-    (void)part, (void)thread;
-    if (pp_cancelled(job->cancel))
-        return;
-    for (int64_t r = row0; r < row1; r++)
-        if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, t->ne[0]))
-            atomic_store(&job->bad, true);
-    if (job->dst)
-        pp_pack_rows(t->type, t->data, t->ne[1], t->ne[0], row0, row1, job->dst);
-}
-
-/* Looks at all values of a matrix; packs them to dst unless that is NULL. */
-static enum pp_code read_matrix(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_cancel *cancel, void *dst,
-                                struct pp_error *err)
-{
-    struct pack_job job = {.t = t, .dst = dst, .cancel = cancel};
-    int n_items = (int)((t->ne[1] + PACK_ROWS - 1) / PACK_ROWS);
-    pp_pool_run(c->pool, pack_some, &job, &n_items, 1);
-    if (pp_cancelled(cancel))
-        return pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
-    return atomic_load(&job.bad) ? fail_values(t, err) : PP_OK;
-}
-
-static enum pp_code make_matrix(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_cancel *cancel,
-                                struct pp_matrix *w, struct pp_error *err)
-{
-    void *packed = NULL;
-    *w = (struct pp_matrix){.type = t->type, .n_rows = t->ne[1], .n_cols = t->ne[0], .data = t->data};
-    if (pp_pack_needed(t->type)) {
-        size_t bytes = pp_pack_bytes(t->type, t->ne[1], t->ne[0]);
-        packed = keep(c, pp_aligned(64, bytes), bytes);
-        if (!packed)
-            return pp_fail_nomem(err, "the model's weights");
-        w->data = packed;
-    }
-    return read_matrix(c, t, cancel, packed, err);
+    if (pp_weight_ready(p->weight, row0, row1, &c->abandoned, c->cancel))
+        return true;
+    atomic_store_explicit(&c->abandoned, true, memory_order_relaxed); /* stopped, or a weight is no number */
+    return false;
 }
 
 /* --- patterns ------------------------------------------------------------------------------------------------- */
@@ -134,13 +82,18 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     const struct pp_linear *linear = &l->plan->linears[op->linear];
     struct projection *p = &s->projections[s->n_projections++];
     *p = (struct projection){.linear = op->linear, .out = op->out};
-    enum pp_code code = make_matrix(l->c, linear->w, l->cancel, &p->w, l->err);
+    enum pp_code code = PP_OK;
+    p->w = (struct pp_matrix){.type = linear->w->type, .n_rows = linear->w->ne[1], .n_cols = linear->w->ne[0]};
+    if (!(p->weight = pp_weights_add(l->c->weights, linear->w)))
+        code = pp_fail_nomem(l->err, "the model's weights");
     if (!code && linear->b && !(p->bias = float_vector(l->c, linear->b, l->err)))
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
     l->done += linear->w->size;
     if (!code && l->progress)
         l->progress(l->user, l->done, l->c->model->info.bytes);
+    if (!code && pp_cancelled(l->cancel))
+        code = pp_fail(l->err, PP_ERR_CANCELLED, "the loading of the model was stopped");
     return code;
 }
 
@@ -198,15 +151,6 @@ static enum pp_code lower_attention(struct lowering *l)
     return PP_OK;
 }
 
-/* Tied embeddings are looked at when they become the output projection. */
-static bool is_projection(const struct pp_plan *plan, const struct pp_tensor *t)
-{
-    for (int i = 0; i < plan->n_linears; i++)
-        if (plan->linears[i].w == t)
-            return true;
-    return false;
-}
-
 static enum pp_code lower_next(struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -217,9 +161,7 @@ static enum pp_code lower_next(struct lowering *l)
         s->table = op->weight;
         s->out = op->out;
         l->at++;
-        if (is_projection(l->plan, op->weight))
-            return PP_OK;
-        return read_matrix(l->c, op->weight, l->cancel, NULL, l->err);
+        return PP_OK;
     case PP_OP_NORM:
     case PP_OP_LINEAR:
         return lower_projections(l);
@@ -241,17 +183,31 @@ static enum pp_code lower_next(struct lowering *l)
     }
 }
 
-enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+/* Kernels learn where their weights are. */
+static void point_at_weights(struct pp_cpu *c)
+{
+    for (int i = 0; i < c->n_stages; i++)
+        for (int p = 0; p < c->stages[i].n_projections; p++)
+            c->stages[i].projections[p].w.data = c->stages[i].projections[p].weight->data;
+}
+
+enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp_progress *progress, void *user,
                           struct pp_error *err)
 {
     struct lowering l = {
-        .c = c, .plan = &c->model->plan, .cancel = cancel, .progress = progress, .user = user, .err = err};
+        .c = c, .plan = &c->model->plan, .cancel = opt->cancel, .progress = progress, .user = user, .err = err};
     c->stages = pp_calloc((size_t)l.plan->n_ops, sizeof *c->stages);
     if (!c->stages)
         return pp_fail_nomem(err, "the model's program");
-    enum pp_code code = PP_OK;
+    enum pp_code code = pp_weights_new(c->model, &c->weights, err);
+    if (!code && pp_cancelled(opt->cancel))
+        code = pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
     while (!code && l.at < l.plan->n_ops)
         code = lower_next(&l);
+    if (!code)
+        code = pp_weights_place(c->weights, opt->cache_dir, opt->layout_quota, err);
+    if (!code)
+        point_at_weights(c);
     /* A normed input is stored only where it is a result; elsewhere it lives in scratch. */
     for (int i = 0; i < c->n_stages; i++)
         if (c->stages[i].norm_out != c->hidden_slot || i + 1 != c->n_stages)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/layout.h"
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/ops.h"
 
@@ -15,6 +16,7 @@ enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_SELECT };
 struct projection {
     int linear;                 /* for adapters */
     struct pp_matrix w;
+    struct pp_weight *weight;   /* whether w's data are made */
     const float *bias;          /* [n_rows], or NULL */
     int out;                    /* slot */
 };
@@ -86,7 +88,8 @@ struct pp_cpu {
     float *cos_sin;             /* [max_rows, rope_dim] */
     float scale;                /* of attention scores: 1 / sqrt(head_dim) */
 
-    void **owned;               /* packed weights, converted norms and biases */
+    struct pp_weights *weights;
+    void **owned;               /* converted norms and biases */
     int n_owned, cap_owned;
     uint64_t memory;
 
@@ -110,8 +113,11 @@ static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
 }
 
 /* lower.c */
-enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cancel *cancel, pp_progress *progress, void *user,
+enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp_progress *progress, void *user,
                           struct pp_error *err);
+/* To be asked before a kernel reads rows [row0, row1) of a projection: makes them if need be. false: the pass is
+ * abandoned. */
+bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t row0, int64_t row1);
 
 /* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.
  * thread: whose scratch it may use. */

@@ -84,6 +84,8 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
                          const struct thread_scratch *prepared, void *kernel, int m, int64_t row0, int64_t row1)
 {
     const struct projection *p = &s->projections[projection];
+    if (!pp_cpu_weight_ready(c, p, row0, row1))
+        return;
     c->mm->by_type[p->w.type](&p->w, row0, row1, acts, m, c->slots[p->out], c->strides[p->out], kernel);
     for (int i = 0; i < m; i++) {
         float *y = slot_row(c, p->out, i);

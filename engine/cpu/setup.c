@@ -116,9 +116,9 @@ static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
     return PP_OK;
 }
 
-enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_pool *pool, const struct pp_kv_layout *kv,
-                        int max_rows, const struct pp_cancel *cancel, pp_progress *progress, void *user,
-                        struct pp_cpu **out, struct pp_error *err)
+enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const struct pp_kv_layout *kv,
+                        const struct pp_cpu_options *opt, pp_progress *progress, void *user, struct pp_cpu **out,
+                        struct pp_error *err)
 {
     *out = NULL;
     enum pp_code code = check_limits(pp_source_hparams(m->source), err);
@@ -128,14 +128,14 @@ enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_poo
     if (!c)
         return pp_fail_nomem(err, "the engine");
     c->model = m;
-    c->mm = pp_matmul_kernels(isa);
-    c->ops = pp_cpu_ops(isa);
+    c->mm = pp_matmul_kernels(opt->isa);
+    c->ops = pp_cpu_ops(opt->isa);
     c->kv = *kv;
     c->pool = pool;
-    c->max_rows = max_rows;
-    c->max_outputs = max_rows < 16 ? max_rows : 16;
+    c->max_rows = opt->max_rows;
+    c->max_outputs = opt->max_rows < 16 ? opt->max_rows : 16;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
-    code = pp_cpu_lower(c, cancel, progress, user, err);
+    code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
                        c->n_stages);
@@ -149,6 +149,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, enum pp_isa isa, struct pp_poo
         pp_cpu_free(c);
         return code;
     }
+    pp_weights_keep(c->weights);
     *out = c;
     return PP_OK;
 }
@@ -157,6 +158,7 @@ void pp_cpu_free(struct pp_cpu *c)
 {
     if (!c)
         return;
+    pp_weights_free(c->weights);
     for (int i = 0; i < c->n_owned; i++)
         pp_free(c->owned[i]);
     pp_free(c->owned);
