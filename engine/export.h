@@ -38,5 +38,9 @@ bool pp_export_keeps_f32(const struct pp_tensor *t);
 /* Chooses types[i] for every tensor of a model as llama-quantize does for a file type ("Q4_K_M": 15) of those that
  * pp_quantize_type lists. Where that tool would choose a type that cannot be run here, the next better one is taken. */
 void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types);
+/* The same for one tensor, of which name and shape are looked at. tied: the embedding is also the output. */
+uint32_t pp_quantize_tensor_type(int file_type, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t);
+/* `type`, or the next larger one whose blocks divide rows of n_cols. */
+uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols);
 
 #endif

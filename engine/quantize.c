@@ -81,22 +81,24 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
 }
 
 /* For rows that a type's blocks do not divide. llama-quantize goes from Q4_K to Q5_0, which cannot be run here. */
-static uint32_t fitting_type(uint32_t type, int64_t n_cols)
+uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols)
 {
     if (n_cols % pp_type_info(type)->block_elements == 0)
         return type;
     return n_cols % pp_type_info(PP_TYPE_Q8_0)->block_elements == 0 ? PP_TYPE_Q8_0 : PP_TYPE_F16;
 }
 
+uint32_t pp_quantize_tensor_type(int file_type, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
+{
+    return is_quantized(t) ? pp_quantize_fitting_type(mixed_type(mix_of(file_type), hp, tied, t), t->ne[0])
+                           : PP_TYPE_F32;
+}
+
 void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types)
 {
-    const struct mix *mix = mix_of(file_type);
     bool tied = !pp_source_tensor(s, "output.weight");
-    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
-        const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        types[i] =
-            is_quantized(t) ? fitting_type(mixed_type(mix, pp_source_hparams(s), tied, t), t->ne[0]) : PP_TYPE_F32;
-    }
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++)
+        types[i] = pp_quantize_tensor_type(file_type, pp_source_hparams(s), tied, pp_source_tensor_at(s, i));
 }
 
 static enum pp_code fail_type(const char *type, struct pp_error *err)

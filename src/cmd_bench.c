@@ -1,252 +1,269 @@
-/* cmd_bench.c - pippin bench: how fast a prompt is taken in (prefill) and an answer given out (decode).
- *
- * Every repetition computes n_prompt random tokens in batches, then n_gen passes of one row behind them, each with the
- * most likely token of the pass before. Only forward passes are timed; choosing the token is counted apart. A run
- * before the first is thrown away. */
-#include <math.h>
+/* cmd_bench.c - pippin bench: what is to be measured, on which model, and in which words it is told. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "src/cmd_common.h"
+#include "src/cmd_bench.h"
 #include "src/commands.h"
 
-struct sample {
-    double prefill_tps, decode_tps;
-    double choose_us; /* a token */
+/* --- what is to be measured ------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *word;
+    unsigned what;
+} words[] = {
+    {"quick", BENCH_QUICK},
+    {"depth", BENCH_DEPTH},
+    {"rows", BENCH_ROWS},
+    {"threads", BENCH_THREADS},
+    {"kv", BENCH_KV},
+    {"kernels", BENCH_KERNELS},
+    {"memory", BENCH_MEMORY},
+    {"all", BENCH_QUICK | BENCH_DEPTH | BENCH_ROWS | BENCH_THREADS | BENCH_KV | BENCH_KERNELS | BENCH_MEMORY},
 };
 
-struct bench {
-    struct pp_cli_model model;
-    struct pp_seq *seq;
-    int32_t *prompt;         /* [n_prompt] */
-    int64_t n_prompt, n_gen, n_vocab;
-    struct sample *samples;  /* [repetitions] */
-    int repetitions;
-    const struct pp_cancel *cancel;
-};
-
-static int32_t most_likely(const float *logits, int64_t n)
+static enum pp_code read_words(struct bench *b, struct pp_error *err)
 {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
-static enum pp_code take_choice(void *user, size_t i, const float *logits, struct pp_error *err)
-{
-    struct bench *b = user;
-    (void)i;
-    (void)err;
-    b->prompt[b->n_prompt] = most_likely(logits, b->n_vocab); /* the place behind the prompt is for it */
+    for (int i = 0; i < b->o->n_args; i++) {
+        unsigned what = 0;
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+            if (strcmp(words[w].word, b->o->args[i]) == 0)
+                what = words[w].what;
+        if (!what)
+            return pp_fail(err, PP_ERR_USAGE,
+                           "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
+                           "memory and all",
+                           b->o->args[i]);
+        b->what |= what;
+    }
+    if (!b->what) /* a list says what is wanted, too */
+        b->what = (b->o->bench.depths ? BENCH_DEPTH : 0u) | (b->o->bench.rows ? BENCH_ROWS : 0u);
+    if (!b->what)
+        b->what = BENCH_QUICK;
     return PP_OK;
 }
 
-static double rate(int64_t tokens, uint64_t ns)
+/* Whole numbers between commas, none twice. */
+static enum pp_code read_list(const char *text, const char *option, int64_t least, int64_t most,
+                              int64_t out[BENCH_MAX_LIST], int64_t *n, struct pp_error *err)
 {
-    return ns ? (double)tokens * 1e9 / (double)ns : 0;
-}
-
-static enum pp_code decode(struct bench *b, struct sample *s, struct pp_error *err)
-{
-    uint64_t pass_ns = 0, choose_ns = 0;
-    int32_t token = b->prompt[b->n_prompt];
-    for (int64_t i = 0; i < b->n_gen; i++) {
-        struct pp_row row = {.seq = b->seq, .token = token, .parent = -1, .out = PP_OUT_LOGITS};
-        uint64_t start = pp_now_ns();
-        enum pp_code code = pp_step(b->model.engine, &row, 1, b->cancel, err);
-        if (code)
-            return code;
-        uint64_t computed = pp_now_ns();
-        token = most_likely(pp_step_output(b->model.engine, 0), b->n_vocab);
-        pass_ns += computed - start;
-        choose_ns += pp_now_ns() - computed;
+    *n = 0;
+    for (const char *at = text; *at || at == text;) {
+        size_t len = strcspn(at, ",");
+        char *end = NULL;
+        long long v = *at >= '0' && *at <= '9' ? strtoll(at, &end, 10) : -1;
+        if (end != at + len || v < least || v > most || strcmp(at + len, ",") == 0)
+            return pp_fail(err, PP_ERR_USAGE, "%s expects whole numbers from %lld to %lld between commas, not \"%s\"",
+                           option, (long long)least, (long long)most, text);
+        bool twice = false;
+        for (int64_t i = 0; i < *n; i++)
+            twice = twice || out[i] == v;
+        if (!twice && *n == BENCH_MAX_LIST)
+            return pp_fail(err, PP_ERR_USAGE, "%s takes at most %d numbers", option, BENCH_MAX_LIST);
+        if (!twice)
+            out[(*n)++] = v;
+        at += len + (at[len] == ',');
     }
-    s->decode_tps = rate(b->n_gen, pass_ns);
-    s->choose_us = b->n_gen ? (double)choose_ns / 1e3 / (double)b->n_gen : 0;
     return PP_OK;
 }
 
-static enum pp_code one_run(struct bench *b, struct sample *s, struct pp_error *err)
+static enum pp_code read_kv_types(struct bench *b, struct pp_error *err)
 {
-    *s = (struct sample){0};
-    pp_seq_truncate(b->seq, 0);
-    uint64_t start = pp_now_ns();
-    enum pp_code code = pp_cli_feed(b->model.engine, b->seq, b->prompt, (size_t)b->n_prompt, (size_t)b->n_prompt - 1,
-                                    take_choice, b, b->cancel, err);
-    s->prefill_tps = rate(b->n_prompt, pp_now_ns() - start);
-    return code ? code : decode(b, s, err);
-}
-
-/* --- summary ---------------------------------------------------------------------------------------------- */
-
-struct summary {
-    double median, least, most, deviation;
-};
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* field: offset of a double in struct sample. False: out of memory. */
-static bool summarise(const struct bench *b, size_t field, struct summary *out)
-{
-    size_t n = (size_t)b->repetitions;
-    double *v = pp_malloc(n * sizeof *v), sum = 0, squares = 0;
-    if (!v)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&v[i], (const char *)&b->samples[i] + field, sizeof v[i]);
-        sum += v[i];
+    const char *list = b->o->bench.kv_types;
+    b->kv_types[b->n_kv_types++] = b->o->kv_type;
+    for (const char *at = list; at && *at;) {
+        char word[16] = "";
+        size_t len = strcspn(at, ",");
+        memcpy(word, at, len < sizeof word ? len : 0);
+        int type = pp_kv_type_by_name(word);
+        if (type < 0)
+            return pp_fail(err, PP_ERR_USAGE, "there is no KV type \"%s\"", word);
+        bool twice = false;
+        for (int64_t i = 0; i < b->n_kv_types; i++)
+            twice = twice || b->kv_types[i] == type;
+        if (!twice && b->n_kv_types < BENCH_MAX_LIST)
+            b->kv_types[b->n_kv_types++] = type;
+        at += len + (at[len] == ',');
     }
-    for (size_t i = 0; i < n; i++)
-        squares += (v[i] - sum / (double)n) * (v[i] - sum / (double)n);
-    qsort(v, n, sizeof *v, ascending);
-    *out = (struct summary){
-        .median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2,
-        .least = v[0],
-        .most = v[n - 1],
-        .deviation = n > 1 ? sqrt(squares / (double)(n - 1)) : 0,
-    };
-    pp_free(v);
-    return true;
-}
-
-static void json_spread(struct pp_buf *b, const char *name, const struct summary *s)
-{
-    pp_cli_json_name(b, name);
-    pp_buf_char(b, '{');
-    pp_cli_json_real(b, "median", s->median, 2);
-    pp_cli_json_real(b, "min", s->least, 2);
-    pp_cli_json_real(b, "max", s->most, 2);
-    pp_cli_json_real(b, "stddev", s->deviation, 2);
-    pp_buf_char(b, '}');
-}
-
-static void print_json(const struct bench *b, const struct summary *prefill, const struct summary *dec,
-                       const struct summary *choose)
-{
-    const struct pp_model_info *info = pp_model_info(b->model.model);
-    struct pp_buf out = {0};
-    pp_buf_char(&out, '{');
-    pp_cli_json_real(&out, "prefill_tps", prefill->median, 2);
-    pp_cli_json_real(&out, "decode_tps", dec->median, 2);
-    json_spread(&out, "prefill", prefill);
-    json_spread(&out, "decode", dec);
-    pp_cli_json_real(&out, "choose_us", choose->median, 2);
-    pp_cli_json_int(&out, "n_prompt", b->n_prompt);
-    pp_cli_json_int(&out, "n_gen", b->n_gen);
-    pp_cli_json_int(&out, "repetitions", b->repetitions);
-    pp_cli_json_int(&out, "n_threads", pp_engine_n_threads(b->model.engine));
-    pp_cli_json_str(&out, "kernels", pp_engine_kernels(b->model.engine));
-    pp_cli_json_str(&out, "model", info->name);
-    pp_cli_json_str(&out, "type", info->type_name);
-    pp_cli_json_int(&out, "n_params", info->n_params);
-    pp_cli_json_count(&out, "bytes", info->bytes);
-    pp_cli_json_count(&out, "engine_bytes", pp_engine_stats(b->model.engine)->engine_bytes);
-    pp_cli_json_str(&out, "kv_type", pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
-    pp_cli_json_int(&out, "adapters", b->model.n_adapters);
-    pp_buf_str(&out, "}\n");
-    fputs(pp_buf_cstr(&out), stdout);
-    pp_buf_free(&out);
-}
-
-static void print_text(const struct bench *b, const struct summary *prefill, const struct summary *dec,
-                       const struct summary *choose)
-{
-    const struct pp_model_info *info = pp_model_info(b->model.model);
-    struct pp_buf head = {0};
-    pp_buf_fmt(&head, "%s  %s  %.1f MB  %d threads  %s  KV %s\n", info->name, info->type_name,
-               (double)info->bytes / 1e6, pp_engine_n_threads(b->model.engine), pp_engine_kernels(b->model.engine),
-               pp_kv_type_name(pp_engine_kv_type(b->model.engine)));
-    pp_cli_print(pp_buf_cstr(&head), head.len);
-    pp_buf_free(&head);
-    printf("prefill %6lld tokens  %10.1f tokens/s  (%.1f to %.1f)\n", (long long)b->n_prompt, prefill->median,
-           prefill->least, prefill->most);
-    printf("decode  %6lld tokens  %10.1f tokens/s  (%.1f to %.1f), and %.1f us to choose a token\n",
-           (long long)b->n_gen, dec->median, dec->least, dec->most, choose->median);
-}
-
-static enum pp_code report(const struct pp_options *o, const struct bench *b, struct pp_error *err)
-{
-    struct summary prefill, dec, choose;
-    if (!summarise(b, offsetof(struct sample, prefill_tps), &prefill) ||
-        !summarise(b, offsetof(struct sample, decode_tps), &dec) ||
-        !summarise(b, offsetof(struct sample, choose_us), &choose))
-        return pp_fail_nomem(err, "the figures");
-    (o->json ? print_json : print_text)(b, &prefill, &dec, &choose);
+    static const char *const all[] = {"q8_0", "f16", "f32"};
+    for (size_t i = 0; i < 3 && b->what & BENCH_KV && !list; i++)
+        if (pp_kv_type_by_name(all[i]) != (int)b->kv_types[0])
+            b->kv_types[b->n_kv_types++] = pp_kv_type_by_name(all[i]);
     return PP_OK;
 }
 
-/* --- the command ------------------------------------------------------------------------------------------ */
-
-/* The same tokens on every machine; what they are does not matter to a dense model. */
-static void fill_prompt(struct bench *b)
+/* 1, 2, 4, ... and as many as there are cores. */
+static void all_threads(struct bench *b)
 {
-    uint32_t x = 2463534242u;
-    for (int64_t i = 0; i < b->n_prompt; i++) {
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        b->prompt[i] = (int32_t)(x % (uint64_t)b->n_vocab);
-    }
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    b->n_threads = 0;
+    for (int64_t t = 1; t < cores && b->n_threads < BENCH_MAX_LIST - 1; t *= 2)
+        b->threads[b->n_threads++] = t;
+    b->threads[b->n_threads++] = cores < 1 ? 1 : cores;
 }
 
-static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p, struct bench *b, struct pp_error *err)
+static enum pp_code read_lists(struct bench *b, struct pp_error *err)
+{
+    enum { MOST_DEPTH = 1 << 24, MOST_ROWS = 4096, MOST_THREADS = 1024 };
+    const struct pp_options *o = b->o;
+    const char *depths = o->bench.depths ? o->bench.depths : b->what & BENCH_DEPTH ? "0,1024,4096" : NULL;
+    const char *rows = o->bench.rows ? o->bench.rows : b->what & BENCH_ROWS ? "1,2,4,8,16" : NULL;
+    enum pp_code code = PP_OK;
+    b->threads[b->n_threads++] = o->threads;
+    if (depths)
+        code = read_list(depths, "--depth", 0, MOST_DEPTH, b->depths, &b->n_depths, err);
+    if (!code && rows)
+        code = read_list(rows, "--rows", 1, MOST_ROWS, b->rows, &b->n_rows, err);
+    if (!code && o->bench.threads)
+        code = read_list(o->bench.threads, "-t", 1, MOST_THREADS, b->threads, &b->n_threads, err);
+    else if (b->what & BENCH_THREADS)
+        all_threads(b);
+    return code ? code : read_kv_types(b, err);
+}
+
+static enum pp_code read_options(struct bench *b, struct pp_error *err)
 {
     enum { MOST_TOKENS = 1 << 24, MOST_REPETITIONS = 10000 };
-    struct pp_engine_options opt = pp_cli_engine_options(o);
-    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
-    if (code)
-        return code;
+    b->n_prompt = b->o->n_prompt;
+    b->n_gen = b->o->n_gen;
+    b->repetitions = b->o->repetitions;
     if (b->n_prompt < 1 || b->n_gen < 0 || b->n_prompt > MOST_TOKENS || b->n_gen > MOST_TOKENS || b->repetitions < 1 ||
         b->repetitions > MOST_REPETITIONS)
         return pp_fail(err, PP_ERR_USAGE, "bench needs a prompt of at least one token and at least one repetition");
-    if (opt.n_ctx == 0)
-        opt.n_ctx = b->n_prompt + b->n_gen;
-    if ((code = pp_cli_model_open(&b->model, p, o->model, &opt, err)) ||
-        (code = pp_cli_model_adapters(&b->model, o, err)) || (code = pp_cli_model_seq(&b->model, &b->seq, err)))
+    if (b->o->bench.write && !b->o->bench.shape)
+        return pp_fail(err, PP_ERR_USAGE, "--write keeps a random model; say which with --shape");
+    enum pp_code code = read_words(b, err);
+    return code ? code : read_lists(b, err);
+}
+
+/* --- the model -------------------------------------------------------------------------------------------------- */
+
+static void writing(void *user, uint64_t done, uint64_t total)
+{
+    pp_cli_bar_show(user, "writing", done, total);
+}
+
+static enum pp_code write_random(struct bench *b, const struct pp_random_model *spec, const char *path,
+                                 struct pp_error *err)
+{
+    enum pp_code code = pp_random_model_write(spec, path, writing, &b->bar, b->cancel, err);
+    pp_cli_bar_clear(&b->bar);
+    return code;
+}
+
+static struct pp_random_model random_spec(const struct bench *b)
+{
+    return (struct pp_random_model){
+        .shape = b->o->bench.shape,
+        .type = b->o->bench.type,
+        .n_layers = b->o->bench.layers,
+        .n_vocab = b->o->bench.vocab,
+        .seed = 1,
+    };
+}
+
+/* Enough of a shape's layers that no cache holds them: about a billion weights. */
+static int64_t enough_layers(const struct pp_random_shape *s)
+{
+    int64_t one = s->n_embd * (2 * s->n_embd + 2 * s->n_embd / s->n_head * s->n_head_kv + 3 * s->n_ff);
+    int64_t n = 1000000000 / one + 1;
+    return n < s->n_layers ? n : s->n_layers;
+}
+
+/* A random model for as long as we live. */
+static enum pp_code make_random(struct bench *b, struct pp_error *err)
+{
+    struct pp_random_model spec = random_spec(b);
+    const struct pp_random_shape *shape = pp_random_shape_by_name(spec.shape);
+    const char *dir = getenv("TMPDIR");
+    if (shape && !spec.n_layers)
+        spec.n_layers = enough_layers(shape);
+    snprintf(b->path, sizeof b->path, "%.900s/pippin-bench-%ld.gguf", dir && *dir ? dir : "/tmp", (long)getpid());
+    enum pp_code code = write_random(b, &spec, b->path, err);
+    if (code)
         return code;
-    b->n_vocab = pp_model_info(b->model.model)->n_vocab;
-    b->prompt = pp_malloc((size_t)(b->n_prompt + 1) * sizeof *b->prompt);
-    b->samples = pp_calloc((size_t)b->repetitions, sizeof *b->samples);
-    if (!b->prompt || !b->samples)
-        return pp_fail_nomem(err, "the prompt");
-    fill_prompt(b);
+    b->temporary = true;
+    if (spec.n_layers != shape->n_layers)
+        b->report.full_layers = shape->n_layers;
     return PP_OK;
+}
+
+static enum pp_code open_model(struct bench *b, struct pp_error *err)
+{
+    enum pp_code code = b->o->bench.shape ? make_random(b, err)
+                                          : pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
+    if (!code)
+        code = pp_model_open(b->path, &b->model, err);
+    if (b->temporary)
+        unlink(b->path); /* it stays mapped */
+    for (int i = 0; i < b->o->n_lora && !code; i++) {
+        code = pp_adapter_load(b->model, b->o->lora[i].path, &b->adapters[i], err);
+        b->uses[i] = (struct pp_adapter_use){.adapter = b->adapters[i], .scale = b->o->lora[i].scale};
+        b->n_adapters += !code;
+    }
+    return code;
+}
+
+/* --write: nothing is measured. */
+static enum pp_code keep_random(struct bench *b, struct pp_error *err)
+{
+    struct pp_random_model spec = random_spec(b);
+    struct pp_model *m;
+    enum pp_code code = write_random(b, &spec, b->o->bench.write, err);
+    if (!code)
+        code = pp_model_open(b->o->bench.write, &m, err);
+    if (code)
+        return code;
+    const struct pp_model_info *info = pp_model_info(m);
+    if (b->o->json) {
+        struct pp_buf out = {0};
+        pp_buf_char(&out, '{');
+        pp_cli_json_str(&out, "file", b->o->bench.write);
+        pp_cli_json_str(&out, "model", info->name);
+        pp_cli_json_str(&out, "type", info->type_name);
+        pp_cli_json_int(&out, "n_layers", info->n_layer);
+        pp_cli_json_int(&out, "n_params", info->n_params);
+        pp_cli_json_count(&out, "bytes", info->bytes);
+        pp_buf_str(&out, "}\n");
+        fputs(pp_buf_cstr(&out), stdout);
+        pp_buf_free(&out);
+    } else {
+        printf("%s: %s, %s, %lld layers, %.1f MB\n", b->o->bench.write, info->name, info->type_name,
+               (long long)info->n_layer, (double)info->bytes / 1e6);
+    }
+    pp_model_close(m);
+    return PP_OK;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------------ */
+
+static enum pp_code run(struct bench *b, struct pp_error *err)
+{
+    enum pp_code code = read_options(b, err);
+    if (code)
+        return code;
+    if (b->o->bench.write)
+        return keep_random(b, err);
+    code = open_model(b, err);
+    if (!code)
+        code = bench_measure(b, err);
+    if (!code)
+        (b->o->json ? bench_print_json : bench_print_text)(b);
+    return code;
 }
 
 int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
-    struct pp_cli_bar bar = {0};
-    struct sample warm_up;
-    struct bench b = {
-        .n_prompt = o->n_prompt,
-        .n_gen = o->n_gen,
-        .repetitions = o->repetitions,
-        .cancel = pp_cli_begin(),
-    };
-    enum pp_code code = prepare(o, p, &b, &err);
-    if (!code)
-        code = one_run(&b, &warm_up, &err);
-    for (int i = 0; !code && i < b.repetitions; i++) {
-        pp_cli_bar_show(&bar, "measuring", (uint64_t)i, (uint64_t)b.repetitions);
-        code = one_run(&b, &b.samples[i], &err);
-    }
-    pp_cli_bar_clear(&bar);
-    if (!code)
-        code = report(o, &b, &err);
-    if (b.seq)
-        pp_seq_free(b.seq);
-    pp_cli_model_close(&b.model);
-    pp_free(b.prompt);
-    pp_free(b.samples);
+    struct bench b = {.o = o, .paths = p, .cancel = pp_cli_begin()};
+    enum pp_code code = run(&b, &err);
+    pp_cli_bar_clear(&b.bar);
+    for (int i = 0; i < b.n_adapters; i++)
+        pp_adapter_free(b.adapters[i]);
+    if (b.model)
+        pp_model_close(b.model);
+    bench_report_free(&b.report);
     return pp_cli_end(code, &err);
 }

@@ -78,6 +78,17 @@ struct pp_options {
     bool windows;              /* perplexity --windows */
     int64_t n_prompt, n_gen;   /* bench: 512 and 32 */
     int repetitions;           /* bench -r; 5 */
+    struct {                   /* bench; lists are numbers or names between commas, NULL: the default */
+        const char *depths, *rows;
+        const char *threads, *kv_types; /* of -t and --kv-type, where they are lists; the first is also in the fields
+                                           above */
+        const char *shape, *type, *write;
+        int64_t layers, vocab; /* 0: the shape's */
+        const char *compare;   /* the older of two results */
+        float threshold;       /* in percent; 5 */
+        int adapters, requests;
+        float zipf;
+    } bench;
     const char *out_type;      /* convert --outtype */
 
     bool help, version;

@@ -77,6 +77,7 @@ bool pp_next_word(const char **list, const char **word, size_t *n);
 pp_option_setter pp_set_flag, pp_set_text, pp_set_int, pp_set_int64, pp_set_float, pp_set_bytes, pp_set_choice;
 pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed,
     pp_set_logit_bias;
+pp_option_setter pp_set_threads, pp_set_percent;
 pp_option_setter pp_set_stop, pp_set_gpu_layers, pp_set_device;
 
 /* A copy of n bytes that lives until exit; NULL: out of memory. */

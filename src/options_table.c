@@ -4,6 +4,8 @@
 
 #include "src/options_internal.h"
 
+#define PP_BENCH_WORDS "[quick | depth | rows | threads | kv | kernels | memory | all]..."
+
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
     [PP_CMD_RUN] = {"run", "", NULL, NULL, 0, "one answer; -p and stdin together form the prompt"},
@@ -16,7 +18,8 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_TEMPLATE] = {"template", "", NULL, NULL, 0, "messages (JSON on stdin) to the prompt that the model gets"},
     [PP_CMD_LOGITS] = {"logits", "", NULL, NULL, 0, "the model's raw output for given ids, as safetensors"},
     [PP_CMD_PERPLEXITY] = {"perplexity", "", NULL, NULL, 0, "how well a model predicts a text"},
-    [PP_CMD_BENCH] = {"bench", "", NULL, NULL, 0, "speed of prefill and decode"},
+    [PP_CMD_BENCH] = {"bench", PP_BENCH_WORDS, NULL, NULL, PP_MAX_POSITIONAL,
+                      "how fast it is here: prefill, decode and what they are made of"},
     [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2, "a model folder or a PEFT adapter to GGUF"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q8_0, Q4_0, Q4_K_M"},
 };
@@ -55,7 +58,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1,
      .max = 64, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX", .group = PP_GROUP_MODEL,
      .help = "tokens drafted at most at a time (4)"},
-    {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_int, AT(threads), .min = 0, .max = 1024,
+    {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 1024,
      .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads; 0: one per core (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
@@ -179,6 +182,25 @@ const struct pp_option pp_option_specs[] = {
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of decode (32)"},
     {.name = "repetitions", .others = "-r", .arg = "N", .set = pp_set_int, AT(repetitions), .min = 1, .max = 10000,
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "how often to measure (5)"},
+    {.name = "depth", .arg = "LIST", .set = pp_set_text, AT(bench.depths), .commands = PP_BIT(BENCH),
+     .group = PP_GROUP_WORK, .help = "tokens that lie before what is measured, such as 0,4096"},
+    {.name = "rows", .arg = "LIST", .set = pp_set_text, AT(bench.rows), .commands = PP_BIT(BENCH),
+     .group = PP_GROUP_WORK, .help = "measure a pass of so many rows, such as 1,2,4,8,16"},
+    {.name = "shape", .arg = "NAME",
+     .choices = "stories-15m smollm2-135m tinyllama-1.1b llama-3.2-1b llama-3.2-3b llama-2-7b mistral-7b llama-3.1-8b",
+     .set = pp_set_choice, AT(bench.shape), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "instead of a model, random weights in this shape: stories-15m, smollm2-135m, tinyllama-1.1b, "
+             "llama-3.2-1b, llama-3.2-3b, llama-2-7b, mistral-7b, llama-3.1-8b"},
+    {.name = "type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0 q4_0 q4_k q4_k_m q6_k", .set = pp_set_text,
+     AT(bench.type), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "its weights: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, or q4_k_m as quantising mixes them (default)"},
+    {.name = "layers", .arg = "N", .set = pp_set_int64, AT(bench.layers), .min = 1, .max = 256,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "how many of its layers; default: enough to fill no cache, and all with --write"},
+    {.name = "vocab", .arg = "N", .set = pp_set_int64, AT(bench.vocab), .min = 1, .max = 1 << 20,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of its vocabulary; default: the shape's"},
+    {.name = "write", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(bench.write), .commands = PP_BIT(BENCH),
+     .group = PP_GROUP_WORK, .help = "keep the random model in this GGUF file, and measure nothing"},
     {.name = "outtype", .others = "--out-type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0", .set = pp_set_text,
      AT(out_type), .commands = PP_BIT(CONVERT), .group = PP_GROUP_WORK,
      .help = "type of the weights in the new file; default: as they are"},

@@ -102,6 +102,40 @@ enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const 
     return PP_OK;
 }
 
+/* bench measures with each of a list; everybody else takes one number. */
+enum pp_code pp_set_threads(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                            struct pp_error *err)
+{
+    ps->o->bench.threads = NULL;
+    if (strcmp(ps->o->command, "bench") != 0 || !strchr(value, ','))
+        return pp_set_int(ps, opt, value, shown, err);
+    int64_t first = 0;
+    for (const char *at = value; *at || at == value;) {
+        char word[16] = "";
+        int64_t v;
+        size_t n = strcspn(at, ",");
+        memcpy(word, at, n < sizeof word ? n : 0);
+        if (!whole_number(word, &v) || (double)v < opt->min || (double)v > opt->max || strcmp(at + n, ",") == 0)
+            return bad_number(opt, "whole numbers between commas, each", value, shown, err);
+        first = at == value ? v : first;
+        at += n + (at[n] == ',');
+    }
+    ps->o->threads = (int)first;
+    ps->o->bench.threads = value;
+    return PP_OK;
+}
+
+/* "5" or "5%" */
+enum pp_code pp_set_percent(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                            struct pp_error *err)
+{
+    char number[32] = "";
+    size_t n = strlen(value);
+    n -= n > 0 && value[n - 1] == '%';
+    memcpy(number, value, n < sizeof number ? n : 0);
+    return pp_set_float(ps, opt, number, shown, err);
+}
+
 enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {
@@ -186,10 +220,19 @@ enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, cons
 enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                             struct pp_error *err)
 {
-    int type = pp_kv_type_by_name(value);
-    if (type < 0)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects one of: %s; not \"%s\"", shown, opt->choices, value);
-    ps->o->kv_type = (enum pp_kv_type)type;
+    bool list = strcmp(ps->o->command, "bench") == 0;
+    for (const char *at = value; *at || at == value;) {
+        char word[16] = "";
+        size_t n = list ? strcspn(at, ",") : strlen(at);
+        memcpy(word, at, n < sizeof word ? n : 0);
+        int type = pp_kv_type_by_name(word);
+        if (type < 0 || strcmp(at + n, ",") == 0)
+            return pp_fail(err, PP_ERR_USAGE, "%s expects one of: %s; not \"%s\"", shown, opt->choices, value);
+        if (at == value)
+            ps->o->kv_type = (enum pp_kv_type)type;
+        at += n + (at[n] == ',');
+    }
+    ps->o->bench.kv_types = list && strchr(value, ',') ? value : NULL;
     ps->o->kv_type_given = true;
     return PP_OK;
 }

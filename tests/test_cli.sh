@@ -251,6 +251,27 @@ run logits --ids 0; expect "logits without -o" 2
 run bench --n-prompt 16 --n-gen 4 -r 2 --json
 expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' \
     '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8_0"'
+expect_match "bench tells the bandwidth" "$tmp/out" '"read_test_gbps": [1-9]' '"read_share": 0\.' '"name": "decode 4 @ 16"'
+run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8_0,f16 -p 8 -n 2 -r 1 --json
+expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8_0"' \
+    '"name": "decode 2 @ 64, 2 threads, KV f16"' '"name": "rows 3 own @ 64, 2 threads, KV f16"' '"ratio": [0-9]' \
+    '"kernel_times": ' '"stage": "gate.up"' '"gmacs": [0-9]' '"rss_bytes": [1-9]' '"mapped_bytes": [1-9]'
+run bench kernels rows -p 8 -n 2 -r 1
+expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
+run bench speed; expect "bench of an unknown word" 2
+run bench --depth 1,x; expect "bench with a depth that is none" 2
+run bench --rows 0; expect "bench of no rows" 2
+run bench -t 2,; expect "bench with a list that ends early" 2
+run run -p x -t 1,2; expect "a list of threads where one number is wanted" 2
+run bench --write "$tmp/x.gguf"; expect "bench --write without a shape" 2
+run bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write "$tmp/random.gguf" --json
+expect_match "bench writes a random model" "$tmp/out" '"n_layers": 1' '"type": "Q8_0"'
+run bench -m "$tmp/random.gguf" -p 8 -n 2 -r 1 --json
+expect_match "which runs" "$tmp/out" '"decode_tps": [1-9]'
+TMPDIR="$tmp" run bench --shape stories-15m --layers 2 --vocab 300 -p 8 -n 2 -r 1 --json
+expect_match "bench of a shape" "$tmp/out" '"n_layers": 2' '"full_layers": 6' '"decode_tps": [1-9]'
+holds "which leaves no file" [ -z "$(ls "$tmp"/pippin-bench-* 2>/dev/null)" ]
+run bench --shape stories-15m --type q9 --write "$tmp/x.gguf"; expect "bench of an unknown type" 2
 i=0; while [ $i -lt 60 ]; do echo "The quick brown fox jumps over the lazy dog."; i=$((i + 1)); done >"$tmp/text"
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --json
 expect_match "perplexity" "$tmp/out" '"perplexity": [1-9]' '"scored": 62' '"kv_type": "f32"' '"kind": "chunks"'

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
 
@@ -126,7 +127,10 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     atomic_store_explicit(&c->abandoned, false, memory_order_relaxed);
     c->pass++;
     plan_parts(c, batch->n, batch->n_outputs);
-    pp_pool_run(c->pool, run_item, c, c->n_items, c->n_parts);
+    if (c->profile)
+        pp_cpu_profile_run(c, run_item);
+    else
+        pp_pool_run(c->pool, run_item, c, c->n_items, c->n_parts);
     c->batch = NULL;
     enum pp_code code = pp_weights_check(c->weights, err);
     if (code)

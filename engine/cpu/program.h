@@ -92,6 +92,7 @@ struct pp_cpu {
     void **owned;               /* converted norms and biases */
     int n_owned, cap_owned;
     uint64_t memory;
+    struct pp_cpu_profile *profile; /* NULL: off; profile.c */
 
     /* -- of the current pass: what its work items may read -- */
     const struct pp_batch *batch;

@@ -2,6 +2,7 @@
  * the batch, with adapters, bias, residual addition or SwiGLU behind them. */
 #include <string.h>
 
+#include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 
 /* Multiply-adds in one work item of a projection: 2 ms at 100 G/s. */
@@ -143,8 +144,10 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     if (!prepares_privately(s, m))
         return &c->shared;
     if (own->prepared_pass != c->pass || own->prepared_stage != s) {
+        uint64_t begin = pp_cpu_profile_begin(c);
         for (int i = 0; i < m; i++)
             prepare_row(c, s, i, own);
+        pp_cpu_profile_prepared(c, thread, begin);
         own->prepared_pass = c->pass;
         own->prepared_stage = s;
     }

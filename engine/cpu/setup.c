@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
 #include "engine/rope.h"
@@ -159,6 +160,7 @@ void pp_cpu_free(struct pp_cpu *c)
     if (!c)
         return;
     pp_weights_free(c->weights);
+    pp_cpu_profile(c, false, NULL);
     for (int i = 0; i < c->n_owned; i++)
         pp_free(c->owned[i]);
     pp_free(c->owned);

@@ -1,0 +1,49 @@
+/* bench.c - the measuring questions about an engine that others answer: the backend, the plan, the pages. */
+#include "engine/bench.h"
+
+#include "engine/cpu/profile.h"
+#include "engine/engine_int.h"
+
+const char *pp_profile_name(enum pp_profile_kind kind)
+{
+    static const char *const names[PP_PROFILE_COUNT] = {
+        [PP_PROFILE_EMBED] = "embed",         [PP_PROFILE_PREPARE] = "preparation",
+        [PP_PROFILE_QKV] = "q, k, v",         [PP_PROFILE_STORE] = "rotate, store",
+        [PP_PROFILE_ATTENTION] = "attention", [PP_PROFILE_ATTN_OUT] = "attention output",
+        [PP_PROFILE_GATE_UP] = "gate+up",     [PP_PROFILE_DOWN] = "down",
+        [PP_PROFILE_LOGITS] = "logits",       [PP_PROFILE_OTHER] = "other",
+        [PP_PROFILE_WAIT] = "waiting",
+    };
+    return kind < PP_PROFILE_COUNT ? names[kind] : "";
+}
+
+enum pp_code pp_engine_profile(struct pp_engine *e, bool on, struct pp_error *err)
+{
+    return pp_cpu_profile(e->cpu, on, err);
+}
+
+void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out)
+{
+    pp_cpu_profile_get(e->cpu, out);
+}
+
+uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
+{
+    const struct pp_plan *plan = &e->model->plan;
+    uint64_t sum = 0;
+    for (int i = 0; i < plan->n_linears; i++)
+        sum += plan->linears[i].w->size + (plan->linears[i].b ? plan->linears[i].b->size : 0);
+    for (int i = 0; i < plan->n_ops; i++) {
+        const struct pp_op *op = &plan->ops[i];
+        if (op->kind == PP_OP_NORM)
+            sum += op->weight->size;
+        else if (op->kind == PP_OP_EMBED)
+            sum += pp_type_row_bytes(op->weight->type, op->weight->ne[0]);
+    }
+    return sum;
+}
+
+uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e)
+{
+    return pp_kv_pool_layout(e->kv)->page_bytes / PP_PAGE_TOKENS;
+}

@@ -1,0 +1,97 @@
+/* bench.h - what a program may ask of the engine to measure it: where the time of forward passes goes, how many bytes a
+ * pass must read, how fast this machine reads memory, and models of known shapes with random weights. Public header of
+ * libpippin. */
+#ifndef PP_ENGINE_BENCH_H
+#define PP_ENGINE_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/cancel.h"
+#include "engine/base/error.h"
+#include "engine/engine.h"
+
+/* --- where the time of a pass goes ----------------------------------------------------------------------- */
+
+enum pp_profile_kind {
+    PP_PROFILE_EMBED,     /* rows of the embedding, angles of the rotation */
+    PP_PROFILE_PREPARE,   /* norms, quantised activations, the adapters' first half: an input made ready for products */
+    PP_PROFILE_QKV,
+    PP_PROFILE_STORE,     /* rotation, K and V into the cache, where they are a phase of their own */
+    PP_PROFILE_ATTENTION,
+    PP_PROFILE_ATTN_OUT,
+    PP_PROFILE_GATE_UP,
+    PP_PROFILE_DOWN,
+    PP_PROFILE_LOGITS,
+    PP_PROFILE_OTHER,     /* other projections, the choice of rows */
+    PP_PROFILE_WAIT,      /* threads' time outside of work items: waiting for others, taking items */
+    PP_PROFILE_COUNT,
+};
+
+struct pp_profile_line {
+    uint64_t ns;     /* of all threads together */
+    uint64_t items;  /* work items */
+    uint64_t bytes;  /* weights or KV that the passes had to read, each once a pass */
+    uint64_t macs;   /* multiply-adds of the products; of attention: scores and weighted sums */
+};
+
+struct pp_profile {
+    int n_threads;
+    uint64_t passes, rows;
+    uint64_t ns;     /* of the passes; the lines' ns add up to n_threads times this */
+    struct pp_profile_line lines[PP_PROFILE_COUNT];
+};
+
+/* "gate+up"; never NULL. */
+const char *pp_profile_name(enum pp_profile_kind kind);
+/* Begins anew with zeros, or ends. While it is on, each work item takes two looks at the clock more. */
+enum pp_code pp_engine_profile(struct pp_engine *e, bool on, struct pp_error *err);
+/* What was counted since it was switched on; zeros if it is off. Between steps only. */
+void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out);
+
+/* --- what a pass reads ----------------------------------------------------------------------------------- */
+
+/* Bytes of weights that a pass with an output reads: all matrices, norms and biases, and a row of the embedding. */
+uint64_t pp_engine_pass_bytes(const struct pp_engine *e);
+/* Bytes of K and V of one token, all layers. */
+uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e);
+
+/* --- how fast memory is read ----------------------------------------------------------------------------- */
+
+struct pp_read_test;
+
+/* A buffer of `bytes`, touched once, and n_threads (at least 1) to read it, niced like those of an engine. */
+enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test **out, struct pp_error *err);
+void pp_read_test_free(struct pp_read_test *t); /* NULL is fine */
+/* Reads the buffer once in each of several ways (1 to 8 streams a thread, with and without prefetching). Returns the
+ * bytes per second of the best so far, earlier calls included. */
+double pp_read_test_run(struct pp_read_test *t);
+
+/* --- models with random weights ---------------------------------------------------------------------------- */
+
+/* A model of a known shape whose weights are noise: its text is nonsense, its speed and memory are the real one's. */
+struct pp_random_model {
+    const char *shape;  /* pp_random_shape_name */
+    const char *type;   /* one for all matrices: "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K" (rows that its
+                         * blocks do not divide get a larger one); or a mixture as quantising gives it: "Q4_K_M" */
+    int64_t n_layers;   /* 0: all of the shape's */
+    int64_t n_vocab;    /* 0: the shape's */
+    uint64_t seed;
+};
+
+struct pp_random_shape {
+    const char *name;
+    int64_t n_layers, n_embd, n_head, n_head_kv, n_ff, n_ctx, n_vocab;
+    float rope_base;
+    bool tied;          /* the embedding is also the output */
+};
+
+/* i from 0; NULL at the end. */
+const struct pp_random_shape *pp_random_shape(size_t i);
+const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL: unknown */
+/* Writes it as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE names what is possible. */
+enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
+                                   void *user, const struct pp_cancel *cancel, struct pp_error *err);
+
+#endif

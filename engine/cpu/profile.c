@@ -1,0 +1,177 @@
+#include "engine/cpu/profile.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+
+struct pp_cpu_profile {
+    struct pp_profile sum;           /* what is no thread's own: passes, bytes, multiply-adds */
+    pp_pool_fn *item;                /* of the current pass */
+    uint8_t *kinds;                  /* [n_stages] */
+    struct thread_lines {
+        _Alignas(64) uint64_t nested; /* ns inside the current item that were counted elsewhere */
+        struct {
+            uint64_t ns, items;
+        } lines[PP_PROFILE_COUNT];
+    } *threads;                      /* [n threads] */
+};
+
+/* What a stage of projections is for: seen by its neighbours, because stages have no names. */
+static enum pp_profile_kind projection_kind(const struct pp_cpu *c, int i)
+{
+    const struct stage *s = &c->stages[i];
+    if (s->selected)
+        return PP_PROFILE_LOGITS;
+    if (i + 1 < c->n_stages && c->stages[i + 1].kind == STAGE_ATTEND)
+        return PP_PROFILE_QKV;
+    if (i > 0 && c->stages[i - 1].kind == STAGE_ATTEND)
+        return PP_PROFILE_ATTN_OUT;
+    return s->swiglu ? PP_PROFILE_GATE_UP : s->add ? PP_PROFILE_DOWN : PP_PROFILE_OTHER;
+}
+
+static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
+{
+    switch (c->stages[i].kind) {
+    case STAGE_EMBED:
+        return PP_PROFILE_EMBED;
+    case STAGE_PROJECT:
+        return projection_kind(c, i);
+    case STAGE_ATTEND:
+        return PP_PROFILE_ATTENTION;
+    default:
+        return PP_PROFILE_OTHER;
+    }
+}
+
+static void free_profile(struct pp_cpu_profile *p)
+{
+    if (!p)
+        return;
+    pp_free(p->kinds);
+    pp_free(p->threads);
+    pp_free(p);
+}
+
+enum pp_code pp_cpu_profile(struct pp_cpu *c, bool on, struct pp_error *err)
+{
+    free_profile(c->profile);
+    c->profile = NULL;
+    if (!on)
+        return PP_OK;
+    size_t n_threads = (size_t)pp_pool_n(c->pool), bytes = n_threads * sizeof(struct thread_lines);
+    struct pp_cpu_profile *p = pp_calloc(1, sizeof *p);
+    if (p) {
+        p->kinds = pp_malloc((size_t)c->n_stages);
+        p->threads = pp_aligned(64, bytes);
+    }
+    if (!p || !p->kinds || !p->threads) {
+        free_profile(p);
+        return pp_fail_nomem(err, "the profile");
+    }
+    memset(p->threads, 0, bytes);
+    for (int i = 0; i < c->n_stages; i++)
+        p->kinds[i] = (uint8_t)stage_kind(c, i);
+    c->profile = p;
+    return PP_OK;
+}
+
+/* --- while a pass runs --------------------------------------------------------------------------------------- */
+
+static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part *part)
+{
+    if (part->stage->kind == STAGE_PROJECT && part->phase == 0)
+        return PP_PROFILE_PREPARE;
+    if (part->stage->kind == STAGE_ATTEND && part->phase == 0)
+        return PP_PROFILE_STORE;
+    return (enum pp_profile_kind)c->profile->kinds[part->stage - c->stages];
+}
+
+static void timed_item(void *arg, int part, int item, int thread)
+{
+    struct pp_cpu *c = arg;
+    struct thread_lines *t = &c->profile->threads[thread];
+    enum pp_profile_kind kind = part_kind(c, &c->parts[part]);
+    t->nested = 0;
+    uint64_t begin = pp_now_ns();
+    c->profile->item(arg, part, item, thread);
+    t->lines[kind].ns += pp_now_ns() - begin - t->nested;
+    t->lines[kind].items++;
+}
+
+uint64_t pp_cpu_profile_begin(const struct pp_cpu *c)
+{
+    return c->profile ? pp_now_ns() : 0;
+}
+
+void pp_cpu_profile_prepared(struct pp_cpu *c, int thread, uint64_t begin)
+{
+    if (!begin)
+        return;
+    struct thread_lines *t = &c->profile->threads[thread];
+    uint64_t ns = pp_now_ns() - begin;
+    t->nested += ns;
+    t->lines[PP_PROFILE_PREPARE].ns += ns;
+    t->lines[PP_PROFILE_PREPARE].items++;
+}
+
+/* K and V of the rows' sequences, each once; and for every row two products with each position it sees. */
+static void count_attention(const struct pp_cpu *c, struct pp_profile_line *line)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    const struct pp_batch *b = c->batch;
+    uint64_t one_layer = c->kv.page_bytes / PP_PAGE_TOKENS / (uint64_t)c->kv.n_layer;
+    for (int i = 0; i < b->n; i++) {
+        uint64_t n_kv = (uint64_t)b->rows[i].slot + 1;
+        line->macs += 2 * n_kv * (uint64_t)(hp->n_head * hp->head_dim);
+        if (i + 1 == b->n || b->rows[i + 1].pages != b->rows[i].pages)
+            line->bytes += n_kv * one_layer;
+    }
+}
+
+/* Bytes and multiply-adds of the pass, stage by stage. */
+static void count_work(struct pp_cpu *c)
+{
+    struct pp_cpu_profile *p = c->profile;
+    for (int i = 0; i < c->n_stages; i++) {
+        const struct stage *s = &c->stages[i];
+        struct pp_profile_line *line = &p->sum.lines[p->kinds[i]];
+        uint64_t m = (uint64_t)(s->selected ? c->batch->n_outputs : c->batch->n);
+        if (s->kind == STAGE_ATTEND)
+            count_attention(c, line);
+        for (int k = 0; s->kind == STAGE_PROJECT && m && k < s->n_projections; k++) {
+            const struct pp_tensor *w = c->model->plan.linears[s->projections[k].linear].w;
+            line->bytes += w->size;
+            line->macs += (uint64_t)(w->ne[0] * w->ne[1]) * m;
+        }
+    }
+}
+
+void pp_cpu_profile_run(struct pp_cpu *c, pp_pool_fn *item)
+{
+    struct pp_cpu_profile *p = c->profile;
+    p->item = item;
+    uint64_t begin = pp_now_ns();
+    pp_pool_run(c->pool, timed_item, c, c->n_items, c->n_parts);
+    p->sum.ns += pp_now_ns() - begin;
+    p->sum.passes++;
+    p->sum.rows += (uint64_t)c->batch->n;
+    count_work(c);
+}
+
+void pp_cpu_profile_get(const struct pp_cpu *c, struct pp_profile *out)
+{
+    *out = (struct pp_profile){.n_threads = pp_pool_n(c->pool)};
+    if (!c->profile)
+        return;
+    *out = c->profile->sum;
+    out->n_threads = pp_pool_n(c->pool);
+    uint64_t worked = 0, all = out->ns * (uint64_t)out->n_threads;
+    for (int t = 0; t < out->n_threads; t++)
+        for (int k = 0; k < PP_PROFILE_COUNT; k++) {
+            out->lines[k].ns += c->profile->threads[t].lines[k].ns;
+            out->lines[k].items += c->profile->threads[t].lines[k].items;
+            worked += c->profile->threads[t].lines[k].ns;
+        }
+    out->lines[PP_PROFILE_WAIT].ns = all > worked ? all - worked : 0;
+}

@@ -1,0 +1,572 @@
+/* cmd_bench_measure.c - passes of one model: prefill, decode and small batches at some depths, by engines with so many
+ * threads and such a KV cache each.
+ *
+ * What is measured is a list of cells. A round goes through all of them in turn, so that a machine that is slower for a
+ * while is so for every cell; the first round is thrown away. Behind the tokens of a depth, which are computed once, a
+ * cell computes its own and drops them again. If the engines do not fit into memory together, they come one after the
+ * other, with rounds of their own. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/cmd_bench.h"
+
+enum { MAX_LANES = 16, MAX_POINTS = BENCH_MAX_LIST + 2, MAX_OWN = 64, ROOF_BYTES = 384 << 20 };
+
+enum cell_kind { CELL_PREFILL, CELL_DECODE, CELL_ROWS };
+
+struct cell {
+    enum cell_kind kind;
+    int lane, point;
+    int rows;           /* CELL_ROWS */
+    bool own;           /* each row in a conversation of its own */
+    size_t result;
+};
+
+/* An engine with what it needs. */
+struct lane {
+    int threads;        /* as asked for */
+    enum pp_kv_type kv_type;
+    struct pp_engine *engine;
+    struct pp_read_test *roof;
+    double roof_bps;
+    int n_points;
+    struct {
+        int64_t depth;
+        struct pp_seq *seq; /* of so many tokens */
+    } points[MAX_POINTS];
+};
+
+struct measuring {
+    struct bench *b;
+    struct lane lanes[MAX_LANES];
+    int n_lanes;
+    struct cell *cells;
+    size_t n_cells, cap_cells;
+    int32_t *tokens;    /* [n_tokens]; the same on every machine: what they are does not matter to a dense model */
+    int64_t n_tokens;
+    double *choose_us;  /* [repetitions]: of the first decode */
+    uint64_t done, total; /* cells, for the bar */
+};
+
+/* --- the list of cells ------------------------------------------------------------------------------------------ */
+
+static int point_of(struct lane *l, int64_t depth)
+{
+    int i = 0;
+    while (i < l->n_points && l->points[i].depth != depth)
+        i++;
+    if (i == l->n_points)
+        l->points[l->n_points++].depth = depth;
+    return i;
+}
+
+/* Names tell lanes apart only where there are several. */
+static void name_cell(const struct measuring *m, const struct cell *c, char *name, size_t size)
+{
+    const struct bench *b = m->b;
+    const struct lane *l = &m->lanes[c->lane];
+    int64_t depth = l->points[c->point].depth;
+    size_t n = 0;
+    if (c->kind == CELL_ROWS)
+        n = (size_t)snprintf(name, size, "rows %d%s @ %lld", c->rows, c->rows == 1 ? "" : c->own ? " own" : " same",
+                             (long long)depth);
+    else
+        n = (size_t)snprintf(name, size, "%s %lld @ %lld", c->kind == CELL_PREFILL ? "prefill" : "decode",
+                             (long long)(c->kind == CELL_PREFILL ? b->n_prompt : b->n_gen), (long long)depth);
+    if (b->n_threads > 1 && n < size)
+        n += (size_t)snprintf(name + n, size - n, ", %d thread%s", l->threads, l->threads == 1 ? "" : "s");
+    if (b->n_kv_types > 1 && n < size)
+        snprintf(name + n, size - n, ", KV %s", pp_kv_type_name(l->kv_type));
+}
+
+static enum pp_code add_cell(struct measuring *m, struct cell c, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    struct lane *l = &m->lanes[c.lane];
+    struct bench_result *r = bench_add(&b->report, b->repetitions);
+    if (!r || pp_grow(&m->cells, &m->cap_cells, m->n_cells + 1, sizeof *m->cells) != 0)
+        return pp_fail_nomem(err, "the results");
+    c.result = b->report.n - 1;
+    name_cell(m, &c, r->name, sizeof r->name);
+    r->what = c.kind == CELL_PREFILL ? "prefill" : c.kind == CELL_DECODE ? "decode" : "rows";
+    r->more_is_better = c.kind != CELL_ROWS;
+    r->unit = c.kind == CELL_ROWS ? "ms" : "tokens/s";
+    r->tokens = c.kind == CELL_PREFILL ? b->n_prompt : c.kind == CELL_DECODE ? b->n_gen : c.rows;
+    r->depth = l->points[c.point].depth;
+    r->rows = c.kind == CELL_ROWS ? c.rows : -1;
+    r->threads = l->threads;
+    r->kv_type = pp_kv_type_name(l->kv_type);
+    m->cells[m->n_cells++] = c;
+    return PP_OK;
+}
+
+static enum pp_code add_rows(struct measuring *m, int lane, int point, struct pp_error *err)
+{
+    const struct bench *b = m->b;
+    enum pp_code code = add_cell(m, (struct cell){CELL_ROWS, lane, point, 1, false, 0}, err);
+    for (int64_t i = 0; i < b->n_rows && !code; i++) {
+        int rows = (int)b->rows[i];
+        if (rows == 1)
+            continue; /* there already: what the others are held against */
+        code = add_cell(m, (struct cell){CELL_ROWS, lane, point, rows, false, 0}, err);
+        if (!code && rows <= MAX_OWN)
+            code = add_cell(m, (struct cell){CELL_ROWS, lane, point, rows, true, 0}, err);
+    }
+    return code;
+}
+
+/* Without a list of depths prefill begins an empty conversation, and everything else comes behind a prompt. */
+static enum pp_code list_cells(struct measuring *m, struct pp_error *err)
+{
+    const struct bench *b = m->b;
+    bool speeds = b->what & ~(unsigned)BENCH_ROWS;
+    bool listed = b->n_depths > 0;
+    enum pp_code code = PP_OK;
+    for (int lane = 0; lane < m->n_lanes; lane++) {
+        struct lane *l = &m->lanes[lane];
+        for (int64_t i = 0; i < (listed ? b->n_depths : 1) && !code; i++) {
+            int first = point_of(l, listed ? b->depths[i] : 0);
+            if (speeds)
+                code = add_cell(m, (struct cell){CELL_PREFILL, lane, first, 0, false, 0}, err);
+            int behind = listed ? first : point_of(l, b->n_prompt);
+            if (speeds && b->n_gen && !code)
+                code = add_cell(m, (struct cell){CELL_DECODE, lane, behind, 0, false, 0}, err);
+            if (b->what & BENCH_ROWS && !code)
+                code = add_rows(m, lane, behind, err);
+        }
+    }
+    return code;
+}
+
+/* --- engines ---------------------------------------------------------------------------------------------------- */
+
+/* Tokens that the deepest point and what is measured behind it need. */
+static int64_t context_of(const struct measuring *m)
+{
+    const struct bench *b = m->b;
+    int64_t deepest = b->n_depths ? 0 : b->n_prompt, most = b->n_prompt > b->n_gen ? b->n_prompt : b->n_gen;
+    for (int64_t i = 0; i < b->n_depths; i++)
+        deepest = b->depths[i] > deepest ? b->depths[i] : deepest;
+    for (int64_t i = 0; i < b->n_rows; i++)
+        most = b->rows[i] > most ? b->rows[i] : most;
+    return deepest + most;
+}
+
+static void loading(void *user, uint64_t done, uint64_t total)
+{
+    pp_cli_bar_show(user, "loading", done, total);
+}
+
+/* Computes the points' tokens: the deepest sequence grows, the others are forks of it on the way. */
+static enum pp_code fill_points(struct measuring *m, struct lane *l, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    struct pp_seq *longest;
+    int order[MAX_POINTS];
+    for (int i = 0; i < l->n_points; i++) { /* ascending depths */
+        int at = i;
+        for (; at > 0 && l->points[order[at - 1]].depth > l->points[i].depth; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    enum pp_code code = pp_seq_new(l->engine, &longest, err);
+    if (code)
+        return code;
+    code = pp_seq_set_adapters(longest, b->uses, b->n_adapters, err);
+    for (int i = 0; i < l->n_points && !code; i++) {
+        int64_t depth = l->points[order[i]].depth, len = pp_seq_len(longest);
+        code = pp_cli_feed(l->engine, longest, m->tokens + len, (size_t)(depth - len), SIZE_MAX, NULL, NULL, b->cancel,
+                           err);
+        if (!code)
+            code = pp_seq_fork(longest, depth, &l->points[order[i]].seq, err);
+    }
+    pp_seq_free(longest);
+    return code;
+}
+
+static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    struct pp_engine_options opt = pp_cli_engine_options(b->o);
+    opt.n_threads = l->threads;
+    opt.kv_type = l->kv_type;
+    opt.cancel = b->cancel;
+    if (opt.n_ctx == 0)
+        opt.n_ctx = context_of(m);
+    for (int64_t i = 0; i < b->n_rows; i++)
+        if (b->rows[i] > opt.max_rows && b->rows[i] > 512)
+            opt.max_rows = (int)b->rows[i];
+    enum pp_code code = pp_engine_new(b->model, &opt, loading, &b->bar, &l->engine, err);
+    pp_cli_bar_clear(&b->bar);
+    if (code)
+        return code;
+    l->threads = pp_engine_n_threads(l->engine);
+    snprintf(b->kernels_name, sizeof b->kernels_name, "%s", pp_engine_kernels(l->engine));
+    b->report.token_bytes = pp_engine_pass_bytes(l->engine);
+    return fill_points(m, l, err);
+}
+
+static void close_lane(struct lane *l)
+{
+    for (int i = 0; i < l->n_points; i++) {
+        if (l->points[i].seq)
+            pp_seq_free(l->points[i].seq);
+        l->points[i].seq = NULL;
+    }
+    if (l->engine)
+        pp_engine_free(l->engine);
+    l->engine = NULL;
+    pp_read_test_free(l->roof);
+    l->roof = NULL;
+}
+
+/* --- one cell, once --------------------------------------------------------------------------------------------- */
+
+static int32_t most_likely(const float *logits, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
+static double rate(int64_t tokens, uint64_t ns)
+{
+    return ns ? (double)tokens * 1e9 / (double)ns : 0;
+}
+
+static enum pp_code run_prefill(struct measuring *m, const struct lane *l, const struct cell *c, double *sample,
+                                struct pp_error *err)
+{
+    struct bench *b = m->b;
+    int64_t depth = l->points[c->point].depth;
+    uint64_t start = pp_now_ns();
+    enum pp_code code = pp_cli_feed(l->engine, l->points[c->point].seq, m->tokens + depth, (size_t)b->n_prompt,
+                                    (size_t)b->n_prompt - 1, NULL, NULL, b->cancel, err);
+    *sample = rate(b->n_prompt, pp_now_ns() - start);
+    return code;
+}
+
+/* Only forward passes are timed; choosing the token is counted apart. */
+static enum pp_code run_decode(struct measuring *m, const struct lane *l, const struct cell *c, double *sample,
+                               double *choose_us, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    int64_t n_vocab = pp_model_info(b->model)->n_vocab;
+    int32_t token = m->tokens[l->points[c->point].depth];
+    uint64_t pass_ns = 0, choose_ns = 0;
+    for (int64_t i = 0; i < b->n_gen; i++) {
+        struct pp_row row = {
+            .seq = l->points[c->point].seq, .token = token, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        uint64_t start = pp_now_ns();
+        enum pp_code code = pp_step(l->engine, &row, 1, b->cancel, err);
+        if (code)
+            return code;
+        uint64_t computed = pp_now_ns();
+        token = most_likely(pp_step_output(l->engine, 0), n_vocab);
+        pass_ns += computed - start;
+        choose_ns += pp_now_ns() - computed;
+    }
+    *sample = rate(b->n_gen, pass_ns);
+    *choose_us = (double)choose_ns / 1e3 / (double)b->n_gen;
+    return PP_OK;
+}
+
+static enum pp_code timed_passes(struct measuring *m, const struct lane *l, const struct pp_row *rows, int n,
+                                 int64_t depth, double *ms, struct pp_error *err)
+{
+    int passes = m->b->n_gen >= 16 ? (int)(m->b->n_gen / 4 < 32 ? m->b->n_gen / 4 : 32) : 2;
+    uint64_t ns = 0;
+    for (int p = 0; p < passes; p++) {
+        uint64_t start = pp_now_ns();
+        enum pp_code code = pp_step(l->engine, rows, n, m->b->cancel, err);
+        if (code)
+            return code;
+        ns += pp_now_ns() - start;
+        for (int i = 0; i < n; i++)
+            pp_seq_truncate(rows[i].seq, depth);
+    }
+    *ms = (double)ns / 1e6 / passes;
+    return PP_OK;
+}
+
+/* A pass of some rows with an output each: of one conversation, as the check of a draft is, or of as many. The latter
+ * share the pages before them, which are read only once if caches hold them. */
+static enum pp_code run_rows(struct measuring *m, const struct lane *l, const struct cell *c, double *ms,
+                             struct pp_error *err)
+{
+    struct pp_seq *base = l->points[c->point].seq, *own[MAX_OWN] = {NULL};
+    int64_t depth = l->points[c->point].depth;
+    struct pp_row *rows = pp_calloc((size_t)c->rows, sizeof *rows);
+    enum pp_code code = rows ? PP_OK : pp_fail_nomem(err, "a batch");
+    for (int i = 0; i < c->rows && !code; i++) {
+        if (c->own)
+            code = pp_seq_fork(base, depth, &own[i], err);
+        rows[i] = (struct pp_row){.seq = c->own ? own[i] : base,
+                                  .token = m->tokens[depth + i],
+                                  .parent = PP_PARENT_PREVIOUS,
+                                  .out = PP_OUT_LOGITS};
+    }
+    double first;
+    if (!code && c->own) /* pages are taken and copied before the clock runs */
+        code = pp_step(l->engine, rows, c->rows, m->b->cancel, err);
+    for (int i = 0; i < c->rows && !code && c->own; i++)
+        pp_seq_truncate(own[i], depth);
+    if (!code)
+        code = timed_passes(m, l, rows, c->rows, depth, &first, err);
+    if (!code)
+        *ms = first;
+    for (int i = 0; i < MAX_OWN; i++)
+        if (own[i])
+            pp_seq_free(own[i]);
+    pp_free(rows);
+    return code;
+}
+
+static enum pp_code run_cell(struct measuring *m, const struct cell *c, double *sample, double *choose_us,
+                             struct pp_error *err)
+{
+    const struct lane *l = &m->lanes[c->lane];
+    enum pp_code code;
+    switch (c->kind) {
+    case CELL_PREFILL:
+        code = run_prefill(m, l, c, sample, err);
+        break;
+    case CELL_DECODE:
+        code = run_decode(m, l, c, sample, choose_us, err);
+        break;
+    default:
+        code = run_rows(m, l, c, sample, err);
+    }
+    pp_seq_truncate(l->points[c->point].seq, l->points[c->point].depth);
+    return code;
+}
+
+/* --- rounds ----------------------------------------------------------------------------------------------------- */
+
+/* round -1 warms up. */
+static enum pp_code run_round(struct measuring *m, int round, int lane0, int lane1, bool *chosen, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    for (int i = lane0; i < lane1; i++)
+        m->lanes[i].roof_bps = pp_read_test_run(m->lanes[i].roof);
+    for (size_t i = 0; i < m->n_cells; i++) {
+        const struct cell *c = &m->cells[i];
+        double sample = 0, choose_us = 0;
+        if (c->lane < lane0 || c->lane >= lane1)
+            continue;
+        pp_cli_bar_show(&b->bar, "measuring", m->done++, m->total);
+        enum pp_code code = run_cell(m, c, &sample, &choose_us, err);
+        if (code)
+            return code;
+        if (round < 0)
+            continue;
+        struct bench_result *r = &b->report.results[c->result];
+        r->samples[r->n++] = sample;
+        if (c->kind == CELL_DECODE && !*chosen && i < 2) {
+            m->choose_us[round] = choose_us;
+            *chosen = true;
+        }
+    }
+    return PP_OK;
+}
+
+/* Again, every work item timed. The fastest round is kept: what another program took is nobody's fault. */
+static enum pp_code profile_cell(struct measuring *m, const struct cell *c, struct bench_kernels *table,
+                                 struct pp_error *err)
+{
+    struct pp_engine *e = m->lanes[c->lane].engine;
+    enum pp_code code = PP_OK;
+    name_cell(m, c, table->name, sizeof table->name);
+    for (int k = 0; k < m->b->repetitions && !code; k++) {
+        struct pp_profile p;
+        double sample, choose_us;
+        if ((code = pp_engine_profile(e, true, err)) || (code = run_cell(m, c, &sample, &choose_us, err)))
+            break;
+        pp_engine_profile_get(e, &p);
+        if (k == 0 || p.ns < table->profile.ns)
+            table->profile = p;
+    }
+    return code ? code : pp_engine_profile(e, false, err);
+}
+
+static enum pp_code run_profiles(struct measuring *m, int lane0, int lane1, struct pp_error *err)
+{
+    struct bench_report *r = &m->b->report;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < m->n_cells && !code; i++) {
+        const struct cell *c = &m->cells[i];
+        if (c->lane < lane0 || c->lane >= lane1 || c->own)
+            continue;
+        if (pp_grow(&r->kernels, &r->cap_kernels, r->n_kernels + 1, sizeof *r->kernels) != 0)
+            return pp_fail_nomem(err, "the table of kernels");
+        code = profile_cell(m, c, &r->kernels[r->n_kernels++], err);
+    }
+    return code;
+}
+
+/* A field of /proc/self/status in bytes. */
+static uint64_t status_bytes(const char *field)
+{
+    char line[256];
+    unsigned long long kb = 0;
+    size_t n = strlen(field);
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, field, n) == 0 && sscanf(line + n, ": %llu kB", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb * 1024;
+}
+
+static void look_at_memory(struct measuring *m, const struct lane *l)
+{
+    const struct pp_stats *stats = pp_engine_stats(l->engine);
+    m->b->report.memory = (struct bench_memory){
+        .rss = status_bytes("VmRSS"),
+        .peak = status_bytes("VmHWM"),
+        .anonymous = status_bytes("RssAnon"),
+        .mapped = status_bytes("RssFile"),
+        .model = pp_model_info(m->b->model)->bytes,
+        .engine = stats->engine_bytes,
+        .kv_used = stats->pages_used * stats->page_bytes,
+        .kv_total = stats->pages_total * stats->page_bytes,
+    };
+}
+
+/* Before anything else, because the process's peak is looked at: an engine by itself, every cell of it once. */
+static enum pp_code measure_memory(struct measuring *m, struct pp_error *err)
+{
+    struct lane *l = &m->lanes[0];
+    enum pp_code code = open_lane(m, l, err);
+    for (size_t i = 0; i < m->n_cells && !code; i++) {
+        double sample, choose_us;
+        if (m->cells[i].lane == 0)
+            code = run_cell(m, &m->cells[i], &sample, &choose_us, err);
+    }
+    if (!code)
+        look_at_memory(m, l);
+    close_lane(l);
+    return code;
+}
+
+/* What every cell of these lanes had to read, once the read test is over. */
+static void note_roofs(struct measuring *m, int lane0, int lane1)
+{
+    struct bench_report *report = &m->b->report;
+    for (size_t i = 0; i < m->n_cells; i++) {
+        const struct cell *c = &m->cells[i];
+        const struct lane *l = &m->lanes[c->lane];
+        struct bench_result *r = &report->results[c->result];
+        struct bench_summary s;
+        if (c->lane < lane0 || c->lane >= lane1 || !bench_summarise(r->samples, r->n, &s))
+            continue;
+        uint64_t kv = pp_engine_kv_token_bytes(l->engine);
+        r->threads = l->threads;
+        r->roof_bps = l->roof_bps;
+        if (c->kind == CELL_DECODE) /* on average half of what is written is read with the rest */
+            r->read_bps = s.median * ((double)report->token_bytes +
+                                      (double)kv * ((double)r->depth + (double)(m->b->n_gen + 1) / 2));
+    }
+    if (lane0 == 0) {
+        report->roof_bps = m->lanes[0].roof_bps;
+        report->engine_bytes = pp_engine_stats(m->lanes[0].engine)->engine_bytes;
+    }
+}
+
+/* The lanes from lane0 on, in turn. */
+static enum pp_code run_lanes(struct measuring *m, int lane0, int lane1, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = lane0; i < lane1 && !code; i++)
+        if (!(code = open_lane(m, &m->lanes[i], err)))
+            code = pp_read_test_new(m->lanes[i].threads, ROOF_BYTES, &m->lanes[i].roof, err);
+    for (int round = -1; round < m->b->repetitions && !code; round++) {
+        bool chosen = lane0 > 0;
+        code = run_round(m, round, lane0, lane1, &chosen, err);
+    }
+    if (!code && m->b->what & BENCH_KERNELS)
+        code = run_profiles(m, lane0, lane1, err);
+    pp_cli_bar_clear(&m->b->bar);
+    if (!code)
+        note_roofs(m, lane0, lane1);
+    for (int i = lane0; i < lane1; i++)
+        close_lane(&m->lanes[i]);
+    return code;
+}
+
+static void note_ratios(struct bench_report *report)
+{
+    double one = 0;
+    for (size_t i = 0; i < report->n; i++) {
+        struct bench_result *r = &report->results[i];
+        struct bench_summary s;
+        if (strcmp(r->what, "rows") != 0 || !bench_summarise(r->samples, r->n, &s))
+            continue;
+        if (r->rows == 1) /* the first of its lane and depth */
+            one = s.median;
+        r->ratio = one > 0 ? s.median / one : 0;
+    }
+}
+
+static enum pp_code prepare(struct measuring *m, struct pp_error *err)
+{
+    struct bench *b = m->b;
+    uint32_t x = 2463534242u;
+    if (b->n_threads * b->n_kv_types > MAX_LANES)
+        return pp_fail(err, PP_ERR_USAGE, "more than %d combinations of threads and KV types; give fewer", MAX_LANES);
+    for (int64_t t = 0; t < b->n_threads; t++)
+        for (int64_t k = 0; k < b->n_kv_types; k++)
+            m->lanes[m->n_lanes++] =
+                (struct lane){.threads = (int)b->threads[t], .kv_type = (enum pp_kv_type)b->kv_types[k]};
+    m->n_tokens = context_of(m) + 1;
+    m->tokens = pp_malloc((size_t)m->n_tokens * sizeof *m->tokens);
+    m->choose_us = pp_calloc((size_t)b->repetitions, sizeof *m->choose_us);
+    if (!m->tokens || !m->choose_us)
+        return pp_fail_nomem(err, "the prompt");
+    for (int64_t i = 0; i < m->n_tokens; i++) {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        m->tokens[i] = (int32_t)(x % (uint64_t)pp_model_info(b->model)->n_vocab);
+    }
+    return list_cells(m, err);
+}
+
+/* Engines keep a copy of the weights each. */
+static bool fit_together(const struct measuring *m)
+{
+    uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return m->n_lanes == 1 || pp_model_info(m->b->model)->bytes < free_bytes / 2 / (uint64_t)m->n_lanes;
+}
+
+enum pp_code bench_measure(struct bench *b, struct pp_error *err)
+{
+    struct measuring *m = pp_calloc(1, sizeof *m);
+    if (!m)
+        return pp_fail_nomem(err, "the measuring");
+    m->b = b;
+    enum pp_code code = prepare(m, err);
+    m->total = m->n_cells * (uint64_t)(b->repetitions + 1);
+    b->report.interleaved = fit_together(m);
+    if (!code && b->what & BENCH_MEMORY)
+        code = measure_memory(m, err);
+    if (!code && b->report.interleaved)
+        code = run_lanes(m, 0, m->n_lanes, err);
+    for (int i = 0; i < m->n_lanes && !code && !b->report.interleaved; i++)
+        code = run_lanes(m, i, i + 1, err);
+    struct bench_summary choose;
+    if (!code && bench_summarise(m->choose_us, b->repetitions, &choose))
+        b->report.choose_us = choose.median;
+    note_ratios(&b->report);
+    pp_free(m->cells);
+    pp_free(m->tokens);
+    pp_free(m->choose_us);
+    pp_free(m);
+    return code;
+}

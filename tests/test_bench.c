@@ -1,0 +1,206 @@
+/* What measuring rests on: the profile adds up, random models are whole and have numbers for weights. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/bench.h"
+#include "tests/support.h"
+
+static void path_of(char *path, size_t size, const char *name)
+{
+    snprintf(path, size, "%s/%s", test_tmpdir(), name);
+}
+
+static void write_model(const char *path, const char *shape, const char *type, int64_t n_layers)
+{
+    struct pp_error err;
+    struct pp_random_model spec = {.shape = shape, .type = type, .n_layers = n_layers, .n_vocab = 100, .seed = 7};
+    assert_ok(pp_random_model_write(&spec, path, NULL, NULL, NULL, &err), err);
+}
+
+static void step(struct pp_engine *e, struct pp_seq *s, int n)
+{
+    struct pp_error err;
+    struct pp_row rows[8];
+    for (int i = 0; i < n; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = i + 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(e, rows, n, NULL, &err), err);
+}
+
+static void random_models_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *shape, *type, *named;
+    } cases[] = {
+        {"stories-15m", "f32", "F32"},   {"stories-15m", "F16", "F16"},   {"stories-15m", "bf16", "BF16"},
+        {"stories-15m", "q8_0", "Q8_0"}, {"stories-15m", "q4_0", "Q4_0"}, {"tinyllama-1.1b", "q4_k", "Q4_K"},
+        {"tinyllama-1.1b", "q6_k", "Q6_K"}, {"tinyllama-1.1b", "q4_k_m", "Q4_K_M"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[512];
+        struct pp_error err;
+        struct pp_model *m;
+        struct pp_engine *e;
+        struct pp_seq *s;
+        struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64};
+        path_of(path, sizeof path, "random.gguf");
+        write_model(path, cases[i].shape, cases[i].type, 1);
+        assert_ok(pp_model_open(path, &m, &err), err);
+        assert_true(strncmp(pp_model_info(m)->type_name, cases[i].named, strlen(cases[i].named)) == 0);
+        assert_int_equal(pp_model_info(m)->n_layer, 1);
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        assert_ok(pp_seq_new(e, &s, &err), err);
+        step(e, s, 3);
+        const float *logits = pp_step_output(e, 2);
+        double squares = 0;
+        for (int k = 0; k < 100; k++)
+            squares += (double)logits[k] * (double)logits[k];
+        assert_true(isfinite(squares));
+        assert_true(squares / 100 > 0.01 && squares / 100 < 100); /* the range of a model, not of an accident */
+        pp_seq_free(s);
+        pp_engine_free(e);
+        pp_model_close(m);
+        unlink(path);
+    }
+}
+
+static void random_models_are_the_same_again(void **state)
+{
+    (void)state;
+    char a[512], b[512];
+    path_of(a, sizeof a, "a.gguf");
+    path_of(b, sizeof b, "b.gguf");
+    write_model(a, "stories-15m", "q4_0", 1);
+    write_model(b, "stories-15m", "q4_0", 1);
+    FILE *x = fopen(a, "rb"), *y = fopen(b, "rb");
+    assert_non_null(x);
+    assert_non_null(y);
+    char p[4096], q[4096];
+    size_t n;
+    do {
+        n = fread(p, 1, sizeof p, x);
+        assert_int_equal(fread(q, 1, sizeof q, y), n);
+        assert_memory_equal(p, q, n);
+    } while (n);
+    fclose(x);
+    fclose(y);
+}
+
+static void random_models_of_no_kind(void **state)
+{
+    (void)state;
+    char path[512];
+    path_of(path, sizeof path, "none.gguf");
+    static const struct pp_random_model bad[] = {
+        {.shape = "gpt-5", .type = "q4_0"},
+        {.shape = "stories-15m", .type = "q5_nonsense"},
+        {.shape = "stories-15m", .type = "q4_0", .n_layers = -1},
+        {.shape = "stories-15m", .type = "q4_0", .n_vocab = 1 << 30},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct pp_error err = {0};
+        assert_int_equal(pp_random_model_write(&bad[i], path, NULL, NULL, NULL, &err), PP_ERR_USAGE);
+        assert_true(err.text[0] != 0);
+        assert_int_not_equal(access(path, F_OK), 0);
+    }
+    struct pp_cancel cancel = {0};
+    struct pp_error err = {0};
+    struct pp_random_model spec = {.shape = "stories-15m", .type = "q4_0"};
+    pp_cancel_request(&cancel);
+    assert_int_equal(pp_random_model_write(&spec, path, NULL, NULL, &cancel, &err), PP_ERR_CANCELLED);
+    assert_int_not_equal(access(path, F_OK), 0); /* nothing half is left */
+}
+
+static void every_shape_is_found(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    for (; pp_random_shape(n); n++) {
+        const struct pp_random_shape *s = pp_random_shape(n);
+        assert_ptr_equal(pp_random_shape_by_name(s->name), s);
+        assert_true(s->n_embd % s->n_head == 0 && s->n_head % s->n_head_kv == 0);
+    }
+    assert_int_equal(n, 8);
+    assert_null(pp_random_shape_by_name(""));
+}
+
+static void profile_adds_up(void **state)
+{
+    (void)state;
+    char path[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_profile p;
+    struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64};
+    path_of(path, sizeof path, "profile.gguf");
+    write_model(path, "stories-15m", "q8_0", 2);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    step(e, s, 1);
+    pp_engine_profile_get(e, &p);
+    assert_int_equal(p.passes, 0); /* it is off */
+    assert_ok(pp_engine_profile(e, true, &err), err);
+    step(e, s, 1);
+    step(e, s, 8);
+    pp_engine_profile_get(e, &p);
+    assert_int_equal(p.n_threads, 2);
+    assert_int_equal(p.passes, 2);
+    assert_int_equal(p.rows, 9);
+    uint64_t ns = 0, bytes = 0;
+    for (int k = 0; k < PP_PROFILE_COUNT; k++) {
+        ns += p.lines[k].ns;
+        bytes += p.lines[k].bytes;
+    }
+    assert_true(ns >= 2 * p.ns); /* the threads' time, waiting included */
+    /* weights: the same in both passes, and all but norms and a row of the embedding */
+    assert_true(bytes >= 2 * (pp_engine_pass_bytes(e) - 8192));
+    assert_int_equal(p.lines[PP_PROFILE_QKV].macs, 9ull * 2 * 288 * 3 * 288);
+    assert_int_equal(p.lines[PP_PROFILE_GATE_UP].macs, 9ull * 2 * 288 * 2 * 768);
+    assert_int_equal(p.lines[PP_PROFILE_DOWN].macs, 9ull * 2 * 288 * 768);
+    assert_int_equal(p.lines[PP_PROFILE_ATTN_OUT].macs, 9ull * 2 * 288 * 288);
+    assert_int_equal(p.lines[PP_PROFILE_LOGITS].macs, 9ull * 288 * 100);
+    /* positions seen: 2 by the second token, 3 to 10 by the eight behind it */
+    assert_int_equal(p.lines[PP_PROFILE_ATTENTION].macs, 2ull * 2 * 288 * (2 + (3 + 10) * 8 / 2));
+    assert_int_equal(p.lines[PP_PROFILE_ATTENTION].bytes, (2 + 10) * pp_engine_kv_token_bytes(e));
+    for (int k = PP_PROFILE_QKV; k <= PP_PROFILE_LOGITS; k++)
+        assert_true(k == PP_PROFILE_STORE || p.lines[k].items > 0);
+    assert_true(p.lines[PP_PROFILE_PREPARE].items > 0);
+    assert_ok(pp_engine_profile(e, false, &err), err);
+    step(e, s, 1);
+    pp_engine_profile_get(e, &p);
+    assert_int_equal(p.passes, 0);
+    assert_ok(pp_engine_profile(e, true, &err), err); /* an engine may go with it on */
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+static void reads_memory(void **state)
+{
+    (void)state;
+    struct pp_error err;
+    struct pp_read_test *t;
+    assert_ok(pp_read_test_new(2, 8 << 20, &t, &err), err);
+    double first = pp_read_test_run(t), second = pp_read_test_run(t);
+    assert_true(first > 0 && second >= first); /* the best so far */
+    pp_read_test_free(t);
+    pp_read_test_free(NULL);
+}
+
+TEST_GROUP(bench)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_models_run),
+        cmocka_unit_test(random_models_are_the_same_again),
+        cmocka_unit_test(random_models_of_no_kind),
+        cmocka_unit_test(every_shape_is_found),
+        cmocka_unit_test(profile_adds_up),
+        cmocka_unit_test(reads_memory),
+    };
+    return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
+}
