@@ -68,6 +68,50 @@ static void write_tensor(struct pp_gguf_writer *w, const struct tensor_plan *t, 
     pp_free(q);
 }
 
+/* Both halves of a LoRA adapter for the first layer's seven matrices and for the output. */
+static int list_halves(const struct tiny_shape *s, int rank, struct tensor_plan *halves)
+{
+    struct tensor_plan tensors[3 + 9 * 8];
+    int n = list_tensors(s, tensors), n_halves = 0;
+    for (int i = 1; i < n; i++) {
+        if (!tensors[i].rows || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
+            continue;
+        struct tensor_plan *a = &halves[n_halves++], *b = &halves[n_halves++];
+        *a = (struct tensor_plan){.rows = rank, .cols = tensors[i].cols};
+        *b = (struct tensor_plan){.rows = tensors[i].rows, .cols = rank};
+        snprintf(a->name, sizeof a->name, "%.38s.lora_a", tensors[i].name);
+        snprintf(b->name, sizeof b->name, "%.38s.lora_b", tensors[i].name);
+    }
+    return n_halves;
+}
+
+const char *tiny_adapter(const struct tiny_shape *s, int rank)
+{
+    static char paths[8][256];
+    static unsigned next;
+    static unsigned serial;
+    struct tensor_plan halves[2 * 8];
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    uint32_t state = s->seed + 1;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/tiny-adapter-%u.gguf", test_tmpdir(), serial++);
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_str(w, "general.architecture", "llama", 5);
+    pp_gguf_add_str(w, "general.type", "adapter", 7);
+    pp_gguf_add_str(w, "adapter.type", "lora", 4);
+    pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 2);
+    int n = list_halves(s, rank, halves);
+    for (int i = 0; i < n; i++)
+        pp_gguf_add_tensor(w, halves[i].name, PP_TYPE_F32, 2, (const int64_t[]){halves[i].cols, halves[i].rows});
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (int i = 0; i < n; i++)
+        write_tensor(w, &halves[i], PP_TYPE_F32, &state);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}
+
 const char *tiny_model(const struct tiny_shape *s)
 {
     static char paths[8][256];

@@ -16,5 +16,8 @@ struct tiny_shape tiny_shape(uint32_t type);
 /* Writes the model once into the test's temporary folder; returns its path (static memory, kept for 8 calls). It has no
  * vocabulary. */
 const char *tiny_model(const struct tiny_shape *s);
+/* Likewise a LoRA adapter for that shape: all matrices of the first layer, and the
+ * output. rank: any, also one that fills no vector. */
+const char *tiny_adapter(const struct tiny_shape *s, int rank);
 
 #endif
