@@ -52,6 +52,8 @@ ifeq ($(shell uname -m),x86_64)
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512
+$(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
+                                                  -mprefer-vector-width=512 -mamx-tile -mamx-int8
 # The tests' model of instructions that this machine may lack.
 $(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := -mavx2 -mfma -mf16c
 endif
@@ -128,7 +130,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE -DPP_SCALAR_ONLY \
               -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
 # The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
-SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c,$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
+SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c %_amx.c,$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
               tests/hostile.c tests/support.c tests/tiny_model.c \
               $(foreach n,document input layout markdown sanitize text theme wrap,ui/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
@@ -155,7 +157,7 @@ CPPCHECK := cppcheck --quiet --std=c11 --enable=warning,performance,portability 
             duplicateAssignExpression arrayIndexOutOfBoundsCond invalidFunctionArg:src/cmd_perplexity.c)
 TIDY     := clang-tidy --quiet --warnings-as-errors='*' \
             --checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.*,-clang-analyzer-valist.*'
-LINTED   := $(filter-out %_avx2.c %_avx512.c %/error.c,$(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) src/main.c $(SRC_UI))
+LINTED   := $(filter-out %_avx2.c %_avx512.c %_amx.c %/error.c,$(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) src/main.c $(SRC_UI))
 
 lint: $(addprefix lint/,$(LINTED)) | $(DEPS)    ## cppcheck and clang-tidy over our code
 	$(Q)$(CPPCHECK) -D_GNU_SOURCE -DPP_VERSION='""' -I. engine src ui

@@ -9,7 +9,7 @@
 #include "tests/support.h"
 
 #if defined(__x86_64__)
-extern const struct pp_matmul_kernels pp_matmul_avx512_soft;
+extern const struct pp_matmul_kernels pp_matmul_avx512_soft, pp_matmul_amx_soft;
 extern const struct pp_cpu_ops pp_ops_avx512_soft;
 #endif
 
@@ -21,6 +21,8 @@ __attribute__((unused)) static const struct pp_matmul_kernels *soft_matmul_kerne
 #if defined(__x86_64__)
     case PP_ISA_AVX512:
         return pp_isa_runs(PP_ISA_AVX2) ? &pp_matmul_avx512_soft : NULL;
+    case PP_ISA_AMX:
+        return pp_isa_runs(PP_ISA_AVX2) ? &pp_matmul_amx_soft : NULL;
 #endif
     default:
         return NULL;
@@ -32,6 +34,7 @@ __attribute__((unused)) static const struct pp_cpu_ops *soft_cpu_ops(enum pp_isa
     switch (isa) {
 #if defined(__x86_64__)
     case PP_ISA_AVX512:
+    case PP_ISA_AMX:
         return &pp_ops_avx512_soft;
 #endif
     default:

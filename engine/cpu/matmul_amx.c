@@ -1,0 +1,479 @@
+/* matmul_amx.c - the products of quantised weights for AMX: 16 activation rows x 16 weight rows x 32 columns, one block of
+ * the canonical arithmetic, are one tile instruction with exact integer sums. These go through memory to the vector unit,
+ * which scales them in the order of matmul.h, while the tiles work at the next blocks.
+ *
+ * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
+ * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
+ * thing a type has to bring. Few activation rows go to the AVX-512 kernels: the same bits, and nothing to unpack. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum {
+    TILE_ROWS = 16,           /* activation rows of a tile */
+    PANEL = 4,                /* blocks whose activations stay in tile registers while weight rows pass */
+    MAX_GROUPS = 16,          /* groups of weight rows whose accumulators are kept at a time */
+    UNITS_BYTES = 160 * 1024, /* of unpacked weights at a time: they stay in the L2 cache while all activations pass */
+    MIN_ROWS = 9,             /* this many activation rows are worth a tile */
+    MIN_ROWS_Q6_K = 12,       /* these are the dearest to unpack */
+};
+
+/* --- units -------------------------------------------------------------------------------------------------------- */
+
+/* One block of 32 columns of a group of 16 rows: `products` tiles of signed bytes [8][64] whose integer sums are i0, i1;
+ * float scale[16]; with `has_min` float min[16]. With x the block's activations,
+ *   acc = fma(scale * dx, products == 2 ? 128 * i1 + i0 : i0, acc), and then with has_min acc = fma(-min, dx * sum, acc) */
+struct unit_shape {
+    int products;
+    bool has_min;
+};
+
+enum { UNIT_TILE = 8 * PP_SLICE };
+
+INLINE size_t unit_bytes(const struct unit_shape s)
+{
+    return (size_t)s.products * UNIT_TILE + PP_SLICE + (s.has_min ? PP_SLICE : 0);
+}
+
+INLINE __m512 halves(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE __m512 unsigned_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* Unpacks block b of a group. */
+typedef void unpack_fn(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit);
+
+INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + UNIT_TILE * b;
+    const __m512i sign = _mm512_set1_epi8(-128);
+    UNROLL for (int v = 0; v < 8; v++)
+        _mm512_store_si512(unit + PP_SLICE * v, _mm512_xor_si512(_mm512_load_si512(w + PP_SLICE * v), sign));
+    _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
+}
+
+INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + UNIT_TILE / 2 * b;
+    const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+    UNROLL for (int v = 0; v < 4; v++)
+    {
+        __m512i two = _mm512_load_si512(w + PP_SLICE * v);
+        __m512i first = _mm512_and_si512(two, low), second = _mm512_and_si512(_mm512_srli_epi16(two, 4), low);
+        _mm512_store_si512(unit + PP_SLICE * v, _mm512_sub_epi8(first, eight));
+        _mm512_store_si512(unit + PP_SLICE * (4 + v), _mm512_sub_epi8(second, eight));
+    }
+    _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
+}
+
+INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    (void)n_cols;
+    const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
+    const int sub = (int)(b % 8);
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLL for (int v = 0; v < 8; v++)
+    {
+        __m512i two = _mm512_load_si512(p->q[sub / 2][v]);
+        if (sub % 2)
+            two = _mm512_srli_epi16(two, 4);
+        _mm512_store_si512(unit + PP_SLICE * v, _mm512_and_si512(two, low));
+    }
+    _mm512_store_ps(unit + UNIT_TILE, _mm512_mul_ps(halves(p->d), unsigned_bytes(p->sc[sub])));
+    _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, _mm512_mul_ps(halves(p->dmin), unsigned_bytes(p->m[sub])));
+}
+
+/* The scales of 16 rows, each 4 times as 16 bits: rows 0 to 7 in half 0. */
+INLINE __m512i four_times(const int8_t *scales, const int half)
+{
+    __m512i sc = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)scales));
+    __m512i twice = _mm512_or_si512(_mm512_slli_epi32(sc, 16), _mm512_and_si512(sc, _mm512_set1_epi32(0xffff)));
+    const __m512i rows = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_epi32(half ? _mm512_add_epi32(rows, _mm512_set1_epi32(8)) : rows, twice);
+}
+
+/* Sub-blocks of 16 columns have scales of their own: sc * (q - 32) is at most 4096, 13 bits. It is taken apart exactly:
+ * sc * (q - 32) = 128 * high + low with low in -64..63 and high in -32..32. q: a slice of unsigned 6-bit weights. */
+INLINE void split_q6_k(__m512i q, const __m512i scales[2], uint8_t *low, uint8_t *high)
+{
+    __m512i w = _mm512_sub_epi8(q, _mm512_set1_epi8(32));
+    __m256i lows[2], highs[2];
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        __m512i wide = _mm512_cvtepi8_epi16(half ? _mm512_extracti64x4_epi64(w, 1) : _mm512_castsi512_si256(w));
+        __m512i up = _mm512_add_epi16(_mm512_mullo_epi16(wide, scales[half]), _mm512_set1_epi16(64));
+        highs[half] = _mm512_cvtepi16_epi8(_mm512_srai_epi16(up, 7));
+        lows[half] = _mm512_cvtepi16_epi8(
+            _mm512_sub_epi16(_mm512_and_si512(up, _mm512_set1_epi16(127)), _mm512_set1_epi16(64)));
+    }
+    _mm512_store_si512(low, _mm512_inserti64x4(_mm512_castsi256_si512(lows[0]), lows[1], 1));
+    _mm512_store_si512(high, _mm512_inserti64x4(_mm512_castsi256_si512(highs[0]), highs[1], 1));
+}
+
+INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    (void)n_cols;
+    enum { A_AND_B_OR_C = 0xea };
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
+    const int in = (int)(b % 8);
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0), six = _mm512_set1_epi8(63);
+    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
+    const int8_t *sc0 = p->sc[2 * in], *sc1 = p->sc[2 * in + 1];
+    const __m512i scales0[2] = {four_times(sc0, 0), four_times(sc0, 1)};
+    const __m512i scales1[2] = {four_times(sc1, 0), four_times(sc1, 1)};
+    UNROLL for (int v = 0; v < 4; v++)
+    {
+        __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
+        __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
+        __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
+        __m512i first = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
+        __m512i second = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
+        second = _mm512_and_si512(_mm512_srli_epi16(second, 2), six); /* it came times 4 */
+        split_q6_k(first, scales0, unit + PP_SLICE * v, unit + UNIT_TILE + PP_SLICE * v);
+        split_q6_k(second, scales1, unit + PP_SLICE * (4 + v), unit + UNIT_TILE + PP_SLICE * (4 + v));
+    }
+    _mm512_store_ps(unit + 2 * UNIT_TILE, halves(p->d));
+}
+
+/* --- a panel of activations ----------------------------------------------------------------------------------------- */
+
+/* In the thread's scratch. */
+struct work {
+    float acc[MAX_GROUPS][TILE_ROWS][PP_GROUP_ROWS];
+    int32_t sums[2 * PANEL * 2][TILE_ROWS][PP_GROUP_ROWS]; /* of the group that is scaled and of the next one */
+    float d[TILE_ROWS][PANEL], dsum[TILE_ROWS][PANEL];     /* of the panel's blocks; dsum: d * sum */
+    int8_t q[TILE_ROWS][32 * PANEL];                       /* the panel of an incomplete tile */
+    uint8_t units[UNITS_BYTES] __attribute__((aligned(64)));
+};
+
+_Static_assert(sizeof(struct work) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+
+/* Tile registers: 0 to 3 activations [16][32 bytes], 4 and 5 weights [8][64 bytes], 6 and 7 sums [16][16 x 4 bytes]. */
+INLINE void configure_tiles(void)
+{
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config __attribute__((aligned(64))) = {
+        .palette = 1,
+        .row_bytes = {32, 32, 32, 32, 64, 64, 64, 64},
+        .rows = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, 8, 8, TILE_ROWS, TILE_ROWS},
+    };
+    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
+    _tile_loadconfig(&config);
+}
+
+/* The compiler does not know that tile loads read memory. */
+INLINE void finish_stores(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
+INLINE void load_activations(const int8_t *q, int64_t stride, const int n_blocks)
+{
+    _tile_loadd(0, q, stride);
+    if (n_blocks > 1)
+        _tile_loadd(1, q + 32, stride);
+    if (n_blocks > 2)
+        _tile_loadd(2, q + 64, stride);
+    if (n_blocks > 3)
+        _tile_loadd(3, q + 96, stride);
+}
+
+/* Blocks [b, b + n_blocks) of the `live` (1 to 16) rows of x from `row` on: into the tile registers and into *k. */
+INLINE void load_panel(struct work *k, const struct pp_acts *x, int64_t row, int64_t live, int64_t b,
+                       const int n_blocks, const bool with_sums)
+{
+    for (int64_t i = 0; i < live; i++) {
+        const float *d = x->d + (row + i) * x->b_stride + b;
+        const int32_t *sum = x->sum + (row + i) * x->b_stride + b;
+        for (int j = 0; j < n_blocks; j++) {
+            k->d[i][j] = d[j];
+            if (with_sums)
+                k->dsum[i][j] = d[j] * (float)sum[j];
+        }
+    }
+    const int8_t *q = x->q + row * x->q_stride + 32 * b;
+    int64_t stride = x->q_stride;
+    if (live < TILE_ROWS) { /* the other rows of the tile: whatever they hold, nobody looks at what comes of it */
+        for (int64_t i = 0; i < live; i++)
+            memcpy(k->q[i], q + i * stride, (size_t)(32 * n_blocks));
+        q = k->q[0];
+        stride = sizeof k->q[0];
+    }
+    finish_stores();
+    load_activations(q, stride, n_blocks);
+}
+
+/* sums = block j of the panel times a unit's tile. The weights' and sums' registers alternate. */
+INLINE void multiply_tile(const int j, const int second, const uint8_t *unit, int32_t (*sums)[PP_GROUP_ROWS])
+{
+#define MULTIPLY(activations, weights, result)                    \
+    do {                                                          \
+        _tile_loadd(weights, unit, PP_SLICE);                     \
+        _tile_zero(result);                                       \
+        _tile_dpbssd(result, activations, weights);               \
+        _tile_stored(result, sums, sizeof *sums);                 \
+    } while (0)
+    switch (2 * j + second) {
+    case 0:
+        MULTIPLY(0, 4, 6);
+        break;
+    case 1:
+        MULTIPLY(0, 5, 7);
+        break;
+    case 2:
+        MULTIPLY(1, 5, 7);
+        break;
+    case 3:
+        MULTIPLY(1, 4, 6);
+        break;
+    case 4:
+        MULTIPLY(2, 4, 6);
+        break;
+    case 5:
+        MULTIPLY(2, 5, 7);
+        break;
+    case 6:
+        MULTIPLY(3, 5, 7);
+        break;
+    default:
+        MULTIPLY(3, 4, 6);
+    }
+#undef MULTIPLY
+}
+
+INLINE void multiply_unit(const int j, const uint8_t *unit, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS],
+                          const struct unit_shape s)
+{
+    multiply_tile(j, 0, unit, sums[0]);
+    if (s.products == 2)
+        multiply_tile(j, 1, unit + UNIT_TILE, sums[1]);
+}
+
+INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
+                       int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], __m512 *acc, const struct unit_shape s)
+{
+    __m512 scale = _mm512_load_ps(unit + s.products * UNIT_TILE);
+    __m512 min = s.has_min ? _mm512_load_ps(unit + s.products * UNIT_TILE + PP_SLICE) : scale;
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+    {
+        __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[0][i]));
+        if (s.products == 2)
+            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])), _mm512_set1_ps(128), sum);
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(k->d[i][j])), sum, acc[i]);
+        if (s.has_min)
+            acc[i] = _mm512_fnmadd_ps(min, _mm512_set1_ps(k->dsum[i][j]), acc[i]);
+    }
+}
+
+/* The panel in the tile registers with its units [n_groups][n_blocks], added to k->acc. While a group is scaled, the tiles
+ * multiply the next one. */
+INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const struct unit_shape s)
+{
+    const size_t unit = unit_bytes(s), group = unit * (size_t)n_blocks;
+    const int half = PANEL * s.products;
+    UNROLL for (int j = 0; j < n_blocks; j++)
+        multiply_unit(j, units + unit * (size_t)j, k->sums + s.products * j, s);
+    for (int g = 0; g < n_groups; g++, units += group) {
+        int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * (g % 2);
+        int32_t(*next)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * ((g + 1) % 2);
+        __m512 acc[TILE_ROWS];
+        UNROLL for (int i = 0; i < TILE_ROWS; i++)
+            acc[i] = _mm512_load_ps(k->acc[g][i]);
+        UNROLL for (int j = 0; j < n_blocks; j++)
+        {
+            if (g + 1 < n_groups)
+                multiply_unit(j, units + group + unit * (size_t)j, next + s.products * j, s);
+            scale_unit(k, j, units + unit * (size_t)j, sums + s.products * j, acc, s);
+        }
+        UNROLL for (int i = 0; i < TILE_ROWS; i++)
+            _mm512_store_ps(k->acc[g][i], acc[i]);
+    }
+}
+
+/* --- loops over tiles ----------------------------------------------------------------------------------------------- */
+
+/* Weight rows [row0, row1), at most MAX_GROUPS groups, times columns of blocks [b0, b1). */
+struct chunk {
+    const struct pp_matrix *w;
+    int64_t row0, row1, b0, b1;
+    int n_groups;
+};
+
+/* Units lie panel by panel, in a panel group by group: in the order they are used in. */
+INLINE void unpack_chunk(const struct chunk *c, uint8_t *unit, unpack_fn *unpack, const struct unit_shape s)
+{
+    for (int64_t b = c->b0; b < c->b1; b += PANEL)
+        for (int g = 0; g < c->n_groups; g++) {
+            const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
+            for (int64_t j = b; j < b + PANEL && j < c->b1; j++, unit += unit_bytes(s))
+                unpack(group, c->w->n_cols, j, unit);
+        }
+}
+
+INLINE __mmask16 live_lanes(const struct chunk *c, int g)
+{
+    int64_t rows = c->row1 - c->row0 - PP_GROUP_ROWS * g;
+    return (__mmask16)(rows < PP_GROUP_ROWS ? (1u << rows) - 1u : 0xffffu);
+}
+
+/* The accumulators start at 0, then at what the columns before this chunk have left in y. */
+static void load_accumulators(struct work *k, const struct chunk *c, int64_t live, const float *y, int64_t y_stride)
+{
+    for (int g = 0; g < c->n_groups; g++)
+        for (int64_t i = 0; i < TILE_ROWS; i++)
+            _mm512_store_ps(k->acc[g][i], c->b0 && i < live ? _mm512_maskz_loadu_ps(live_lanes(c, g),
+                                                                                    y + i * y_stride + c->row0 + 16 * g)
+                                                            : _mm512_setzero_ps());
+}
+
+static void store_accumulators(const struct work *k, const struct chunk *c, int64_t live, float *y, int64_t y_stride)
+{
+    for (int g = 0; g < c->n_groups; g++)
+        for (int64_t i = 0; i < live; i++)
+            _mm512_mask_storeu_ps(y + i * y_stride + c->row0 + 16 * g, live_lanes(c, g), _mm512_load_ps(k->acc[g][i]));
+}
+
+INLINE void run_blocks(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, int64_t b,
+                       const uint8_t *units, const int n_blocks, const struct unit_shape s)
+{
+    load_panel(k, x, i, live, b, n_blocks, s.has_min);
+    run_panel(k, units, c->n_groups, n_blocks, s);
+}
+
+/* Rows [i, i + live) of x with a chunk whose units are in k. */
+INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, float *y,
+                     int64_t y_stride, const struct unit_shape s)
+{
+    const uint8_t *units = k->units;
+    int64_t b = c->b0;
+    load_accumulators(k, c, live, y + i * y_stride, y_stride);
+    for (; b + PANEL <= c->b1; b += PANEL, units += unit_bytes(s) * PANEL * (size_t)c->n_groups)
+        run_blocks(k, c, x, i, live, b, units, PANEL, s);
+    switch (c->b1 - b) {
+    case 1:
+        run_blocks(k, c, x, i, live, b, units, 1, s);
+        break;
+    case 2:
+        run_blocks(k, c, x, i, live, b, units, 2, s);
+        break;
+    case 3:
+        run_blocks(k, c, x, i, live, b, units, 3, s);
+        break;
+    default:
+        break;
+    }
+    store_accumulators(k, c, live, y + i * y_stride, y_stride);
+}
+
+/* As many rows as the AVX-512 kernels do better. */
+static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                     int64_t y_stride, void *scratch)
+{
+    pp_matmul_avx512.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static struct pp_acts acts_from(const struct pp_acts *x, int64_t row)
+{
+    struct pp_acts a = *x;
+    a.f32 += row * x->f32_stride;
+    a.q += row * x->q_stride;
+    a.d += row * x->b_stride;
+    a.sum += row * x->b_stride;
+    return a;
+}
+
+INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                   int64_t y_stride, void *scratch, unpack_fn *unpack, const struct unit_shape s, int min_rows)
+{
+    struct work *k = scratch;
+    int64_t tiled = m % TILE_ROWS < min_rows ? m / TILE_ROWS * TILE_ROWS : m, n_blocks = w->n_cols / PP_ACT_BLOCK;
+    if (tiled < m) {
+        const struct pp_acts rest = acts_from(x, tiled);
+        few_rows(w, row0, row1, &rest, m - tiled, y + tiled * y_stride, y_stride, scratch);
+    }
+    if (tiled == 0)
+        return;
+    configure_tiles();
+    for (int64_t row = row0; row < row1; row += MAX_GROUPS * PP_GROUP_ROWS) {
+        struct chunk c = {.w = w, .row0 = row, .row1 = row1};
+        if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
+            c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
+        c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
+        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(s) / c.n_groups / PANEL * PANEL;
+        for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
+            c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
+            unpack_chunk(&c, k->units, unpack, s);
+            for (int64_t i = 0; i < tiled; i += TILE_ROWS)
+                run_tile(k, &c, x, i, tiled - i < TILE_ROWS ? tiled - i : TILE_ROWS, y, y_stride, s);
+        }
+    }
+    _tile_release(); /* tiles in use make every switch of threads dearer */
+}
+
+static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, (struct unit_shape){1, false}, MIN_ROWS);
+}
+
+static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, (struct unit_shape){1, false}, MIN_ROWS);
+}
+
+static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, (struct unit_shape){1, true}, MIN_ROWS);
+}
+
+static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, (struct unit_shape){2, false}, MIN_ROWS_Q6_K);
+}
+
+static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    pp_matmul_avx512.quantize(x, n, q, d, sum);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    return pp_matmul_avx512.dot(a, b, n);
+}
+
+const struct pp_matmul_kernels pp_matmul_amx = {
+    .quantize = quantize,
+    .dot = dot,
+    .by_type =
+        {
+            [PP_TYPE_F32] = few_rows, /* any number of them: the tiles have no float32 */
+            [PP_TYPE_F16] = few_rows,
+            [PP_TYPE_BF16] = few_rows,
+            [PP_TYPE_Q8_0] = matmul_q8_0,
+            [PP_TYPE_Q4_0] = matmul_q4_0,
+            [PP_TYPE_Q4_K] = matmul_q4_k,
+            [PP_TYPE_Q6_K] = matmul_q6_k,
+        },
+};
+
+#else
+typedef int pp_matmul_amx_is_for_x86_64;
+#endif
