@@ -254,10 +254,20 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
     return code;
 }
 
+static int compare(const struct pp_options *o)
+{
+    struct pp_error err = {0};
+    bool slower = false;
+    int exit_code = pp_cli_end(bench_compare(o, &slower, &err), &err);
+    return exit_code ? exit_code : slower;
+}
+
 int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
     struct bench b = {.o = o, .paths = p, .cancel = pp_cli_begin()};
+    if (o->bench.compare)
+        return compare(o);
     enum pp_code code = run(&b, &err);
     pp_cli_bar_clear(&b.bar);
     for (int i = 0; i < b.n_adapters; i++)

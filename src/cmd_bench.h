@@ -94,6 +94,9 @@ struct bench {
 /* cmd_bench_measure.c: everything that is passes of one model */
 enum pp_code bench_measure(struct bench *b, struct pp_error *err);
 
+/* cmd_bench_compare.c: --compare OLD NEW. *slower: something is, beyond noise and threshold. */
+enum pp_code bench_compare(const struct pp_options *o, bool *slower, struct pp_error *err);
+
 /* cmd_bench_report.c */
 void bench_print_text(const struct bench *b);
 void bench_print_json(const struct bench *b);

@@ -194,6 +194,7 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
     opt.n_threads = l->threads;
     opt.kv_type = l->kv_type;
     opt.cancel = b->cancel;
+    opt.cache_dir = b->temporary ? NULL : b->paths->cache;
     if (opt.n_ctx == 0)
         opt.n_ctx = context_of(m);
     for (int64_t i = 0; i < b->n_rows; i++)
@@ -201,6 +202,8 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
             opt.max_rows = (int)b->rows[i];
     enum pp_code code = pp_engine_new(b->model, &opt, loading, &b->bar, &l->engine, err);
     pp_cli_bar_clear(&b->bar);
+    if (!code)
+        code = pp_engine_settle(l->engine, b->cancel, err);
     if (code)
         return code;
     l->threads = pp_engine_n_threads(l->engine);
@@ -394,6 +397,49 @@ static enum pp_code profile_cell(struct measuring *m, const struct cell *c, stru
     return code ? code : pp_engine_profile(e, false, err);
 }
 
+/* A cell of a model with some of a shape's layers as it would be with all. What is no layer's keeps its time; of the
+ * rest, waiting included, every layer has its share. */
+static enum pp_code scale_cell(struct measuring *m, const struct cell *c, const struct pp_profile *p,
+                               struct pp_error *err)
+{
+    struct bench *b = m->b;
+    static const enum pp_profile_kind once[] = {PP_PROFILE_EMBED, PP_PROFILE_LOGITS, PP_PROFILE_OTHER};
+    uint64_t outside = 0, all = 0;
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        outside += p->lines[once[i]].ns;
+    for (int k = 0; k < PP_PROFILE_WAIT; k++)
+        all += p->lines[k].ns;
+    double fixed = all ? (double)outside / (double)all : 0;
+    double layers = (double)b->report.full_layers / (double)pp_model_info(b->model)->n_layer;
+    double longer = fixed + (1 - fixed) * layers;
+    struct bench_result *to = bench_add(&b->report, b->repetitions);
+    if (!to)
+        return pp_fail_nomem(err, "the results");
+    const struct bench_result *from = &b->report.results[c->result];
+    double *samples = to->samples;
+    *to = *from;
+    to->samples = samples;
+    for (int i = 0; i < from->n; i++)
+        samples[i] = from->more_is_better ? from->samples[i] / longer : from->samples[i] * longer;
+    to->what = c->kind == CELL_PREFILL ? "scaled_prefill" : c->kind == CELL_DECODE ? "scaled_decode" : "scaled_rows";
+    size_t n = strlen(to->name);
+    snprintf(to->name + n, sizeof to->name - n, ", all %lld layers", (long long)b->report.full_layers);
+    return PP_OK;
+}
+
+static enum pp_code scale_cells(struct measuring *m, int lane0, int lane1, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < m->n_cells && !code; i++) {
+        struct bench_kernels table;
+        if (m->cells[i].lane < lane0 || m->cells[i].lane >= lane1)
+            continue;
+        if (!(code = profile_cell(m, &m->cells[i], &table, err)))
+            code = scale_cell(m, &m->cells[i], &table.profile, err);
+    }
+    return code;
+}
+
 static enum pp_code run_profiles(struct measuring *m, int lane0, int lane1, struct pp_error *err)
 {
     struct bench_report *r = &m->b->report;
@@ -492,6 +538,8 @@ static enum pp_code run_lanes(struct measuring *m, int lane0, int lane1, struct 
     }
     if (!code && m->b->what & BENCH_KERNELS)
         code = run_profiles(m, lane0, lane1, err);
+    if (!code && m->b->report.full_layers)
+        code = scale_cells(m, lane0, lane1, err);
     pp_cli_bar_clear(&m->b->bar);
     if (!code)
         note_roofs(m, lane0, lane1);

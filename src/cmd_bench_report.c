@@ -216,6 +216,8 @@ void bench_print_json(const struct bench *b)
     pp_buf_char(&out, '{');
     json_first(&out, r, "prefill", "prefill_tps");
     json_first(&out, r, "decode", "decode_tps");
+    json_first(&out, r, "scaled_prefill", "scaled_prefill_tps");
+    json_first(&out, r, "scaled_decode", "scaled_decode_tps");
     json_about(&out, b);
     if (r->memory.rss)
         json_memory(&out, &r->memory);

@@ -201,6 +201,13 @@ const struct pp_option pp_option_specs[] = {
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of its vocabulary; default: the shape's"},
     {.name = "write", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(bench.write), .commands = PP_BIT(BENCH),
      .group = PP_GROUP_WORK, .help = "keep the random model in this GGUF file, and measure nothing"},
+    {.name = "compare", .arg = "OLD", .choices = "FILE", .set = pp_set_text, AT(bench.compare),
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "measure nothing: hold the --json of one run against that of a newer one, which follows; exit code 1 if "
+             "it is slower"},
+    {.name = "threshold", .arg = "PERCENT", .set = pp_set_percent, AT(bench.threshold), .min = 0, .max = 1000,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "by how much, beyond the noise of both, such as 5% (default)"},
     {.name = "outtype", .others = "--out-type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0", .set = pp_set_text,
      AT(out_type), .commands = PP_BIT(CONVERT), .group = PP_GROUP_WORK,
      .help = "type of the weights in the new file; default: as they are"},

@@ -271,6 +271,37 @@ expect_match "which runs" "$tmp/out" '"decode_tps": [1-9]'
 TMPDIR="$tmp" run bench --shape stories-15m --layers 2 --vocab 300 -p 8 -n 2 -r 1 --json
 expect_match "bench of a shape" "$tmp/out" '"n_layers": 2' '"full_layers": 6' '"decode_tps": [1-9]'
 holds "which leaves no file" [ -z "$(ls "$tmp"/pippin-bench-* 2>/dev/null)" ]
+expect_match "scaled to all its layers" "$tmp/out" '"scaled_decode_tps": [1-9]' 'decode 2 @ 8, all 6 layers'
+figure() { # NAME BETTER MEDIAN STDDEV: a result with this figure
+    printf '{"results": [{"name": "%s", "unit": "x", "better": "%s", "median": %s, "stddev": %s, "repetitions": 4}]}' "$@"
+}
+figure a more 100 1 >"$tmp/old.json"
+figure a more 96 1 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "bench --compare: within the threshold" 0
+expect_match "which is told" "$tmp/out" '^a +100\.00 +96\.00 x +0\.960 ' '^1 compared: 0 slower, 0 faster$'
+run bench --compare "$tmp/old.json" "$tmp/new.json" --threshold 1%; expect "and beyond a smaller one" 1
+expect_match "which is told, too" "$tmp/out" ' slower$' '^1 compared: 1 slower'
+figure a more 80 20 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "noise is no regression" 0
+figure a more 80 1 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/new.json" --json; expect "a regression is one" 1
+expect_match "also in JSON" "$tmp/out" '"slower": 1' '"verdict": "slower"' '"speed": 0\.8000'
+figure a less 100 1 >"$tmp/old.json"
+figure a less 80 1 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "less time is faster" 0
+run bench --compare "$tmp/new.json" "$tmp/old.json"; expect "and more is slower" 1
+run bench --compare "$tmp/old.json"; expect "bench --compare of one file" 2
+run bench --compare "$tmp/old.json" "$tmp/absent.json"; expect "of an absent file" 1
+figure b less 80 1 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "of runs with nothing in common" 2
+for bad in '' '{' '[]' '{"results": []}' '{"results": 1}' '{"results": [1]}' '{"results": [{"name": "a"}]}' \
+    "$(figure a more 0 1)" "$(figure a more -1 1)" "$(figure a more 1e999 1)" "$(figure a more 1 null)" \
+    "$(figure a more '"1"' 1)" "$(figure a more 1 -1)"; do
+    printf '%s' "$bad" >"$tmp/new.json"
+    run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "bench --compare with \"$bad\"" 1
+done
+run bench -p 8 -n 2 -r 2 --json; cp "$tmp/out" "$tmp/new.json"
+run bench --compare "$tmp/new.json" "$tmp/new.json"; expect "a run is as fast as itself" 0
 run bench --shape stories-15m --type q9 --write "$tmp/x.gguf"; expect "bench of an unknown type" 2
 i=0; while [ $i -lt 60 ]; do echo "The quick brown fox jumps over the lazy dog."; i=$((i + 1)); done >"$tmp/text"
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --json

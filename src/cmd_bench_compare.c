@@ -1,0 +1,182 @@
+/* cmd_bench_compare.c - two results of `pippin bench --json` held against each other, figure by figure.
+ *
+ * The noise of a figure's median is taken from its spread: the standard error of a median of n samples is about 1.25
+ * times their standard deviation / sqrt(n); twice that, of both runs together, is allowed for before the threshold. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "src/cmd_bench.h"
+
+struct figure {
+    const char *name, *unit; /* in the file's JSON */
+    double median, deviation;
+    int repetitions;
+    bool more_is_better;
+};
+
+static enum pp_code fail_file(const char *path, const char *what, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "%s is no result of `pippin bench --json`: %s", path, what);
+}
+
+static enum pp_code read_results(const char *path, cJSON **json, const cJSON **results, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    *json = NULL;
+    enum pp_code code = pp_cli_read(path, &text, err);
+    if (!code) {
+        *json = cJSON_ParseWithLength(pp_buf_cstr(&text), text.len);
+        *results = cJSON_GetObjectItemCaseSensitive(*json, "results");
+        if (!*json)
+            code = fail_file(path, "it is no JSON", err);
+        else if (!cJSON_IsArray(*results) || !(*results)->child)
+            code = fail_file(path, "it has no list \"results\"", err);
+    }
+    pp_buf_free(&text);
+    return code;
+}
+
+static bool number(const cJSON *entry, const char *name, double least, double *v)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(entry, name);
+    *v = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return isfinite(*v) && *v >= least;
+}
+
+static enum pp_code read_figure(const char *path, const cJSON *entry, struct figure *f, struct pp_error *err)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "name");
+    const cJSON *unit = cJSON_GetObjectItemCaseSensitive(entry, "unit");
+    const cJSON *better = cJSON_GetObjectItemCaseSensitive(entry, "better");
+    double repetitions;
+    if (!cJSON_IsString(name) || !cJSON_IsString(unit) || !cJSON_IsString(better))
+        return fail_file(path, "a figure has no name, unit or direction", err);
+    *f = (struct figure){.name = name->valuestring,
+                         .unit = unit->valuestring,
+                         .more_is_better = strcmp(better->valuestring, "more") == 0};
+    if (!number(entry, "median", 0, &f->median) || f->median == 0 || !number(entry, "stddev", 0, &f->deviation) ||
+        !number(entry, "repetitions", 1, &repetitions))
+        return fail_file(path, "a figure's median, stddev or repetitions is no positive number", err);
+    f->repetitions = repetitions < 1e6 ? (int)repetitions : 1000000;
+    return PP_OK;
+}
+
+/* Standard error of the median, relative to it. */
+static double noise(const struct figure *f)
+{
+    return 1.2533 * f->deviation / f->median / sqrt(f->repetitions);
+}
+
+struct comparison {
+    const char *old_path, *new_path;
+    double threshold;          /* a share */
+    bool json;
+    int n, n_slower, n_faster, n_alone;
+    struct pp_buf out;
+};
+
+static void compare_figures(struct comparison *c, const struct figure *a, const struct figure *b)
+{
+    double speed = a->more_is_better ? b->median / a->median : a->median / b->median;
+    double allowed = c->threshold + 2 * sqrt(noise(a) * noise(a) + noise(b) * noise(b));
+    const char *verdict = speed < 1 - allowed ? "slower" : speed > 1 + allowed ? "faster" : "same";
+    c->n++;
+    c->n_slower += speed < 1 - allowed;
+    c->n_faster += speed > 1 + allowed;
+    if (c->json) {
+        pp_cli_json_next(&c->out);
+        pp_buf_char(&c->out, '{');
+        pp_cli_json_str(&c->out, "name", a->name);
+        pp_cli_json_str(&c->out, "unit", a->unit);
+        pp_cli_json_real(&c->out, "old", a->median, 3);
+        pp_cli_json_real(&c->out, "new", b->median, 3);
+        pp_cli_json_real(&c->out, "speed", speed, 4);
+        pp_cli_json_real(&c->out, "allowed", allowed, 4);
+        pp_cli_json_str(&c->out, "verdict", verdict);
+        pp_buf_char(&c->out, '}');
+        return;
+    }
+    pp_buf_fmt(&c->out, "%-40s %10.2f %10.2f %-9s %6.3f  +-%.1f %%%s%s\n", a->name, a->median, b->median, a->unit, speed,
+               100 * allowed, strcmp(verdict, "same") ? "  " : "", strcmp(verdict, "same") ? verdict : "");
+}
+
+static enum pp_code compare_all(struct comparison *c, const cJSON *old, const cJSON *new, struct pp_error *err)
+{
+    const cJSON *entry, *other;
+    cJSON_ArrayForEach(entry, old)
+    {
+        struct figure a, b;
+        bool met = false;
+        enum pp_code code = read_figure(c->old_path, entry, &a, err);
+        if (code)
+            return code;
+        cJSON_ArrayForEach(other, new)
+        {
+            if ((code = read_figure(c->new_path, other, &b, err)))
+                return code;
+            if (met || strcmp(a.name, b.name) != 0 || strcmp(a.unit, b.unit) != 0)
+                continue;
+            met = true;
+            compare_figures(c, &a, &b);
+        }
+        c->n_alone += !met;
+    }
+    if (c->n == 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s and %s have no figure in common; measure both with the same options",
+                       c->old_path, c->new_path);
+    return PP_OK;
+}
+
+static void print(const struct comparison *c)
+{
+    if (c->json) {
+        struct pp_buf out = {0};
+        pp_buf_char(&out, '{');
+        pp_cli_json_real(&out, "threshold", c->threshold, 4);
+        pp_cli_json_int(&out, "compared", c->n);
+        pp_cli_json_int(&out, "slower", c->n_slower);
+        pp_cli_json_int(&out, "faster", c->n_faster);
+        pp_cli_json_int(&out, "only_in_old", c->n_alone);
+        pp_cli_json_name(&out, "figures");
+        printf("%s[%s]}\n", pp_buf_cstr(&out), pp_buf_cstr(&c->out));
+        pp_buf_free(&out);
+        return;
+    }
+    char head[160];
+    snprintf(head, sizeof head, "%-40s %10s %10s %-9s %6s  %s\n", "", "old", "new", "", "speed", "allowed");
+    fputs(head, stdout);
+    pp_cli_print(pp_buf_cstr(&c->out), c->out.len);
+    printf("%d compared: %d slower, %d faster", c->n, c->n_slower, c->n_faster);
+    if (c->n_alone)
+        printf("; %d of %s are not in the other", c->n_alone, c->old_path);
+    putchar('\n');
+}
+
+enum pp_code bench_compare(const struct pp_options *o, bool *slower, struct pp_error *err)
+{
+    cJSON *old = NULL, *new = NULL;
+    const cJSON *old_results, *new_results;
+    if (o->n_args != 1)
+        return pp_fail(err, PP_ERR_USAGE, "--compare needs two files: pippin bench --compare OLD.json NEW.json");
+    struct comparison c = {.old_path = o->bench.compare,
+                           .new_path = o->args[0],
+                           .threshold = (double)o->bench.threshold / 100,
+                           .json = o->json};
+    enum pp_code code = read_results(c.old_path, &old, &old_results, err);
+    if (!code)
+        code = read_results(c.new_path, &new, &new_results, err);
+    if (!code)
+        code = compare_all(&c, old_results, new_results, err);
+    if (!code && c.out.bad)
+        code = pp_fail_nomem(err, "the comparison");
+    if (!code)
+        print(&c);
+    *slower = !code && c.n_slower > 0;
+    pp_buf_free(&c.out);
+    cJSON_Delete(old);
+    cJSON_Delete(new);
+    return code;
+}
