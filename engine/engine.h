@@ -57,8 +57,14 @@ enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, 
 
 struct pp_engine;
 
-enum pp_kv_type { PP_KV_Q8_0 = 0 /* rotated; the default */, PP_KV_F16, PP_KV_F32 };
-int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32"; -1 if unknown */
+enum pp_kv_type {
+    PP_KV_Q8_0 = 0,             /* rotated; the default */
+    PP_KV_F16,
+    PP_KV_F32,
+    PP_KV_FP8,                  /* E4M3 */
+    PP_KV_Q4_0,                 /* rotated */
+};
+int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
 const char *pp_kv_type_name(enum pp_kv_type t);
 
 struct pp_engine_options {

@@ -6,7 +6,8 @@
 
 #include "engine/base/mem.h"
 
-static const char *const kv_names[] = {[PP_KV_Q8_0] = "q8_0", [PP_KV_F16] = "f16", [PP_KV_F32] = "f32"};
+static const char *const kv_names[] = {[PP_KV_Q8_0] = "q8_0", [PP_KV_F16] = "f16", [PP_KV_F32] = "f32",
+                                       [PP_KV_FP8] = "fp8", [PP_KV_Q4_0] = "q4_0"};
 
 const char *pp_kv_type_name(enum pp_kv_type t)
 {
@@ -29,17 +30,20 @@ static int round_up(int n, int to)
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim)
 {
     *l = (struct pp_kv_layout){.type = type, .n_layer = n_layer, .n_head_kv = n_head_kv, .head_dim = head_dim};
-    size_t values, scales = 0;
-    if (type == PP_KV_Q8_0) {
-        l->head_pad = round_up(head_dim, PP_KV_BLOCK);
-        values = (size_t)PP_PAGE_TOKENS * (size_t)l->head_pad;
-        scales = values / PP_KV_BLOCK * sizeof(uint16_t);
+    size_t positions = PP_PAGE_TOKENS, values, scales = 0;
+    l->head_pad = round_up(head_dim, pp_kv_integers(l) ? PP_KV_BLOCK : PP_KV_GROUP);
+    values = positions * (size_t)l->head_pad;
+    switch (type) {
+    case PP_KV_F32: values *= sizeof(float); break;
+    case PP_KV_F16: values *= sizeof(uint16_t); break;
+    case PP_KV_FP8: scales = positions * sizeof(uint16_t); break;
+    case PP_KV_Q8_0: scales = values / PP_KV_BLOCK * sizeof(uint16_t); break;
+    case PP_KV_Q4_0: scales = values / PP_KV_BLOCK * sizeof(uint16_t); values /= 2; break;
+    }
+    if (pp_kv_integers(l)) {
         l->rotate = head_dim & -head_dim; /* the largest power of two that divides it */
         if (l->rotate < 16)
             l->rotate = 0; /* too short to spread anything */
-    } else {
-        l->head_pad = round_up(head_dim, PP_KV_GROUP);
-        values = (size_t)PP_PAGE_TOKENS * (size_t)l->head_pad * (type == PP_KV_F16 ? sizeof(uint16_t) : sizeof(float));
     }
     l->k_scales = values;
     l->v = values + scales;
@@ -61,18 +65,27 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
 {
     size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
-    if (l->type == PP_KV_Q8_0) {
-        size_t n_blocks = pad / PP_KV_BLOCK, group = pad * PP_KV_GROUP, scales = n_blocks * PP_KV_GROUP * 2;
-        copy_lane(from + fg * group, fl, to + tg * group, tl, pad / 4, 4, 4 * PP_KV_GROUP);
+    size_t n_blocks = pad / PP_KV_BLOCK, scales = n_blocks * PP_KV_GROUP * 2, size = 1;
+    switch (l->type) {
+    case PP_KV_Q8_0:
+    case PP_KV_Q4_0:
+        pad /= l->type == PP_KV_Q4_0 ? 2 : 1; /* bytes */
+        copy_lane(from + fg * pad * PP_KV_GROUP, fl, to + tg * pad * PP_KV_GROUP, tl, pad / 4, 4, 4 * PP_KV_GROUP);
         copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2,
                   2 * PP_KV_GROUP);
-        memmove(to + l->v + ts * pad, from + l->v + fs * pad, pad);
+        copy_lane(from + l->v + fs / 2 * 2 * pad, fs % 2, to + l->v + ts / 2 * 2 * pad, ts % 2, pad, 1, 2);
         copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
-    } else {
-        size_t size = l->type == PP_KV_F16 ? 2 : 4, group = pad * PP_KV_GROUP * size;
-        copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
-        memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
+        return;
+    case PP_KV_FP8:
+        copy_lane(from + l->k_scales, fs, to + l->k_scales, ts, 1, 2, 0);
+        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, 1, 2, 0);
+        break;
+    case PP_KV_F16: size = 2; break;
+    case PP_KV_F32: size = 4; break;
     }
+    size_t group = pad * PP_KV_GROUP * size;
+    copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
+    memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
 }
 
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)

@@ -21,7 +21,7 @@
 enum {
     PP_PAGE_TOKENS = 64,
     PP_KV_GROUP = 16,   /* positions side by side in K, one vector lane each */
-    PP_KV_BLOCK = 32,   /* values that share a scale in Q8_0; never across tokens */
+    PP_KV_BLOCK = 32,   /* values that share a scale in Q8_0 and Q4_0; never across tokens */
     PP_KV_CHUNK = 256,  /* positions whose softmax is computed at a time; part of the arithmetic's definition */
 };
 
@@ -29,14 +29,22 @@ enum {
  *
  *   F32, F16:  K [4 groups][head_pad][16 positions]
  *              V [64 positions][head_pad]
+ *   FP8:       the same in E4M3, one byte a value, each a multiple of its position's scale
+ *              K scales F16 [64], V scales F16 [64]
  *   Q8_0:      K quants + 128 as uint8 [4 groups][head_pad / 4][16 positions][4]
  *              K scales F16 [4 groups][head_pad / 32][16]
- *              V quants int8 [64][head_pad]
+ *              V quants int8 [32 pairs of positions][head_pad][2]
  *              V scales F16 [head_pad / 32][64]
+ *   Q4_0:      K quants + 8 [4 groups][head_pad / 8][16 positions][4]: byte i holds dimension i in its low half, i + 4
+ *              in its high half
+ *              V quants + 8 [32 pairs][head_pad / 32][16][2]: byte i holds dimensions i and i + 16
+ *              scales as in Q8_0
  *
- * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0) with zeros. In Q8_0, K and V are rotated by a normalised
- * Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are rotated alike and the
- * output is rotated back. */
+ * No byte and no scale belongs to two positions, so that threads may store positions side by side.
+ *
+ * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated by
+ * a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are rotated
+ * alike and the output is rotated back. */
 struct pp_kv_layout {
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
@@ -45,6 +53,12 @@ struct pp_kv_layout {
     size_t head_bytes;
     size_t page_bytes;
 };
+
+/* True for the types whose scores and sums are made of whole numbers. */
+static inline bool pp_kv_integers(const struct pp_kv_layout *l)
+{
+    return l->type == PP_KV_Q8_0 || l->type == PP_KV_Q4_0;
+}
 
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim);
 static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, int head)

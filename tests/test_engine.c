@@ -126,8 +126,8 @@ static void check_invariance(uint32_t type, enum pp_kv_type kv)
 }
 
 static void invariance_q4_k(void **state) { (void)state; check_invariance(PP_TYPE_Q4_K, PP_KV_Q8_0); }
-static void invariance_q6_k(void **state) { (void)state; check_invariance(PP_TYPE_Q6_K, PP_KV_F16); }
-static void invariance_q4_0(void **state) { (void)state; check_invariance(PP_TYPE_Q4_0, PP_KV_Q8_0); }
+static void invariance_q6_k(void **state) { (void)state; check_invariance(PP_TYPE_Q6_K, PP_KV_FP8); }
+static void invariance_q4_0(void **state) { (void)state; check_invariance(PP_TYPE_Q4_0, PP_KV_Q4_0); }
 static void invariance_q8_0(void **state) { (void)state; check_invariance(PP_TYPE_Q8_0, PP_KV_F32); }
 static void invariance_f16(void **state) { (void)state; check_invariance(PP_TYPE_F16, PP_KV_Q8_0); }
 static void invariance_bf16(void **state) { (void)state; check_invariance(PP_TYPE_BF16, PP_KV_F16); }
@@ -198,9 +198,9 @@ static void forks(void **state)
 /* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
 static void trees(void **state)
 {
-    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0};
+    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
     (void)state;
-    for (int t = 0; t < 3; t++) {
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
         struct rig r = rig(tiny_model(&shape), NULL, 2, types[t]);
         struct pp_error err;

@@ -371,9 +371,9 @@ static void adapters_and_pages(void **state)
 /* Restored pages give the bits of the original's continuation. */
 static void snapshot_round_trip(void **state)
 {
-    static const enum pp_kv_type types[] = {PP_KV_Q8_0, PP_KV_F16, PP_KV_F32};
+    static const enum pp_kv_type types[] = {PP_KV_Q8_0, PP_KV_F16, PP_KV_F32, PP_KV_FP8, PP_KV_Q4_0};
     (void)state;
-    for (int t = 0; t < 3; t++) {
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         struct rig r = rig(STARTER, NULL, types[t]);
         struct pp_error err;
         struct pp_sha256 id;

@@ -6,6 +6,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/cpu/ops.h"
+#include "engine/quant.h"
 #include "tests/support.h"
 
 static uint32_t random_state = 1;
@@ -175,50 +176,131 @@ static void free_cache(struct cache *c)
     pp_free(c->v);
 }
 
-/* Softmax attention in double precision over the values that were stored. */
+/* What is stored of a position, read as kv.h describes it. */
+static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d, bool value)
+{
+    static const double e4m3_steps = 1.0 / 512;
+    const int pad = l->head_pad, group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP, n_blocks = pad / PP_KV_BLOCK;
+    const uint8_t *at = head + (value ? l->v : 0);
+    const uint16_t *scales = (const uint16_t *)(head + (value ? l->v_scales : l->k_scales));
+    size_t i = (size_t)(value ? slot * pad + d : (group * pad + d) * PP_KV_GROUP + lane);
+    int block = d / PP_KV_BLOCK, byte;
+    double scale;
+    switch (l->type) {
+    case PP_KV_F32: return (double)((const float *)at)[i];
+    case PP_KV_F16: return (double)pp_f16_to_f32(((const uint16_t *)at)[i]);
+    case PP_KV_FP8: {
+        int exponent = at[i] >> 3 & 15, mantissa = at[i] & 7;
+        double size = exponent ? ldexp(8 + mantissa, exponent - 1) * e4m3_steps : mantissa * e4m3_steps;
+        return (at[i] >> 7 ? -size : size) / 256 * (double)pp_f16_to_f32(scales[slot]);
+    }
+    default: break;
+    }
+    scale = (double)pp_f16_to_f32(value ? scales[block * PP_PAGE_TOKENS + slot]
+                                        : scales[(group * n_blocks + block) * PP_KV_GROUP + lane]);
+    if (l->type == PP_KV_Q8_0)
+        return scale * (value ? (int8_t)at[(slot / 2 * pad + d) * 2 + slot % 2]
+                              : at[(group * pad / 4 + d / 4) * 64 + lane * 4 + d % 4] - 128);
+    byte = value ? at[(slot / 2 * n_blocks + block) * 32 + d % 16 * 2 + slot % 2]
+                 : at[(group * pad / 8 + d / 8) * 64 + lane * 4 + d % 4];
+    bool high = value ? d % 32 >= 16 : d % 8 >= 4;
+    return scale * ((high ? byte >> 4 : byte & 15) - 8);
+}
+
+/* Softmax attention in double precision over what is stored. */
 static void reference(const struct cache *c, const float *q, int n, double *out)
 {
-    int d = c->layout.head_dim;
+    int head_dim = c->layout.head_dim;
     double *s = pp_malloc((size_t)n * sizeof *s), top = -INFINITY, total = 0;
+    size_t head = pp_kv_head_offset(&c->layout, 1, 2);
     for (int i = 0; i < n; i++) {
         s[i] = 0;
-        for (int j = 0; j < d; j++)
-            s[i] += (double)q[j] * (double)c->k[i * d + j] / sqrt(d);
+        for (int d = 0; d < head_dim; d++)
+            s[i] += (double)q[d] / sqrt(head_dim) *
+                    stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, false);
         if (s[i] > top)
             top = s[i];
     }
-    for (int j = 0; j < d; j++)
-        out[j] = 0;
+    for (int d = 0; d < head_dim; d++)
+        out[d] = 0;
     for (int i = 0; i < n; i++) {
         double p = exp(s[i] - top);
         total += p;
-        for (int j = 0; j < d; j++)
-            out[j] += p * (double)c->v[i * d + j];
+        for (int d = 0; d < head_dim; d++)
+            out[d] += p * stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, true);
     }
-    for (int j = 0; j < d; j++)
-        out[j] /= total;
+    for (int d = 0; d < head_dim; d++)
+        out[d] /= total;
     pp_free(s);
 }
+
+/* What is stored is near what was to be stored: of the largest value of its block (or head), `share` at most. */
+static void check_stored(const struct cache *c, int n)
+{
+    const double shares[] = {[PP_KV_F32] = 0, [PP_KV_F16] = 1.0 / 2048, [PP_KV_FP8] = 1.0 / 15,
+                             [PP_KV_Q8_0] = 1.0 / 220, [PP_KV_Q4_0] = 1.0 / 7.9};
+    int head_dim = c->layout.head_dim;
+    size_t head = pp_kv_head_offset(&c->layout, 1, 2);
+    for (int i = 0; i < n; i++)
+        for (int value = 0; value < 2; value++) {
+            const float *x = (value ? c->v : c->k) + i * head_dim;
+            for (int d = 0; d < head_dim; d++)
+                assert_near(stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, value),
+                            (double)x[d], 2 * shares[c->layout.type]); /* random values reach 2 */
+        }
+}
+
+/* Attention of n_rows rows of `group` queries in one tile; row i sees the first n[i] positions. */
+static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int group, int n_rows, const int *n,
+                   const float *q, float *out)
+{
+    struct pp_attention a = {.n_rows = n_rows, .group = group};
+    const int n_q = n_rows * group, width = group * c->layout.head_dim;
+    size_t bytes = pp_attention_bytes(&c->layout, n_q);
+    void *memory = pp_aligned(64, bytes);
+    memset(memory, 0xFF, bytes); /* NaN everywhere: nothing may be read that was not written */
+    pp_attention_init(&a, &c->layout, n_q, memory);
+    for (int i = 0; i < n_rows; i++)
+        ops->attention_query(&a, i, q + i * width, 1 / sqrtf((float)c->layout.head_dim));
+    for (int i = 0; i < n_q; i++) {
+        a.total.m[i] = -INFINITY;
+        a.total.l[i] = 0;
+        memset(a.total.o + i * c->layout.head_pad, 0, (size_t)c->layout.head_pad * sizeof *a.total.o);
+    }
+    for (int begin = 0; begin < n[n_rows - 1]; begin += PP_KV_CHUNK) {
+        const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
+        int in_chunk[PP_TILE_QUERIES], first = n_rows;
+        for (int i = n_rows - 1; i >= 0; i--) {
+            in_chunk[i] = n[i] - begin < PP_KV_CHUNK ? n[i] - begin : PP_KV_CHUNK;
+            first = in_chunk[i] > 0 ? i : first;
+        }
+        for (int i = 0; i < PP_CHUNK_PAGES && begin / PP_PAGE_TOKENS + i < c->n_pages; i++)
+            heads[i] = c->pages[begin / PP_PAGE_TOKENS + i] + pp_kv_head_offset(&c->layout, 1, 2);
+        ops->attention_chunk(&a, heads, first, n_rows - first, in_chunk, &a.chunk);
+        ops->attention_merge(&a, first, n_rows - first, &a.chunk, &a.total);
+    }
+    for (int i = 0; i < n_rows; i++)
+        ops->attention_finish(&a, i, &a.total, out + i * width);
+    pp_free(memory);
+}
+
+static const enum pp_kv_type kv_types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8_0, PP_KV_Q4_0};
+enum { N_KV_TYPES = sizeof kv_types / sizeof kv_types[0] };
 
 static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int n)
 {
     size_t out_bytes = (size_t)(n_q * head_dim) * sizeof(float);
     float *first = NULL;
-    struct pp_attention_scratch *scratch = pp_aligned(64, sizeof *scratch);
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
         if (!pp_isa_runs((enum pp_isa)isa))
             continue;
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         struct cache c = make_cache(type, head_dim, n, ops);
         float *q = random_floats(n_q * head_dim), *out = pp_malloc(out_bytes);
-        struct pp_attention a = {.kv = &c.layout, .pages = c.pages, .head_offset = pp_kv_head_offset(&c.layout, 1, 2),
-                                 .q = q, .q_stride = head_dim, .n_q = n_q, .scale = 1 / sqrtf((float)head_dim),
-                                 .n_kv = n, .tail_page = INT64_MAX, .out = out, .out_stride = head_dim,
-                                 .scratch = scratch};
-        memset(scratch, 0xFF, sizeof *scratch); /* NaN everywhere: nothing may be read that was not written */
-        ops->attention(&a);
+        attend(ops, &c, n_q, 1, &n, q, out);
         if (isa == 0) {
-            double expected[PP_MAX_HEAD_DIM], tolerance = type == PP_KV_F32 ? 1e-5 : type == PP_KV_F16 ? 2e-3 : 4e-2;
+            double expected[PP_MAX_HEAD_DIM], tolerance = pp_kv_integers(&c.layout) ? 3e-2 : 1e-5;
+            check_stored(&c, n);
             for (int h = 0; h < n_q; h++) {
                 reference(&c, q + h * head_dim, n, expected);
                 for (int j = 0; j < head_dim; j++)
@@ -226,47 +308,100 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
             }
             first = out;
         } else {
-            assert_memory_equal(first, out, out_bytes);
+            if (memcmp(first, out, out_bytes) != 0)
+                fail_msg("%s kernels, KV %s: other bits for %d heads of %d, %d positions", pp_isa_name((enum pp_isa)isa),
+                         pp_kv_type_name(type), n_q, head_dim, n);
             pp_free(out);
         }
         pp_free(q);
         free_cache(&c);
     }
     pp_free(first);
-    pp_free(scratch);
 }
 
 static void attention_shapes(void **state)
 {
     static const int head_dims[] = {16, 24, 32, 64, 80, 96, 128, 256};
     static const int lengths_kv[] = {1, 2, 16, 17, 63, 64, 65, 255, 256, 257, 600};
-    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0};
     (void)state;
-    for (size_t t = 0; t < 3; t++)
+    for (size_t t = 0; t < N_KV_TYPES; t++)
         for (size_t d = 0; d < sizeof head_dims / sizeof head_dims[0]; d++)
             for (size_t l = 0; l < sizeof lengths_kv / sizeof lengths_kv[0]; l++) {
                 if (head_dims[d] > 96 && lengths_kv[l] > 257)
                     continue; /* the scalar build is slow */
-                int n_q = (int)(1 + (d + l) % 5);
-                attention_of_shape(types[t], head_dims[d], n_q, lengths_kv[l]);
+                int n_q = (int)(1 + (d + l) % 9);
+                attention_of_shape(kv_types[t], head_dims[d], n_q, lengths_kv[l]);
             }
+}
+
+/* Rows in one tile, over the borders of vectors, pages and chunks, have the bits that each has alone. */
+static void attention_tiles(void **state)
+{
+    static const struct { int rows, group, head_dim, last; } shapes[] = {
+        {2, 1, 64, 17}, {7, 1, 32, 64}, {8, 8, 64, 260}, {64, 1, 16, 300}, {9, 7, 80, 130}, {16, 4, 96, 258}, {5, 3, 128, 66},
+        {33, 1, 48, 40}, {13, 2, 64, 13}, {3, 16, 256, 70}, {4, 16, 64, 258}};
+    (void)state;
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+                const int rows = shapes[i].rows, group = shapes[i].group, width = group * shapes[i].head_dim;
+                if (!pp_isa_runs((enum pp_isa)isa))
+                    continue;
+                const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+                struct cache c = make_cache(kv_types[t], shapes[i].head_dim, shapes[i].last, ops);
+                float *q = random_floats(rows * width), *together = pp_malloc((size_t)(rows * width) * sizeof *q);
+                float *alone = pp_malloc((size_t)width * sizeof *alone);
+                int n[PP_TILE_QUERIES];
+                for (int r = 0; r < rows; r++)
+                    n[r] = shapes[i].last - rows + 1 + r;
+                attend(ops, &c, group, rows, n, q, together);
+                for (int r = 0; r < rows; r++) {
+                    attend(ops, &c, group, 1, &n[r], q + r * width, alone);
+                    if (memcmp(alone, together + r * width, (size_t)width * sizeof *alone) != 0)
+                        fail_msg("%s kernels, KV %s, shape %zu: row %d has other bits in a tile",
+                                 pp_isa_name((enum pp_isa)isa), pp_kv_type_name(kv_types[t]), i, r);
+                }
+                pp_free(q), pp_free(together), pp_free(alone);
+                free_cache(&c);
+            }
+}
+
+/* A position whose V is no number spoils the rows that see it, and no others. */
+static void broken_values(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+            if (!pp_isa_runs((enum pp_isa)isa))
+                continue;
+            const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+            struct cache c = make_cache(kv_types[t], 32, 80, ops);
+            float v[32] = {NAN}, *q = random_floats(3 * 32), out[3 * 32];
+            static const int n[] = {69, 70, 71};
+            ops->kv_store(&c.layout, c.pages[1], pp_kv_head_offset(&c.layout, 1, 2), 70 - PP_PAGE_TOKENS, c.k, v);
+            attend(ops, &c, 1, 3, n, q, out);
+            for (int d = 0; d < 32; d++)
+                assert_true(isfinite(out[d]) && isfinite(out[32 + d]));
+            assert_true(isnan(out[64]));
+            pp_free(q);
+            free_cache(&c);
+        }
 }
 
 /* A position copied to another place gives what it gave before. */
 static void copied_positions(void **state)
 {
-    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0};
     const struct pp_cpu_ops *ops = pp_cpu_ops(PP_ISA_SCALAR);
     (void)state;
-    for (int t = 0; t < 3; t++) {
-        struct cache c = make_cache(types[t], 40, 64, ops), d = make_cache(types[t], 40, 64, ops);
+    for (size_t t = 0; t < N_KV_TYPES; t++) {
+        struct cache c = make_cache(kv_types[t], 40, 64, ops), d = make_cache(kv_types[t], 40, 64, ops);
         for (int i = 0; i < 20; i++) /* d: positions 3i of c, moved forward */
             pp_kv_copy_position(&c.layout, c.pages[0], 3 * i, d.pages[0], i);
         for (int i = 0; i < 20; i++) {
             memmove(d.k + i * 40, c.k + 3 * i * 40, 40 * sizeof(float));
             memmove(d.v + i * 40, c.v + 3 * i * 40, 40 * sizeof(float));
         }
-        struct cache e = make_cache(types[t], 40, 64, ops);
+        struct cache e = make_cache(kv_types[t], 40, 64, ops);
         for (int i = 0; i < 20; i++)
             ops->kv_store(&e.layout, e.pages[0], pp_kv_head_offset(&e.layout, 1, 2), i, d.k + i * 40, d.v + i * 40);
         size_t head = pp_kv_head_offset(&c.layout, 1, 2);
@@ -282,6 +417,7 @@ TEST_GROUP(ops)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
+        cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

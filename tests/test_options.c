@@ -564,7 +564,7 @@ static void completion(void **state)
             bash_completes(path, "pippin sessions fo", "forget");
             bash_completes(path, "pippin perplexity --chu", "--chunks");
             bash_completes(path, "pippin run --chu", "");
-            bash_completes(path, "pippin run --kv-type f", "f16 f32");
+            bash_completes(path, "pippin run --kv-type f", "f16 f32 fp8");
             bash_completes(path, "pippin --comp", "--completion");
         }
         free(text);

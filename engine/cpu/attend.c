@@ -1,74 +1,335 @@
-/* attend.c - attention stages: rotation, KV store and the attention of each row. */
+/* attend.c - attention stages: rotation, KV store, and the attention of tiles of rows.
+ *
+ * Neighbouring rows of one sequence form a tile, so that what is read of K and V serves all their queries of a KV head.
+ * When there are few tiles, several items share the chunks of one: each leaves the sums of its chunks in memory, and
+ * whichever is done last merges them in ascending order, which gives the bits of a single item. */
+#include <math.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
-static void rotate_and_store(struct pp_cpu *c, const struct stage *s, int row, int kv_head)
+enum {
+    ITEMS_PER_THREAD = 4,        /* wanted when a tile's chunks are shared */
+    PARTIAL_BYTES = 4 << 20,     /* for sums of chunks; a pass that needs more shares no chunks */
+};
+
+/* --- the plan ---------------------------------------------------------------------------------------------- */
+
+static int group_size(const struct pp_cpu *c)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    const struct pp_batch_row *r = &c->batch->rows[row];
-    const float *cs = c->cos_sin + (int64_t)row * hp->rope_dim;
-    int group = (int)(hp->n_head / hp->n_head_kv);
-    float *k = slot_row(c, s->k, row) + kv_head * hp->head_dim, *v = slot_row(c, s->v, row) + kv_head * hp->head_dim;
-    float *q = slot_row(c, s->q, row) + kv_head * group * hp->head_dim;
-    c->ops->rope(k, hp->rope_dim, hp->rope_neox, cs);
-    for (int h = 0; h < group; h++)
-        c->ops->rope(q + h * hp->head_dim, hp->rope_dim, hp->rope_neox, cs);
-    if (c->kv.rotate) {
-        c->ops->hadamard(k, hp->head_dim, c->kv.rotate);
-        c->ops->hadamard(v, hp->head_dim, c->kv.rotate);
-        c->ops->hadamard(q, group * hp->head_dim, c->kv.rotate);
+    return (int)(hp->n_head / hp->n_head_kv);
+}
+
+/* Floats of one chunk's sums for n_q queries. */
+static size_t sums_size(const struct pp_cpu *c, int n_q)
+{
+    return (size_t)n_q * ((size_t)c->kv.head_pad + 2);
+}
+
+bool pp_cpu_attend_new(struct pp_cpu *c)
+{
+    struct attend_plan *p = &c->attend;
+    int n_threads = pp_pool_n(c->pool), group = group_size(c);
+    p->tile_rows = group < PP_TILE_QUERIES ? PP_TILE_QUERIES / group : 1;
+    if (!(p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles)))
+        return false;
+    for (int i = 0; i < n_threads; i++) {
+        struct thread_scratch *t = &c->threads[i];
+        t->attention_memory = pp_cpu_memory_take(c, 1, pp_attention_bytes(&c->kv, p->tile_rows * group));
+        t->tail = pp_cpu_memory_take(c, 2, c->kv.head_bytes);
+        if (!t->attention_memory || !t->tail)
+            return false;
+        t->attention.group = group;
+        pp_attention_init(&t->attention, &c->kv, p->tile_rows * group, t->attention_memory);
     }
+    if (n_threads == 1)
+        return true;
+    p->max_left = ITEMS_PER_THREAD * n_threads;
+    p->left = pp_cpu_memory_take(c, p->max_left, sizeof *p->left);
+    p->partial = pp_cpu_memory_take(c, 1, PARTIAL_BYTES);
+    return p->left && p->partial;
+}
+
+void pp_cpu_attend_free(struct pp_cpu *c)
+{
+    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++) {
+        pp_free(c->threads[i].attention_memory);
+        pp_free(c->threads[i].tail);
+    }
+    pp_free(c->attend.tiles);
+    pp_free(c->attend.left);
+    pp_free(c->attend.partial);
+}
+
+/* Positions that a row attends to. */
+static int64_t row_length(const struct pp_batch_row *r)
+{
+    return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->slot + 1;
+}
+
+/* Rows of a tile have their positions in the same pages: those of a chain one after the other, those of a tree up to
+ * where it begins. */
+static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b)
+{
+    if (a->pages != b->pages || !a->tree_mask != !b->tree_mask)
+        return false;
+    return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
+}
+
+void pp_cpu_attend_plan(struct pp_cpu *c)
+{
+    struct attend_plan *p = &c->attend;
+    const struct pp_batch_row *rows = c->batch->rows;
+    const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
+    int64_t longest = 0;
+    p->n_tiles = 0;
+    for (int i = 0; i < n_rows; i++) {
+        if (i == 0 || i - p->tiles[p->n_tiles - 1] == p->tile_rows || !same_tile(&rows[i - 1], &rows[i]))
+            p->tiles[p->n_tiles++] = i;
+        longest = row_length(&rows[i]) > longest ? row_length(&rows[i]) : longest;
+    }
+    p->tiles[p->n_tiles] = n_rows;
+    p->n_chunks = (longest + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
+    p->n_splits = 1;
+    const int64_t n_items = (int64_t)p->n_tiles * c->kv.n_head_kv;
+    const size_t chunks = (size_t)n_rows * (size_t)c->kv.n_head_kv * (size_t)p->n_chunks;
+    if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks == 1 ||
+        chunks * sums_size(c, group_size(c)) > PARTIAL_BYTES / sizeof(float) || (n_rows == 1 && rows[0].tree_mask))
+        return;
+    p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
+    if (p->n_splits > p->n_chunks)
+        p->n_splits = (int)p->n_chunks;
+    for (int i = 0; i < n_items; i++)
+        atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
+}
+
+/* --- rotation and store ------------------------------------------------------------------------------------ */
+
+/* x: consecutive heads of a row */
+static void rotate(const struct pp_cpu *c, int row, float *x, int n_heads)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    const float *cs = c->cos_sin + (int64_t)row * hp->rope_dim;
+    for (int h = 0; h < n_heads; h++)
+        c->ops->rope(x + h * hp->head_dim, hp->rope_dim, hp->rope_neox, cs);
+    if (c->kv.rotate)
+        c->ops->hadamard(x, n_heads * hp->head_dim, c->kv.rotate);
+}
+
+static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv_head)
+{
+    const struct pp_batch_row *r = &c->batch->rows[row];
+    float *k = slot_row(c, s->k, row) + kv_head * c->kv.head_dim, *v = slot_row(c, s->v, row) + kv_head * c->kv.head_dim;
+    rotate(c, row, k, 1);
+    if (c->kv.rotate)
+        c->ops->hadamard(v, c->kv.head_dim, c->kv.rotate);
     c->ops->kv_store(&c->kv, r->pages[r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(&c->kv, s->layer, kv_head),
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);
 }
 
-/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would
- * lie if the branch were all there is, so that every sum is made in the same order and gives the same bits as for a
- * chain. */
-static void gather_branch(const struct pp_cpu *c, const struct pp_batch_row *r, struct pp_attention *a, uint8_t *tail)
+/* --- one tile of one KV head ------------------------------------------------------------------------------- */
+
+struct tile {
+    struct pp_cpu *c;
+    const struct stage *s;
+    const struct pp_batch_row *rows;  /* the tile's first */
+    int row0, n_rows, kv_head, index; /* index: among the counters of what is left */
+    size_t head_offset;
+    struct pp_attention *a;
+    uint8_t *tail;
+};
+
+static int in_chunk(const struct pp_batch_row *r, int64_t chunk)
 {
-    const struct pp_kv_layout *l = &c->kv;
-    int64_t to = r->tree_base;
-    a->tail_page = to / PP_PAGE_TOKENS;
-    a->tail[0] = tail;
-    a->tail[1] = tail + l->head_bytes;
-    if (to % PP_PAGE_TOKENS)
-        memcpy(tail, r->pages[a->tail_page] + a->head_offset, l->head_bytes);
-    for (uint64_t left = r->tree_mask; left; left &= left - 1, to++) {
-        int64_t from = r->tree_base + __builtin_ctzll(left);
-        pp_kv_copy_head_position(l, r->pages[from / PP_PAGE_TOKENS] + a->head_offset, (int)(from % PP_PAGE_TOKENS),
-                                 tail + (size_t)(to / PP_PAGE_TOKENS - a->tail_page) * l->head_bytes,
-                                 (int)(to % PP_PAGE_TOKENS));
-    }
-    a->n_kv = to;
+    int64_t n = row_length(r) - chunk * PP_KV_CHUNK;
+    return n < 0 ? 0 : n < PP_KV_CHUNK ? (int)n : PP_KV_CHUNK;
 }
 
-static void attend(struct pp_cpu *c, const struct stage *s, int row, int kv_head, struct thread_scratch *scratch)
+/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would
+ * lie if the branch were all there is, so that every sum is made in the same order and gives the same bits as for a
+ * chain. tail stands for the pages from tree_base's on. */
+static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
 {
-    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    const struct pp_batch_row *r = &c->batch->rows[row];
-    int group = (int)(hp->n_head / hp->n_head_kv);
-    struct pp_attention a = {
-        .kv = &c->kv,
-        .pages = r->pages,
-        .head_offset = pp_kv_head_offset(&c->kv, s->layer, kv_head),
-        .q = slot_row(c, s->q, row) + kv_head * group * hp->head_dim,
-        .q_stride = hp->head_dim,
-        .n_q = group,
-        .scale = c->scale,
-        .n_kv = r->slot + 1,
-        .tail_page = INT64_MAX,
-        .out = slot_row(c, s->out, row) + kv_head * group * hp->head_dim,
-        .out_stride = hp->head_dim,
-        .scratch = &scratch->attention,
-    };
-    if (r->tree_mask)
-        gather_branch(c, r, &a, scratch->tail);
-    c->ops->attention(&a);
-    if (c->kv.rotate)
-        c->ops->hadamard(a.out, group * hp->head_dim, c->kv.rotate);
+    const struct pp_kv_layout *l = &t->c->kv;
+    int64_t to = r->tree_base, tail_page = to / PP_PAGE_TOKENS;
+    if (to % PP_PAGE_TOKENS)
+        memcpy(t->tail, r->pages[tail_page] + t->head_offset, l->head_bytes);
+    for (uint64_t left = r->tree_mask; left; left &= left - 1, to++) {
+        int64_t from = r->tree_base + __builtin_ctzll(left);
+        pp_kv_copy_head_position(l, r->pages[from / PP_PAGE_TOKENS] + t->head_offset, (int)(from % PP_PAGE_TOKENS),
+                                 t->tail + (size_t)(to / PP_PAGE_TOKENS - tail_page) * l->head_bytes,
+                                 (int)(to % PP_PAGE_TOKENS));
+    }
 }
+
+/* Where our head's bytes of a chunk are, up to `end`; from tail_page on in the tail. */
+static void find_heads(const struct tile *t, int64_t chunk, int64_t end, int64_t tail_page,
+                       const uint8_t *heads[PP_CHUNK_PAGES])
+{
+    for (int i = 0; i < PP_CHUNK_PAGES; i++) {
+        int64_t page = chunk * PP_CHUNK_PAGES + i;
+        if (page * PP_PAGE_TOKENS >= end)
+            heads[i] = NULL;
+        else if (page >= tail_page)
+            heads[i] = t->tail + (size_t)(page - tail_page) * t->c->kv.head_bytes;
+        else
+            heads[i] = t->rows->pages[page] + t->head_offset;
+    }
+}
+
+/* The sums of a chunk for all rows that see some of it. */
+static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *to)
+{
+    const struct pp_cpu_ops *ops = t->c->ops;
+    const uint8_t *heads[PP_CHUNK_PAGES];
+    int n[PP_TILE_QUERIES], first = t->n_rows;
+    int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
+    for (int i = t->n_rows - 1; i >= 0; i--)
+        if ((n[i] = in_chunk(&t->rows[i], chunk)) > 0)
+            first = i;
+    if (!t->rows->tree_mask || end <= tail_page * PP_PAGE_TOKENS) { /* lengths ascend, or all see all */
+        if (first == t->n_rows)
+            return;
+        find_heads(t, chunk, row_length(&t->rows[t->n_rows - 1]), INT64_MAX, heads);
+        ops->attention_chunk(t->a, heads, first, t->n_rows - first, n, to);
+        return;
+    }
+    for (int i = 0; i < t->n_rows; i++)
+        if (n[i]) {
+            gather_branch(t, &t->rows[i]);
+            find_heads(t, chunk, row_length(&t->rows[i]), tail_page, heads);
+            ops->attention_chunk(t->a, heads, i, 1, n, to);
+        }
+}
+
+static void begin_total(const struct tile *t)
+{
+    const struct pp_attention_sums *total = &t->a->total;
+    int n_q = t->n_rows * t->a->group;
+    for (int q = 0; q < n_q; q++) {
+        total->m[q] = -INFINITY;
+        total->l[q] = 0;
+    }
+    memset(total->o, 0, (size_t)n_q * (size_t)t->c->kv.head_pad * sizeof *total->o);
+}
+
+static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *sums)
+{
+    for (int i = 0; i < t->n_rows; i++)
+        if (in_chunk(&t->rows[i], chunk))
+            t->c->ops->attention_merge(t->a, i, 1, sums, &t->a->total);
+}
+
+static void finish(const struct tile *t)
+{
+    const struct pp_kv_layout *kv = &t->c->kv;
+    for (int i = 0; i < t->n_rows; i++) {
+        float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->kv_head * t->a->group * kv->head_dim;
+        t->c->ops->attention_finish(t->a, i, &t->a->total, out);
+        if (kv->rotate)
+            t->c->ops->hadamard(out, t->a->group * kv->head_dim, kv->rotate);
+    }
+}
+
+/* Where a chunk's sums wait for the others. */
+static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk)
+{
+    const struct attend_plan *p = &t->c->attend;
+    const int n_q = t->n_rows * t->a->group;
+    size_t before = ((size_t)t->kv_head * (size_t)t->c->batch->n + (size_t)t->row0) * (size_t)p->n_chunks;
+    float *at = p->partial + before * sums_size(t->c, t->a->group) + (size_t)chunk * sums_size(t->c, n_q);
+    return (struct pp_attention_sums){.m = at, .l = at + n_q, .o = at + 2 * n_q};
+}
+
+/* A chunk may take long enough that a stop should not wait for the next. */
+static bool stopped(struct pp_cpu *c)
+{
+    if (!pp_cancelled(c->cancel))
+        return false;
+    atomic_store_explicit(&c->abandoned, true, memory_order_relaxed);
+    return true;
+}
+
+static void attend_alone(const struct tile *t)
+{
+    begin_total(t);
+    for (int64_t chunk = 0; chunk < t->c->attend.n_chunks; chunk++) {
+        if (stopped(t->c))
+            return;
+        attend_chunk(t, chunk, &t->a->chunk);
+        merge_chunk(t, chunk, &t->a->chunk);
+    }
+    finish(t);
+}
+
+static void attend_share(const struct tile *t, int split)
+{
+    const struct attend_plan *p = &t->c->attend;
+    for (int64_t chunk = p->n_chunks * split / p->n_splits; chunk < p->n_chunks * (split + 1) / p->n_splits; chunk++) {
+        struct pp_attention_sums sums = partial_sums(t, chunk);
+        if (stopped(t->c))
+            return;
+        attend_chunk(t, chunk, &sums);
+    }
+    if (atomic_fetch_sub_explicit(&p->left[t->index], 1, memory_order_acq_rel) > 1)
+        return;
+    atomic_store_explicit(&p->left[t->index], p->n_splits, memory_order_relaxed); /* for the next layer */
+    begin_total(t);
+    for (int64_t chunk = 0; chunk < p->n_chunks; chunk++) {
+        struct pp_attention_sums sums = partial_sums(t, chunk);
+        merge_chunk(t, chunk, &sums);
+    }
+    finish(t);
+}
+
+/* A single row's queries are rotated here, in a copy, because other items read them too. */
+static void take_queries(const struct tile *t, bool alone)
+{
+    const struct pp_kv_layout *kv = &t->c->kv;
+    const int width = t->a->group * kv->head_dim;
+    for (int i = 0; i < t->n_rows; i++) {
+        float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->kv_head * width;
+        if (alone) {
+            memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
+            q = t->a->total.o;
+            rotate(t->c, t->row0 + i, q, t->a->group);
+        }
+        t->c->ops->attention_query(t->a, i, q, t->c->scale);
+    }
+}
+
+static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, struct thread_scratch *scratch)
+{
+    const struct attend_plan *p = &c->attend;
+    /* Long rows last would leave threads idle at the end: the last tile, which sees most, comes first. Neighbours share
+     * a head. */
+    const int kv_head = item / (p->n_tiles * p->n_splits), rest = item % (p->n_tiles * p->n_splits);
+    const int tile = p->n_tiles - 1 - rest / p->n_splits, split = rest % p->n_splits;
+    struct tile t = {
+        .c = c,
+        .s = s,
+        .rows = c->batch->rows + p->tiles[tile],
+        .row0 = p->tiles[tile],
+        .n_rows = p->tiles[tile + 1] - p->tiles[tile],
+        .kv_head = kv_head,
+        .index = kv_head * p->n_tiles + tile,
+        .head_offset = pp_kv_head_offset(&c->kv, s->layer, kv_head),
+        .a = &scratch->attention,
+        .tail = scratch->tail,
+    };
+    t.a->n_rows = t.n_rows;
+    if (m == 1 && split == p->n_splits - 1) /* the last chunk is the one that needs it */
+        store(c, s, 0, kv_head);
+    take_queries(&t, m == 1);
+    if (p->n_splits == 1)
+        attend_alone(&t);
+    else
+        attend_share(&t, split);
+}
+
+/* --- the stage --------------------------------------------------------------------------------------------- */
 
 /* A phase of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs
  * nothing of the others. */
@@ -76,21 +337,17 @@ void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, 
 {
     (void)s;
     n_items[0] = m > 1 ? m : 0;
-    n_items[1] = m * c->kv.n_head_kv;
+    n_items[1] = c->attend.n_tiles * c->kv.n_head_kv * c->attend.n_splits;
 }
 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
-    struct thread_scratch *scratch = &c->threads[thread];
     if (phase == 0) {
-        for (int h = 0; h < c->kv.n_head_kv; h++)
-            rotate_and_store(c, s, item, h);
-    } else if (m == 1) {
-        rotate_and_store(c, s, 0, item);
-        attend(c, s, 0, item, scratch);
+        for (int h = 0; h < c->kv.n_head_kv; h++) {
+            store(c, s, item, h);
+            rotate(c, item, slot_row(c, s->q, item) + h * group_size(c) * c->kv.head_dim, group_size(c));
+        }
     } else {
-        /* Long rows last would leave threads idle at the end: the last row, which sees most, comes first. Neighbours
-         * share a head. */
-        attend(c, s, m - 1 - item % m, item / m, scratch);
+        attend(c, s, m, item, &c->threads[thread]);
     }
 }

@@ -12,6 +12,43 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
 #endif
 };
 
+/* Gives each array its place and returns the end; memory may be NULL, to measure. */
+static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, uint8_t *memory)
+{
+    size_t n = (size_t)n_q, pad = (size_t)kv->head_pad, at = 0;
+    size_t n_blocks = (pad + PP_KV_BLOCK - 1) / PP_KV_BLOCK;
+#define PLACE(field, count)                                                                                            \
+    (a->field = memory ? (void *)(memory + at) : NULL, at += ((count) * sizeof *a->field + 63) / 64 * 64)
+    PLACE(q, pad * n);
+    PLACE(q_words, pad / 2 * n);
+    PLACE(q_scale, n_blocks * n);
+    PLACE(q_start, n_blocks * n);
+    PLACE(p, n * PP_KV_CHUNK);
+    PLACE(w, n * PP_KV_CHUNK);
+    PLACE(w_scale, n);
+    PLACE(v_scale, n_blocks * PP_KV_CHUNK);
+    PLACE(chunk.m, n);
+    PLACE(chunk.l, n);
+    PLACE(chunk.o, n * pad);
+    PLACE(total.m, n);
+    PLACE(total.l, n);
+    PLACE(total.o, n * pad);
+#undef PLACE
+    return at;
+}
+
+size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q)
+{
+    struct pp_attention a;
+    return lay_out(&a, kv, n_q, NULL);
+}
+
+void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory)
+{
+    a->kv = kv;
+    lay_out(a, kv, n_q, memory);
+}
+
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa)
 {
     return tables[isa] ? tables[isa] : &pp_ops_scalar;

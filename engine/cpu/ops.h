@@ -1,48 +1,59 @@
 /* ops.h - everything a forward pass does besides matrix products: norms, rotations, attention, activations.
  *
- * One body (ops_body.h) compiled three times over vec.h; the scalar build is the definition and the others give its
+ * One body (ops_body.h, attention_body.h) compiled for each set over vec.h; the scalar build is the definition and the others give its
  * bits. All functions are pure: any thread, disjoint outputs. */
 #ifndef PP_CPU_OPS_H
 #define PP_CPU_OPS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/cpu/isa.h"
 #include "engine/kv.h"
 
-enum { PP_MAX_HEAD_DIM = 512, PP_MAX_GROUP = 128 }; /* query heads that share a KV head */
-
-/* Room for one call of attention(); one per thread. */
-struct pp_attention_scratch {
-    float q[PP_MAX_GROUP * PP_MAX_HEAD_DIM];     /* scaled queries [n_q, head_pad] */
-    int8_t q8[PP_MAX_GROUP * PP_MAX_HEAD_DIM];   /* quantised, for Q8_0 */
-    float q8_scale[PP_MAX_GROUP * PP_MAX_HEAD_DIM / PP_KV_BLOCK];
-    int32_t q8_sum[PP_MAX_GROUP * PP_MAX_HEAD_DIM / PP_KV_BLOCK];
-    float p[PP_MAX_GROUP * PP_KV_CHUNK];         /* scores, then probabilities [n_q, 256] */
-    float v_scale[PP_MAX_HEAD_DIM / PP_KV_BLOCK * PP_KV_CHUNK]; /* of a chunk's V, [blocks, 256] */
-    float chunk_out[PP_MAX_GROUP * PP_MAX_HEAD_DIM];
+enum {
+    PP_MAX_HEAD_DIM = 512,
+    PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
+    PP_TILE_QUERIES = 64,                              /* of a KV head worked on together: rows times group, or one row */
+    PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
 
-/* Attention of one row's query heads that share one KV head. For each chunk of 256 positions: scores s = scale * q . k,
- * m = max s, p = exp(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
- * O = O exp(M - M') + o exp(m - M'), L likewise; the result is O / L. */
+/* What attention leaves of some positions, or of all: for each query the largest score m, l = sum of p = exp(s - m),
+ * o = sum of p v. */
+struct pp_attention_sums {
+    float *m, *l;               /* [n_q] */
+    float *o;                   /* [n_q, head_pad] */
+};
+
+/* A tile: the queries of some rows that share a KV head, and what a thread needs to work on them. */
 struct pp_attention {
     const struct pp_kv_layout *kv;
-    uint8_t *const *pages;    /* data of the sequence's pages, in order */
-    size_t head_offset;       /* pp_kv_head_offset(layer, head) */
-    const float *q;           /* [n_q, q_stride], after RoPE; rotated if kv->rotate */
-    int64_t q_stride;
-    int n_q;
-    float scale;
-    int64_t n_kv;             /* positions 0 .. n_kv - 1 are attended to */
-    int64_t tail_page;        /* from this page on, the head's bytes are those at tail[page - tail_page]; INT64_MAX: */
-    const uint8_t *tail[2];   /* nowhere. A tree's branch has its last positions there, side by side as a chain's */
-    float *out;               /* [n_q, out_stride] */
-    int64_t out_stride;
-    struct pp_attention_scratch *scratch;
+    int n_rows, group;          /* n_q = n_rows * group queries, row by row */
+    float *q;                   /* scaled queries [head_pad, n_q] */
+    int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
+    float *q_scale;             /* [head_pad / 32, n_q] */
+    int32_t *q_start;           /* what a dot product begins with, because K is stored with an offset */
+    float *p;                   /* scores, then probabilities [n_q, 256] */
+    int16_t *w;                 /* probabilities times V's scales, as whole numbers [n_q, 256] */
+    float *w_scale;             /* [n_q] */
+    float *v_scale;             /* of a chunk's V, [head_pad / 32, 256] */
+    struct pp_attention_sums chunk, total;
 };
 
+/* Bytes for the arrays above with n_q queries, a multiple of 64; and their places in such memory. */
+size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
+void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
+
+/* Attention of a row's query: for each chunk of 256 positions scores s = scale * q . k, m = max s, p = exp(s - m),
+ * l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m), O = O exp(M - M') + o exp(m - M'),
+ * L likewise; the result is O / L.
+ *
+ * q . k is summed over dimensions ascending, or, where K is quantised, over blocks of 32 ascending, each block's whole
+ * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V is
+ * quantised in blocks, p times V's scale becomes a whole number (the largest of the chunk and block is 32767), the
+ * chunk's sum is exact, and one product makes it a float. A query's bits depend on nothing but its own positions: not
+ * on its tile, nor on how chunks are shared out. */
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
@@ -59,7 +70,18 @@ struct pp_cpu_ops {
      * the page. */
     void (*kv_store)(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k,
                      const float *v);
-    void (*attention)(const struct pp_attention *a);
+    /* Takes in a row's queries, float [group, head_dim], after RoPE, rotated if kv->rotate. */
+    void (*attention_query)(const struct pp_attention *a, int row, const float *q, float scale);
+    /* One chunk for rows row .. row + n_rows - 1 of the tile, row i with its first n[i] >= 1 positions, i counted from
+     * the tile's first row; heads: our KV head's bytes in the chunk's pages, as many as are needed. Writes those rows'
+     * places in *to. */
+    void (*attention_chunk)(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
+                            int n_rows, const int *n, const struct pp_attention_sums *to);
+    /* Adds a chunk's sums to the total for rows row .. row + n_rows - 1. A total begins with m = -inf, l = 0, o = 0. */
+    void (*attention_merge)(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
+                            const struct pp_attention_sums *total);
+    /* Writes a row's result, float [group, head_dim]. */
+    void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
 };

@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #define PP_VEC_AVX2 1
 #define OPS_TABLE pp_ops_avx2
-enum { HEAD_TILE = 2, DIM_TILE = 2 }; /* 8 of 16 registers accumulate */
+enum { TILE_SIZES = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6, TILE_ACCUMULATORS = 6 }; /* 12 of 16 registers */
 
 #include "engine/cpu/ops_tables.h"
 #include "engine/cpu/vec.h"

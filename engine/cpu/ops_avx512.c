@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #define PP_VEC_AVX512 1
 #define OPS_TABLE pp_ops_avx512
-enum { HEAD_TILE = 4, DIM_TILE = 4 }; /* 16 of 32 registers accumulate */
+enum { TILE_SIZES = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 8, TILE_ACCUMULATORS = 16 }; /* of 32 registers */
 
 #include "engine/cpu/ops_tables.h"
 #include "engine/cpu/vec.h"

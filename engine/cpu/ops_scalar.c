@@ -1,7 +1,7 @@
 /* ops_scalar.c - the definition: plain C. */
 #define PP_VEC_SCALAR 1
 #define OPS_TABLE pp_ops_scalar
-enum { HEAD_TILE = 1, DIM_TILE = 1 };
+enum { TILE_SIZES = 1 << 1, TILE_ACCUMULATORS = 1 };
 
 #include "engine/cpu/ops_tables.h"
 #include "engine/cpu/vec.h"

@@ -45,7 +45,8 @@ enum { MAX_PHASES = 3 };
 
 /* What one thread needs for itself. */
 struct thread_scratch {
-    struct pp_attention_scratch attention;
+    struct pp_attention attention;
+    void *attention_memory;     /* its arrays, for a tile as large as this model needs */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, acts_width] */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
@@ -59,6 +60,18 @@ struct thread_scratch {
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
+
+/* How a pass's attention is cut into items, the same in all layers (attend.c). */
+struct attend_plan {
+    int tile_rows;              /* at most */
+    int *tiles;                 /* [n_tiles + 1] first rows */
+    int n_tiles;
+    int n_splits;               /* items that share a tile's chunks of a KV head */
+    int64_t n_chunks;           /* of the row that sees most */
+    float *partial;             /* [KV head][tile][chunk] sums, if n_splits > 1; NULL with one thread */
+    int max_left;
+    atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
+};
 
 struct pp_cpu {
     const struct pp_model *model;
@@ -81,6 +94,7 @@ struct pp_cpu {
     int64_t acts_width;         /* a multiple of 64 */
     struct thread_scratch shared; /* the same arrays with max_rows rows */
     struct thread_scratch *threads; /* [n threads] */
+    struct attend_plan attend;
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
 
     float *inv_freq;            /* [rope_dim / 2] */
@@ -119,6 +133,14 @@ enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp
 /* To be asked before a kernel reads rows [row0, row1) of a projection: makes them if need be. false: the pass is
  * abandoned. */
 bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t row0, int64_t row1);
+
+/* attend.c: memory, made once; and the plan of a pass, made before its stages. */
+bool pp_cpu_attend_new(struct pp_cpu *c);
+void pp_cpu_attend_free(struct pp_cpu *c);
+void pp_cpu_attend_plan(struct pp_cpu *c);
+
+/* setup.c: zeroed memory that counts as the program's; NULL if there is none. */
+void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);
 
 /* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.
  * thread: whose scratch it may use. */

@@ -8,7 +8,7 @@
 #include "engine/quant.h"
 #include "engine/rope.h"
 
-static void *take_memory(struct pp_cpu *c, int64_t count, size_t size)
+void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
 {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)count, size, &bytes))
@@ -23,10 +23,10 @@ static void *take_memory(struct pp_cpu *c, int64_t count, size_t size)
 
 static bool make_inputs(struct pp_cpu *c, struct thread_scratch *t, int64_t rows)
 {
-    t->f32 = take_memory(c, rows * c->acts_width, sizeof *t->f32);
-    t->q = take_memory(c, rows * c->acts_width, sizeof *t->q);
-    t->d = take_memory(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->d);
-    t->sum = take_memory(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->sum);
+    t->f32 = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->f32);
+    t->q = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->q);
+    t->d = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->d);
+    t->sum = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->sum);
     return t->f32 && t->q && t->d && t->sum;
 }
 
@@ -37,7 +37,6 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
-    pp_free(t->tail);
     pp_free(t->kernel);
 }
 
@@ -52,7 +51,7 @@ static bool make_slots(struct pp_cpu *c)
     for (int i = 0; i < c->n_slots; i++) {
         c->strides[i] = (plan->slot_width[i] + 15) / 16 * 16;
         int64_t rows = i == c->logits_slot ? c->max_outputs : c->max_rows;
-        if (!(c->slots[i] = take_memory(c, rows * c->strides[i], sizeof(float))))
+        if (!(c->slots[i] = pp_cpu_memory_take(c, rows * c->strides[i], sizeof(float))))
             return false;
     }
     return true;
@@ -66,20 +65,19 @@ static bool make_scratch(struct pp_cpu *c)
         if (c->stages[i].kind == STAGE_PROJECT && c->stages[i].projections[0].w.n_cols > c->acts_width)
             c->acts_width = c->stages[i].projections[0].w.n_cols;
     c->acts_width = (c->acts_width + 63) / 64 * 64;
-    c->threads = take_memory(c, n_threads, sizeof *c->threads);
+    c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->n_items = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->n_items);
-    c->inv_freq = take_memory(c, hp->rope_dim / 2, sizeof(float));
-    c->cos_sin = take_memory(c, c->max_rows * hp->rope_dim, sizeof(float));
+    c->inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
+    c->cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
     if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin ||
         !make_inputs(c, &c->shared, c->max_rows))
         return false;
     for (int i = 0; i < n_threads; i++)
         if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) ||
-            !(c->threads[i].tail = take_memory(c, 2, c->kv.head_bytes)) ||
-            !(c->threads[i].kernel = take_memory(c, 1, PP_MATMUL_SCRATCH)))
+            !(c->threads[i].kernel = pp_cpu_memory_take(c, 1, PP_MATMUL_SCRATCH)))
             return false;
-    return true;
+    return pp_cpu_attend_new(c);
 }
 
 static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *err)
@@ -168,6 +166,7 @@ void pp_cpu_free(struct pp_cpu *c)
         pp_free(c->slots[i]);
     pp_free(c->slots);
     pp_free(c->strides);
+    pp_cpu_attend_free(c);
     free_inputs(&c->shared);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         free_inputs(&c->threads[i]);
@@ -187,7 +186,7 @@ static bool grow_lora(struct pp_cpu *c, int64_t width)
     for (int i = -1; i < n_threads; i++) {
         struct thread_scratch *t = i < 0 ? &c->shared : &c->threads[i];
         int64_t rows = i < 0 ? c->max_rows : PRIVATE_ROWS;
-        float *p = take_memory(c, rows * width, sizeof *p);
+        float *p = pp_cpu_memory_take(c, rows * width, sizeof *p);
         if (!p)
             return false;
         if (t->lora)
@@ -218,7 +217,7 @@ enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *er
 {
     if (n <= c->max_outputs)
         return PP_OK;
-    float *p = take_memory(c, n * c->strides[c->logits_slot], sizeof *p);
+    float *p = pp_cpu_memory_take(c, n * c->strides[c->logits_slot], sizeof *p);
     if (!p)
         return pp_fail_nomem(err, "so many rows of logits at once");
     pp_free(c->slots[c->logits_slot]);

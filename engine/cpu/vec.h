@@ -2,7 +2,12 @@
  *
  * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits
  * in all three builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2
- * or PP_VEC_AVX512. */
+ * or PP_VEC_AVX512.
+ *
+ * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
+ * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so that
+ * the order is nobody's business but the build's. Steps go by fours: dot_load_*(k, step) takes the bytes of four steps,
+ * which a compiler sees best when step is a constant. */
 #ifndef PP_CPU_VEC_H
 #define PP_CPU_VEC_H
 
@@ -31,10 +36,6 @@ static inline v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); 
 static inline v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 static inline v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline v16 v_load_i8(const int8_t *p)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
 static inline v16 v_pow2(v16 n)
 {
     __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
@@ -49,12 +50,50 @@ static inline v16 v_keep_first(v16 a, int n, float fill)
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), (__mmask16)((1u << n) - 1), a);
 }
 static inline i16x32 i_set1(int32_t x) { return _mm512_set1_epi32(x); }
-/* acc + four products of unsigned bytes a (16 groups of four) and signed bytes b (one group of four for all lanes) */
-static inline i16x32 i_dot4(i16x32 acc, const uint8_t *a, const int8_t *b)
+
+typedef __m512i k16;
+enum { DOT_STEPS = 8 }; /* four bytes each */
+
+static inline k16 dot_load_u8(const uint8_t *k, int step) { return _mm512_loadu_si512(k + step * 64); }
+static inline k16 dot_load_u4(const uint8_t *k, int step)
+{
+    __m512i x = _mm512_loadu_si512(k + step / 2 * 64);
+    return _mm512_and_si512(step % 2 ? _mm512_srli_epi16(x, 4) : x, _mm512_set1_epi8(15));
+}
+static inline int32_t dot_query(const int8_t *q, int step)
 {
     int32_t four;
-    memcpy(&four, b, 4);
-    return _mm512_dpbusd_epi32(acc, _mm512_loadu_si512(a), _mm512_set1_epi32(four));
+    memcpy(&four, q + step * 4, 4);
+    return four;
+}
+static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
+{
+    return _mm512_dpbusd_epi32(acc, k, _mm512_set1_epi32(q));
+}
+static inline k16 pair_load_i8(const uint8_t *p)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline k16 pair_load_u4(const uint8_t *p, int high)
+{
+    __m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p));
+    x = high ? _mm512_srli_epi16(x, 4) : _mm512_and_si512(x, _mm512_set1_epi16(15));
+    return _mm512_sub_epi16(x, _mm512_set1_epi16(8));
+}
+static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
+{
+    return _mm512_dpwssd_epi32(acc, v, _mm512_set1_epi32(w));
+}
+static inline void v_store_i16(int16_t *p, v16 a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
+}
+static inline v16 v_load_f8(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i sign = _mm256_and_si256(_mm256_slli_epi16(x, 8), _mm256_set1_epi16(-32768));
+    __m256i rest = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(0x3F80));
+    return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
 }
 static inline v16 i_to_float(i16x32 a) { return _mm512_cvtepi32_ps(a); }
 
@@ -82,11 +121,6 @@ static inline v16 v_load_f16(const uint16_t *p)
     return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
-static inline v16 v_load_i8(const int8_t *p)
-{
-    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
-                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))))};
-}
 static inline __m256 pow2_half(__m256 n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
@@ -106,20 +140,73 @@ static inline v16 v_keep_first(v16 a, int n, float fill)
     return v_load(t);
 }
 static inline i16x32 i_set1(int32_t x) { return (i16x32){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-/* Without VNNI: bytes widened to 16 bits, so that nothing saturates, multiplied and added in pairs, twice. */
-static inline __m256i dot4_half(__m256i acc, const uint8_t *a, __m256i b16)
+
+/* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
+typedef struct { __m256i lo, hi; } k16;
+enum { DOT_STEPS = 16 };
+
+static inline k16 k_shift_mask(const uint8_t *k, int shift, int16_t mask)
 {
-    __m256i lo = _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)a)), b16);
-    __m256i hi = _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(a + 16))), b16);
-    __m256i sums = _mm256_hadd_epi32(lo, hi); /* lanes 0,1 4,5 | 2,3 6,7 */
-    return _mm256_add_epi32(acc, _mm256_permute4x64_epi64(sums, 0xD8));
+    __m256i lo = _mm256_loadu_si256((const __m256i *)k), hi = _mm256_loadu_si256((const __m256i *)(k + 32));
+    if (shift) {
+        lo = _mm256_srli_epi16(lo, shift);
+        hi = _mm256_srli_epi16(hi, shift);
+    }
+    if (mask) {
+        lo = _mm256_and_si256(lo, _mm256_set1_epi16(mask));
+        hi = _mm256_and_si256(hi, _mm256_set1_epi16(mask));
+    }
+    return (k16){lo, hi};
 }
-static inline i16x32 i_dot4(i16x32 acc, const uint8_t *a, const int8_t *b)
+static inline k16 dot_load_u8(const uint8_t *k, int step)
 {
-    int32_t four;
-    memcpy(&four, b, 4);
-    __m256i b16 = _mm256_cvtepi8_epi16(_mm_set1_epi32(four));
-    return (i16x32){dot4_half(acc.lo, a, b16), dot4_half(acc.hi, a + 32, b16)};
+    k += step / 2 * 64;
+    return step % 2 ? k_shift_mask(k, 8, 0) : k_shift_mask(k, 0, 255);
+}
+static inline k16 dot_load_u4(const uint8_t *k, int step)
+{
+    k += step / 4 * 64;
+    return step % 4 == 0   ? k_shift_mask(k, 0, 15)
+           : step % 4 == 1 ? k_shift_mask(k, 8, 15)
+           : step % 4 == 2 ? k_shift_mask(k, 4, 15)
+                           : k_shift_mask(k, 12, 0);
+}
+static inline int32_t dot_query(const int8_t *q, int step)
+{
+    q += step / 2 * 4 + step % 2;
+    return (int32_t)((uint32_t)(uint16_t)q[0] | (uint32_t)(uint16_t)q[2] << 16);
+}
+static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
+{
+    __m256i both = _mm256_set1_epi32(w);
+    return (i16x32){_mm256_add_epi32(acc.lo, _mm256_madd_epi16(v.lo, both)),
+                    _mm256_add_epi32(acc.hi, _mm256_madd_epi16(v.hi, both))};
+}
+static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q) { return i_pair(acc, k, q); }
+static inline k16 pair_load_i8(const uint8_t *p)
+{
+    return (k16){_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)),
+                 _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p + 16)))};
+}
+static inline __m256i u4_half(const uint8_t *p, int high)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    x = high ? _mm256_srli_epi16(x, 4) : _mm256_and_si256(x, _mm256_set1_epi16(15));
+    return _mm256_sub_epi16(x, _mm256_set1_epi16(8));
+}
+static inline k16 pair_load_u4(const uint8_t *p, int high) { return (k16){u4_half(p, high), u4_half(p + 16, high)}; }
+static inline void v_store_i16(int16_t *p, v16 a)
+{
+    __m256i x = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(x, 0xD8));
+}
+static inline v16 v_load_f8(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i sign = _mm256_and_si256(_mm256_slli_epi16(x, 8), _mm256_set1_epi16(-32768));
+    __m256i rest = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(0x3F80));
+    x = _mm256_or_si256(sign, rest);
+    return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
 static inline v16 i_to_float(i16x32 a) { return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 
@@ -141,7 +228,6 @@ static inline v16 v_fma(v16 a, v16 b, v16 c) { EACH_LANE c.l[l] = fmaf(a.l[l], b
 static inline v16 v_max(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] > b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_min(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] < b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH_LANE r.l[l] = pp_f16_to_f32(p[l]); return r; }
-static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = p[l]; return r; }
 static inline v16 v_pow2(v16 n) /* 2^n for whole n in -126..127 */
 {
     EACH_LANE {
@@ -162,11 +248,76 @@ static inline v16 v_keep_first(v16 a, int n, float fill)
     return a;
 }
 static inline i16x32 i_set1(int32_t x) { i16x32 r; EACH_LANE r.l[l] = x; return r; }
-static inline i16x32 i_dot4(i16x32 acc, const uint8_t *a, const int8_t *b)
+
+typedef struct { int16_t l[LANES][4]; } k16;
+enum { DOT_STEPS = 8 };
+
+/* Four unsigned bytes of each lane: values 4 step .. 4 step + 3. */
+static inline k16 dot_load_u8(const uint8_t *k, int step)
 {
+    k16 r;
     EACH_LANE for (int j = 0; j < 4; j++)
-        acc.l[l] += (int32_t)a[4 * l + j] * b[j];
+        r.l[l][j] = k[step * 64 + 4 * l + j];
+    return r;
+}
+/* The same from halves of bytes: the low ones, then the high ones of 64 bytes. */
+static inline k16 dot_load_u4(const uint8_t *k, int step)
+{
+    k16 r;
+    EACH_LANE for (int j = 0; j < 4; j++)
+        r.l[l][j] = step % 2 ? k[step / 2 * 64 + 4 * l + j] >> 4 : k[step / 2 * 64 + 4 * l + j] & 15;
+    return r;
+}
+/* What a step needs of a query's 32 values. */
+static inline int32_t dot_query(const int8_t *q, int step)
+{
+    int32_t four;
+    memcpy(&four, q + step * 4, 4);
+    return four;
+}
+static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
+{
+    int8_t four[4];
+    memcpy(four, &q, 4);
+    EACH_LANE for (int j = 0; j < 4; j++)
+        acc.l[l] += (int32_t)k.l[l][j] * four[j];
     return acc;
+}
+/* [16 lanes][2] signed bytes: a lane's values of two positions. */
+static inline k16 pair_load_i8(const uint8_t *p)
+{
+    k16 r;
+    EACH_LANE for (int j = 0; j < 2; j++)
+        r.l[l][j] = (int8_t)p[2 * l + j];
+    return r;
+}
+/* The same from the low or the high halves of bytes, minus 8. */
+static inline k16 pair_load_u4(const uint8_t *p, int high)
+{
+    k16 r;
+    EACH_LANE for (int j = 0; j < 2; j++)
+        r.l[l][j] = (int16_t)((high ? p[2 * l + j] >> 4 : p[2 * l + j] & 15) - 8);
+    return r;
+}
+/* acc + both values, each times its half of w: two int16 */
+static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
+{
+    int16_t both[2];
+    memcpy(both, &w, 4);
+    EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
+    return acc;
+}
+/* Rounded to nearest even; a within -32767 .. 32767. */
+static inline void v_store_i16(int16_t *p, v16 a)
+{
+    EACH_LANE p[l] = (int16_t)((a.l[l] + 12582912.0f) - 12582912.0f);
+}
+/* E4M3, divided by 256: its bits are those of an F16 whose exponent counts from another place. */
+static inline v16 v_load_f8(const uint8_t *p)
+{
+    v16 r;
+    EACH_LANE r.l[l] = pp_f16_to_f32((uint16_t)((p[l] & 0x80) << 8 | (p[l] & 0x7F) << 7));
+    return r;
 }
 static inline v16 i_to_float(i16x32 a) { v16 r; EACH_LANE r.l[l] = (float)a.l[l]; return r; }
 
