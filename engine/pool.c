@@ -1,9 +1,9 @@
 /* pool.c - see pool.h.
  *
- * Every counter carries the number of its run in the upper half, so that a thread that comes late, even several
- * runs late, cannot take an item of a run that it does not know: its compare-and-swap fails. A run cannot end
- * while an item of it is being worked on; therefore whoever has taken an item may read the run's `fn` and `arg`,
- * and nobody else may. */
+ * One part is open at a time; `epoch` counts them. A lane's cursor carries the epoch in its upper half, so that a thread
+ * that comes late, even several runs late, cannot take items of a part that it does not know: its compare-and-swap
+ * fails. A part cannot end while an item of it is being worked on; therefore whoever has taken items may read `fn`,
+ * `arg` and `part`, and nobody else may. Who reports the last item of a part opens the next one. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -14,44 +14,52 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
+#include "engine/base/topology.h"
 
-enum { SPIN_NS = 50000 };
+enum { SPIN_NS = 50000, LANE_THREADS = 4, MAX_LANES = 32 };
 
-/* A futex that is bumped when something happened. */
-struct signal {
-    _Alignas(64) atomic_uint count;
-    atomic_uint sleepers;
-};
-
-struct part {
-    _Alignas(64) atomic_uint_fast64_t next; /* run << 32 | next item to take */
-    atomic_uint_fast64_t done;              /* run << 32 | items finished */
-    atomic_int n_items;
+struct lane {
+    _Alignas(64) atomic_uint_fast64_t cursor; /* epoch << 32 | next item to take */
+    atomic_int end;                           /* of its items */
+    atomic_int at_once;
+    int n_threads, node;
+    int first_thread;
+    _Alignas(64) atomic_int left;             /* its items that are not reported */
 };
 
 struct pp_pool {
-    struct signal begun;   /* a run, or the end */
-    struct signal ended;   /* a part */
-    pp_pool_fn *fn;        /* of the current run; see above who may read them */
-    void *arg;
-    struct part *parts;    /* [PP_POOL_MAX_PARTS], touched as needed; never moves, because late threads look at it */
-    atomic_int n_parts;
-    atomic_uint run;
+    /* read by all while they wait, written once a part */
+    _Alignas(64) atomic_uint epoch;
+    atomic_int part_items;
+    /* who waits */
+    _Alignas(64) atomic_int sleepers;      /* without the caller */
+    atomic_int caller_sleeps;
+    atomic_bool over;                      /* the current run's last part is done */
     atomic_bool quit;
+    _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
+    _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above who may read them */
+    void *arg;
+    int part;
+    const struct pp_pool_part *parts;      /* [n_parts], or NULL: */
+    const int *n_items;                    /* [n_parts], one at a time */
+    int n_parts;
+    /* for good */
     int n;
-    int n_spins;           /* looks at a counter before sleeping */
+    int n_lanes;
+    int n_spins;                           /* looks at the epoch before sleeping */
+    struct lane *lanes;                    /* [n_lanes], those of a node side by side */
+    struct pp_topology topology;
     struct pool_thread {
         struct pp_pool *pool;
         pthread_t id;
-        int index;
-    } *threads;            /* [n - 1] */
+        int index, lane;
+    } *threads;                            /* [n]; the first is the caller */
 };
 
 static void relax(void)
@@ -63,129 +71,234 @@ static void relax(void)
 #endif
 }
 
-/* Sequentially consistent on both sides: either the sleeper sees the new count, or the sender sees a sleeper. */
-static void signal_wait(struct signal *s, unsigned seen)
+/* --- waiting --------------------------------------------------------------------------------------------------- */
+
+enum who { WORKER = 1, CALLER = 2 }; /* bits of a futex */
+
+static void wake(struct pp_pool *p, int n, enum who who)
 {
-    atomic_fetch_add(&s->sleepers, 1);
-    if (atomic_load(&s->count) == seen)
-        syscall(SYS_futex, &s->count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    atomic_fetch_sub(&s->sleepers, 1);
+    syscall(SYS_futex, &p->epoch, FUTEX_WAKE_BITSET_PRIVATE, n, NULL, NULL, who);
 }
 
-static void signal_send(struct signal *s)
+/* Returns when the epoch is another. Sequentially consistent on both sides: either the sleeper sees the new epoch, or
+ * who made it sees a sleeper. */
+static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
 {
-    atomic_fetch_add(&s->count, 1);
-    if (atomic_load(&s->sleepers))
-        syscall(SYS_futex, &s->count, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    for (int i = 0; i < p->n_spins; i++) {
+        if (atomic_load_explicit(&p->epoch, memory_order_acquire) != epoch)
+            return;
+        relax();
+    }
+    atomic_int *sleeping = who == CALLER ? &p->caller_sleeps : &p->sleepers;
+    atomic_fetch_add(sleeping, 1);
+    while (atomic_load(&p->epoch) == epoch)
+        syscall(SYS_futex, &p->epoch, FUTEX_WAIT_BITSET_PRIVATE, epoch, NULL, NULL, who);
+    atomic_fetch_sub(sleeping, 1);
+}
+
+/* Wakes two if there is more to do than threads are awake. Who is woken does the same, so that nobody has to wake many. */
+static void wake_workers(struct pp_pool *p)
+{
+    int asleep = atomic_load(&p->sleepers);
+    int missing = asleep ? atomic_load_explicit(&p->part_items, memory_order_relaxed) - (p->n - asleep) : 0;
+    if (missing > 0)
+        wake(p, missing < 2 ? missing : 2, WORKER);
+}
+
+static void publish_epoch(struct pp_pool *p, unsigned epoch)
+{
+    atomic_store(&p->epoch, epoch);
+    wake_workers(p);
+    if (atomic_load(&p->caller_sleeps))
+        wake(p, 1, CALLER);
 }
 
 /* --- parts ----------------------------------------------------------------------------------------------------- */
 
-enum { NOTHING_LEFT = -1, RUN_IS_OVER = -2 };
-
-static int take_item(struct part *part, unsigned run)
+/* The first item meant for the threads from `thread` on: shares are as even as can be, the first is never empty. */
+static int share_begin(const struct pp_pool *p, int n_items, int thread)
 {
-    uint64_t next = atomic_load_explicit(&part->next, memory_order_acquire);
-    for (;;) {
-        if (next >> 32 != run)
-            return RUN_IS_OVER;
-        int item = (int)(uint32_t)next;
-        if (item >= atomic_load_explicit(&part->n_items, memory_order_acquire))
-            return NOTHING_LEFT;
-        if (atomic_compare_exchange_weak_explicit(&part->next, &next, next + 1, memory_order_acq_rel,
-                                                  memory_order_acquire))
-            return item;
-    }
+    return (int)(((int64_t)n_items * thread + p->n - 1) / p->n);
 }
 
-/* True when all items are done or the run is over. */
-static bool is_done(struct part *part, unsigned run)
+static void open_lane(struct pp_pool *p, struct lane *lane, unsigned epoch, int n_items, int at_once)
 {
-    uint64_t done = atomic_load_explicit(&part->done, memory_order_acquire);
-    return done >> 32 != run || (int)(uint32_t)done >= atomic_load_explicit(&part->n_items, memory_order_relaxed);
+    uint64_t closed = (uint64_t)epoch << 32 | INT_MAX;
+    int first = share_begin(p, n_items, lane->first_thread);
+    int end = share_begin(p, n_items, lane->first_thread + lane->n_threads);
+    /* Closed to late threads before it has this part's items, then opened. */
+    atomic_store_explicit(&lane->cursor, closed, memory_order_release);
+    atomic_store_explicit(&lane->end, end, memory_order_release);
+    atomic_store_explicit(&lane->at_once, at_once, memory_order_relaxed);
+    atomic_store_explicit(&lane->left, end - first, memory_order_relaxed);
+    atomic_store_explicit(&lane->cursor, (uint64_t)epoch << 32 | (unsigned)first, memory_order_release);
 }
 
-static void wait_done(struct pp_pool *p, struct part *part, unsigned run)
+static int items_of(const struct pp_pool *p, int part)
 {
-    for (int i = 0; i < p->n_spins; i++) {
-        if (is_done(part, run))
-            return;
-        relax();
-    }
-    for (;;) {
-        unsigned seen = atomic_load(&p->ended.count);
-        if (is_done(part, run))
-            return;
-        signal_wait(&p->ended, seen);
-    }
+    return p->parts ? p->parts[part].n_items : p->n_items[part];
 }
 
-/* Works through the parts of a run until they are done, by whomever. */
-static void work(struct pp_pool *p, unsigned run, int thread)
+/* Opens the next part that has items, or ends the run. */
+static void open_next(struct pp_pool *p)
 {
-    int n_parts = atomic_load_explicit(&p->n_parts, memory_order_relaxed);
-    for (int i = 0; i < n_parts; i++) {
-        struct part *part = &p->parts[i];
-        int item;
-        while ((item = take_item(part, run)) >= 0) {
-            int n_items = atomic_load_explicit(&part->n_items, memory_order_relaxed);
-            p->fn(p->arg, i, item, thread);
-            uint64_t done = atomic_fetch_add_explicit(&part->done, 1, memory_order_acq_rel) + 1;
-            if ((int)(uint32_t)done == n_items && p->n > 1)
-                signal_send(&p->ended);
+    unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_relaxed) + 1;
+    do
+        p->part++;
+    while (p->part < p->n_parts && items_of(p, p->part) == 0);
+    if (p->part == p->n_parts) {
+        atomic_store_explicit(&p->part_items, 0, memory_order_relaxed);
+        atomic_store_explicit(&p->over, true, memory_order_release);
+    } else {
+        int n_items = items_of(p, p->part), n_busy = 0;
+        for (int i = 0; i < p->n_lanes; i++) {
+            int first = p->lanes[i].first_thread;
+            n_busy += share_begin(p, n_items, first) < share_begin(p, n_items, first + p->lanes[i].n_threads);
         }
-        if (item == RUN_IS_OVER)
-            return;
-        wait_done(p, part, run);
+        atomic_store_explicit(&p->lanes_left, n_busy, memory_order_relaxed);
+        atomic_store_explicit(&p->part_items, n_items, memory_order_relaxed);
+        for (int i = 0; i < p->n_lanes; i++)
+            open_lane(p, &p->lanes[i], epoch, n_items, p->parts ? p->parts[p->part].at_once : 1);
     }
+    publish_epoch(p, epoch);
+}
+
+/* Takes items from a lane: *first and so many behind it. 0: it has none left, or another part is open. */
+static int take(const struct pp_pool *p, struct lane *lane, unsigned epoch, int *first)
+{
+    uint64_t cursor = atomic_load_explicit(&lane->cursor, memory_order_acquire);
+    for (;;) {
+        int next = (int)(uint32_t)cursor;
+        int left = atomic_load_explicit(&lane->end, memory_order_acquire) - next;
+        if (cursor >> 32 != epoch || left <= 0)
+            return 0;
+        int n = p->n == 1 ? left : left / (2 * lane->n_threads);
+        int most = atomic_load_explicit(&lane->at_once, memory_order_relaxed);
+        n = n > most ? most : n < 1 ? 1 : n;
+        if (atomic_compare_exchange_weak_explicit(&lane->cursor, &cursor, cursor + (unsigned)n, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            *first = next;
+            return n;
+        }
+    }
+}
+
+/* Works on a lane until it is empty. Items are reported together: one counter is enough for many threads. */
+static void work_on(struct pp_pool *p, struct lane *lane, unsigned epoch, int thread)
+{
+    int first, n, done = 0;
+    while ((n = take(p, lane, epoch, &first)) > 0) {
+        p->fn(p->arg, p->part, first, first + n, thread);
+        done += n;
+    }
+    if (done && atomic_fetch_sub_explicit(&lane->left, done, memory_order_acq_rel) == done &&
+        atomic_fetch_sub_explicit(&p->lanes_left, 1, memory_order_acq_rel) == 1)
+        open_next(p);
+}
+
+/* Works on the open part: on the own lane, then on those of the same node, then on the others. */
+static void work(struct pp_pool *p, unsigned epoch, int thread, int own)
+{
+    int node = p->lanes[own].node;
+    work_on(p, &p->lanes[own], epoch, thread);
+    for (int far = 0; far < 2; far++)
+        for (int i = 1; i < p->n_lanes; i++) {
+            struct lane *lane = &p->lanes[(own + i) % p->n_lanes];
+            if ((lane->node != node) == far)
+                work_on(p, lane, epoch, thread);
+        }
 }
 
 static void *thread_main(void *arg)
 {
-    struct pool_thread *t = arg;
+    const struct pool_thread *t = arg;
     struct pp_pool *p = t->pool;
-    unsigned last = 0;
+    const struct pp_node *node = &p->topology.nodes[p->lanes[t->lane].node];
+    if (p->topology.n_nodes > 1)
+        (void)sched_setaffinity(0, sizeof node->cpus, &node->cpus);
     pp_priority_compute();
-    for (int spins = 0;;) {
-        unsigned seen = atomic_load(&p->begun.count);
-        unsigned run = atomic_load_explicit(&p->run, memory_order_acquire);
+    for (;;) {
+        unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (atomic_load_explicit(&p->quit, memory_order_acquire))
             return NULL;
-        if (run != last) {
-            last = run;
-            work(p, run, t->index);
-            spins = 0;
-        } else if (spins++ < p->n_spins) {
-            relax();
-        } else {
-            signal_wait(&p->begun, seen);
-            spins = 0;
-        }
+        work(p, epoch, t->index, t->lane);
+        if (atomic_load_explicit(&p->epoch, memory_order_acquire) != epoch)
+            continue;
+        wait_past(p, epoch, WORKER);
+        wake_workers(p);
     }
+}
+
+/* The caller is not tied to a node: its lane is one of where it happens to be. */
+static int callers_lane(const struct pp_pool *p)
+{
+    unsigned cpu, node;
+    if (p->topology.n_nodes == 1 || syscall(SYS_getcpu, &cpu, &node, NULL) != 0)
+        return 0;
+    int here = pp_topology_node_of(&p->topology, (int)cpu), i = 0;
+    while (i < p->n_lanes && p->lanes[i].node != here)
+        i++;
+    return i < p->n_lanes ? i : 0;
+}
+
+static void run(struct pp_pool *p)
+{
+    int lane = callers_lane(p);
+    p->part = -1;
+    atomic_store_explicit(&p->over, false, memory_order_relaxed);
+    open_next(p);
+    for (;;) {
+        unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
+        if (atomic_load_explicit(&p->over, memory_order_acquire))
+            return;
+        work(p, epoch, 0, lane);
+        if (atomic_load_explicit(&p->epoch, memory_order_acquire) == epoch)
+            wait_past(p, epoch, CALLER);
+    }
+}
+
+void pp_pool_run_parts(struct pp_pool *p, pp_pool_range_fn *fn, void *arg, const struct pp_pool_part *parts,
+                       int n_parts)
+{
+    p->fn = fn;
+    p->arg = arg;
+    p->parts = parts;
+    p->n_items = NULL;
+    p->n_parts = n_parts;
+    run(p);
+}
+
+struct single {
+    pp_pool_fn *fn;
+    void *arg;
+};
+
+static void run_single(void *arg, int part, int first, int end, int thread)
+{
+    const struct single *s = arg;
+    for (int item = first; item < end; item++)
+        s->fn(s->arg, part, item, thread);
 }
 
 void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_items, int n_parts)
 {
-    unsigned run = atomic_load_explicit(&p->run, memory_order_relaxed) + 1;
-    uint64_t zero = (uint64_t)run << 32;
-    p->fn = fn;
-    p->arg = arg;
-    atomic_store_explicit(&p->n_parts, n_parts, memory_order_relaxed);
-    for (int i = 0; i < n_parts; i++) {
-        struct part *part = &p->parts[i];
-        /* Closed to the last run's late threads before it has this run's number of items, then opened. */
-        atomic_store_explicit(&part->next, zero | UINT32_MAX >> 1, memory_order_release);
-        atomic_store_explicit(&part->n_items, n_items[i], memory_order_release);
-        atomic_store_explicit(&part->done, zero, memory_order_release);
-        atomic_store_explicit(&part->next, zero, memory_order_release);
-    }
-    atomic_store_explicit(&p->run, run, memory_order_release);
-    if (p->n > 1)
-        signal_send(&p->begun);
-    work(p, run, 0);
+    struct single s = {fn, arg};
+    p->fn = run_single;
+    p->arg = &s;
+    p->parts = NULL;
+    p->n_items = n_items;
+    p->n_parts = n_parts;
+    run(p);
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------ */
+
+static atomic_int assumed_cpus;
+
+void pp_pool_assume_cpus(int n)
+{
+    atomic_store(&assumed_cpus, n);
+}
 
 /* How many looks at a counter fill SPIN_NS: the pause instruction takes 5 to 140 cycles, depending on the CPU. */
 static int measure_spins(int n_threads)
@@ -201,43 +314,87 @@ static int measure_spins(int n_threads)
     return (int)(SPIN_NS * 1000 / (ns ? ns : 1)) + 1;
 }
 
+/* The first of n threads on a node: as many each as it has CPUs, in proportion. */
+static int node_begin(const struct pp_topology *t, int n, int node)
+{
+    int cpus = 0;
+    for (int i = 0; i < node; i++)
+        cpus += t->nodes[i].n_cpus;
+    return (int)((int64_t)n * cpus / t->n_cpus);
+}
+
+/* Splits the threads of each node into lanes; returns how many. lanes, threads: NULL: only count. */
+static int make_lanes(const struct pp_topology *t, int n, struct lane *lanes, struct pool_thread *threads)
+{
+    int n_lanes = 0;
+    for (int node = 0; node < t->n_nodes; node++) {
+        int begin = node_begin(t, n, node), here = node_begin(t, n, node + 1) - begin;
+        int split = (here + LANE_THREADS - 1) / LANE_THREADS, most = MAX_LANES / t->n_nodes;
+        if (split > most)
+            split = most;
+        for (int i = 0; i < split; i++, n_lanes++) {
+            int first = begin + here * i / split, end = begin + here * (i + 1) / split;
+            if (lanes)
+                lanes[n_lanes] = (struct lane){.n_threads = end - first, .node = node, .first_thread = first};
+            for (int k = first; threads && k < end; k++)
+                threads[k].lane = n_lanes;
+        }
+    }
+    return n_lanes;
+}
+
 static void stop_threads(struct pp_pool *p, int n_started)
 {
     atomic_store_explicit(&p->quit, true, memory_order_release);
-    signal_send(&p->begun);
-    for (int i = 0; i < n_started; i++)
+    atomic_fetch_add(&p->epoch, 1);
+    wake(p, INT_MAX, WORKER);
+    for (int i = 1; i <= n_started; i++)
         pthread_join(p->threads[i].id, NULL);
 }
 
-enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err)
+enum pp_code pp_pool_new_on(const struct pp_topology *t, int n_threads, struct pp_pool **out, struct pp_error *err)
 {
     *out = NULL;
+    int n = n_threads < t->n_cpus ? n_threads : t->n_cpus, n_lanes = make_lanes(t, n, NULL, NULL);
     struct pp_pool *p = pp_aligned(64, sizeof *p);
-    struct pool_thread *threads = pp_calloc((size_t)n_threads, sizeof *threads);
-    void *parts = mmap(NULL, PP_POOL_MAX_PARTS * sizeof *p->parts, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!p || !threads || parts == MAP_FAILED) {
-        if (parts != MAP_FAILED)
-            munmap(parts, PP_POOL_MAX_PARTS * sizeof *p->parts);
+    struct lane *lanes = pp_aligned(64, (size_t)n_lanes * sizeof *lanes);
+    struct pool_thread *threads = pp_calloc((size_t)n, sizeof *threads);
+    if (!p || !threads || !lanes) {
         pp_free(p);
         pp_free(threads);
+        pp_free(lanes);
         return pp_fail_nomem(err, "the compute threads");
     }
     memset(p, 0, sizeof *p);
-    p->parts = parts;
+    p->topology = *t;
+    p->lanes = lanes;
     p->threads = threads;
-    p->n = n_threads;
-    p->n_spins = measure_spins(n_threads);
-    for (int i = 1; i < n_threads; i++) {
-        threads[i - 1] = (struct pool_thread){.pool = p, .index = i};
-        if (pthread_create(&threads[i - 1].id, NULL, thread_main, &threads[i - 1]) != 0) {
+    p->n = n;
+    p->n_lanes = make_lanes(t, n, lanes, threads);
+    p->n_spins = measure_spins(n);
+    for (int i = 1; i < n; i++) {
+        threads[i].pool = p;
+        threads[i].index = i;
+        if (pthread_create(&threads[i].id, NULL, thread_main, &threads[i]) != 0) {
             p->n = i;
             pp_pool_free(p);
-            return pp_fail(err, PP_ERR_NOMEM, "cannot start %d compute threads; use fewer with -t", n_threads);
+            return pp_fail(err, PP_ERR_NOMEM, "cannot start %d compute threads; use fewer with -t", n);
         }
     }
     *out = p;
     return PP_OK;
+}
+
+enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err)
+{
+    struct pp_topology t;
+    int assumed = atomic_load(&assumed_cpus);
+    pp_topology_read(NULL, NULL, &t);
+    if (assumed) {
+        t.n_nodes = 1;
+        t.n_cpus = t.nodes[0].n_cpus = assumed;
+    }
+    return pp_pool_new_on(&t, n_threads, out, err);
 }
 
 void pp_pool_free(struct pp_pool *p)
@@ -245,12 +402,47 @@ void pp_pool_free(struct pp_pool *p)
     if (!p)
         return;
     stop_threads(p, p->n - 1);
-    munmap(p->parts, PP_POOL_MAX_PARTS * sizeof *p->parts);
     pp_free(p->threads);
+    pp_free(p->lanes);
     pp_free(p);
 }
 
 int pp_pool_n(const struct pp_pool *p)
 {
     return p->n;
+}
+
+/* --- memory nodes ---------------------------------------------------------------------------------------------- */
+
+int pp_pool_n_nodes(const struct pp_pool *p)
+{
+    return p->topology.n_nodes;
+}
+
+void pp_pool_share(const struct pp_pool *p, int node, int n_items, int *first, int *end)
+{
+    *first = share_begin(p, n_items, node_begin(&p->topology, p->n, node));
+    *end = share_begin(p, n_items, node_begin(&p->topology, p->n, node + 1));
+}
+
+void pp_pool_place(const struct pp_pool *p, void *addr, size_t bytes, int first, int n, int n_items)
+{
+    if (p->topology.n_nodes == 1 || n == 0)
+        return;
+    for (int node = 0; node < p->topology.n_nodes; node++) {
+        int begin, end;
+        pp_pool_share(p, node, n_items, &begin, &end);
+        begin = (begin > first ? begin : first) - first;
+        end = (end < first + n ? end : first + n) - first;
+        if (begin >= end)
+            continue;
+        size_t from = (size_t)((double)bytes * begin / n), to = (size_t)((double)bytes * end / n);
+        pp_memory_prefer((char *)addr + from, to - from, p->topology.nodes[node].id);
+    }
+}
+
+void pp_pool_interleave(const struct pp_pool *p, void *addr, size_t bytes)
+{
+    if (p->topology.n_nodes > 1)
+        pp_memory_interleave(addr, bytes, &p->topology);
 }

@@ -3,13 +3,15 @@
  *
  * Every weight type meets every number of rows; thread counts, kernel sets, KV types and adapters take turns, so that
  * each type meets each of them too. What the best kernels gave on one thread is kept, for each KV type, without and
- * with an adapter; all others must repeat it. The scalar kernels are slow and get one turn for each type and KV type. */
+ * with an adapter; all others must repeat it. The scalar kernels are slow: they get one turn for each type and KV
+ * type. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "engine/types.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -284,5 +286,8 @@ TEST_GROUP(invariance)
         cmocka_unit_test(f32),  cmocka_unit_test(f16),  cmocka_unit_test(bf16), cmocka_unit_test(q8_0),
         cmocka_unit_test(q4_0), cmocka_unit_test(q4_k), cmocka_unit_test(q6_k), cmocka_unit_test(no_type_is_missing),
     };
-    return cmocka_run_group_tests_name("invariance", tests, NULL, NULL);
+    pp_pool_assume_cpus(MAX_THREADS); /* a pool has no more threads than CPUs */
+    int failed = cmocka_run_group_tests_name("invariance", tests, NULL, NULL);
+    pp_pool_assume_cpus(0);
+    return failed;
 }

@@ -1,51 +1,97 @@
 /* test_pool.c - every item runs once, parts are in order, and runs follow each other closely with more threads than
- * cores. */
+ * cores; on simulated machines with several memory nodes, items and memory are divided among them. */
+#include <dirent.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "engine/base/topology.h"
+#include "engine/cpu/program.h"
+#include "engine/engine_int.h"
 #include "engine/pool.h"
 #include "tests/support.h"
+#include "tests/tiny_model.h"
 
 enum { PARTS = 7, MOST = 40 };
 
 struct record {
     atomic_int runs[PARTS][MOST];
     atomic_int finished[PARTS];
-    const int *n_items;
-    atomic_int out_of_order;
+    int n_items[PARTS];
+    int at_once[PARTS];
+    int n_threads;
+    atomic_int wrong;
 };
 
 static void record_item(void *arg, int part, int item, int thread)
 {
     struct record *r = arg;
-    (void)thread;
     atomic_fetch_add(&r->runs[part][item], 1);
+    if (thread < 0 || thread >= r->n_threads)
+        atomic_store(&r->wrong, 1);
     if (part > 0 && atomic_load(&r->finished[part - 1]) != r->n_items[part - 1])
-        atomic_store(&r->out_of_order, 1);
+        atomic_store(&r->wrong, 1);
     atomic_fetch_add(&r->finished[part], 1);
+}
+
+static void record_range(void *arg, int part, int first, int end, int thread)
+{
+    struct record *r = arg;
+    if (end - first < 1 || end - first > r->at_once[part])
+        atomic_store(&r->wrong, 1);
+    for (int i = first; i < end; i++)
+        record_item(arg, part, i, thread);
+}
+
+static struct record new_record(const struct pp_pool *p)
+{
+    return (struct record){
+        .n_items = {1, 40, 0, 3, 17, 0, 2}, .at_once = {1, 7, 1, 2, 100, 1, 2}, .n_threads = pp_pool_n(p)};
+}
+
+static void check_record(struct record *r)
+{
+    assert_int_equal(atomic_load(&r->wrong), 0);
+    for (int i = 0; i < PARTS; i++)
+        for (int j = 0; j < MOST; j++)
+            assert_int_equal(atomic_load(&r->runs[i][j]), j < r->n_items[i]);
+}
+
+/* Runs the parts both ways, many times over. */
+static void exercise(struct pp_pool *p, int n_runs)
+{
+    for (int run = 0; run < n_runs; run++) {
+        struct record r = new_record(p);
+        struct pp_pool_part parts[PARTS];
+        pp_pool_run(p, record_item, &r, r.n_items, PARTS);
+        check_record(&r);
+        r = new_record(p);
+        for (int i = 0; i < PARTS; i++)
+            parts[i] = (struct pp_pool_part){r.n_items[i], r.at_once[i]};
+        pp_pool_run_parts(p, record_range, &r, parts, PARTS);
+        check_record(&r);
+        pp_pool_run_parts(p, record_range, &r, parts, 0); /* nothing at all */
+    }
 }
 
 static void every_item_once(void **state)
 {
-    static const int n_items[PARTS] = {1, 40, 0, 3, 17, 0, 2};
     (void)state;
-    for (int threads = 1; threads <= 8; threads++) {
+    pp_pool_assume_cpus(9);
+    for (int threads = 1; threads <= 9; threads++) {
         struct pp_pool *p;
         struct pp_error err;
         assert_ok(pp_pool_new(threads, &p, &err), err);
         assert_int_equal(pp_pool_n(p), threads);
-        for (int run = 0; run < 300; run++) {
-            struct record r;
-            memset(&r, 0, sizeof r);
-            r.n_items = n_items;
-            pp_pool_run(p, record_item, &r, n_items, PARTS);
-            assert_int_equal(atomic_load(&r.out_of_order), 0);
-            for (int i = 0; i < PARTS; i++)
-                for (int j = 0; j < MOST; j++)
-                    assert_int_equal(atomic_load(&r.runs[i][j]), j < n_items[i]);
-        }
+        exercise(p, 150);
         pp_pool_free(p);
     }
+    pp_pool_assume_cpus(0);
 }
 
 static void sum_item(void *arg, int part, int item, int thread)
@@ -62,6 +108,7 @@ static void parts_see_each_other(void **state)
     struct pp_error err;
     long cells[MOST];
     (void)state;
+    pp_pool_assume_cpus(4);
     assert_ok(pp_pool_new(4, &p, &err), err);
     for (int run = 0; run < 200; run++) {
         memset(cells, 0x55, sizeof cells);
@@ -70,10 +117,231 @@ static void parts_see_each_other(void **state)
             assert_int_equal(cells[i], i + 2);
     }
     pp_pool_free(p);
+    pp_pool_assume_cpus(0);
+}
+
+/* More threads than CPUs would only take turns. */
+static void no_more_threads_than_cpus(void **state)
+{
+    struct pp_pool *p;
+    struct pp_error err;
+    (void)state;
+    pp_pool_assume_cpus(3);
+    assert_ok(pp_pool_new(500, &p, &err), err);
+    assert_int_equal(pp_pool_n(p), 3);
+    pp_pool_free(p);
+    pp_pool_assume_cpus(0);
+}
+
+static void nothing(void *arg, int part, int first, int end, int thread)
+{
+    (void)arg, (void)part, (void)first, (void)end, (void)thread;
+}
+
+/* Threads of this process that are neither asleep nor this one: see proc(5), "stat". */
+static int threads_awake(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[300], stat[512];
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", e->d_name);
+        FILE *f = atoi(e->d_name) && atoi(e->d_name) != (int)getpid() ? fopen(path, "r") : NULL;
+        const char *name_end = f && fgets(stat, sizeof stat, f) ? strrchr(stat, ')') : NULL;
+        n += name_end && name_end[2] == 'R';
+        if (f)
+            fclose(f);
+    }
+    closedir(d);
+    return n;
+}
+
+/* Some time after a run all threads sleep. */
+static void idle_threads_sleep(void **state)
+{
+    const struct timespec rest = {.tv_nsec = 1000000};
+    struct pp_pool *p;
+    struct pp_error err;
+    (void)state;
+    pp_pool_assume_cpus(8);
+    assert_ok(pp_pool_new(8, &p, &err), err);
+    pp_pool_run_parts(p, nothing, NULL, &(struct pp_pool_part){100, 1}, 1);
+    int tries = 0;
+    while (threads_awake() && tries++ < 20000)
+        nanosleep(&rest, NULL);
+    assert_int_equal(threads_awake(), 0);
+    pp_pool_free(p);
+    pp_pool_assume_cpus(0);
+}
+
+/* --- memory nodes ------------------------------------------------------------------------------------------------ */
+
+/* A folder like /sys/devices/system/node; lists[i] is node i's CPUs, NULL: there is no such node. */
+static const char *fake_nodes(const char *const *lists, int n)
+{
+    static char dir[256];
+    static unsigned serial;
+    snprintf(dir, sizeof dir, "%s/nodes-%u", test_tmpdir(), serial++);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (int i = 0; i < n; i++) {
+        char path[300];
+        if (!lists[i])
+            continue;
+        snprintf(path, sizeof path, "%s/node%d", dir, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+        snprintf(path, sizeof path, "%s/node%d/cpulist", dir, i);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "%s\n", lists[i]);
+        fclose(f);
+    }
+    return dir;
+}
+
+static cpu_set_t first_cpus(int n)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++)
+        CPU_SET((size_t)i, &set);
+    return set;
+}
+
+static void topologies(void **state)
+{
+    struct pp_topology t;
+    cpu_set_t allowed = first_cpus(12);
+    (void)state;
+    pp_topology_read(fake_nodes((const char *[]){"0-3,8-9", NULL, "4-7,10,11", ""}, 4), &allowed, &t);
+    assert_int_equal(t.n_cpus, 12);
+    assert_int_equal(t.n_nodes, 2); /* the last has memory alone */
+    assert_int_equal(t.nodes[0].id, 0);
+    assert_int_equal(t.nodes[1].id, 2);
+    assert_int_equal(t.nodes[0].n_cpus, 6);
+    assert_int_equal(pp_topology_node_of(&t, 9), 0);
+    assert_int_equal(pp_topology_node_of(&t, 11), 1);
+    assert_int_equal(pp_topology_node_of(&t, -1), 0);
+    CPU_CLR(4, &allowed);
+    CPU_CLR(5, &allowed);
+    pp_topology_read(fake_nodes((const char *[]){"0-3,8-9", "4-7,10,11"}, 2), &allowed, &t);
+    assert_int_equal(t.n_cpus, 10);
+    assert_int_equal(t.nodes[1].n_cpus, 4);
+    static const char *const useless[] = {"0-1", "nonsense", "99999999999", "3-1", "-5", "0-2,4-"};
+    for (size_t i = 0; i < sizeof useless / sizeof useless[0]; i++) { /* does not name all CPUs: one node */
+        pp_topology_read(fake_nodes(&useless[i], 1), &allowed, &t);
+        assert_int_equal(t.n_nodes, 1);
+        assert_int_equal(t.nodes[0].n_cpus, 10);
+    }
+    pp_topology_read("/nonexistent", NULL, &t);
+    assert_int_equal(t.n_nodes, 1);
+    assert_true(t.n_cpus >= 1);
+    pp_topology_read(NULL, NULL, &t);
+    assert_true(t.n_nodes >= 1 && t.n_cpus >= 1);
+}
+
+struct shared_work {
+    const struct pp_pool *pool;
+    atomic_int runs[64];
+};
+
+static void share_range(void *arg, int part, int first, int end, int thread)
+{
+    struct shared_work *w = arg;
+    (void)part, (void)thread;
+    int inside = 0;
+    for (int node = 0; node < pp_pool_n_nodes(w->pool); node++) {
+        int from, to;
+        pp_pool_share(w->pool, node, 64, &from, &to);
+        inside += first >= from && end <= to;
+    }
+    for (int i = first; i < end; i++)
+        atomic_fetch_add(&w->runs[i], inside == 1); /* never across nodes */
+}
+
+/* Threads of all nodes share the items of a part in proportion, in one piece each; place() accepts any memory. */
+static void nodes_share_items(void **state)
+{
+    static const char *const lists[] = {"0-7", "8-11", "12-15"};
+    cpu_set_t allowed = first_cpus(16);
+    struct pp_topology t;
+    (void)state;
+    pp_topology_read(fake_nodes(lists, 3), &allowed, &t);
+    assert_int_equal(t.n_nodes, 3);
+    for (int threads = 1; threads <= 18; threads++) {
+        struct pp_pool *p;
+        struct pp_error err;
+        struct shared_work w = {0};
+        assert_ok(pp_pool_new_on(&t, threads, &p, &err), err);
+        assert_int_equal(pp_pool_n(p), threads < 16 ? threads : 16);
+        assert_int_equal(pp_pool_n_nodes(p), 3);
+        int at = 0;
+        for (int node = 0; node < 3; node++) {
+            int first, end;
+            pp_pool_share(p, node, 64, &first, &end);
+            assert_int_equal(first, at);
+            at = end;
+            if (threads >= 16)
+                assert_int_equal(end - first, node == 0 ? 32 : 16);
+        }
+        assert_int_equal(at, 64);
+        w.pool = p;
+        pp_pool_run_parts(p, share_range, &w, &(struct pp_pool_part){64, 64}, 1);
+        for (int i = 0; i < 64; i++)
+            assert_int_equal(atomic_load(&w.runs[i]), 1);
+        exercise(p, 10);
+        size_t bytes = 1 << 20; /* nodes that are not there are refused by the system; nothing is lost by it */
+        char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(memory != MAP_FAILED);
+        memset(memory, 7, bytes);
+        pp_pool_place(p, memory + 100, bytes - 100, 16, 32, 64);
+        pp_pool_place(p, memory, bytes, 0, 0, 64);
+        pp_pool_interleave(p, memory, bytes);
+        for (size_t i = 0; i < bytes; i++)
+            assert_int_equal(memory[i], 7);
+        munmap(memory, bytes);
+        pp_pool_free(p);
+    }
+}
+
+/* --- what a pass asks for ------------------------------------------------------------------------------------- */
+
+static int parts_of_a_row(int n_layer)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64, .kv_memory = 8u << 20, .max_rows = 4};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    shape.n_layer = n_layer;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    struct pp_row row = {.seq = s, .token = 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(e, &row, 1, NULL, &err), err);
+    int n = e->cpu->n_parts;
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    return n;
+}
+
+/* The threads meet behind each part. */
+static void few_parts_a_layer(void **state)
+{
+    (void)state;
+    int a_layer = parts_of_a_row(2) - parts_of_a_row(1);
+    assert_in_range(a_layer, 1, 8);
 }
 
 TEST_GROUP(pool)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(parts_see_each_other)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_once),   cmocka_unit_test(parts_see_each_other),
+        cmocka_unit_test(no_more_threads_than_cpus), cmocka_unit_test(idle_threads_sleep),
+        cmocka_unit_test(topologies),        cmocka_unit_test(nodes_share_items),
+        cmocka_unit_test(few_parts_a_layer),
+    };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void select_rows(struct pp_cpu *c, const struct stage *s)
     }
 }
 
-static void run_item(void *arg, int part_index, int item, int thread)
+void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
 {
     struct pp_cpu *c = arg;
     const struct part *part = &c->parts[part_index];
@@ -67,17 +67,33 @@ static void run_item(void *arg, int part_index, int item, int thread)
         return;
     switch (s->kind) {
     case STAGE_EMBED:
-        embed_row(c, s, item);
+        for (int i = first; i < end; i++)
+            embed_row(c, s, i);
         break;
     case STAGE_PROJECT:
-        pp_cpu_project_item(c, s, part->m, part->phase, item, thread);
+        pp_cpu_project_items(c, s, part->m, part->phase, first, end, thread);
         break;
     case STAGE_ATTEND:
-        pp_cpu_attend_item(c, s, part->m, part->phase, item, thread);
+        for (int i = first; i < end; i++)
+            pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
         break;
     case STAGE_SELECT:
         select_rows(c, s);
         break;
+    }
+}
+
+/* Items that a thread may take at a time: together no more than about 2 ms. */
+static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
+{
+    enum { EMBEDDINGS = 8 };
+    switch (s->kind) {
+    case STAGE_PROJECT:
+        return pp_cpu_project_at_once(c, s, m, phase);
+    case STAGE_EMBED:
+        return EMBEDDINGS;
+    default:
+        return 1;
     }
 }
 
@@ -86,7 +102,7 @@ static void add_parts(struct pp_cpu *c, struct stage *s, int m, const int n_item
     for (int phase = 0; phase < MAX_PHASES; phase++)
         if (n_items[phase]) {
             c->parts[c->n_parts] = (struct part){.stage = s, .phase = phase, .m = m};
-            c->n_items[c->n_parts++] = n_items[phase];
+            c->work[c->n_parts++] = (struct pp_pool_part){.n_items = n_items[phase], .at_once = at_once(c, s, m, phase)};
         }
 }
 
@@ -129,9 +145,9 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     pp_cpu_attend_plan(c);
     plan_parts(c, batch->n, batch->n_outputs);
     if (c->profile)
-        pp_cpu_profile_run(c, run_item);
+        pp_cpu_profile_run(c);
     else
-        pp_pool_run(c->pool, run_item, c, c->n_items, c->n_parts);
+        pp_pool_run_parts(c->pool, pp_cpu_run_items, c, c->work, c->n_parts);
     c->batch = NULL;
     enum pp_code code = pp_weights_check(c->weights, err);
     if (code)

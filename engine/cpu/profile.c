@@ -7,7 +7,6 @@
 
 struct pp_cpu_profile {
     struct pp_profile sum;           /* what is no thread's own: passes, bytes, multiply-adds */
-    pp_pool_fn *item;                /* of the current pass */
     uint8_t *kinds;                  /* [n_stages] */
     struct thread_lines {
         _Alignas(64) uint64_t nested; /* ns inside the current item that were counted elsewhere */
@@ -87,14 +86,14 @@ static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part 
     return (enum pp_profile_kind)c->profile->kinds[part->stage - c->stages];
 }
 
-static void timed_item(void *arg, int part, int item, int thread)
+static void timed_items(void *arg, int part, int first, int end, int thread)
 {
     struct pp_cpu *c = arg;
     struct thread_lines *t = &c->profile->threads[thread];
     enum pp_profile_kind kind = part_kind(c, &c->parts[part]);
     t->nested = 0;
     uint64_t begin = pp_now_ns();
-    c->profile->item(arg, part, item, thread);
+    pp_cpu_run_items(arg, part, first, end, thread);
     t->lines[kind].ns += pp_now_ns() - begin - t->nested;
     t->lines[kind].items++;
 }
@@ -147,12 +146,11 @@ static void count_work(struct pp_cpu *c)
     }
 }
 
-void pp_cpu_profile_run(struct pp_cpu *c, pp_pool_fn *item)
+void pp_cpu_profile_run(struct pp_cpu *c)
 {
     struct pp_cpu_profile *p = c->profile;
-    p->item = item;
     uint64_t begin = pp_now_ns();
-    pp_pool_run(c->pool, timed_item, c, c->n_items, c->n_parts);
+    pp_pool_run_parts(c->pool, timed_items, c, c->work, c->n_parts);
     p->sum.ns += pp_now_ns() - begin;
     p->sum.passes++;
     p->sum.rows += (uint64_t)c->batch->n;

@@ -13,8 +13,8 @@
 enum pp_code pp_cpu_profile(struct pp_cpu *c, bool on, struct pp_error *err);
 void pp_cpu_profile_get(const struct pp_cpu *c, struct pp_profile *out);
 
-/* Runs the current pass's parts on the pool, each item timed. */
-void pp_cpu_profile_run(struct pp_cpu *c, pp_pool_fn *item);
+/* Runs the current pass's parts on the pool, each taking of items timed. */
+void pp_cpu_profile_run(struct pp_cpu *c);
 /* A thread makes its own input ready in the middle of an item: returns the time before (0 if the profile is off), and
  * takes it. What lies between is not counted for the item. */
 uint64_t pp_cpu_profile_begin(const struct pp_cpu *c);

@@ -118,7 +118,7 @@ struct pp_cpu {
         int phase;
         int m;                  /* rows that take part */
     } *parts;                   /* [MAX_PHASES * n_stages] */
-    int *n_items;               /* [MAX_PHASES * n_stages] */
+    struct pp_pool_part *work;  /* [MAX_PHASES * n_stages]: their items */
     int n_parts;
 };
 
@@ -147,6 +147,14 @@ void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);
 typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
 pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases; /* project.c, attend.c */
-pp_cpu_item_fn pp_cpu_project_item, pp_cpu_attend_item;
+pp_cpu_item_fn pp_cpu_attend_item;
+/* Items of projections are small; a thread takes several neighbours at once: first .. end - 1, at most as many as are
+ * worth 2 ms. */
+int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
+void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
+/* Puts the weights of all stages on the memory nodes of the threads that multiply with them. */
+void pp_cpu_place_weights(struct pp_cpu *c);
+/* The work items of the current pass, for pp_pool_run_parts; arg: the struct pp_cpu. */
+void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread);
 
 #endif

@@ -5,8 +5,11 @@
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 
-/* Multiply-adds in one work item of a projection: 2 ms at 100 G/s. */
-static const int64_t ITEM_MACS = 200000000;
+/* Multiply-adds and bytes of weights that a thread takes at a time at most: 2 ms at 100 G/s, and at 8 GB/s. */
+static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
+/* Bytes of weights in one work item at few rows: a few microseconds, so that threads end a part together, yet long
+ * beside what it costs to begin one. */
+static const int64_t ITEM_BYTES = 32768;
 
 /* The batch row behind row i of a stage: after SELECT only those with an output are left. */
 static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
@@ -98,17 +101,24 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     }
 }
 
-/* Rows per work item: about four items a thread, whole groups, and no more than ITEM_MACS; with many rows at least four
- * groups, because a kernel's set-up is shared by the groups of a call. */
-static int64_t item_rows(const struct pp_cpu *c, int64_t n_rows, int64_t n_cols, int m)
+static int64_t row_bytes(const struct pp_matrix *w)
 {
-    int64_t n_groups = (n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
-    int64_t groups = n_groups / (4 * pp_pool_n(c->pool));
-    int64_t most = ITEM_MACS / (PP_GROUP_ROWS * n_cols * m);
-    if (m > PRIVATE_ROWS && groups < 4)
-        groups = 4;
-    if (groups > most)
-        groups = most;
+    return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
+}
+
+/* Rows per work item, whole groups. Items are small, because a thread takes as many at once as is good; with many rows
+ * at least two groups, because kernels like to have an even number of them. */
+static int64_t item_rows(const struct pp_cpu *c, const struct pp_matrix *w, int m)
+{
+    int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
+    if (m <= PRIVATE_ROWS) {
+        int64_t most = n_groups / (4 * pp_pool_n(c->pool));
+        groups = ITEM_BYTES / (PP_GROUP_ROWS * row_bytes(w)) + 1;
+        if (groups > most)
+            groups = most;
+    }
+    if (groups > MOST_MACS / (PP_GROUP_ROWS * w->n_cols * m))
+        groups = 1;
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
@@ -125,10 +135,26 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
     struct item_map map = {.n_walked = s->swiglu ? 1 : s->n_projections};
     for (int p = 0; p < map.n_walked; p++) {
         int64_t n_rows = s->projections[p].w.n_rows;
-        map.rows[p] = item_rows(c, n_rows, s->projections[p].w.n_cols, m);
+        map.rows[p] = item_rows(c, &s->projections[p].w, m);
         map.first[p + 1] = map.first[p] + (int)((n_rows + map.rows[p] - 1) / map.rows[p]);
     }
     return map;
+}
+
+int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
+{
+    enum { PREPARED_ROWS = 8 };
+    int64_t macs = 0, bytes = 0;
+    if (phase == 0)
+        return PREPARED_ROWS;
+    for (int p = 0; p < s->n_projections; p++) { /* of the largest item; SwiGLU's has rows of both */
+        const struct pp_matrix *w = &s->projections[p].w;
+        int64_t rows = item_rows(c, w, m);
+        macs = rows * w->n_cols * m + (s->swiglu || rows * w->n_cols * m < macs ? macs : 0);
+        bytes = rows * row_bytes(w) + (s->swiglu || rows * row_bytes(w) < bytes ? bytes : 0);
+    }
+    int64_t n = MOST_MACS / macs < MOST_BYTES / bytes ? MOST_MACS / macs : MOST_BYTES / bytes;
+    return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
 }
 
 /* With few rows every thread prepares the input for itself, when it takes its first item; otherwise a part of its own
@@ -154,16 +180,11 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     return own;
 }
 
-static void multiply_item(struct pp_cpu *c, const struct stage *s, int m, int item, int thread)
+/* Rows row0 .. row1 - 1 of one projection (with SwiGLU: of both), and what comes behind the product. */
+static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
+                          const struct thread_scratch *prepared, int thread)
 {
-    const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
     const struct pp_acts acts = acts_of(c, s, prepared);
-    const struct item_map map = map_items(c, s, m);
-    int p = 0;
-    while (item >= map.first[p + 1])
-        p++;
-    int64_t n_rows = s->projections[p].w.n_rows, row0 = (item - map.first[p]) * map.rows[p];
-    int64_t row1 = row0 + map.rows[p] < n_rows ? row0 + map.rows[p] : n_rows;
     project_rows(c, s, p, &acts, prepared, c->threads[thread].kernel, m, row0, row1);
     if (s->swiglu)
         project_rows(c, s, 1, &acts, prepared, c->threads[thread].kernel, m, row0, row1);
@@ -176,6 +197,19 @@ static void multiply_item(struct pp_cpu *c, const struct stage *s, int m, int it
     }
 }
 
+static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int first, int end, int thread)
+{
+    const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
+    const struct item_map map = map_items(c, s, m);
+    for (int p = 0; p < map.n_walked; p++) {
+        int from = (first > map.first[p] ? first : map.first[p]) - map.first[p];
+        int to = (end < map.first[p + 1] ? end : map.first[p + 1]) - map.first[p];
+        int64_t n_rows = s->projections[p].w.n_rows, row1 = to * map.rows[p] < n_rows ? to * map.rows[p] : n_rows;
+        if (from < to)
+            multiply_rows(c, s, m, p, from * map.rows[p], row1, prepared, thread);
+    }
+}
+
 void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
     const struct item_map map = map_items(c, s, m);
@@ -183,12 +217,33 @@ void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m,
     n_items[1] = map.first[map.n_walked];
 }
 
-void pp_cpu_project_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
-    if (phase == 0) {
-        prepare_row(c, s, item, &c->shared);
-        publish_normed(c, s, item, &c->shared);
-    } else {
-        multiply_item(c, s, m, item, thread);
+    if (phase == 1) {
+        multiply_items(c, s, m, first, end, thread);
+        return;
+    }
+    for (int row = first; row < end; row++) {
+        prepare_row(c, s, row, &c->shared);
+        publish_normed(c, s, row, &c->shared);
+    }
+}
+
+/* One row's items; those of other numbers of rows are cut alike, in proportion. */
+void pp_cpu_place_weights(struct pp_cpu *c)
+{
+    for (int i = 0; i < c->n_stages && pp_pool_n_nodes(c->pool) > 1; i++) {
+        const struct stage *s = &c->stages[i];
+        if (s->kind != STAGE_PROJECT)
+            continue;
+        const struct item_map map = map_items(c, s, 1);
+        for (int p = 0; p < s->n_projections; p++) {
+            const struct pp_matrix *w = &s->projections[p].w;
+            size_t bytes = pp_pack_needed(w->type) ? pp_pack_bytes(w->type, w->n_rows, w->n_cols)
+                                                   : (size_t)(w->n_rows * row_bytes(w));
+            int walked = s->swiglu ? 0 : p;
+            pp_pool_place(c->pool, (void *)(uintptr_t)w->data, bytes, map.first[walked],
+                          map.first[walked + 1] - map.first[walked], map.first[map.n_walked]);
+        }
     }
 }

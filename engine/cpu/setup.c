@@ -67,10 +67,10 @@ static bool make_scratch(struct pp_cpu *c)
     c->acts_width = (c->acts_width + 63) / 64 * 64;
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
-    c->n_items = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->n_items);
+    c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
     c->inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
     c->cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
-    if (!c->threads || !c->parts || !c->n_items || !c->inv_freq || !c->cos_sin ||
+    if (!c->threads || !c->parts || !c->work || !c->inv_freq || !c->cos_sin ||
         !make_inputs(c, &c->shared, c->max_rows))
         return false;
     for (int i = 0; i < n_threads; i++)
@@ -148,6 +148,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         pp_cpu_free(c);
         return code;
     }
+    pp_cpu_place_weights(c);
     pp_weights_keep(c->weights);
     *out = c;
     return PP_OK;
@@ -172,7 +173,7 @@ void pp_cpu_free(struct pp_cpu *c)
         free_inputs(&c->threads[i]);
     pp_free(c->threads);
     pp_free(c->parts);
-    pp_free(c->n_items);
+    pp_free(c->work);
     pp_free(c->inv_freq);
     pp_free(c->cos_sin);
     pp_free(c->stages);

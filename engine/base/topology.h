@@ -1,0 +1,37 @@
+/* topology.h - the memory nodes of the machine and the CPUs beside each: where a thread is near to which memory.
+ *
+ * Read from /sys/devices/system/node, or from a folder made like it, so that tests can have any machine they like. */
+#ifndef PP_BASE_TOPOLOGY_H
+#define PP_BASE_TOPOLOGY_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
+#include <stddef.h>
+
+enum { PP_MAX_NODES = 16 };
+
+struct pp_topology {
+    int n_cpus;             /* that may be used, of all nodes; at least 1 */
+    int n_nodes;            /* with such CPUs, ascending by id; at least 1 */
+    struct pp_node {
+        int id;
+        int n_cpus;
+        cpu_set_t cpus;
+    } nodes[PP_MAX_NODES];
+};
+
+/* dir: NULL for this machine's. allowed: the CPUs that count; NULL: those that this process may use. CPUs of no node
+ * known count as one node's with the id 0; so does everything where nothing can be read. Any thread. */
+void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topology *out);
+/* Index of the node that this CPU belongs to, 0 if none. */
+int pp_topology_node_of(const struct pp_topology *t, int cpu);
+
+/* Memory that has pages asks for them, and pages that are there are moved, to one node (preferred: a full node is no
+ * error) or evenly over all. addr, bytes: any; only whole pages within are meant. The system may refuse; then the pages
+ * stay where they are. See mbind(2). */
+void pp_memory_prefer(void *addr, size_t bytes, int node_id);
+void pp_memory_interleave(void *addr, size_t bytes, const struct pp_topology *t);
+
+#endif
