@@ -16,8 +16,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* nothing is passed to code of another compiler */
-
 typedef struct {
     float f[16];
 } __attribute__((aligned(64))) soft_m512;
@@ -33,10 +31,15 @@ typedef union {
     uint64_t u64[8];
 } __attribute__((aligned(64))) soft_m512i;
 
+/* The kernels' own: constants become arguments and loops stay loops, so that a file of thousands of unrolled instructions
+ * compiles in seconds. */
+#define INLINE static __attribute__((unused))
+#define UNROLL
+
 #define __m512 soft_m512
 #define __m512i soft_m512i
 
-/* Not inlined: an unrolled kernel of thousands of instructions stays quick to compile. */
+/* Not inlined, for the same reason. */
 #define SOFT static __attribute__((noinline, unused))
 #define EACH(n) for (int l = 0; l < (n); l++)
 
@@ -697,18 +700,18 @@ SOFT int soft_mm512_reduce_add_epi32(__m512i a)
     EACH(16) r += a.u32[l];
     return (int)r;
 }
-/* Shifts by the width or more leave zeros (or signs). */
-SOFT __m512i soft_mm512_slli_epi16(__m512i a, unsigned by)
+/* Shifts by the width or more leave zeros (or signs). The counts have the types that gcc gives them. */
+SOFT __m512i soft_mm512_slli_epi16(__m512i a, int by)
 {
     EACH(32) a.u16[l] = (uint16_t)(by < 16 ? a.u16[l] << by : 0);
     return a;
 }
-SOFT __m512i soft_mm512_srli_epi16(__m512i a, unsigned by)
+SOFT __m512i soft_mm512_srli_epi16(__m512i a, int by)
 {
     EACH(32) a.u16[l] = (uint16_t)(by < 16 ? a.u16[l] >> by : 0);
     return a;
 }
-SOFT __m512i soft_mm512_srai_epi16(__m512i a, unsigned by)
+SOFT __m512i soft_mm512_srai_epi16(__m512i a, int by)
 {
     EACH(32) a.i16[l] = (int16_t)(a.i16[l] >> (by < 16 ? by : 15));
     return a;
@@ -846,6 +849,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 /* --- the intrinsics' names -------------------------------------------------------------------------------------- */
 
 #undef _mm256_dpbusd_epi32
+#undef _mm512_setr_epi32
 #define _mm512_load_si512 soft_mm512_load_si512
 #define _mm512_load_epi32 soft_mm512_load_epi32
 #define _mm512_load_ps soft_mm512_load_ps

@@ -6,7 +6,9 @@
  * (TILE_ACCUMULATORS). */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#ifndef UNROLL
 #define UNROLL _Pragma("GCC unroll 8")
+#endif
 
 enum { TILE_MAX = 8, WIDE_MAX = 4 };
 

@@ -13,8 +13,10 @@
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 
+#ifndef UNROLL
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 enum {
     TILE_ROWS = 16,           /* activation rows of a tile */

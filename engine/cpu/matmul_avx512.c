@@ -10,8 +10,10 @@
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 
+#ifndef UNROLL
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
