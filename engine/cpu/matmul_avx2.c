@@ -15,6 +15,8 @@
 
 enum { LANES = 8, MAX_ACTS = 4 };
 
+#include "engine/cpu/matmul_avx2_tiles.h"
+
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
 INLINE int32_t max_of_lanes(__m256i v)
@@ -85,49 +87,10 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 /* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over the tile's
  * columns, and adds to what `acc` holds. H and M are constants where it is inlined; `half` is the first half. */
 
-INLINE __m256i load32(const void *p)
-{
-    return _mm256_load_si256((const __m256i *)p);
-}
-
-INLINE __m256i broadcast4(const int8_t *p)
-{
-    int32_t four;
-    memcpy(&four, p, sizeof four);
-    return _mm256_set1_epi32(four);
-}
-
-INLINE __m256 halves(const void *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
-
-INLINE __m256 unsigned_bytes(const uint8_t *p)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
 
 INLINE __m256 signed_bytes(const int8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
-
-/* Sums are to be formed at once: compilers like to put them off, and then run out of registers. */
-INLINE __m256i now(__m256i v)
-{
-    __asm__("" : "+x"(v));
-    return v;
-}
-
-INLINE __m256i widen(__m256i words)
-{
-    return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
-}
-
-/* acc += (d * dx) * isum */
-INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256 isum)
-{
-    return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), isum, acc);
 }
 
 /* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at
@@ -148,7 +111,7 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
         {
             UNROLL for (int h = 0; h < H; h++)
             {
-                __m256i signs = _mm256_xor_si256(load32(w + PP_SLICE * v + 32 * (half + h)), _mm256_set1_epi8(-128));
+                __m256i signs = _mm256_xor_si256(load_i(w + PP_SLICE * v + 32 * (half + h)), _mm256_set1_epi8(-128));
                 __m256i size = _mm256_abs_epi8(signs);
                 UNROLL for (int i = 0; i < M; i++)
                 {
@@ -161,7 +124,7 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
         {
             __m256 d = halves(scales + 32 * b + 16 * (half + h));
             UNROLL for (int i = 0; i < M; i++)
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], _mm256_cvtepi32_ps(isum[h * M + i]));
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum[h * M + i]);
         }
     }
 }
@@ -182,7 +145,7 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
         {
             UNROLL for (int h = 0; h < H; h++)
             {
-                __m256i slice = load32(w + PP_SLICE * v + 32 * (half + h));
+                __m256i slice = load_i(w + PP_SLICE * v + 32 * (half + h));
                 __m256i w0 = _mm256_and_si256(slice, low), w1 = _mm256_and_si256(_mm256_srli_epi16(slice, 4), low);
                 UNROLL for (int i = 0; i < M; i++)
                 {
@@ -198,7 +161,7 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
             UNROLL for (int i = 0; i < M; i++)
             {
                 __m256i isum = _mm256_add_epi32(widen(words[h * M + i]), _mm256_set1_epi32(x->bias[b * M + i]));
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], _mm256_cvtepi32_ps(isum));
+                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum);
             }
         }
     }
@@ -216,7 +179,7 @@ INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k
     {
         UNROLL for (int h = 0; h < H; h++)
         {
-            __m256i slice = load32(p->q[sub / 2][v] + 32 * (half + h));
+            __m256i slice = load_i(p->q[sub / 2][v] + 32 * (half + h));
             __m256i wv = _mm256_and_si256(second ? _mm256_srli_epi16(slice, 4) : slice, low);
             UNROLL for (int i = 0; i < M; i++)
             {
@@ -233,7 +196,7 @@ INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k
         UNROLL for (int i = 0; i < M; i++)
         {
             float dx = x->d[b * M + i];
-            __m256 a = scaled(acc[h * M + i], scale, dx, _mm256_cvtepi32_ps(widen(words[h * M + i])));
+            __m256 a = scaled(acc[h * M + i], scale, dx, widen(words[h * M + i]));
             acc[h * M + i] = _mm256_fnmadd_ps(min, _mm256_set1_ps(x->dsum[b * M + i]), a);
         }
     }
@@ -261,8 +224,8 @@ INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8
     const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
     UNROLL for (int v = 0; v < 4; v += 2)
     {
-        __m256i w0 = load32(p->q[block].low[v] + 4 * r), w1 = load32(p->q[block].low[v + 1] + 4 * r);
-        __m256i high = load32(p->q[block].high[v / 2] + 4 * r), high2 = _mm256_srli_epi16(high, 2);
+        __m256i w0 = load_i(p->q[block].low[v] + 4 * r), w1 = load_i(p->q[block].low[v + 1] + 4 * r);
+        __m256i high = load_i(p->q[block].high[v / 2] + 4 * r), high2 = _mm256_srli_epi16(high, 2);
         if (second) {
             w0 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w0, 2), bits25), _mm256_and_si256(high2, bits01));
             w1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w1, 2), bits25), _mm256_and_si256(high, bits01));
@@ -311,7 +274,8 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
             UNROLL for (int i = 0; i < M; i++)
             {
                 whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], whole[i]);
+                acc[h * M + i] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->d[b * M + i])), whole[i],
+                                                 acc[h * M + i]);
             }
         }
     }
@@ -397,29 +361,37 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    (void)scratch;
-    matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
+    if (m <= MAX_ACTS)
+        matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
+    else
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    (void)scratch;
-    matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
+    if (m <= MAX_ACTS)
+        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
+    else
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    (void)scratch;
-    matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
+    if (m <= MAX_ACTS)
+        matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
+    else
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    (void)scratch;
-    matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
+    if (m <= MAX_ACTS)
+        matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
+    else
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTES);
 }
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */

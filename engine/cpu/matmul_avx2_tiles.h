@@ -1,0 +1,439 @@
+/* matmul_avx2_tiles.h - products of many activation rows with quantised weights. Private to matmul_avx2.c.
+ *
+ * A piece of one group of 16 weight rows, TILE_BLOCKS blocks of 32 columns, is unpacked into a tile, exactly, and then
+ * multiplied with up to TILE_ACTS activation rows while it lies in the first cache. A weight type says which form of
+ * tile its weights take and how one block is unpacked; the products are one per form:
+ *
+ *   nibbles   unsigned numbers below 16, with a scale per row and block and perhaps a minimum
+ *   bytes     signed numbers of 6 bits, with a whole-number scale per 16 columns under the scale of the block
+ *   words     any signed numbers of 8 bits, with a scale per row and block
+ *
+ * Activations are copied beside each other beforehand, up to PANEL_ROWS rows to a panel, block by block: a product's
+ * registers hold the sums of one panel with the 16 rows. */
+
+enum { TILE_BLOCKS = 16, TILE_ACTS = 128, PANEL_ROWS = 4 };
+
+/* One block of 16 rows. Slices as in pack.h: byte 4 r + i of q[v] is row r, column 4 v + i. */
+struct nibble_block {
+    uint8_t q[8][PP_SLICE];
+    float d[16], min[16];
+};
+
+/* What counts is q * sc[column / 16]. bias: 128 times the sum of that over the columns, negative; the activations are
+ * 128 too large, for they must be the unsigned factor of vpmaddubsw. sc is there twice per row. */
+struct byte_block {
+    int8_t q[8][PP_SLICE];
+    int16_t sc[2][32];
+    int32_t bias[16];
+    float d[16];
+};
+
+/* Words 2 r and 2 r + 1 of q[2 v] are row r, columns 4 v and 4 v + 2; of q[2 v + 1] columns 4 v + 1 and 4 v + 3: so
+ * that a slice comes apart by shifting. */
+struct word_block {
+    int16_t q[16][32];
+    float d[16];
+};
+
+struct tile_scratch {
+    union {
+        struct nibble_block nibbles[TILE_BLOCKS];
+        struct byte_block bytes[TILE_BLOCKS];
+        struct word_block words[TILE_BLOCKS];
+    } w;
+    /* panel by panel, and in it [n_blocks, rows of the panel] */
+    float d[TILE_BLOCKS * TILE_ACTS];
+    union {
+        int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
+        float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
+    } extra;
+    uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
+};
+
+_Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit their scratch");
+
+/* How a type is multiplied. */
+enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, WORDS };
+
+INLINE size_t tile_act_bytes(const enum tile_form form) /* of a block of one row */
+{
+    return form == WORDS ? 64 : 32;
+}
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
+{
+    const __m256i order = _mm256_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15, 0, 2, 1, 3, 4, 6, 5, 7,
+                                           8, 10, 9, 11, 12, 14, 13, 15);
+    __m256i q = _mm256_loadu_si256((const __m256i *)from);
+    if (form == WORDS) {
+        q = _mm256_shuffle_epi8(q, order);
+        _mm256_store_si256((__m256i *)to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
+        _mm256_store_si256((__m256i *)(to + 32), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
+    } else {
+        if (form == BYTES)
+            q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
+        _mm256_store_si256((__m256i *)to, q);
+    }
+}
+
+/* Rows of panel number p when m rows are shared out evenly among n: its first one, and of p + 1 the end. */
+INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
+{
+    return m * p / n;
+}
+
+/* Rows [row, row + m) of x, blocks [block0, block0 + n_blocks), in n_panels panels. */
+INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t row, int64_t m, int64_t n_panels,
+                      int64_t block0, int64_t n_blocks, const enum tile_form form)
+{
+    const size_t bytes = tile_act_bytes(form);
+    for (int64_t p = 0; p < n_panels; p++) {
+        int64_t first = panel_start(m, n_panels, p), rows = panel_start(m, n_panels, p + 1) - first;
+        for (int64_t i = 0; i < rows; i++) {
+            const int8_t *q = x->q + (row + first + i) * x->q_stride + 32 * block0;
+            const float *d = x->d + (row + first + i) * x->b_stride + block0;
+            const int32_t *sum = x->sum + (row + first + i) * x->b_stride + block0;
+            for (int64_t b = 0; b < n_blocks; b++) {
+                int64_t at = first * n_blocks + b * rows + i;
+                tile_act(q + 32 * b, s->q + bytes * (size_t)at, form);
+                s->d[at] = d[b];
+                if (form == NIBBLES_BIASED)
+                    s->extra.bias[at] = -8 * sum[b];
+                else if (form == NIBBLES_MIN)
+                    s->extra.dsum[at] = d[b] * (float)sum[b];
+            }
+        }
+    }
+}
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
+
+/* Each adds to acc [M][16] the products of n_blocks blocks of the tile with a panel of M rows; q, d and extra are
+ * where the panel begins. */
+
+INLINE __m256i load_i(const void *p)
+{
+    return _mm256_load_si256((const __m256i *)p);
+}
+
+INLINE __m256i broadcast4(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+/* Sums are to be formed at once: compilers like to put them off, and then run out of registers. */
+INLINE __m256i now(__m256i v)
+{
+    __asm__("" : "+x"(v));
+    return v;
+}
+
+INLINE __m256i widen(__m256i words)
+{
+    return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
+}
+
+/* acc += (d * dx) * isum */
+INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256i isum)
+{
+    return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(isum), acc);
+}
+
+/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
+INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                           const int32_t *bias, const float *dsum, float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
+        __m256i words[2][PANEL_ROWS];
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            __m256i w0 = load_i(w->q[v]), w1 = load_i(w->q[v] + 32);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i x = broadcast4(q + 32 * i + 4 * v);
+                __m256i two0 = _mm256_maddubs_epi16(w0, x), two1 = _mm256_maddubs_epi16(w1, x);
+                words[0][i] = now(v ? _mm256_add_epi16(words[0][i], two0) : two0);
+                words[1][i] = now(v ? _mm256_add_epi16(words[1][i], two1) : two1);
+            }
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                __m256i isum = widen(words[h][i]);
+                if (bias)
+                    isum = _mm256_add_epi32(isum, _mm256_set1_epi32(bias[b * M + i]));
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], isum);
+                if (dsum)
+                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), _mm256_set1_ps(dsum[b * M + i]), a);
+                _mm256_store_ps(acc[i] + 8 * h, a);
+            }
+    }
+}
+
+/* 4 products of 255 * 32 at most fit 16 bits. */
+INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                         float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
+        __m256i isum[2][PANEL_ROWS];
+        UNROLL for (int v = 0; v < 8; v += 2)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                __m256i w0 = load_i(w->q[v] + 32 * h), w1 = load_i(w->q[v + 1] + 32 * h);
+                __m256i sc = load_i(w->sc[v / 4] + 16 * h);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    const uint8_t *x = q + 32 * i + 4 * v;
+                    __m256i words = _mm256_add_epi16(_mm256_maddubs_epi16(broadcast4(x), w0),
+                                                     _mm256_maddubs_epi16(broadcast4(x + 4), w1));
+                    __m256i before = v ? isum[h][i] : load_i(w->bias + 8 * h);
+                    isum[h][i] = now(_mm256_add_epi32(before, _mm256_madd_epi16(words, sc)));
+                }
+            }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+                _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
+                                                       d[i], isum[h][i]));
+    }
+}
+
+INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                         float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 64 * M, d += M) {
+        __m256i isum[2][PANEL_ROWS];
+        UNROLL for (int k = 0; k < 16; k++)
+        {
+            __m256i w0 = load_i(w->q[k]), w1 = load_i(w->q[k] + 16);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i x = broadcast4(q + 64 * i + 4 * k);
+                __m256i two0 = _mm256_madd_epi16(w0, x), two1 = _mm256_madd_epi16(w1, x);
+                isum[0][i] = now(k ? _mm256_add_epi32(isum[0][i], two0) : two0);
+                isum[1][i] = now(k ? _mm256_add_epi32(isum[1][i], two1) : two1);
+            }
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+                _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
+                                                       d[i], isum[h][i]));
+    }
+}
+
+/* --- loops -------------------------------------------------------------------------------------------------------- */
+
+/* The tile with one panel of M rows, into y [M, 16 rows of weights], of which `live` exist. */
+INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n_tile, int64_t first, int64_t n_blocks,
+                          bool add, float *y, int64_t y_stride, int64_t live, const enum tile_form form, const int M)
+{
+    float acc[PANEL_ROWS][16] __attribute__((aligned(64)));
+    int64_t at = first * n_blocks + tile0 * M;
+    const uint8_t *q = s->q + tile_act_bytes(form) * (size_t)at;
+    const int32_t *bias = form == NIBBLES_BIASED ? s->extra.bias + at : NULL;
+    const float *dsum = form == NIBBLES_MIN ? s->extra.dsum + at : NULL;
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        if (add && live == 16)
+            memcpy(acc[i], y + i * y_stride, sizeof acc[i]);
+        else
+            memset(acc[i], 0, sizeof acc[i]);
+        if (add && live != 16)
+            memcpy(acc[i], y + i * y_stride, (size_t)live * sizeof acc[i][0]);
+    }
+    if (form == WORDS)
+        word_product(s->w.words, n_tile, q, s->d + at, acc, M);
+    else if (form == BYTES)
+        byte_product(s->w.bytes, n_tile, q, s->d + at, acc, M);
+    else
+        nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, acc, M);
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        if (live == 16)
+            memcpy(y + i * y_stride, acc[i], sizeof acc[i]);
+        else
+            memcpy(y + i * y_stride, acc[i], (size_t)live * sizeof acc[i][0]);
+    }
+}
+
+/* Unpacks block b of a group into the type's form. */
+typedef void unpack_fn(const uint8_t *group, int64_t n_cols, int64_t b, void *block);
+
+INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form form)
+{
+    if (form == WORDS)
+        return s->w.words + b;
+    if (form == BYTES)
+        return s->w.bytes + b;
+    return s->w.nibbles + b;
+}
+
+/* One group with the m prepared rows, over the n_blocks prepared blocks from block0 on. */
+INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int64_t row, int64_t live, int64_t m,
+                          int64_t n_panels, int64_t block0, int64_t n_blocks, float *y, int64_t y_stride,
+                          unpack_fn *unpack, const enum tile_form form)
+{
+    const uint8_t *group = pp_pack_group(w, row);
+    for (int64_t t = 0; t < n_blocks; t += TILE_BLOCKS) {
+        int64_t n_tile = n_blocks - t < TILE_BLOCKS ? n_blocks - t : TILE_BLOCKS;
+        bool add = block0 + t > 0;
+        for (int64_t b = 0; b < n_tile; b++)
+            unpack(group, w->n_cols, block0 + t + b, tile_block(s, b, form));
+        for (int64_t p = 0; p < n_panels; p++) {
+            int64_t first = panel_start(m, n_panels, p);
+            float *out = y + first * y_stride;
+            switch (panel_start(m, n_panels, p + 1) - first) {
+            case 1:
+                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 1);
+                break;
+            case 2:
+                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 2);
+                break;
+            case 3:
+                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 3);
+                break;
+            default:
+                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, PANEL_ROWS);
+            }
+        }
+    }
+}
+
+/* The activations are prepared for as many blocks as there is room for: with few rows for all of them, and then the
+ * weights are read from front to back. */
+INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, struct tile_scratch *s, unpack_fn *unpack,
+                         const enum tile_form form)
+{
+    int64_t all = w->n_cols / 32, n_parts = (m + TILE_ACTS - 1) / TILE_ACTS;
+    for (int64_t part = 0; part < n_parts; part++) {
+        int64_t i = panel_start(m, n_parts, part), rows = panel_start(m, n_parts, part + 1) - i;
+        int64_t n_panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
+        int64_t most = TILE_BLOCKS * TILE_ACTS / rows / TILE_BLOCKS * TILE_BLOCKS;
+        for (int64_t b = 0; b < all; b += most) {
+            int64_t n = all - b < most ? all - b : most;
+            tile_acts(s, x, i, rows, n_panels, b, n, form);
+            for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+                int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
+                group_product(s, w, row, live, rows, n_panels, b, n, y + i * y_stride + row, y_stride, unpack, form);
+            }
+        }
+    }
+}
+
+/* --- types -------------------------------------------------------------------------------------------------------- */
+
+INLINE __m256 halves(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE __m256 unsigned_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, void *block)
+{
+    struct word_block *to = block;
+    const uint8_t *q = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * b;
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        _mm256_store_ps(to->d + 8 * h, halves(group + 32 * b + 16 * h));
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            __m256i w = _mm256_xor_si256(load_i(q + PP_SLICE * v + 32 * h), _mm256_set1_epi8(-128));
+            __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), odd = _mm256_srai_epi16(w, 8);
+            _mm256_store_si256((__m256i *)(to->q[2 * v] + 16 * h), even);
+            _mm256_store_si256((__m256i *)(to->q[2 * v + 1] + 16 * h), odd);
+        }
+    }
+}
+
+INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, void *block)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    struct nibble_block *to = block;
+    const uint8_t *q = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * b;
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        _mm256_store_ps(to->d + 8 * h, halves(group + 32 * b + 16 * h));
+        UNROLL for (int v = 0; v < 4; v++)
+        {
+            __m256i w = load_i(q + PP_SLICE * v + 32 * h);
+            _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), _mm256_and_si256(w, low));
+            _mm256_store_si256((__m256i *)(to->q[v + 4] + 32 * h), _mm256_and_si256(_mm256_srli_epi16(w, 4), low));
+        }
+    }
+}
+
+INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, void *block)
+{
+    (void)n_cols;
+    const __m256i low = _mm256_set1_epi8(15);
+    const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
+    struct nibble_block *to = block;
+    int sub = (int)(b % 8), shift = sub % 2 * 4;
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        int r = 8 * h;
+        _mm256_store_ps(to->d + r, _mm256_mul_ps(halves(p->d + r), unsigned_bytes(p->sc[sub] + r)));
+        _mm256_store_ps(to->min + r, _mm256_mul_ps(halves(p->dmin + r), unsigned_bytes(p->m[sub] + r)));
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            __m256i w = _mm256_srl_epi16(load_i(p->q[sub / 2][v] + 32 * h), _mm_cvtsi32_si128(shift));
+            _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), _mm256_and_si256(w, low));
+        }
+    }
+}
+
+/* Stores two slices of numbers with 32 too much; returns sc times the sum of each row's columns. */
+INLINE __m256i put_q6_k(struct byte_block *to, int v, int h, __m256i w0, __m256i w1, __m256i sc)
+{
+    const __m256i offset = _mm256_set1_epi8(32), ones = _mm256_set1_epi8(1);
+    w0 = _mm256_sub_epi8(w0, offset);
+    w1 = _mm256_sub_epi8(w1, offset);
+    _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), w0);
+    _mm256_store_si256((__m256i *)(to->q[v + 1] + 32 * h), w1);
+    __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16(ones, w0), _mm256_maddubs_epi16(ones, w1));
+    return _mm256_madd_epi16(sums, sc);
+}
+
+INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, void *block)
+{
+    (void)n_cols;
+    const __m256i low = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
+    const __m256i bits25 = _mm256_set1_epi8(0x3c), bits01 = _mm256_set1_epi8(3);
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
+    struct byte_block *to = block;
+    int in = (int)(b % 8);
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m256i sc[2], sum = _mm256_setzero_si256();
+        _mm256_store_ps(to->d + 8 * h, halves(p->d + 8 * h));
+        UNROLL for (int k = 0; k < 2; k++)
+        {
+            __m256i one = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p->sc[2 * in + k] + 8 * h)));
+            sc[k] = _mm256_blend_epi16(one, _mm256_slli_epi32(one, 16), 0xaa);
+            _mm256_store_si256((__m256i *)(to->sc[k] + 16 * h), sc[k]);
+        }
+        UNROLL for (int v = 0; v < 4; v += 2)
+        {
+            __m256i w0 = load_i(p->q[in].low[v] + 32 * h), w1 = load_i(p->q[in].low[v + 1] + 32 * h);
+            __m256i high = load_i(p->q[in].high[v / 2] + 32 * h), high2 = _mm256_srli_epi16(high, 2);
+            __m256i first0 = _mm256_or_si256(_mm256_and_si256(w0, low), _mm256_and_si256(high, bits45));
+            __m256i first1 = _mm256_or_si256(_mm256_and_si256(w1, low), _mm256_and_si256(high2, bits45));
+            __m256i then0 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w0, 2), bits25),
+                                            _mm256_and_si256(high2, bits01));
+            __m256i then1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(w1, 2), bits25),
+                                            _mm256_and_si256(high, bits01));
+            sum = _mm256_add_epi32(sum, put_q6_k(to, v, h, first0, first1, sc[0]));
+            sum = _mm256_add_epi32(sum, put_q6_k(to, v + 4, h, then0, then1, sc[1]));
+        }
+        sum = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7));
+        _mm256_store_si256((__m256i *)(to->bias + 8 * h), sum);
+    }
+}
