@@ -13,7 +13,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { LANES = 8, MAX_ACTS = 4 };
+enum { LANES = 8, MAX_ACTS = 4, FLOAT_FEW = 4 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
@@ -361,7 +361,7 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= MAX_ACTS)
+    if (m <= 12) /* few rows do not repay unpacking */
         matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
@@ -370,7 +370,7 @@ static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= MAX_ACTS)
+    if (m <= 7) /* few rows do not repay unpacking */
         matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
@@ -468,6 +468,20 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 #define FLOAT_M 3
 #define FLOAT_R(m) ((m) == 1 ? 4 : 2)
 #include "engine/cpu/float_rows.h"
+#include "engine/cpu/matmul_avx2_floats.h"
+
+static void matmul_floats(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                          float *y, int64_t y_stride, void *scratch)
+{
+    if (m > FLOAT_FEW)
+        matmul_float_tiles(w, row0, row1, x, m, y, y_stride, scratch);
+    else if (w->type == PP_TYPE_F32)
+        matmul_f32(w, row0, row1, x, m, y, y_stride, scratch);
+    else if (w->type == PP_TYPE_F16)
+        matmul_f16(w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        matmul_bf16(w, row0, row1, x, m, y, y_stride, scratch);
+}
 
 static float dot(const float *a, const float *b, int64_t n)
 {
@@ -481,9 +495,9 @@ const struct pp_matmul_kernels pp_matmul_avx2 = {
     .dot = dot,
     .by_type =
         {
-            [PP_TYPE_F32] = matmul_f32,
-            [PP_TYPE_F16] = matmul_f16,
-            [PP_TYPE_BF16] = matmul_bf16,
+            [PP_TYPE_F32] = matmul_floats,
+            [PP_TYPE_F16] = matmul_floats,
+            [PP_TYPE_BF16] = matmul_floats,
             [PP_TYPE_Q8_0] = matmul_q8_0,
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
