@@ -109,8 +109,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
         e->owns_pool = true;
     struct pp_kv_layout layout;
-    if (!code)
-        code = make_kv(e, opt, &layout, err);
+    if (!code && !(code = make_kv(e, opt, &layout, err)))
+        pp_pool_interleave(e->pool, pp_page_data(e->kv, 0), pp_kv_pool_total(e->kv) * layout.page_bytes);
     if (!code)
         code = pp_cpu_new(m, e->pool, &layout,
                           &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .cache_dir = opt->cache_dir,

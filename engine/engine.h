@@ -68,7 +68,7 @@ int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"
 const char *pp_kv_type_name(enum pp_kv_type t);
 
 struct pp_engine_options {
-    int n_threads;              /* 0: one per core that this process may use */
+    int n_threads;              /* 0, and at most: one per core that this process may use */
     enum pp_kv_type kv_type;
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of the memory that is free */

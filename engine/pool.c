@@ -355,7 +355,7 @@ static void stop_threads(struct pp_pool *p, int n_started)
 enum pp_code pp_pool_new_on(const struct pp_topology *t, int n_threads, struct pp_pool **out, struct pp_error *err)
 {
     *out = NULL;
-    int n = n_threads < t->n_cpus ? n_threads : t->n_cpus, n_lanes = make_lanes(t, n, NULL, NULL);
+    int n = n_threads < t->n_at_once ? n_threads : t->n_at_once, n_lanes = make_lanes(t, n, NULL, NULL);
     struct pp_pool *p = pp_aligned(64, sizeof *p);
     struct lane *lanes = pp_aligned(64, (size_t)n_lanes * sizeof *lanes);
     struct pool_thread *threads = pp_calloc((size_t)n, sizeof *threads);
@@ -392,7 +392,7 @@ enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *e
     pp_topology_read(NULL, NULL, &t);
     if (assumed) {
         t.n_nodes = 1;
-        t.n_cpus = t.nodes[0].n_cpus = assumed;
+        t.n_cpus = t.n_at_once = t.nodes[0].n_cpus = assumed;
     }
     return pp_pool_new_on(&t, n_threads, out, err);
 }

@@ -3,11 +3,11 @@
  * Work is a list of parts; a part is a number of items that may run in any order on any thread; a part begins when
  * all items of the one before are done. Nobody waits for a thread, only for items: a thread that the system has
  * put aside holds nobody up unless it is in the middle of one, and finds on its return that the others have gone on
- * without it. So the pool degrades gracefully when other programs want its cores. It never has more threads than CPUs:
- * those would only take turns.
+ * without it. So the pool degrades gracefully when other programs want its cores. It never has more threads than CPUs
+ * (or than a container's quota of them is worth): those would only take turns.
  *
- * A thread takes several neighbouring items at once: half of its share of what is left, so that few items are taken
- * when there is much to do and single ones at the end, when all should finish together. The threads are split into
+ * A thread takes several neighbouring items at once: half of its share of what is left, so that takes are few while
+ * there is much to do, and single items at the end, when all should finish together. The threads are split into
  * lanes of about four. Each part's items are divided among the lanes; a thread takes from its own lane and, when that
  * is empty, from the others. So sixteen threads do not meet at one cache line, and on a machine with several memory
  * nodes, where a lane's threads stay on one node, the same items go to the same node in every pass:
@@ -26,7 +26,7 @@
 struct pp_pool;
 struct pp_topology;
 
-/* n_threads >= 1, the caller included; as many are made, but no more than there are CPUs for this process. */
+/* n_threads >= 1, the caller included; as many are made, but no more than this process may use CPUs at once. */
 enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err);
 /* The same on a machine like `t` (copied), whatever there really is. */
 enum pp_code pp_pool_new_on(const struct pp_topology *t, int n_threads, struct pp_pool **out, struct pp_error *err);

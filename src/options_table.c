@@ -60,7 +60,7 @@ const struct pp_option pp_option_specs[] = {
      .help = "tokens drafted at most at a time (4)"},
     {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 1024,
      .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
-     .help = "threads; 0: one per core (default)"},
+     .help = "threads, at most one per core; 0: so many (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
      .help = "tokens a conversation may have; 0: the model's own, at most 16384 (default)"},

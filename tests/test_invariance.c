@@ -17,7 +17,7 @@
 #include "tests/tiny_model.h"
 
 static const int row_counts[] = {1, 2, 3, 4, 8, 16, 23, 31, 32, 33, 64, 65, 512};
-enum { N_COUNTS = sizeof row_counts / sizeof row_counts[0], MAX_THREADS = 8, N_KV = 3 };
+enum { N_COUNTS = sizeof row_counts / sizeof row_counts[0], MAX_THREADS = 8, N_KV = PP_KV_Q4_0 + 1 };
 
 /* Past two chunks of attention where time allows, mostly past one; sanitizers make everything ten times slower. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -245,7 +245,8 @@ static void check_type(uint32_t type)
         for (int i = 0; i < n_sets; i++)
             for (int threads = 1; threads <= MAX_THREADS; threads++) {
                 struct manner m = {.isa = sets[i], .n_threads = threads, .kv = (enum pp_kv_type)kv};
-                if (sets[i] != PP_ISA_SCALAR || threads == 1 + (scalar_threads + 3 * kv) % MAX_THREADS)
+                bool turn_of_scalar = threads == 1 + (scalar_threads + 3 * kv) % MAX_THREADS;
+                if (sets[i] == PP_ISA_SCALAR ? turn_of_scalar : (threads + kv) % 2)
                     take_turns(&t, m, turn++, STRIDE);
             }
     }

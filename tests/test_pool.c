@@ -1,6 +1,7 @@
 /* test_pool.c - every item runs once, parts are in order, and runs follow each other closely with more threads than
  * cores; on simulated machines with several memory nodes, items and memory are divided among them. */
 #include <dirent.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +178,14 @@ static void idle_threads_sleep(void **state)
 
 /* --- memory nodes ------------------------------------------------------------------------------------------------ */
 
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%s\n", text);
+    fclose(f);
+}
+
 /* A folder like /sys/devices/system/node; lists[i] is node i's CPUs, NULL: there is no such node. */
 static const char *fake_nodes(const char *const *lists, int n)
 {
@@ -191,10 +200,7 @@ static const char *fake_nodes(const char *const *lists, int n)
         snprintf(path, sizeof path, "%s/node%d", dir, i);
         assert_int_equal(mkdir(path, 0700), 0);
         snprintf(path, sizeof path, "%s/node%d/cpulist", dir, i);
-        FILE *f = fopen(path, "w");
-        assert_non_null(f);
-        fprintf(f, "%s\n", lists[i]);
-        fclose(f);
+        write_text(path, lists[i]);
     }
     return dir;
 }
@@ -238,6 +244,35 @@ static void topologies(void **state)
     assert_true(t.n_cpus >= 1);
     pp_topology_read(NULL, NULL, &t);
     assert_true(t.n_nodes >= 1 && t.n_cpus >= 1);
+}
+
+/* The smallest quota on the way to the root counts; what is no quota does not. */
+static void quotas(void **state)
+{
+    static const struct { const char *root, *a, *b; int expected; } cases[] = {
+        {NULL, "max 100000", NULL, INT_MAX},       {NULL, "max 100000", "250000 100000", 3},
+        {NULL, "200000 100000", "400000 100000", 2}, {"50000 100000", "200000 100000", NULL, 1},
+        {NULL, "nonsense", "-5 100000", INT_MAX},  {NULL, NULL, "100000 0", INT_MAX},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[256], path[300];
+        const char *const groups[] = {"", "/a", "/a/b"}, *const texts[] = {cases[i].root, cases[i].a, cases[i].b};
+        snprintf(dir, sizeof dir, "%s/quota-%zu", test_tmpdir(), i);
+        for (int g = 0; g < 3; g++) {
+            snprintf(path, sizeof path, "%s%s", dir, groups[g]);
+            assert_int_equal(mkdir(path, 0700), 0);
+            snprintf(path, sizeof path, "%s%s/cpu.max", dir, groups[g]);
+            if (texts[g])
+                write_text(path, texts[g]);
+        }
+        snprintf(path, sizeof path, "%s/self", dir);
+        write_text(path, "12:cpuset:/other\n0::/a/b");
+        assert_int_equal(pp_cpu_quota(dir, path), cases[i].expected);
+        write_text(path, "0::/../elsewhere");
+        assert_int_equal(pp_cpu_quota(dir, path), cases[i].root ? 1 : INT_MAX);
+    }
+    assert_true(pp_cpu_quota(NULL, NULL) >= 1);
 }
 
 struct shared_work {
@@ -338,10 +373,10 @@ static void few_parts_a_layer(void **state)
 TEST_GROUP(pool)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_item_once),   cmocka_unit_test(parts_see_each_other),
+        cmocka_unit_test(every_item_once),           cmocka_unit_test(parts_see_each_other),
         cmocka_unit_test(no_more_threads_than_cpus), cmocka_unit_test(idle_threads_sleep),
-        cmocka_unit_test(topologies),        cmocka_unit_test(nodes_share_items),
-        cmocka_unit_test(few_parts_a_layer),
+        cmocka_unit_test(topologies),                cmocka_unit_test(quotas),
+        cmocka_unit_test(nodes_share_items),         cmocka_unit_test(few_parts_a_layer),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

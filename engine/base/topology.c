@@ -75,6 +75,8 @@ void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topol
         allowed = &own;
     }
     out->n_cpus = CPU_COUNT(allowed);
+    int quota = dir ? INT_MAX : pp_cpu_quota(NULL, NULL);
+    out->n_at_once = quota < out->n_cpus ? quota : out->n_cpus;
     read_nodes(dir ? dir : "/sys/devices/system/node", allowed, out);
     int known = 0;
     for (int i = 0; i < out->n_nodes; i++)
@@ -83,6 +85,57 @@ void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topol
         return;
     out->n_nodes = 1; /* nothing to go by: the machine is one node */
     out->nodes[0] = (struct pp_node){.n_cpus = out->n_cpus, .cpus = *allowed};
+}
+
+/* --- quotas ---------------------------------------------------------------------------------------------------- */
+
+/* A group's cpu.max: "max 100000", or microseconds of processor time and of the period that they are for. */
+static int group_quota(const char *root, const char *group)
+{
+    char path[PATH_MAX];
+    long long quota, period;
+    int n = INT_MAX;
+    if (snprintf(path, sizeof path, "%s%s/cpu.max", root, group) >= (int)sizeof path)
+        return n;
+    FILE *f = fopen(path, "re");
+    if (f && fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0 && quota / period < INT_MAX - 1)
+        n = (int)((quota + period - 1) / period);
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* The path behind "0::" in /proc/self/cgroup, "" for the root. */
+static void own_group(const char *file, char *group, size_t size)
+{
+    FILE *f = fopen(file, "re");
+    char line[PATH_MAX];
+    *group = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "0::/", 4) == 0) {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(group, size, "%s", line + 3);
+            break;
+        }
+    if (f)
+        fclose(f);
+}
+
+int pp_cpu_quota(const char *root, const char *self)
+{
+    char group[PATH_MAX];
+    root = root ? root : "/sys/fs/cgroup";
+    own_group(self ? self : "/proc/self/cgroup", group, sizeof group);
+    if (strstr(group, "/..")) /* seen from another name space */
+        *group = 0;
+    for (int least = INT_MAX;;) { /* a group cannot use more than those it lies in */
+        int n = group_quota(root, group);
+        char *last = strrchr(group, '/');
+        least = n < least ? n : least;
+        if (!last)
+            return least;
+        *last = 0;
+    }
 }
 
 int pp_topology_node_of(const struct pp_topology *t, int cpu)

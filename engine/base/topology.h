@@ -14,6 +14,7 @@ enum { PP_MAX_NODES = 16 };
 
 struct pp_topology {
     int n_cpus;             /* that may be used, of all nodes; at least 1 */
+    int n_at_once;          /* of those, as many as a quota of processor time lets run at once; at least 1 */
     int n_nodes;            /* with such CPUs, ascending by id; at least 1 */
     struct pp_node {
         int id;
@@ -23,8 +24,13 @@ struct pp_topology {
 };
 
 /* dir: NULL for this machine's. allowed: the CPUs that count; NULL: those that this process may use. CPUs of no node
- * known count as one node's with the id 0; so does everything where nothing can be read. Any thread. */
+ * known count as one node's with the id 0; so does everything where nothing can be read. The quota is looked at for this
+ * machine only. Any thread. */
 void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topology *out);
+/* How many CPUs the quotas of processor time that this process stands under are worth, rounded up; INT_MAX: there are
+ * none. A container of two CPUs may see all sixty-four, and is stopped for a while whenever it uses more. root: the
+ * hierarchy of control groups (version 2), NULL for /sys/fs/cgroup; self: what /proc/self/cgroup says, NULL to read it. */
+int pp_cpu_quota(const char *root, const char *self);
 /* Index of the node that this CPU belongs to, 0 if none. */
 int pp_topology_node_of(const struct pp_topology *t, int cpu);
 
