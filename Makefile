@@ -39,6 +39,9 @@ SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
 
+# Those that are compiled for one instruction set: their end names it.
+ISA_FILES  := $(foreach i,avx2 avx512 amx neon dotprod i8mm,%_$(i).c)
+
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_LIB  := $(call obj,$(SRC_BASE) $(SRC_ENGINE))
 OBJ_APP  := $(call obj,$(SRC_APP))
@@ -56,6 +59,16 @@ $(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := -mavx512f -mavx512bw -mavx512d
                                                   -mprefer-vector-width=512 -mamx-tile -mamx-int8
 # The tests' model of instructions that this machine may lack.
 $(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := -mavx2 -mfma -mf16c -O1 -Wno-psabi
+endif
+# The same for an ARM machine, and for the kernel tests that are built for one (below).
+# (Without dot products, scheduling before registers are given out makes more live values than there are registers.)
+ISA_NEON    := -fno-schedule-insns
+ISA_DOTPROD := -march=armv8.2-a+dotprod
+ISA_I8MM    := -march=armv8.2-a+dotprod+i8mm
+ifneq ($(filter aarch64 arm64,$(shell uname -m)),)
+$(BUILD)/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := $(ISA_NEON)
+$(BUILD)/obj/engine/cpu/%_dotprod.o: CFLAGS_ISA := $(ISA_DOTPROD)
+$(BUILD)/obj/engine/cpu/%_i8mm.o:    CFLAGS_ISA := $(ISA_I8MM)
 endif
 
 # Only these goals may install packages; the others look and say what is missing.
@@ -95,6 +108,23 @@ $(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
 $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
+# The tests of the kernels for ARM: no library but libc, linked statically, run by tests/test_arm.sh in an emulator.
+ARM_CC  := aarch64-linux-gnu-gcc
+SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c)) engine/cpu/isa.c engine/cpu/pack.c engine/kv.c \
+           engine/quant.c engine/types.c engine/base/mem.c tests/runner.c tests/support.c \
+           tests/test_isa.c tests/test_matmul.c tests/test_ops.c
+arm_obj  = $(patsubst %.c,$(BUILD)/arm/obj/%.o,$(1))
+
+$(BUILD)/arm/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := $(ISA_NEON)
+$(BUILD)/arm/obj/engine/cpu/%_dotprod.o: CFLAGS_ISA := $(ISA_DOTPROD)
+$(BUILD)/arm/obj/engine/cpu/%_i8mm.o:    CFLAGS_ISA := $(ISA_I8MM)
+$(BUILD)/arm/obj/%.o: %.c | $(DEPS)
+	$(call say,ARM-CC,$<)mkdir -p $(@D) && $(ARM_CC) $(filter-out $(CFLAGS),$(CFLAGS_ALL)) $(CFLAGS_ISA) \
+	  -ffunction-sections -Itests/shim -DPP_KERNEL_TESTS -MMD -MP -c -o $@ $<
+
+$(BUILD)/arm/kernel-tests: $(call arm_obj,$(SRC_ARM))
+	$(call say,LINK,$@)$(ARM_CC) -static -Wl,--gc-sections -o $@ $^ -lm
+
 $(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
@@ -106,6 +136,7 @@ run: $(BUILD)/pippin    ## build what is missing, open the chat with the bundled
 	$(Q)$(BUILD)/pippin $(ARGS)
 
 test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake    ## build and run all tests
+	$(Q)if command -v $(ARM_CC) >/dev/null; then $(MAKE) DEPS= $(BUILD)/arm/kernel-tests; fi
 	$(Q)BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/run.sh
 
 deps: $(DEPS)    ## install missing Debian packages (as root or by sudo), or say which are missing
@@ -130,7 +161,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE -DPP_SCALAR_ONLY \
               -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
 # The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
-SRC_FUZZED := $(SRC_BASE) $(filter-out %_avx2.c %_avx512.c %_amx.c,$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
+SRC_FUZZED := $(SRC_BASE) $(filter-out $(ISA_FILES),$(SRC_ENGINE)) src/config.c src/near.c src/paths.c \
               tests/hostile.c tests/support.c tests/tiny_model.c \
               $(foreach n,document input layout markdown sanitize text theme wrap,ui/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
@@ -157,7 +188,7 @@ CPPCHECK := cppcheck --quiet --std=c11 --enable=warning,performance,portability 
             duplicateAssignExpression arrayIndexOutOfBoundsCond invalidFunctionArg:src/cmd_perplexity.c)
 TIDY     := clang-tidy --quiet --warnings-as-errors='*' \
             --checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.*,-clang-analyzer-valist.*'
-LINTED   := $(filter-out %_avx2.c %_avx512.c %_amx.c %/error.c,$(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) src/main.c $(SRC_UI))
+LINTED   := $(filter-out $(ISA_FILES) %/error.c,$(SRC_BASE) $(SRC_ENGINE) $(SRC_APP) src/main.c $(SRC_UI))
 
 lint: $(addprefix lint/,$(LINTED)) | $(DEPS)    ## cppcheck and clang-tidy over our code
 	$(Q)$(CPPCHECK) -D_GNU_SOURCE -DPP_VERSION='""' -I. engine src ui

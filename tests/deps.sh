@@ -15,7 +15,11 @@ lint=
 for word; do
     case $word in
     look) look=1 ;;
-    test) test=1 wanted="$wanted libcmocka-dev tmux mandoc" ;;
+    test)
+        test=1 wanted="$wanted libcmocka-dev tmux mandoc"
+        # The kernels for ARM are built and run in an emulator: tests/test_arm.sh counts on it.
+        [ "$(uname -m)" = x86_64 ] && wanted="$wanted gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
+        ;;
     fuzz) fuzz=1 wanted="$wanted libcmocka-dev clang" ;;
     lint) lint=1 wanted="$wanted cppcheck clang-tidy" ;;
     esac

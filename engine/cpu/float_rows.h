@@ -1,6 +1,7 @@
 /* float_rows.h - products with float weights, from tiles of R weight rows times M activation rows. Included by
- * matmul_avx2.c and matmul_avx512.c behind their float_tile(), with FLOAT_M, the most activation rows of a tile, and
- * FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Private to engine/cpu. */
+ * matmul_avx2.c, matmul_avx512.c and matmul_arm_body.h behind their float_tile(), with FLOAT_M, the most activation
+ * rows of a tile, and FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Private
+ * to engine/cpu. */
 
 INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
                        float *y, int64_t y_stride, const uint32_t type, const int R, const int M)

@@ -9,6 +9,11 @@ static const struct pp_matmul_kernels *const sets[PP_ISA_COUNT] = {
     [PP_ISA_AVX512] = &pp_matmul_avx512,
     [PP_ISA_AMX] = &pp_matmul_amx,
 #endif
+#if defined(__aarch64__) && !defined(PP_SCALAR_ONLY)
+    [PP_ISA_NEON] = &pp_matmul_neon,
+    [PP_ISA_DOTPROD] = &pp_matmul_dotprod,
+    [PP_ISA_I8MM] = &pp_matmul_i8mm,
+#endif
 };
 
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa)

@@ -10,5 +10,10 @@ extern const struct pp_matmul_kernels pp_matmul_avx2;
 extern const struct pp_matmul_kernels pp_matmul_avx512;
 extern const struct pp_matmul_kernels pp_matmul_amx;
 #endif
+#if defined(__aarch64__)
+extern const struct pp_matmul_kernels pp_matmul_neon;
+extern const struct pp_matmul_kernels pp_matmul_dotprod;
+extern const struct pp_matmul_kernels pp_matmul_i8mm;
+#endif
 
 #endif

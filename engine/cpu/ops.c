@@ -10,6 +10,11 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
     [PP_ISA_AVX512] = &pp_ops_avx512,
     [PP_ISA_AMX] = &pp_ops_avx512,
 #endif
+#if defined(__aarch64__) && !defined(PP_SCALAR_ONLY)
+    [PP_ISA_NEON] = &pp_ops_neon,
+    [PP_ISA_DOTPROD] = &pp_ops_dotprod,
+    [PP_ISA_I8MM] = &pp_ops_dotprod,
+#endif
 };
 
 /* Gives each array its place and returns the end; memory may be NULL, to measure. */

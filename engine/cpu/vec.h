@@ -1,8 +1,8 @@
-/* vec.h - sixteen floats as one value, in three spellings: plain C, AVX2 (two registers), AVX-512 (one).
+/* vec.h - sixteen floats as one value, in four spellings: plain C, AVX2 (two registers), AVX-512 (one), NEON (four).
  *
  * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits
- * in all three builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2
- * or PP_VEC_AVX512.
+ * in all builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2,
+ * PP_VEC_AVX512 or PP_VEC_NEON.
  *
  * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
  * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so that
@@ -209,6 +209,9 @@ static inline v16 v_load_f8(const uint8_t *p)
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
 static inline v16 i_to_float(i16x32 a) { return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+
+#elif defined(PP_VEC_NEON)
+#include "engine/cpu/vec_neon.h"
 
 #else /* PP_VEC_SCALAR: the definition */
 
