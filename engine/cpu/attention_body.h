@@ -253,22 +253,23 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, int vec, const int wide, int from, int to, float *o)
 {
-    const size_t pad = (size_t)a->kv->head_pad;
+    const size_t pad = (size_t)a->kv->head_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
     v16 acc[TILE_MAX][WIDE_MAX];
     o += (size_t)q0 * pad + (size_t)(vec * LANES);
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = from ? v_load(o + (size_t)i * pad + w * LANES) : v_zero();
+    const float *p = a->p + q0 * PP_KV_CHUNK + from;
     for (int at = from; at < to;) {
-        int end = (at / PP_PAGE_TOKENS + 1) * PP_PAGE_TOKENS;
-        const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v;
-        const float *p = a->p + q0 * PP_KV_CHUNK;
-        for (end = end < to ? end : to; at < end; at++)
+        const int slot = at % PP_PAGE_TOKENS, n = PP_PAGE_TOKENS - slot < to - at ? PP_PAGE_TOKENS - slot : to - at;
+        const uint8_t *v = heads[at / PP_PAGE_TOKENS] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
+        for (const float *end = p + n; p < end; p++, v += pad * size)
             UNROLL for (int w = 0; w < wide; w++) {
-                v16 v = load_values(type, values, (size_t)(at % PP_PAGE_TOKENS) * pad + (size_t)((vec + w) * LANES));
+                v16 x = load_values(type, v, (size_t)(w * LANES));
                 UNROLL for (int i = 0; i < nq; i++)
-                    acc[i][w] = v_fma(v_set1(p[i * PP_KV_CHUNK + at]), v, acc[i][w]);
+                    acc[i][w] = v_fma(v_set1(p[i * PP_KV_CHUNK]), x, acc[i][w]);
             }
+        at += n;
     }
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)

@@ -179,8 +179,11 @@ static inline int32_t dot_query(const int8_t *q, int step)
 static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     __m256i both = _mm256_set1_epi32(w);
-    return (i16x32){_mm256_add_epi32(acc.lo, _mm256_madd_epi16(v.lo, both)),
-                    _mm256_add_epi32(acc.hi, _mm256_madd_epi16(v.hi, both))};
+    __m256i lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(v.lo, both));
+    __m256i hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(v.hi, both));
+    /* Compilers regroup whole-number additions, hold the products of several steps at a time, and spill them. */
+    __asm__("" : "+x"(lo), "+x"(hi));
+    return (i16x32){lo, hi};
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q) { return i_pair(acc, k, q); }
 static inline k16 pair_load_i8(const uint8_t *p)
