@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_arm.sh - the kernels for ARM, cross-compiled and run in an emulator: all of them, and on processors that lack some
-# instructions, so that the choice among the sets is tested and that no set uses more than it says.
+# instructions, so that the choice among the sets is tested, and that the set for every ARM does without them.
 set -u
 program=${BUILD:-build}/arm/kernel-tests
 passed=0
@@ -37,7 +37,7 @@ check() { # processor, sets that it runs, groups of tests
     fi
 }
 check max ' scalar neon dotprod i8mm' isa matmul ops
-check cortex-a76 ' scalar neon dotprod' isa matmul
+check cortex-a76 ' scalar neon dotprod' isa
 check cortex-a72 ' scalar neon' isa matmul
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
