@@ -9,6 +9,7 @@
 #include "engine/cpu/act_tile.h"
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
+#include "engine/cpu/stream_ahead.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -100,11 +101,12 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
 {
     const uint8_t *scales = group + 32 * x->block0;
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * x->block0;
+    enum { PACE = 8 * PP_SLICE + 32 }; /* of a block, scales included: the pace at which the group is used */
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 8 * PP_SLICE) {
         __m256i isum[2 * MAX_ACTS];
         if (half == 0)
-            fetch_ahead(w, 8);
+            stream_ahead(group + PACE * (x->block0 + b), PACE);
         UNROLL for (int k = 0; k < H * M; k++)
             isum[k] = _mm256_setzero_si256();
         UNROLL for (int v = 0; v < 8; v++)
@@ -136,11 +138,12 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
     const __m256i low = _mm256_set1_epi8(15);
     const uint8_t *scales = group + 32 * x->block0;
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * x->block0;
+    enum { PACE = 4 * PP_SLICE + 32 }; /* as above */
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 4 * PP_SLICE) {
         __m256i words[2 * MAX_ACTS];
         if (half == 0)
-            fetch_ahead(w, 4);
+            stream_ahead(group + PACE * (x->block0 + b), PACE);
         UNROLL for (int v = 0; v < 4; v++)
         {
             UNROLL for (int h = 0; h < H; h++)
@@ -206,11 +209,11 @@ INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_
                       const int H, const int M)
 {
     (void)n_cols;
-    enum { LINES = 10 }; /* a quarter of the struct, rounded up */
+    enum { PACE = sizeof(struct pp_q4_k_pack) / 4 };
     for (int64_t b = 0; b < x->n_blocks; b += 2) {
         const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
         if (half == 0)
-            fetch_ahead((const char *)p + 64 * LINES * (b / 2 % 4), LINES);
+            stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
         block_q4_k(x, b, p, false, half, acc, H, M);
         block_q4_k(x, b + 1, p, true, half, acc, H, M);
     }
@@ -248,13 +251,13 @@ INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_
                       const int H, const int M)
 {
     (void)n_cols;
-    enum { LINES = 7 }; /* an eighth of the struct, rounded up */
+    enum { PACE = sizeof(struct pp_q6_k_pack) / 8 };
     const int8_t *q = x->q;
     for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
         const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
         int in = (int)(b % 8);
         if (half == 0)
-            fetch_ahead((const char *)p + 64 * LINES * in, LINES);
+            stream_ahead((const char *)p + PACE * in, PACE);
         UNROLL for (int h = 0; h < H; h++)
         {
             __m256i isum[MAX_ACTS];
