@@ -85,8 +85,8 @@ enum { PP_LAYOUT_VERSION = 1 }; /* of packed weights; raise it with every change
 
 /* PP_ERR_UNSUPPORTED: this CPU lacks the kernels asked for, or the model is more than the backend can run;
  * PP_ERR_FORMAT: a norm or a bias is no number; PP_ERR_NOMEM: the context does not fit kv_memory; PP_ERR_CANCELLED.
- * Progress is in bytes of weights. No weights are read: steps look at what they need and pack it the first time, or find
- * it in the cache. With a cache_dir a thread of the engine goes ahead of them, and writes the cache. */
+ * Progress is in bytes of weights. No weights are read: steps look at what they need and pack it the first time, or
+ * find it in the cache. With a cache_dir a thread of the engine goes ahead of them, and writes the cache. */
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
                            void *user, struct pp_engine **out, struct pp_error *err);
 void pp_engine_free(struct pp_engine *e); /* after all its sequences */
@@ -163,7 +163,8 @@ struct pp_row {
 
 /* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in
  * the batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
- * n <= pp_engine_max_rows. PP_ERR_FORMAT: a weight is no number. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
+ * n <= pp_engine_max_rows. PP_ERR_FORMAT: a weight is no number.
+ * PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err);
 /* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */

@@ -423,6 +423,11 @@ bool pp_gguf_lost(const struct pp_gguf *g)
     return pp_map_lost(&g->map);
 }
 
+const struct pp_file_id *pp_gguf_file_id(const struct pp_gguf *g)
+{
+    return &g->map.id;
+}
+
 /* --- asking -------------------------------------------------------------------------------------------- */
 
 size_t pp_gguf_n_kv(const struct pp_gguf *g)

@@ -9,6 +9,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/text.h"
 
@@ -220,4 +221,40 @@ enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_d
     *out = m->identity;
     pthread_mutex_unlock(&m->identity_lock);
     return code;
+}
+
+bool pp_model_file_key(const struct pp_model *m, struct pp_hash128 *key)
+{
+    const struct pp_gguf *g = pp_source_gguf(m->source);
+    if (!g || !pp_gguf_file_id(g)->ino)
+        return false;
+    *key = pp_hash128(pp_gguf_file_id(g), sizeof(struct pp_file_id));
+    return true;
+}
+
+/* Whether the path still leads to the file that was opened: the cached identity is looked up by path. */
+static bool is_same_file(const struct pp_model *m)
+{
+    const struct pp_gguf *g = pp_source_gguf(m->source);
+    struct stat st;
+    if (!g || stat(pp_source_path(m->source), &st) != 0)
+        return false;
+    const struct pp_file_id now = pp_file_id(&st);
+    return memcmp(&now, pp_gguf_file_id(g), sizeof now) == 0;
+}
+
+bool pp_model_identity_known(const struct pp_model *model, const char *cache_dir, struct pp_sha256 *out)
+{
+    struct pp_model *m = (struct pp_model *)(uintptr_t)model; /* only the memo changes, under its lock */
+    char path[1024] = "";
+    if (pthread_mutex_trylock(&m->identity_lock) != 0)
+        return false; /* somebody is finding it just now */
+    if (!m->identity_known && is_same_file(m)) {
+        cache_path(m, cache_dir, path, sizeof path);
+        m->identity_known = path[0] && read_cached(path, &m->identity);
+    }
+    bool known = m->identity_known;
+    *out = m->identity;
+    pthread_mutex_unlock(&m->identity_lock);
+    return known;
 }

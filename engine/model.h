@@ -19,4 +19,9 @@ struct pp_model {
     struct pp_sha256 identity;      /* -- protected by identity_lock */
 };
 
+/* A name for the file this model was opened from, by what the file system said of it then. false: it is a folder. */
+bool pp_model_file_key(const struct pp_model *m, struct pp_hash128 *key);
+/* The identity if it can be told at once: it was found before, by this process or, with the same cache_dir, another. */
+bool pp_model_identity_known(const struct pp_model *m, const char *cache_dir, struct pp_sha256 *out);
+
 #endif

@@ -206,8 +206,8 @@ static bool finite16(const uint8_t *p, size_t stride, int64_t n, uint16_t expone
     return finite;
 }
 
-/* All n bytes at p, seen as lanes of 16 or 32 bits, have an exponent that is not all ones; eight bytes at a time. one: a
- * one in the lowest bit of every lane's exponent. Added to an exponent of ones it reaches the lane's highest bit, the
+/* All n bytes at p, seen as lanes of 16 or 32 bits, have an exponent that is not all ones; eight bytes at a time. one:
+ * a one in the lowest bit of every lane's exponent. Added to an exponent of ones it reaches the lane's highest bit, the
  * sign's, and nothing else does. */
 static bool finite_lanes(const uint8_t *p, size_t n, uint64_t exponents, uint64_t one)
 {

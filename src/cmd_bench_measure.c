@@ -201,6 +201,8 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
         if (b->rows[i] > opt.max_rows && b->rows[i] > 512)
             opt.max_rows = (int)b->rows[i];
     enum pp_code code = pp_engine_new(b->model, &opt, loading, &b->bar, &l->engine, err);
+    if (!code)
+        code = pp_engine_settle(l->engine, b->cancel, err); /* passes shall do nothing but compute */
     pp_cli_bar_clear(&b->bar);
     if (!code)
         code = pp_engine_settle(l->engine, b->cancel, err);

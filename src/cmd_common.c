@@ -279,6 +279,7 @@ struct pp_engine_options pp_cli_engine_options(const struct pp_options *o)
         .n_ctx = o->ctx_size,
         .kv_memory = o->kv_memory,
         .kernels = o->kernels,
+        .layout_quota = o->layout_cache,
     };
 }
 
@@ -291,11 +292,13 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
                                const struct pp_engine_options *opt, struct pp_error *err)
 {
     struct pp_cli_bar bar = {0};
+    struct pp_engine_options with_cache = *opt;
+    with_cache.cache_dir = p->cache;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
     if (!code)
         code = pp_model_open(m->path, &m->model, err);
     if (!code)
-        code = pp_engine_new(m->model, opt, loading, &bar, &m->engine, err);
+        code = pp_engine_new(m->model, &with_cache, loading, &bar, &m->engine, err);
     pp_cli_bar_clear(&bar);
     if (!code && pp_cancelled(&stop))
         code = pp_fail(err, PP_ERR_CANCELLED, "interrupted");

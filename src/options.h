@@ -37,6 +37,7 @@ struct pp_options {
     enum pp_kv_type kv_type;   /* --kv-type */
     bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
+    uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
     struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
     int n_lora;

@@ -146,6 +146,20 @@ enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
+enum pp_code pp_set_layout_cache(struct pp_parse *ps, const struct pp_option *opt, const char *value,
+                                 const char *shown, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    uint64_t *quota = field(ps, opt);
+    if (strcmp(value, "off") == 0)
+        *quota = 0;
+    else if ((code = pp_set_bytes(ps, opt, value, shown, err)))
+        return pp_fail(err, code, "%s expects a size such as 20G, or off, not \"%s\"", shown, value);
+    if (!*quota)
+        *quota = PP_LAYOUTS_OFF; /* no room is no cache; the engine's 0 is its own choice */
+    return PP_OK;
+}
+
 enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {

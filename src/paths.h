@@ -10,7 +10,7 @@ struct pp_paths {
     char config[512];   /* $XDG_CONFIG_HOME/pippin */
     char data[512];     /* $XDG_DATA_HOME/pippin: pippin.db, models/, locks/ */
     char state[512];    /* $XDG_STATE_HOME/pippin: history, log */
-    char cache[512];    /* $XDG_CACHE_HOME/pippin: kv/, identity/ */
+    char cache[512];    /* $XDG_CACHE_HOME/pippin: kv/, identity/, layouts/ */
     char db[600];       /* data/pippin.db */
     char starter[512];  /* folder of the bundled model; "" if it is not installed */
     char themes[512];   /* folder of the bundled themes; "" if absent */

@@ -140,6 +140,7 @@ static enum pp_code make_engine(struct pp_worker *w, const struct pp_load_reques
     struct progress p = {.w = w};
     struct pp_engine_options opt = r->engine;
     opt.cancel = &w->load_cancel;
+    opt.cache_dir = w->cache_dir;
     return pp_engine_new(w->target->model, &opt, on_progress, &p, &w->engine, err);
 }
 
@@ -149,6 +150,7 @@ static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request
     struct pp_error why;
     opt.share_pool = w->engine;
     opt.cancel = &w->load_cancel;
+    opt.cache_dir = w->cache_dir;
     opt.n_ctx = pp_engine_n_ctx(w->engine);
     enum pp_code code = open_shared(r->draft, "", &w->draft_model, err);
     if (code != PP_OK)

@@ -146,6 +146,13 @@ static void values(void **state)
     assert_false(o.seed_given);
     accept("run|--kv-memory|512MiB");
     assert_true(o.kv_memory == 512ull << 20);
+    assert_int_equal(o.layout_cache, 0);
+    accept("run|--layout-cache|20G");
+    assert_true(o.layout_cache == 20ull << 30);
+    accept("chat|--layout-cache|off");
+    assert_true(o.layout_cache == PP_LAYOUTS_OFF);
+    accept("bench|--layout-cache|0");
+    assert_true(o.layout_cache == PP_LAYOUTS_OFF);
 }
 
 static void lists(void **state)
@@ -199,6 +206,8 @@ static void strict_numbers(void **state)
     for (size_t i = 0; i < sizeof bad_size / sizeof bad_size[0]; i++) {
         snprintf(line, sizeof line, "run|--kv-memory|%s", bad_size[i]);
         refuse(line, "--kv-memory expects a size");
+        snprintf(line, sizeof line, "run|--layout-cache|%s", bad_size[i]);
+        refuse(line, "--layout-cache expects a size such as 20G, or off");
     }
     refuse("run|--top-p|1.01", "from 0 to 1");
     refuse("run|--seed|-2", "--seed");

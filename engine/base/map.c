@@ -102,7 +102,13 @@ bool pp_map_watch_lost(int watch)
     return watch >= 0 && atomic_load(&watched[watch].lost);
 }
 
-static enum pp_code open_regular(const char *path, int *fd, size_t *size, struct pp_error *err)
+struct pp_file_id pp_file_id(const struct stat *st)
+{
+    return (struct pp_file_id){.dev = st->st_dev, .ino = st->st_ino, .size = (uint64_t)st->st_size,
+                               .mtime_s = st->st_mtim.tv_sec, .mtime_ns = st->st_mtim.tv_nsec};
+}
+
+static enum pp_code open_regular(const char *path, int *fd, struct pp_file_id *id, struct pp_error *err)
 {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
@@ -113,18 +119,19 @@ static enum pp_code open_regular(const char *path, int *fd, size_t *size, struct
         close(*fd);
         return pp_fail(err, PP_ERR_IO, "%s is not a regular file", path);
     }
-    *size = (size_t)st.st_size;
+    *id = pp_file_id(&st);
     return PP_OK;
 }
 
 enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *err)
 {
     int fd;
-    size_t size;
+    struct pp_file_id id;
     *map = (struct pp_map){.slot = -1};
-    enum pp_code code = open_regular(path, &fd, &size, err);
+    enum pp_code code = open_regular(path, &fd, &id, err);
     if (code)
         return code;
+    size_t size = (size_t)id.size;
     void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     int saved = errno;
     close(fd);
@@ -140,7 +147,7 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
         pp_free(name);
         return code;
     }
-    *map = (struct pp_map){.data = data, .size = size, .path = name, .slot = slot};
+    *map = (struct pp_map){.data = data, .size = size, .path = name, .id = id, .slot = slot};
     return PP_OK;
 }
 
@@ -162,10 +169,12 @@ bool pp_map_lost(const struct pp_map *map)
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err)
 {
     int fd;
-    enum pp_code code = open_regular(path, &fd, size, err);
+    struct pp_file_id id;
+    enum pp_code code = open_regular(path, &fd, &id, err);
     *data = NULL;
     if (code)
         return code;
+    *size = (size_t)id.size;
     if (*size > limit) {
         close(fd);
         return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes, more than the %zu such a file may have", path, *size,

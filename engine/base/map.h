@@ -13,10 +13,17 @@
 
 #include "engine/base/error.h"
 
+/* What the file system said of a file when it was opened: another or a changed file says something else. No padding. */
+struct pp_file_id {
+    uint64_t dev, ino, size;
+    int64_t mtime_s, mtime_ns;
+};
+
 struct pp_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t size;
     char *path;
+    struct pp_file_id id;
     int slot; /* private: index in the table that the signal handler reads */
 };
 
@@ -31,6 +38,9 @@ bool pp_map_lost(const struct pp_map *map);
 int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
+
+struct stat;
+struct pp_file_id pp_file_id(const struct stat *st);
 
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
  * Larger files fail with PP_ERR_FORMAT. */

@@ -35,7 +35,8 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
 /* Room for this many output rows; called with small numbers it does nothing. */
 enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *err);
 
-/* One forward pass. PP_ERR_FORMAT: a weight is no number. PP_ERR_CANCELLED: K and V of the rows' slots are undefined, nothing else changed. */
+/* One forward pass. PP_ERR_FORMAT: a weight is no number. PP_ERR_CANCELLED: K and V of the rows' slots are undefined,
+ * nothing else changed. */
 enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
                             struct pp_error *err);
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */

@@ -6,7 +6,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/cpu/layout_int.h"
+#include "engine/cpu/layout_file.h"
 #include "engine/cpu/matmul.h"
 #include "engine/pool.h"
 #include "engine/quant.h"
@@ -20,6 +20,7 @@ enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, s
         return pp_fail_nomem(err, "the model's weights");
     (*out)->model = m;
     (*out)->watch = -1;
+    (*out)->store.fd = -1;
     return PP_OK;
 }
 
@@ -27,6 +28,7 @@ void pp_weights_free(struct pp_weights *w)
 {
     if (!w)
         return;
+    pp_weights_stop_keeping(w);
     pp_map_unwatch(w->watch);
     if (w->region)
         munmap(w->region, w->region_bytes);
@@ -58,14 +60,15 @@ struct pp_weight *pp_weights_add(struct pp_weights *w, const struct pp_tensor *t
     if (pp_pack_needed(t->type)) {
         m->bytes = pp_pack_bytes(t->type, t->ne[1], t->ne[0]);
         m->group_bytes = m->bytes / (size_t)m->n_groups;
-        w->region_bytes += (m->bytes + PP_LAYOUT_ALIGN - 1) / PP_LAYOUT_ALIGN * PP_LAYOUT_ALIGN;
+        w->region_bytes += pp_weight_span(m);
     }
     w->n_groups += m->n_groups;
     w->list[w->n++] = m;
     return m;
 }
 
-/* Fresh pages; large ones where the system has them, because they are filled and read from end to end. */
+/* Fresh pages; large ones where the system has them, because they are filled and read from end to end. Nothing is
+ * behind them yet: a file that is found is mapped over them. */
 static enum pp_code take_region(struct pp_weights *w, struct pp_error *err)
 {
     void *p = mmap(NULL, w->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -73,12 +76,13 @@ static enum pp_code take_region(struct pp_weights *w, struct pp_error *err)
         return pp_fail_nomem(err, "the model's weights");
     madvise(p, w->region_bytes, MADV_HUGEPAGE);
     w->region = p;
+    w->watch = w->keeps ? pp_map_watch(p, w->region_bytes) : -1;
     return PP_OK;
 }
 
 enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint64_t quota, struct pp_error *err)
 {
-    (void)cache_dir, (void)quota;
+    w->keeps = cache_dir && cache_dir[0];
     w->states = pp_calloc((size_t)w->n_groups, sizeof *w->states);
     w->sums = pp_calloc((size_t)w->n_groups, sizeof *w->sums);
     if (!w->states || !w->sums)
@@ -86,6 +90,8 @@ enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint6
     enum pp_code code = w->region_bytes ? take_region(w, err) : PP_OK;
     if (code)
         return code;
+    pp_layout_store_init(w, cache_dir, quota);
+    w->from_cache = pp_layout_find(w);
     for (int i = 0; i < w->n; i++) {
         struct pp_weight *m = w->list[i];
         m->state = w->states + m->first_group;
@@ -109,9 +115,9 @@ static bool rows_finite(const struct pp_tensor *t, int64_t row0, int64_t row1)
 /* Makes a mapped file's pages under this group our own, to be written. */
 static bool make_private(const struct pp_weight *m, int64_t group)
 {
-    uintptr_t begin = (uintptr_t)pp_weight_group(m, group), end = begin + m->group_bytes;
+    size_t begin = m->offset + (size_t)group * m->group_bytes, end = begin + m->group_bytes;
     begin = begin / PP_LAYOUT_ALIGN * PP_LAYOUT_ALIGN;
-    return mprotect((void *)begin, end - begin, PROT_READ | PROT_WRITE) == 0;
+    return mprotect(m->owner->region + begin, end - begin, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* What claimed the group makes it: PP_GROUP_READY or PP_GROUP_BAD. */
@@ -121,7 +127,7 @@ static enum pp_group_state make_group(struct pp_weight *m, int64_t group)
     const struct pp_tensor *t = m->t;
     int64_t row0 = group * PP_GROUP_ROWS, row1 = row0 + PP_GROUP_ROWS < t->ne[1] ? row0 + PP_GROUP_ROWS : t->ne[1];
     uint64_t *sum = &w->sums[m->first_group + group];
-    if (m->bytes && w->from_cache) {
+    if (m->bytes && m->from_file) {
         if (pp_hash64(pp_weight_group(m, group), m->group_bytes) == *sum)
             return PP_GROUP_READY;
         atomic_fetch_add_explicit(&w->repaired, 1, memory_order_relaxed);
@@ -194,7 +200,7 @@ enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const
             pp_pool_run(pool, finish_some, &f, &n_items, 1);
     }
     enum pp_code code = pp_weights_check(w, err);
-    if (!code && pp_cancelled(cancel))
+    if (!code && (pp_cancelled(cancel) || !pp_weights_wait_kept(w, cancel)))
         code = pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
     return code;
 }
@@ -233,9 +239,4 @@ struct pp_weights_state pp_weights_state(const struct pp_weights *w)
     s.repaired = atomic_load(&w->repaired);
     s.book_keeping = (uint64_t)w->n_groups * (sizeof *w->states + sizeof *w->sums) + (uint64_t)w->n * sizeof **w->list;
     return s;
-}
-
-void pp_weights_keep(struct pp_weights *w)
-{
-    (void)w;
 }

@@ -3,7 +3,12 @@
  * Quantised matrices are packed (pack.h), float matrices are read where they lie in the model's file; both are looked
  * at once, because a weight that is no number would poison every result. To pack a model takes about as long as to
  * read it, so nobody waits for the whole: an item of a projection makes the 16 rows of each group it is about to
- * multiply with, unless that was done before.
+ * multiply with, unless that was done before. What was made is kept in a file of the cache (layout_file.h) and mapped
+ * by the next engine; a group of a mapped file is compared with its checksum when it is first needed, and made again
+ * from the model, in private memory, if it differs. So neither a damaged nor a missing file changes a result.
+ *
+ * Memory is one region: a mapping of the file, or pages of our own that a thread of the engine, the keeper, replaces by
+ * the file's as it writes them (layout_keeper.c).
  *
  * The states of a group: NEW -> BUSY (a thread has claimed it) -> READY, or BAD. A thread that needs a BUSY group
  * waits: it takes no longer than to make one. */
@@ -26,6 +31,7 @@ struct pp_weight {
     const uint8_t *data;        /* what kernels read; set by pp_weights_place */
     size_t offset, bytes;       /* in the region; 0 bytes: used in place */
     size_t group_bytes;
+    bool from_file;             /* mapped when it was placed: groups are compared before they are READY */
     int64_t n_groups;
     int64_t first_group;        /* in the owner's sums */
     atomic_uchar *state;        /* [n_groups]: enum pp_group_state */

@@ -6,7 +6,21 @@
 
 #include "engine/cpu/layout.h"
 
-enum { PP_LAYOUT_ALIGN = 4096 }; /* of matrices in the region: whole pages, so that each can be mapped alone */
+/* Of matrices in the region and in the file: whole pages on every machine, so that each can be mapped alone. */
+enum { PP_LAYOUT_ALIGN = 65536 };
+
+/* Where the packed weights are kept. */
+struct pp_layout_store {
+    char folder[512];            /* CACHE/layouts; "": nowhere */
+    uint64_t quota;              /* bytes; 0: by the free disk */
+    struct pp_hash128 file_key;  /* of the model's file */
+    bool identity_known;
+    struct pp_sha256 identity;   /* of the model, if known */
+    int fd;                      /* of the unfinished file, locked by us; -1: none */
+    size_t data_offset;          /* of the region in the file */
+    size_t file_bytes;
+    int n_done;                  /* matrices that are in the file, the first ones of the list */
+};
 
 struct pp_weights {
     const struct pp_model *model;
@@ -14,19 +28,37 @@ struct pp_weights {
     int n, cap;
     int64_t n_groups;            /* of all */
     atomic_uchar *states;        /* [n_groups] */
-    uint64_t *sums;              /* [n_groups]: pp_hash64 of each packed group; written by who makes it */
+    uint64_t *sums;              /* [n_groups]: pp_hash64 of each packed group; 0 for matrices that are used in place */
     size_t region_bytes;
     uint8_t *region;             /* NULL: nothing is packed */
-    int watch;                   /* of the region, see pp_map_watch; -1: none */
+    int watch;                   /* of the region, see pp_map_watch; -1: no file may be mapped there */
     _Atomic(const struct pp_tensor *) bad;
     atomic_ullong mapped;        /* bytes of the region that are pages of a file */
     atomic_ullong repaired;
-    bool from_cache;             /* the region was mapped from a file when it was placed */
+    bool from_cache;             /* all of the region was mapped from a file when it was placed */
+    struct pp_layout_store store;
+
+    /* the keeper */
+    bool keeps;                  /* wanted: there is a cache folder */
+    bool started;
+    pthread_t keeper;
+    atomic_bool stop;
+    atomic_bool kept;            /* it has nothing left to do */
 };
+
+/* Ends the keeper's work; what it wrote so far stays, for another engine to go on with. */
+void pp_weights_stop_keeping(struct pp_weights *w);
+/* Until it has nothing left to do. false: cancelled. */
+bool pp_weights_wait_kept(struct pp_weights *w, const struct pp_cancel *cancel);
 
 static inline uint8_t *pp_weight_group(const struct pp_weight *m, int64_t group)
 {
     return m->owner->region + m->offset + (size_t)group * m->group_bytes;
+}
+
+static inline size_t pp_weight_span(const struct pp_weight *m)
+{
+    return (m->bytes + PP_LAYOUT_ALIGN - 1) / PP_LAYOUT_ALIGN * PP_LAYOUT_ALIGN;
 }
 
 #endif

@@ -1,0 +1,507 @@
+#include "engine/cpu/layout_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+
+enum { PATH_CAP = 640, WRITE_BYTES = 1 << 22 };
+static const uint64_t DEFAULT_QUOTA = (uint64_t)64 << 30;
+static const char MAGIC[16] = "pippin layout\n";
+
+struct header {
+    char magic[16];
+    uint32_t version;            /* PP_LAYOUT_VERSION */
+    uint32_t n_weights;
+    uint64_t n_groups;
+    uint64_t n_done;             /* of n_weights: as many are there */
+    uint64_t file_bytes;
+    uint64_t data_offset;
+    struct pp_hash128 file_key;
+    uint8_t identity[32];        /* zeros: not known when it was written */
+    uint64_t entries_hash;       /* XXH3-64 of what make_entries tells of all matrices */
+    uint64_t sums_hash;          /* XXH3-64 of the checksums behind this header */
+    uint64_t hash;               /* XXH3-64 of everything above */
+};
+
+_Static_assert(sizeof(struct header) == 128, "header of a file of packed weights");
+
+struct entry {
+    uint64_t name_hash;          /* XXH3-64 */
+    uint64_t type;
+    int64_t n_rows, n_cols;
+    uint64_t offset, bytes;      /* from data_offset; 0 bytes: not in the file */
+};
+
+/* --- names ------------------------------------------------------------------------------------------------------ */
+
+static void file_name(const struct pp_layout_store *s, bool by_identity, const char *suffix, char out[PATH_CAP])
+{
+    char name[65];
+    if (by_identity)
+        pp_sha256_hex(&s->identity, name);
+    else
+        snprintf(name, sizeof name, "f-%016llx%016llx", (unsigned long long)s->file_key.hi,
+                 (unsigned long long)s->file_key.lo);
+    snprintf(out, PATH_CAP, "%s/%s.%s", s->folder, name, suffix); /* the folder's name fits: pp_layout_store_init */
+}
+
+static void part_name(const struct pp_layout_store *s, char out[PATH_CAP])
+{
+    file_name(s, false, "part", out);
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+static size_t head_bytes(const struct pp_weights *w)
+{
+    return sizeof(struct header) + (size_t)w->n_groups * sizeof *w->sums;
+}
+
+void pp_layout_store_init(struct pp_weights *w, const char *cache_dir, uint64_t quota)
+{
+    struct pp_layout_store *s = &w->store;
+    s->fd = -1;
+    s->quota = quota;
+    if (!cache_dir || !cache_dir[0] || quota == PP_LAYOUTS_OFF || !w->region_bytes ||
+        !pp_model_file_key(w->model, &s->file_key))
+        return;
+    int n = snprintf(s->folder, sizeof s->folder, "%s/layouts", cache_dir);
+    if (n < 0 || (size_t)n >= sizeof s->folder) {
+        s->folder[0] = 0;
+        return;
+    }
+    s->identity_known = pp_model_identity_known(w->model, cache_dir, &s->identity);
+    s->data_offset = (head_bytes(w) + PP_LAYOUT_ALIGN - 1) / PP_LAYOUT_ALIGN * PP_LAYOUT_ALIGN;
+    s->file_bytes = s->data_offset + w->region_bytes;
+}
+
+/* --- headers ---------------------------------------------------------------------------------------------------- */
+
+/* What is where in a file of these weights: [w->n], pp_free. NULL: out of memory. */
+static struct entry *make_entries(const struct pp_weights *w)
+{
+    struct entry *e = pp_calloc((size_t)w->n, sizeof *e);
+    for (int i = 0; e && i < w->n; i++) {
+        const struct pp_weight *m = w->list[i];
+        e[i] = (struct entry){
+            .name_hash = pp_hash64(m->t->name, strlen(m->t->name)),
+            .type = m->t->type,
+            .n_rows = m->t->ne[1],
+            .n_cols = m->t->ne[0],
+            .offset = m->offset,
+            .bytes = m->bytes,
+        };
+    }
+    return e;
+}
+
+static struct header make_header(const struct pp_weights *w, const struct entry *entries)
+{
+    const struct pp_layout_store *s = &w->store;
+    struct header h = {
+        .version = PP_LAYOUT_VERSION,
+        .n_weights = (uint32_t)w->n,
+        .n_groups = (uint64_t)w->n_groups,
+        .n_done = (uint64_t)s->n_done,
+        .file_bytes = s->file_bytes,
+        .data_offset = s->data_offset,
+        .file_key = s->file_key,
+        .entries_hash = pp_hash64(entries, (size_t)w->n * sizeof *entries),
+        .sums_hash = pp_hash64(w->sums, (size_t)w->n_groups * sizeof *w->sums),
+    };
+    memcpy(h.magic, MAGIC, sizeof h.magic);
+    if (s->identity_known)
+        memcpy(h.identity, s->identity.bytes, sizeof h.identity);
+    h.hash = pp_hash64(&h, offsetof(struct header, hash));
+    return h;
+}
+
+static bool write_at(int fd, const void *data, size_t n, size_t offset)
+{
+    const uint8_t *p = data;
+    while (n) {
+        ssize_t done = pwrite(fd, p, n < WRITE_BYTES ? n : WRITE_BYTES, (off_t)offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return false;
+        p += done;
+        offset += (size_t)done;
+        n -= (size_t)done;
+    }
+    return true;
+}
+
+static bool read_at(int fd, void *data, size_t n, size_t offset)
+{
+    uint8_t *p = data;
+    while (n) {
+        ssize_t done = pread(fd, p, n, (off_t)offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return false;
+        p += done;
+        offset += (size_t)done;
+        n -= (size_t)done;
+    }
+    return true;
+}
+
+/* The checksums first: a header without them is refused. */
+static bool write_header(const struct pp_weights *w)
+{
+    struct entry *entries = make_entries(w);
+    if (!entries)
+        return false;
+    const struct header h = make_header(w, entries);
+    pp_free(entries);
+    return write_at(w->store.fd, w->sums, (size_t)w->n_groups * sizeof *w->sums, sizeof h) &&
+           write_at(w->store.fd, &h, sizeof h, 0);
+}
+
+/* Reads the header and the sums of a file that is to belong to these weights. -1: it does not, or is damaged; else the
+ * number of matrices in it. */
+static int read_header(struct pp_weights *w, int fd, bool by_identity)
+{
+    const struct pp_layout_store *s = &w->store;
+    struct entry *expected = make_entries(w);
+    struct stat st;
+    struct header h;
+    if (!expected)
+        return -1;
+    const struct header mine = make_header(w, expected);
+    pp_free(expected);
+    size_t sums_bytes = (size_t)w->n_groups * sizeof *w->sums;
+    bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+                (uint64_t)st.st_size == s->file_bytes && read_at(fd, &h, sizeof h, 0) &&
+                h.hash == pp_hash64(&h, offsetof(struct header, hash)) &&
+                memcmp(h.magic, MAGIC, sizeof h.magic) == 0 && h.version == mine.version &&
+                h.n_weights == mine.n_weights && h.n_groups == mine.n_groups && h.n_done <= h.n_weights &&
+                h.file_bytes == mine.file_bytes && h.data_offset == mine.data_offset &&
+                h.entries_hash == mine.entries_hash;
+    if (good && by_identity)
+        good = memcmp(h.identity, s->identity.bytes, sizeof h.identity) == 0;
+    else if (good)
+        good = h.file_key.lo == s->file_key.lo && h.file_key.hi == s->file_key.hi;
+    good = good && read_at(fd, w->sums, sums_bytes, sizeof h) &&
+           pp_hash64(w->sums, sums_bytes) == h.sums_hash;
+    if (!good)
+        memset(w->sums, 0, sums_bytes);
+    return good ? (int)h.n_done : -1;
+}
+
+/* --- finding ---------------------------------------------------------------------------------------------------- */
+
+/* Pages of the file instead of what is there now. */
+static bool map_bytes(struct pp_weights *w, int fd, size_t offset, size_t bytes)
+{
+    void *p = mmap(w->region + offset, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd,
+                   (off_t)(w->store.data_offset + offset));
+    if (p == MAP_FAILED)
+        return false;
+    atomic_fetch_add(&w->mapped, bytes);
+    return true;
+}
+
+/* Takes the matrices that the file has: where none is missing, the whole region at once. */
+static bool map_weights(struct pp_weights *w, int fd, int n_done)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < n_done; i++)
+        bytes += pp_weight_span(w->list[i]);
+    if (bytes && !map_bytes(w, fd, 0, bytes))
+        return false;
+    for (int i = 0; i < n_done; i++)
+        w->list[i]->from_file = true;
+    return true;
+}
+
+/* A file found by the name of the model's file gets the name of its content as soon as that is known, so that copies of
+ * the model find it too. */
+static void give_final_name(struct pp_weights *w, const char *from)
+{
+    struct pp_layout_store *s = &w->store;
+    char to[PATH_CAP];
+    file_name(s, true, "layout", to);
+    s->fd = open(from, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    s->n_done = w->n;
+    if (s->fd >= 0 && write_header(w))
+        (void)!rename(from, to);
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+}
+
+static bool find_complete(struct pp_weights *w, bool by_identity)
+{
+    char path[PATH_CAP];
+    file_name(&w->store, by_identity, "layout", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    bool good = read_header(w, fd, by_identity) == w->n && map_weights(w, fd, w->n);
+    if (good)
+        futimens(fd, NULL); /* used just now: the last to be evicted */
+    close(fd);
+    if (good && !by_identity && w->store.identity_known)
+        give_final_name(w, path);
+    return good;
+}
+
+/* Opens the part under a lock of ours; -1: it is not there (unless create), or another engine writes it. */
+static int open_part(const char *path, bool create)
+{
+    struct stat here, there;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0), 0600);
+    if (fd < 0)
+        return -1;
+    /* Who had the lock may have given the file another name meanwhile: then this is not the part any more. */
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &here) == 0 && S_ISREG(here.st_mode) &&
+        stat(path, &there) == 0 && here.st_ino == there.st_ino && here.st_dev == there.st_dev)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void find_part(struct pp_weights *w)
+{
+    struct pp_layout_store *s = &w->store;
+    char path[PATH_CAP];
+    part_name(s, path);
+    if ((s->fd = open_part(path, false)) < 0)
+        return;
+    int n_done = read_header(w, s->fd, false);
+    if (n_done > 0 && map_weights(w, s->fd, n_done))
+        s->n_done = n_done;
+}
+
+bool pp_layout_find(struct pp_weights *w)
+{
+    if (!w->store.folder[0] || w->watch < 0)
+        return false;
+    if ((w->store.identity_known && find_complete(w, true)) || find_complete(w, false))
+        return true;
+    find_part(w);
+    return false;
+}
+
+/* --- room ------------------------------------------------------------------------------------------------------- */
+
+struct kept_file {
+    char name[256];
+    uint64_t bytes;
+    struct timespec used;
+};
+
+struct kept_files {
+    struct kept_file *list;      /* [n] */
+    size_t n, cap;
+    uint64_t bytes;              /* of all */
+};
+
+static bool is_begun(int fd)
+{
+    char magic[sizeof MAGIC];
+    return read_at(fd, magic, sizeof magic, 0) && memcmp(magic, MAGIC, sizeof magic) == 0;
+}
+
+/* Parts whose writer was killed have no header: nobody can use them. */
+static bool remove_orphan(const char *path)
+{
+    int fd = open_part(path, false);
+    bool orphan = fd >= 0 && !is_begun(fd) && unlink(path) == 0;
+    if (fd >= 0)
+        close(fd);
+    return orphan;
+}
+
+static void add_kept(struct kept_files *all, const char *folder, const char *name)
+{
+    char path[PATH_CAP];
+    struct stat st;
+    int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (n < 0 || (size_t)n >= sizeof path || lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
+        strlen(name) >= sizeof all->list->name)
+        return;
+    if ((has_suffix(name, ".part") && remove_orphan(path)) ||
+        pp_grow(&all->list, &all->cap, all->n + 1, sizeof *all->list) != 0)
+        return;
+    struct kept_file *f = &all->list[all->n++];
+    snprintf(f->name, sizeof f->name, "%s", name);
+    f->bytes = (uint64_t)st.st_size;
+    f->used = st.st_mtim;
+    all->bytes += f->bytes;
+}
+
+/* All files of the folder but our own part. */
+static struct kept_files list_kept(const struct pp_layout_store *s)
+{
+    struct kept_files all = {0};
+    char own[PATH_CAP];
+    part_name(s, own);
+    DIR *d = opendir(s->folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if ((has_suffix(e->d_name, ".layout") || has_suffix(e->d_name, ".part")) &&
+            strcmp(e->d_name, strrchr(own, '/') + 1) != 0)
+            add_kept(&all, s->folder, e->d_name);
+    if (d)
+        closedir(d);
+    return all;
+}
+
+static struct kept_file *least_recent(struct kept_files *all)
+{
+    struct kept_file *oldest = NULL;
+    for (size_t i = 0; i < all->n; i++) {
+        struct kept_file *f = &all->list[i];
+        if (f->name[0] && (!oldest || f->used.tv_sec < oldest->used.tv_sec ||
+                           (f->used.tv_sec == oldest->used.tv_sec && f->used.tv_nsec < oldest->used.tv_nsec)))
+            oldest = f;
+    }
+    return oldest;
+}
+
+/* Removes a file; a part only if nobody writes it. */
+static bool evict(const struct pp_layout_store *s, const char *name)
+{
+    char path[sizeof s->folder + 260];
+    snprintf(path, sizeof path, "%s/%s", s->folder, name);
+    int fd = has_suffix(name, ".part") ? open_part(path, false) : -1;
+    bool gone = (fd >= 0 || !has_suffix(name, ".part")) && unlink(path) == 0;
+    if (fd >= 0)
+        close(fd);
+    return gone;
+}
+
+/* A quarter of what the disk could give, if the quota is left to us. */
+static uint64_t effective_quota(const struct pp_layout_store *s, uint64_t kept)
+{
+    struct statvfs v;
+    if (s->quota)
+        return s->quota;
+    if (statvfs(s->folder, &v) != 0)
+        return 0;
+    uint64_t share = ((uint64_t)v.f_bavail * v.f_frsize + kept) / 4;
+    return share < DEFAULT_QUOTA ? share : DEFAULT_QUOTA;
+}
+
+static bool make_room(const struct pp_layout_store *s)
+{
+    struct kept_files all = list_kept(s);
+    uint64_t quota = effective_quota(s, all.bytes);
+    bool fits = s->file_bytes <= quota;
+    while (fits && all.bytes > quota - s->file_bytes) {
+        struct kept_file *f = least_recent(&all);
+        if (!f) {
+            fits = false;
+            break;
+        }
+        if (evict(s, f->name))
+            all.bytes -= f->bytes;
+        f->name[0] = 0;
+    }
+    pp_free(all.list);
+    return fits;
+}
+
+/* With all folders above it: nobody may have used a cache before. */
+static void make_folder(const struct pp_layout_store *s)
+{
+    char path[sizeof s->folder];
+    memcpy(path, s->folder, sizeof path);
+    for (char *slash = path; (slash = strchr(slash + 1, '/'));) {
+        *slash = 0;
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    mkdir(path, 0700);
+}
+
+/* --- writing ---------------------------------------------------------------------------------------------------- */
+
+bool pp_layout_begin(struct pp_weights *w)
+{
+    struct pp_layout_store *s = &w->store;
+    char path[PATH_CAP];
+    static const struct header nothing;
+    if (!s->folder[0] || w->watch < 0)
+        return false;
+    part_name(s, path);
+    make_folder(s);
+    if (s->fd < 0 && (s->fd = open_part(path, true)) < 0)
+        return false;
+    /* The header goes at once: if we are killed, nobody shall believe it. The blocks are taken at once, where the file
+     * system can do that: a disk that fills up later is then not our trouble, and not our doing. */
+    if (make_room(s) && (s->n_done || ftruncate(s->fd, 0) == 0) && write_at(s->fd, &nothing, sizeof nothing, 0) &&
+        (fallocate(s->fd, 0, 0, (off_t)s->file_bytes) == 0 ||
+         (errno == EOPNOTSUPP && ftruncate(s->fd, (off_t)s->file_bytes) == 0)))
+        return true;
+    pp_layout_suspend(w, true);
+    return false;
+}
+
+bool pp_layout_write(struct pp_weights *w)
+{
+    struct pp_layout_store *s = &w->store;
+    struct pp_weight *m = w->list[s->n_done];
+    size_t from = s->data_offset + m->offset;
+    for (size_t at = 0; at < m->bytes; at += WRITE_BYTES) {
+        size_t n = m->bytes - at < WRITE_BYTES ? m->bytes - at : WRITE_BYTES;
+        if (atomic_load(&w->stop) || !write_at(s->fd, w->region + m->offset + at, n, from + at))
+            return false;
+    }
+    s->n_done++;
+    if (m->bytes)
+        map_bytes(w, s->fd, m->offset, pp_weight_span(m));
+    return true;
+}
+
+bool pp_layout_complete(struct pp_weights *w)
+{
+    struct pp_layout_store *s = &w->store;
+    char from[PATH_CAP], to[PATH_CAP];
+    part_name(s, from);
+    file_name(s, s->identity_known, "layout", to);
+    bool good = write_header(w) && rename(from, to) == 0;
+    if (!good)
+        unlink(from);
+    close(s->fd);
+    s->fd = -1;
+    return good;
+}
+
+void pp_layout_suspend(struct pp_weights *w, bool drop)
+{
+    struct pp_layout_store *s = &w->store;
+    char path[PATH_CAP];
+    if (s->fd < 0)
+        return;
+    part_name(s, path);
+    if (drop || !s->n_done || !write_header(w))
+        unlink(path);
+    close(s->fd);
+    s->fd = -1;
+}
+
+void pp_layout_remove(struct pp_weights *w)
+{
+    char path[PATH_CAP];
+    for (int by_identity = 0; by_identity <= w->store.identity_known; by_identity++) {
+        file_name(&w->store, by_identity, "layout", path);
+        unlink(path);
+    }
+}
