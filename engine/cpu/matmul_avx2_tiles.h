@@ -11,7 +11,7 @@
  * Activations are copied beside each other beforehand, up to PANEL_ROWS rows to a panel, block by block: a product's
  * registers hold the sums of one panel with the 16 rows. */
 
-enum { TILE_BLOCKS = 16, TILE_ACTS = 128, PANEL_ROWS = 4 };
+enum { TILE_BLOCKS = 16, TILE_ACTS = 128, PANEL_ROWS = 4, MAX_FETCHING = 4 /* panels that ask for weights */ };
 
 /* One block of 16 rows. Slices as in pack.h: byte 4 r + i of q[v] is row r, column 4 v + i. */
 struct nibble_block {
@@ -111,7 +111,19 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
 /* Each adds to acc [M][16] the products of n_blocks blocks of the tile with a panel of M rows; q, d and extra are
- * where the panel begins. */
+ * where the panel begins. In the meantime, block by block, packed weights that come next are asked for. */
+
+struct ahead {
+    const uint8_t *at;
+    size_t bytes; /* per block */
+};
+
+INLINE void fetch_next(struct ahead *next)
+{
+    for (size_t i = 0; i < next->bytes; i += 64)
+        fetch_line(next->at, i);
+    next->at = (const uint8_t *)((uintptr_t)next->at + next->bytes);
+}
 
 INLINE __m256i load_i(const void *p)
 {
@@ -145,9 +157,10 @@ INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256i isum)
 
 /* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
 INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                           const int32_t *bias, const float *dsum, float (*acc)[16], const int M)
+                           const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16], const int M)
 {
     for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
+        fetch_next(&next);
         __m256i words[2][PANEL_ROWS];
         UNROLL for (int v = 0; v < 8; v++)
         {
@@ -176,9 +189,10 @@ INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const
 
 /* 4 products of 255 * 32 at most fit 16 bits. */
 INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                         float (*acc)[16], const int M)
+                         struct ahead next, float (*acc)[16], const int M)
 {
     for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
+        fetch_next(&next);
         __m256i isum[2][PANEL_ROWS];
         UNROLL for (int v = 0; v < 8; v += 2)
             UNROLL for (int h = 0; h < 2; h++)
@@ -202,9 +216,10 @@ INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uin
 }
 
 INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                         float (*acc)[16], const int M)
+                         struct ahead next, float (*acc)[16], const int M)
 {
     for (int64_t b = 0; b < n_blocks; b++, w++, q += 64 * M, d += M) {
+        fetch_next(&next);
         __m256i isum[2][PANEL_ROWS];
         UNROLL for (int k = 0; k < 16; k++)
         {
@@ -228,7 +243,8 @@ INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uin
 
 /* The tile with one panel of M rows, into y [M, 16 rows of weights], of which `live` exist. */
 INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n_tile, int64_t first, int64_t n_blocks,
-                          bool add, float *y, int64_t y_stride, int64_t live, const enum tile_form form, const int M)
+                          bool add, struct ahead next, float *y, int64_t y_stride, int64_t live,
+                          const enum tile_form form, const int M)
 {
     float acc[PANEL_ROWS][16] __attribute__((aligned(64)));
     int64_t at = first * n_blocks + tile0 * M;
@@ -245,11 +261,11 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
             memcpy(acc[i], y + i * y_stride, (size_t)live * sizeof acc[i][0]);
     }
     if (form == WORDS)
-        word_product(s->w.words, n_tile, q, s->d + at, acc, M);
+        word_product(s->w.words, n_tile, q, s->d + at, next, acc, M);
     else if (form == BYTES)
-        byte_product(s->w.bytes, n_tile, q, s->d + at, acc, M);
+        byte_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
     else
-        nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, acc, M);
+        nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, next, acc, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         if (live == 16)
@@ -271,6 +287,17 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
     return s->w.nibbles + b;
 }
 
+/* What is unpacked after n_tile blocks from block b: the blocks behind them, or with `turn` the next group from block0
+ * on. */
+INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, int64_t b, bool turn, int64_t block0)
+{
+    bool scales_first = w->type == PP_TYPE_Q8_0 || w->type == PP_TYPE_Q4_0;
+    size_t begin = scales_first ? pp_pack_scale_bytes(w->n_cols) : 0, all = pp_pack_group_bytes(w->type, w->n_cols);
+    size_t bytes = (all - begin) / (size_t)(w->n_cols / 32);
+    size_t distance = turn ? all + begin + bytes * (size_t)block0 : begin + bytes * (size_t)b;
+    return (struct ahead){(const uint8_t *)((uintptr_t)group + distance), bytes};
+}
+
 /* One group with the m prepared rows, over the n_blocks prepared blocks from block0 on. */
 INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int64_t row, int64_t live, int64_t m,
                           int64_t n_panels, int64_t block0, int64_t n_blocks, float *y, int64_t y_stride,
@@ -282,21 +309,25 @@ INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int
         bool add = block0 + t > 0;
         for (int64_t b = 0; b < n_tile; b++)
             unpack(group, w->n_cols, block0 + t + b, tile_block(s, b, form));
+        const struct ahead next = tile_ahead(w, group, block0 + t + n_tile, t + n_tile == n_blocks, block0);
+        int64_t fetching = n_panels < MAX_FETCHING ? n_panels : MAX_FETCHING;
         for (int64_t p = 0; p < n_panels; p++) {
             int64_t first = panel_start(m, n_panels, p);
             float *out = y + first * y_stride;
+            size_t part = next.bytes / (size_t)fetching, offset = part * (size_t)(p * n_tile);
+            struct ahead share = {(const uint8_t *)((uintptr_t)next.at + offset), p < fetching ? part : 0};
             switch (panel_start(m, n_panels, p + 1) - first) {
             case 1:
-                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 1);
+                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 1);
                 break;
             case 2:
-                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 2);
+                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 2);
                 break;
             case 3:
-                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, 3);
+                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 3);
                 break;
             default:
-                panel_product(s, t, n_tile, first, n_blocks, add, out, y_stride, live, form, PANEL_ROWS);
+                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, PANEL_ROWS);
             }
         }
     }
