@@ -14,7 +14,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { LANES = 8, MAX_ACTS = 4, FLOAT_FEW = 4 };
+/* Up to MAX_ACTS activation rows (FLOAT_FEW with float weights) meet the weights as they come from memory; more repay
+ * unpacking into tiles. */
+enum { LANES = 8, MAX_ACTS = 3, FLOAT_FEW = 5 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
@@ -350,11 +352,8 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
                 case 2:
                     run_groups(tile, w, row, end, &t, out, y_stride, 2);
                     break;
-                case 3:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
-                    break;
                 default:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 4);
+                    run_groups(tile, w, row, end, &t, out, y_stride, MAX_ACTS);
                 }
             }
         }
@@ -364,7 +363,7 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= 12) /* few rows do not repay unpacking */
+    if (m <= MAX_ACTS)
         matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
@@ -373,7 +372,7 @@ static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= 7) /* few rows do not repay unpacking */
+    if (m <= MAX_ACTS)
         matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
