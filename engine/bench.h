@@ -77,6 +77,7 @@ struct pp_random_model {
                          * blocks do not divide get a larger one); or a mixture as quantising gives it: "Q4_K_M" */
     int64_t n_layers;   /* 0: all of the shape's */
     int64_t n_vocab;    /* 0: the shape's */
+    int64_t n_ff;       /* 0: the shape's; a small one leaves little but attention */
     uint64_t seed;
 };
 
@@ -93,5 +94,31 @@ const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL
 /* Writes it as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE names what is possible. */
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
                                    void *user, const struct pp_cancel *cancel, struct pp_error *err);
+
+/* An adapter for `m` as a GGUF file: LoRA of this rank on the projections of queries and values, with small noise. */
+enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, uint64_t seed, const char *path,
+                                     struct pp_error *err);
+
+/* --- products by themselves ---------------------------------------------------------------------------------- */
+
+/* A matrix of noise, and activations, for the product kernels alone: one thread, nothing else of the engine. */
+struct pp_micro;
+
+enum { PP_MICRO_MAX_ROWS = 512 };
+
+struct pp_micro_time {
+    uint64_t ns, macs, bytes; /* bytes: of weights */
+};
+
+/* type: "Q4_0"; n_rows: a multiple of 16, n_cols: of 256. */
+enum pp_code pp_micro_new(const char *type, int64_t n_rows, int64_t n_cols, struct pp_micro **out,
+                          struct pp_error *err);
+void pp_micro_free(struct pp_micro *t); /* NULL is fine */
+/* Goes on through the matrix, in pieces such as the engine's work items, for `ns`, with m activation rows (1 to
+ * PP_MICRO_MAX_ROWS). kernels: "avx2"; PP_ERR_UNSUPPORTED if this CPU cannot run them. */
+enum pp_code pp_micro_run(struct pp_micro *t, const char *kernels, int m, uint64_t ns, struct pp_micro_time *out,
+                          struct pp_error *err);
+/* The sets of kernels that run here: i from 0; NULL at the end. The last is the best. */
+const char *pp_micro_kernels(size_t i);
 
 #endif

@@ -1,9 +1,6 @@
 /* random_model.c - GGUF files with the shape of a well-known model and noise for weights.
  *
- * The weights have mean 0 and a standard deviation of about 1 / sqrt(row length), so that activations stay in the range
- * of a real model's; norms are 1. Blocks are not quantised from floats but made of random bits with fitting scales,
- * which is as fast as the disk. */
-#include <math.h>
+ * The weights are those of random_rows.h, so that activations stay in the range of a real model's; norms are 1. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,8 +10,7 @@
 #include "engine/export.h"
 #include "engine/file_type.h"
 #include "engine/gguf.h"
-#include "engine/quant.h"
-#include "engine/quant_blocks.h"
+#include "engine/random_rows.h"
 
 /* Numbers of the published models; layers, width, heads, KV heads, inner width, context, vocabulary, base of RoPE. */
 static const struct pp_random_shape shapes[] = {
@@ -43,96 +39,6 @@ const struct pp_random_shape *pp_random_shape_by_name(const char *name)
     return NULL;
 }
 
-/* --- noise -------------------------------------------------------------------------------------------------- */
-
-enum { N_NORMAL = 1 << 16 };
-
-struct noise {
-    uint64_t state;
-    float normal[N_NORMAL];   /* a normal distribution in steps of equal probability */
-    uint16_t half[N_NORMAL];  /* the same times a deviation, in the current tensor's type */
-    float scaled[N_NORMAL];
-};
-
-/* splitmix64: https://prng.di.unimi.it/splitmix64.c describes it */
-static uint64_t next_bits(struct noise *n)
-{
-    uint64_t z = n->state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
-static void random_bytes(struct noise *n, uint8_t *to, size_t bytes)
-{
-    for (; bytes >= 8; bytes -= 8, to += 8) {
-        uint64_t bits = next_bits(n);
-        memcpy(to, &bits, 8);
-    }
-    uint64_t bits = next_bits(n);
-    memcpy(to, &bits, bytes);
-}
-
-/* The quantiles of the standard normal distribution, by going along its density in steps of equal area. */
-static void fill_normal(struct noise *n)
-{
-    double x = 0, area = sqrt(2 * M_PI) / N_NORMAL;
-    for (int i = 0; i < N_NORMAL / 2; i++) {
-        double half = x + 0.5 * area * exp(0.5 * x * x);
-        n->normal[N_NORMAL / 2 + i] = (float)half;
-        n->normal[N_NORMAL / 2 - 1 - i] = (float)-half;
-        x += area * exp(0.5 * half * half);
-        if (x > 5)
-            x = 5;
-    }
-}
-
-static void prepare_floats(struct noise *n, uint32_t type, float deviation)
-{
-    for (int i = 0; i < N_NORMAL; i++) {
-        n->scaled[i] = n->normal[i] * deviation;
-        n->half[i] = type == PP_TYPE_F16 ? pp_f32_to_f16(n->scaled[i]) : pp_f32_to_bf16(n->scaled[i]);
-    }
-}
-
-static void float_row(struct noise *n, uint32_t type, int64_t count, void *to)
-{
-    float *f = to;
-    uint16_t *h = to;
-    uint64_t bits = 0;
-    for (int64_t i = 0; i < count; i++, bits >>= 16) {
-        if (i % 4 == 0)
-            bits = next_bits(n);
-        if (type == PP_TYPE_F32)
-            f[i] = n->scaled[bits & 0xFFFF];
-        else
-            h[i] = n->half[bits & 0xFFFF];
-    }
-}
-
-/* The divisors are the standard deviations of the stored integers times their scales. Q4_0's integers have mean -0.5:
- * half of the scales are negative, so that the weights have none. */
-static void quantized_row(struct noise *n, uint32_t type, int64_t count, float deviation, void *to)
-{
-    const struct pp_type_info *info = pp_type_info(type);
-    uint8_t *block = to;
-    random_bytes(n, block, pp_type_row_bytes(type, count));
-    for (int64_t i = 0; i < count; i += info->block_elements, block += info->block_bytes) {
-        if (type == PP_TYPE_Q8_0) {
-            ((struct pp_block_q8_0 *)(void *)block)->d = pp_f32_to_f16(deviation / 73.9f);
-        } else if (type == PP_TYPE_Q4_0) {
-            struct pp_block_q4_0 *b = (void *)block;
-            b->d = pp_f32_to_f16((b->d & 1 ? deviation : -deviation) / 4.64f);
-        } else if (type == PP_TYPE_Q4_K) { /* q has mean 7.5: so has its minimum, on average */
-            struct pp_block_q4_k *b = (void *)block;
-            b->d = pp_f32_to_f16(deviation / 258);
-            b->dmin = pp_f32_to_f16(7.5f * deviation / 258);
-        } else if (type == PP_TYPE_Q6_K) {
-            ((struct pp_block_q6_k *)(void *)block)->d = pp_f32_to_f16(deviation / 1366);
-        }
-    }
-}
-
 /* --- the file ----------------------------------------------------------------------------------------------- */
 
 struct random_file {
@@ -142,7 +48,7 @@ struct random_file {
     int tensor_type;            /* of all matrices; -1: as file_type mixes them */
     int file_type;
     struct pp_gguf_writer *w;
-    struct noise *noise;
+    struct pp_random *random;
     void *row;                  /* the longest there is, in floats */
     bool writing;               /* second walk over the tensors: first they are announced */
     uint64_t done, total;       /* bytes */
@@ -160,22 +66,15 @@ static uint32_t matrix_type(const struct random_file *f, const struct pp_tensor 
 
 static enum pp_code write_rows(struct random_file *f, const struct pp_tensor *t, struct pp_error *err)
 {
-    float deviation = 1.0f / sqrtf((float)t->ne[0]);
     size_t bytes = pp_type_row_bytes(t->type, t->ne[0]);
-    bool blocks = pp_type_info(t->type)->block_elements > 1;
     enum pp_code code = PP_OK;
-    if (t->n_dims == 1)
-        for (int64_t i = 0; i < t->ne[0]; i++)
-            ((float *)f->row)[i] = 1.0f;
-    else if (!blocks)
-        prepare_floats(f->noise, t->type, deviation);
+    for (int64_t i = 0; t->n_dims == 1 && i < t->ne[0]; i++)
+        ((float *)f->row)[i] = 1.0f;
     for (int64_t r = 0; r < t->ne[1] && !code; r++) {
         if (pp_cancelled(f->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
-        if (t->n_dims > 1 && blocks)
-            quantized_row(f->noise, t->type, t->ne[0], deviation, f->row);
-        else if (t->n_dims > 1)
-            float_row(f->noise, t->type, t->ne[0], f->row);
+        if (t->n_dims > 1)
+            pp_random_row(f->random, t->type, t->ne[0], f->row);
         code = pp_gguf_write(f->w, f->row, bytes, err);
         f->done += bytes;
         if (f->progress && r % 64 == 0)
@@ -302,7 +201,8 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
     const struct pp_random_shape *s = f->shape = pp_random_shape_by_name(spec->shape);
     if (!s)
         return fail_shape(spec->shape, err);
-    if (spec->n_layers < 0 || spec->n_layers > MOST_LAYERS || spec->n_vocab < 0 || spec->n_vocab > MOST_VOCAB)
+    if (spec->n_layers < 0 || spec->n_layers > MOST_LAYERS || spec->n_vocab < 0 || spec->n_vocab > MOST_VOCAB ||
+        spec->n_ff < 0 || spec->n_ff > MOST_VOCAB)
         return pp_fail(err, PP_ERR_USAGE, "a random model has 1 to %d layers and 1 to %d tokens", MOST_LAYERS,
                        MOST_VOCAB);
     f->hp = (struct pp_hparams){
@@ -312,7 +212,7 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         .n_head = s->n_head,
         .n_head_kv = s->n_head_kv,
         .head_dim = s->n_embd / s->n_head,
-        .n_ff = s->n_ff,
+        .n_ff = spec->n_ff ? spec->n_ff : s->n_ff,
         .n_ctx_train = s->n_ctx,
     };
     return choose_types(f, spec->type, err);
@@ -326,15 +226,13 @@ enum pp_code pp_random_model_write(const struct pp_random_model *spec, const cha
     if (code)
         return code;
     int64_t longest = f.hp.n_ff > f.hp.n_embd ? f.hp.n_ff : f.hp.n_embd;
-    f.noise = pp_calloc(1, sizeof *f.noise);
+    f.random = pp_random_new(spec->seed);
     f.row = pp_malloc((size_t)longest * sizeof(float));
-    if (!f.noise || !f.row)
+    if (!f.random || !f.row)
         code = pp_fail_nomem(err, "a random model");
     if (!code)
         code = pp_gguf_writer_new(path, &f.w, err);
     if (!code) {
-        f.noise->state = spec->seed;
-        fill_normal(f.noise);
         add_metadata(&f);
         code = all_tensors(&f, err);
     }
@@ -346,7 +244,7 @@ enum pp_code pp_random_model_write(const struct pp_random_model *spec, const cha
     if (!code)
         code = pp_gguf_writer_finish(f.w, err);
     pp_gguf_writer_free(f.w);
-    pp_free(f.noise);
+    pp_free(f.random);
     pp_free(f.row);
     return code;
 }

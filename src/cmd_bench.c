@@ -21,7 +21,11 @@ static const struct {
     {"kv", BENCH_KV},
     {"kernels", BENCH_KERNELS},
     {"memory", BENCH_MEMORY},
-    {"all", BENCH_QUICK | BENCH_DEPTH | BENCH_ROWS | BENCH_THREADS | BENCH_KV | BENCH_KERNELS | BENCH_MEMORY},
+    {"micro", BENCH_MICRO},
+    {"start", BENCH_START},
+    {"tokenizer", BENCH_TOKENIZER},
+    {"trace", BENCH_TRACE},
+    {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_TRACE},
 };
 
 static enum pp_code read_words(struct bench *b, struct pp_error *err)
@@ -34,7 +38,7 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
         if (!what)
             return pp_fail(err, PP_ERR_USAGE,
                            "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
-                           "memory and all",
+                           "memory, micro, start, tokenizer, trace and all",
                            b->o->args[i]);
         b->what |= what;
     }
@@ -87,8 +91,8 @@ static enum pp_code read_kv_types(struct bench *b, struct pp_error *err)
             b->kv_types[b->n_kv_types++] = type;
         at += len + (at[len] == ',');
     }
-    static const char *const all[] = {"q8_0", "f16", "f32"};
-    for (size_t i = 0; i < 3 && b->what & BENCH_KV && !list; i++)
+    static const char *const all[] = {"f32", "f16", "q8_0", "fp8", "q4_0"};
+    for (size_t i = 0; i < sizeof all / sizeof *all && b->what & BENCH_KV && !list; i++)
         if (pp_kv_type_by_name(all[i]) != (int)b->kv_types[0])
             b->kv_types[b->n_kv_types++] = pp_kv_type_by_name(all[i]);
     return PP_OK;
@@ -172,19 +176,25 @@ static int64_t enough_layers(const struct pp_random_shape *s)
     return n < s->n_layers ? n : s->n_layers;
 }
 
+void bench_temporary(char *path, size_t size, const char *ending)
+{
+    static int count;
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, size, "%.900s/pippin-bench-%ld-%d%s", dir && *dir ? dir : "/tmp", (long)getpid(), count++, ending);
+}
+
 /* A random model for as long as we live. */
 static enum pp_code make_random(struct bench *b, struct pp_error *err)
 {
     struct pp_random_model spec = random_spec(b);
     const struct pp_random_shape *shape = pp_random_shape_by_name(spec.shape);
-    const char *dir = getenv("TMPDIR");
     if (shape && !spec.n_layers)
         spec.n_layers = enough_layers(shape);
-    snprintf(b->path, sizeof b->path, "%.900s/pippin-bench-%ld.gguf", dir && *dir ? dir : "/tmp", (long)getpid());
+    bench_temporary(b->path, sizeof b->path, ".gguf");
+    b->temporary = true;
     enum pp_code code = write_random(b, &spec, b->path, err);
     if (code)
         return code;
-    b->temporary = true;
     if (spec.n_layers != shape->n_layers)
         b->report.full_layers = shape->n_layers;
     return PP_OK;
@@ -196,8 +206,6 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
                                           : pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
     if (!code)
         code = pp_model_open(b->path, &b->model, err);
-    if (b->temporary)
-        unlink(b->path); /* it stays mapped */
     for (int i = 0; i < b->o->n_lora && !code; i++) {
         code = pp_adapter_load(b->model, b->o->lora[i].path, &b->adapters[i], err);
         b->uses[i] = (struct pp_adapter_use){.adapter = b->adapters[i], .scale = b->o->lora[i].scale};
@@ -247,8 +255,16 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
     if (b->o->bench.write)
         return keep_random(b, err);
     code = open_model(b, err);
-    if (!code)
+    if (!code && b->what & BENCH_PASSES)
         code = bench_measure(b, err);
+    if (!code && b->what & BENCH_START)
+        code = bench_start(b, err);
+    if (!code && b->what & BENCH_TOKENIZER)
+        code = bench_tokenizer(b, err);
+    if (!code && b->what & BENCH_TRACE)
+        code = bench_trace(b, err);
+    if (!code && b->what & BENCH_MICRO)
+        code = bench_micro(b, err);
     if (!code)
         (b->o->json ? bench_print_json : bench_print_text)(b);
     return code;
@@ -274,6 +290,8 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
         pp_adapter_free(b.adapters[i]);
     if (b.model)
         pp_model_close(b.model);
+    if (b.temporary)
+        unlink(b.path);
     bench_report_free(&b.report);
     return pp_cli_end(code, &err);
 }

@@ -99,8 +99,8 @@ static void compare_figures(struct comparison *c, const struct figure *a, const 
         pp_buf_char(&c->out, '}');
         return;
     }
-    pp_buf_fmt(&c->out, "%-40s %10.2f %10.2f %-9s %6.3f  +-%.1f %%%s%s\n", a->name, a->median, b->median, a->unit, speed,
-               100 * allowed, strcmp(verdict, "same") ? "  " : "", strcmp(verdict, "same") ? verdict : "");
+    pp_buf_fmt(&c->out, "%-40s %10.2f %10.2f %-9s %6.3f  +-%.1f %%%s%s\n", a->name, a->median, b->median, a->unit,
+               speed, 100 * allowed, strcmp(verdict, "same") ? "  " : "", strcmp(verdict, "same") ? verdict : "");
 }
 
 static enum pp_code compare_all(struct comparison *c, const cJSON *old, const cJSON *new, struct pp_error *err)

@@ -187,12 +187,20 @@ static void json_about(struct pp_buf *out, const struct bench *b)
 {
     const struct pp_model_info *info = pp_model_info(b->model);
     const struct bench_report *r = &b->report;
-    pp_cli_json_real(out, "choose_us", r->choose_us, 2);
+    if (bench_find(r, "decode"))
+        pp_cli_json_real(out, "choose_us", r->choose_us, 2);
     pp_cli_json_int(out, "n_prompt", b->n_prompt);
     pp_cli_json_int(out, "n_gen", b->n_gen);
     pp_cli_json_int(out, "repetitions", b->repetitions);
-    pp_cli_json_int(out, "n_threads", r->n ? r->results[0].threads : 0);
-    pp_cli_json_str(out, "kernels", b->kernels_name);
+    if (b->what & BENCH_PASSES) {
+        pp_cli_json_int(out, "n_threads", r->results[0].threads);
+        pp_cli_json_str(out, "kernels", b->kernels_name);
+        pp_cli_json_count(out, "engine_bytes", r->engine_bytes);
+        pp_cli_json_count(out, "token_bytes", r->token_bytes);
+        pp_cli_json_real(out, "read_test_gbps", r->roof_bps / 1e9, 2);
+        pp_cli_json_name(out, "interleaved");
+        pp_buf_str(out, r->interleaved ? "true" : "false");
+    }
     pp_cli_json_str(out, "model", info->name);
     pp_cli_json_str(out, "type", info->type_name);
     pp_cli_json_int(out, "n_params", info->n_params);
@@ -200,13 +208,8 @@ static void json_about(struct pp_buf *out, const struct bench *b)
     if (r->full_layers)
         pp_cli_json_int(out, "full_layers", r->full_layers);
     pp_cli_json_count(out, "bytes", info->bytes);
-    pp_cli_json_count(out, "engine_bytes", r->engine_bytes);
     pp_cli_json_str(out, "kv_type", pp_kv_type_name((enum pp_kv_type)b->kv_types[0]));
     pp_cli_json_int(out, "adapters", b->n_adapters);
-    pp_cli_json_count(out, "token_bytes", r->token_bytes);
-    pp_cli_json_real(out, "read_test_gbps", r->roof_bps / 1e9, 2);
-    pp_cli_json_name(out, "interleaved");
-    pp_buf_str(out, r->interleaved ? "true" : "false");
 }
 
 void bench_print_json(const struct bench *b)
@@ -247,9 +250,10 @@ static void text_head(const struct bench *b)
     pp_buf_fmt(&head, "%s  %s  %.1f MB", info->name, info->type_name, (double)info->bytes / 1e6);
     if (b->report.full_layers)
         pp_buf_fmt(&head, " (%lld of %lld layers)", (long long)info->n_layer, (long long)b->report.full_layers);
-    if (b->n_threads == 1 && b->report.n)
+    if (b->n_threads == 1 && b->what & BENCH_PASSES)
         pp_buf_fmt(&head, "  %d thread%s", b->report.results[0].threads, b->report.results[0].threads == 1 ? "" : "s");
-    pp_buf_fmt(&head, "  %s", b->kernels_name);
+    if (b->what & BENCH_PASSES)
+        pp_buf_fmt(&head, "  %s", b->kernels_name);
     if (b->n_kv_types == 1)
         pp_buf_fmt(&head, "  KV %s", pp_kv_type_name((enum pp_kv_type)b->kv_types[0]));
     pp_buf_char(&head, '\n');
@@ -261,12 +265,12 @@ static void text_result(const struct bench_result *r, int width)
 {
     struct bench_summary s;
     bench_summarise(r->samples, r->n, &s);
-    int digits = s.median < 1 ? 3 : s.median < 100 ? 2 : 1;
+    int digits = strcmp(r->unit, "times") == 0 ? 0 : s.median < 1 ? 3 : s.median < 100 ? 2 : 1;
     printf("%-*s  %10.*f %s  (%.*f to %.*f)", width, r->name, digits, s.median, r->unit, digits, s.least, digits,
            s.most);
     if (r->rows > 1 && r->ratio > 0)
         printf("  %.2f times one row", r->ratio);
-    if (r->read_bps > 0 && r->roof_bps > 0)
+    if (r->read_bps > 0 && r->read_bps > 0.01 * r->roof_bps && r->roof_bps > 0)
         printf("  reads %.1f GB/s, %.0f %%", r->read_bps / 1e9, 100 * r->read_bps / r->roof_bps);
     putchar('\n');
 }
@@ -318,13 +322,14 @@ void bench_print_text(const struct bench *b)
     for (size_t i = 0; i < r->n; i++)
         if ((int)strlen(r->results[i].name) > width)
             width = (int)strlen(r->results[i].name);
-    text_head(b);
+    if (b->what != BENCH_MICRO) /* which needs no model */
+        text_head(b);
     for (size_t i = 0; i < r->n; i++)
         text_result(&r->results[i], width);
     text_roof(r);
     if (bench_find(r, "decode"))
         printf("%.1f us to choose a token\n", r->choose_us);
-    if (!r->interleaved)
+    if (b->what & BENCH_PASSES && !r->interleaved)
         puts("(not measured in turn: the engines do not fit into memory together)");
     text_memory(&r->memory);
     for (size_t i = 0; i < r->n_kernels; i++)

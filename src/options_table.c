@@ -4,7 +4,7 @@
 
 #include "src/options_internal.h"
 
-#define PP_BENCH_WORDS "[quick | depth | rows | threads | kv | kernels | memory | all]..."
+#define PP_BENCH_WORDS "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | trace | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
@@ -128,7 +128,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt), .commands = RUN | TEXT_COMMANDS,
      .group = PP_GROUP_ANSWER, .help = "the prompt"},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(file),
-     .commands = RUN | TEXT_COMMANDS | PP_BIT(PERPLEXITY) | PP_BIT(LOGITS), .group = PP_GROUP_ANSWER,
+     .commands = RUN | TEXT_COMMANDS | MEASURE, .group = PP_GROUP_ANSWER,
      .help = "read it from a file (-: stdin)"},
     {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
      .help = "give the prompt to the model as it stands, without a chat template"},
@@ -204,6 +204,12 @@ const struct pp_option pp_option_specs[] = {
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "tokens of its vocabulary; default: the shape's"},
     {.name = "write", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(bench.write), .commands = PP_BIT(BENCH),
      .group = PP_GROUP_WORK, .help = "keep the random model in this GGUF file, and measure nothing"},
+    {.name = "adapters", .arg = "N", .set = pp_set_int, AT(bench.adapters), .min = 1, .max = 10000,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "trace: random adapters (16), unless --lora names some"},
+    {.name = "requests", .arg = "N", .set = pp_set_int, AT(bench.requests), .min = 1, .max = 1000000,
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "trace: requests in a round (64)"},
+    {.name = "zipf", .arg = "S", .set = pp_set_float, AT(bench.zipf), .min = 0, .max = 10, .commands = PP_BIT(BENCH),
+     .group = PP_GROUP_WORK, .help = "trace: how much more often the first adapters are asked for (1); 0: all alike"},
     {.name = "compare", .arg = "OLD", .choices = "FILE", .set = pp_set_text, AT(bench.compare),
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
      .help = "measure nothing: hold the --json of one run against that of a newer one, which follows; exit code 1 if "

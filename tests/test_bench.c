@@ -192,6 +192,50 @@ static void reads_memory(void **state)
     pp_read_test_free(NULL);
 }
 
+static void products_by_themselves(void **state)
+{
+    (void)state;
+    struct pp_error err;
+    struct pp_micro *t;
+    struct pp_micro_time time;
+    assert_ok(pp_micro_new("q6_k", 64, 256, &t, &err), err);
+    for (size_t i = 0; pp_micro_kernels(i); i++) {
+        assert_ok(pp_micro_run(t, pp_micro_kernels(i), 3, 0, &time, &err), err);
+        assert_int_equal(time.macs, 3 * 64 * 256);
+        assert_int_equal(time.bytes, 64 * 210);
+    }
+    assert_string_equal(pp_micro_kernels(0), "scalar");
+    assert_int_equal(pp_micro_run(t, "mmx", 3, 0, &time, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(pp_micro_run(t, "scalar", 0, 0, &time, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_micro_run(t, "scalar", PP_MICRO_MAX_ROWS + 1, 0, &time, &err), PP_ERR_USAGE);
+    pp_micro_free(t);
+    pp_micro_free(NULL);
+    assert_int_equal(pp_micro_new("q9", 64, 256, &t, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_micro_new("q6_k", 63, 256, &t, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_micro_new("q6_k", 64, 100, &t, &err), PP_ERR_USAGE);
+}
+
+static void random_adapters_fit(void **state)
+{
+    (void)state;
+    char path[512], adapter[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_adapter *a;
+    path_of(path, sizeof path, "base.gguf");
+    path_of(adapter, sizeof adapter, "adapter.gguf");
+    write_model(path, "stories-15m", "q8_0", 2);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_random_adapter_write(m, 4, 1, adapter, &err), err);
+    assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+    assert_int_equal(pp_adapter_info(a)->rank, 4);
+    assert_int_equal(pp_adapter_info(a)->n_targets, 4);
+    assert_string_equal(pp_adapter_info(a)->targets, "attn_q attn_v");
+    assert_int_equal(pp_random_adapter_write(m, 0, 1, adapter, &err), PP_ERR_USAGE);
+    pp_adapter_free(a);
+    pp_model_close(m);
+}
+
 TEST_GROUP(bench)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +245,8 @@ TEST_GROUP(bench)
         cmocka_unit_test(every_shape_is_found),
         cmocka_unit_test(profile_adds_up),
         cmocka_unit_test(reads_memory),
+        cmocka_unit_test(products_by_themselves),
+        cmocka_unit_test(random_adapters_fit),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }

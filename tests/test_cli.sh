@@ -272,6 +272,21 @@ TMPDIR="$tmp" run bench --shape stories-15m --layers 2 --vocab 300 -p 8 -n 2 -r 
 expect_match "bench of a shape" "$tmp/out" '"n_layers": 2' '"full_layers": 6' '"decode_tps": [1-9]'
 holds "which leaves no file" [ -z "$(ls "$tmp"/pippin-bench-* 2>/dev/null)" ]
 expect_match "scaled to all its layers" "$tmp/out" '"scaled_decode_tps": [1-9]' 'decode 2 @ 8, all 6 layers'
+run bench start tokenizer trace --adapters 3 --requests 5 -p 8 -n 2 -r 1 --json
+expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_token"' '"what": "start"' \
+    '"name": "tokenize the built-in text"' '"unit": "MB/s"' '"what": "trace_latency"' '"name": "trace: adapters swapped"'
+holds "which is JSON" python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out"
+run bench trace --lora engine/starter/bard.gguf --lora engine/starter/barista.gguf --requests 3 -r 1
+expect_match "a trace over given adapters" "$tmp/out" '^trace: latency, 99 of 100 '
+run bench tokenizer -f "$tmp/absent"; expect "bench of an absent text" 1
+run bench tokenizer -m "$tmp/random.gguf"; expect "bench of no tokenizer" 2
+run bench micro --rows 1,3 --depth 64 -r 1
+expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
+    '^attention llama-3.1-8b KV q8_0, 128 rows @ 64 '
+run bench micro --kernels scalar --type q4_0 --shape stories-15m --rows 1 --depth 64 -r 1 --json
+expect_match "also one of them" "$tmp/out" '"name": "matmul q4_0 scalar, 1 row"' '"name": "attention stories-15m'
+run bench micro --type q4_k_m; expect "bench of products of a mixture" 2
+run bench micro --rows 1000; expect "bench of products with too many rows" 2
 figure() { # NAME BETTER MEDIAN STDDEV: a result with this figure
     printf '{"results": [{"name": "%s", "unit": "x", "better": "%s", "median": %s, "stddev": %s, "repetitions": 4}]}' "$@"
 }

@@ -1,0 +1,18 @@
+/* random_rows.h - weights of any runnable type that are noise, in the range of a model's. Private to the engine. */
+#ifndef PP_ENGINE_RANDOM_ROWS_H
+#define PP_ENGINE_RANDOM_ROWS_H
+
+#include <stdint.h>
+
+#include "engine/types.h"
+
+struct pp_random;
+
+/* Release with pp_free; NULL: out of memory. The same seed gives the same rows. */
+struct pp_random *pp_random_new(uint64_t seed);
+/* A row of n weights with mean 0 and a standard deviation of about 1 / sqrt(n). Blocks are not quantised from floats
+ * but made of random bits with fitting scales, which is faster than a disk. to: pp_type_row_bytes(type, n) bytes,
+ * aligned as a float. */
+void pp_random_row(struct pp_random *r, uint32_t type, int64_t n, void *to);
+
+#endif
