@@ -16,7 +16,7 @@
 
 /* Up to MAX_ACTS activation rows (FLOAT_FEW with float weights) meet the weights as they come from memory; more repay
  * unpacking into tiles. */
-enum { LANES = 8, MAX_ACTS = 3, FLOAT_FEW = 5 };
+enum { LANES = 8, MAX_ACTS = 4, FLOAT_FEW = 5 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
@@ -351,6 +351,9 @@ INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64
                     break;
                 case 2:
                     run_groups(tile, w, row, end, &t, out, y_stride, 2);
+                    break;
+                case 3:
+                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
                     break;
                 default:
                     run_groups(tile, w, row, end, &t, out, y_stride, MAX_ACTS);
