@@ -196,10 +196,9 @@ static void forks(void **state)
 }
 
 /* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
-static void trees(void **state)
+static void trees_behind(int base)
 {
     static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
-    (void)state;
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
         struct rig r = rig(tiny_model(&shape), NULL, 2, types[t]);
@@ -207,7 +206,7 @@ static void trees(void **state)
         size_t row = (size_t)r.n_vocab * sizeof(float);
         float *expected = pp_malloc(row * 4), *after = pp_malloc(row);
         static const int32_t branch[] = {5, 9, 14};
-        feed(&r, r.seq, 62, 62, 1000, NULL);
+        feed(&r, r.seq, base, base, 1000, NULL);
         for (int i = 0; i < 3; i++) {
             struct pp_row one = {.seq = r.seq, .token = branch[i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
             assert_ok(pp_step(r.engine, &one, 1, NULL, &err), err);
@@ -216,7 +215,7 @@ static void trees(void **state)
         struct pp_row next = {.seq = r.seq, .token = 3, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
         assert_ok(pp_step(r.engine, &next, 1, NULL, &err), err);
         memcpy(after, pp_step_output(r.engine, 0), row);
-        pp_seq_truncate(r.seq, 62);
+        pp_seq_truncate(r.seq, base);
         /*  0:5 ─ 2:9 ─ 5:14      rows 1, 3, 4 are other branches  */
         struct pp_row tree[] = {
             {.token = 5, .parent = PP_PARENT_COMMITTED},
@@ -235,10 +234,10 @@ static void trees(void **state)
         assert_memory_equal(pp_step_output(r.engine, 2), expected + r.n_vocab, row);
         assert_memory_equal(pp_step_output(r.engine, 5), expected + 2 * r.n_vocab, row);
         assert_memory_not_equal(pp_step_output(r.engine, 3), expected + r.n_vocab, row);
-        static const int32_t keep[] = {62, 64, 67};
-        assert_ok(pp_seq_keep(r.seq, 62, keep, 3, &err), err);
-        assert_int_equal(pp_seq_len(r.seq), 65);
-        assert_memory_equal(pp_seq_tokens(r.seq) + 62, branch, sizeof branch);
+        const int32_t keep[] = {base, base + 2, base + 5};
+        assert_ok(pp_seq_keep(r.seq, base, keep, 3, &err), err);
+        assert_int_equal(pp_seq_len(r.seq), base + 3);
+        assert_memory_equal(pp_seq_tokens(r.seq) + base, branch, sizeof branch);
         assert_ok(pp_step(r.engine, &next, 1, NULL, &err), err);
         assert_memory_equal(pp_step_output(r.engine, 0), after, row);
         struct pp_row wrong = {.seq = r.seq, .token = 1, .parent = 3};
@@ -247,6 +246,15 @@ static void trees(void **state)
         pp_free(after);
         unrig(&r);
     }
+}
+
+/* Over the borders of pages and of chunks of attention. */
+static void trees(void **state)
+{
+    (void)state;
+    trees_behind(62);
+    trees_behind(254);
+    trees_behind(256);
 }
 
 /* Steps that cannot be done leave the sequence as it was. */
