@@ -31,8 +31,8 @@ typedef union {
     uint64_t u64[8];
 } __attribute__((aligned(64))) soft_m512i;
 
-/* The kernels' own: constants become arguments and loops stay loops, so that a file of thousands of unrolled instructions
- * compiles in seconds. */
+/* The kernels' own: constants become arguments and loops stay loops, so that a file of thousands of unrolled
+ * instructions compiles in seconds. */
 #define INLINE static __attribute__((unused))
 #define UNROLL
 
@@ -841,6 +841,10 @@ SOFT __m256i soft_mm256_dpbusd_avx_epi32(__m256i acc, __m256i a, __m256i b)
     memcpy(&acc, sum, 32);
     return acc;
 }
+SOFT __m256i soft_mm256_dpwssd_avx_epi32(__m256i acc, __m256i a, __m256i b)
+{
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
 SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 {
     return soft_mm256_dpbusd_avx_epi32(acc, a, b);
@@ -985,6 +989,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_dpbusd_epi32 soft_mm512_dpbusd_epi32
 #define _mm512_dpwssd_epi32 soft_mm512_dpwssd_epi32
 #define _mm256_dpbusd_avx_epi32 soft_mm256_dpbusd_avx_epi32
+#define _mm256_dpwssd_avx_epi32 soft_mm256_dpwssd_avx_epi32
 #define _mm256_dpbusd_epi32 soft_mm256_dpbusd_epi32
 
 #undef EACH

@@ -9,8 +9,8 @@
 #include "tests/support.h"
 
 #if defined(__x86_64__)
-extern const struct pp_matmul_kernels pp_matmul_avx512_soft, pp_matmul_amx_soft;
-extern const struct pp_cpu_ops pp_ops_avx512_soft;
+extern const struct pp_matmul_kernels pp_matmul_avxvnni_soft, pp_matmul_avx512_soft, pp_matmul_amx_soft;
+extern const struct pp_cpu_ops pp_ops_avxvnni_soft, pp_ops_avx512_soft;
 #endif
 
 __attribute__((unused)) static const struct pp_matmul_kernels *soft_matmul_kernels(enum pp_isa isa)
@@ -19,6 +19,8 @@ __attribute__((unused)) static const struct pp_matmul_kernels *soft_matmul_kerne
     case PP_ISA_SCALAR:
         return pp_matmul_kernels(PP_ISA_SCALAR);
 #if defined(__x86_64__)
+    case PP_ISA_AVXVNNI:
+        return pp_isa_runs(PP_ISA_AVX2) ? &pp_matmul_avxvnni_soft : NULL;
     case PP_ISA_AVX512:
         return pp_isa_runs(PP_ISA_AVX2) ? &pp_matmul_avx512_soft : NULL;
     case PP_ISA_AMX:
@@ -33,6 +35,8 @@ __attribute__((unused)) static const struct pp_cpu_ops *soft_cpu_ops(enum pp_isa
 {
     switch (isa) {
 #if defined(__x86_64__)
+    case PP_ISA_AVXVNNI:
+        return &pp_ops_avxvnni_soft;
     case PP_ISA_AVX512:
     case PP_ISA_AMX:
         return &pp_ops_avx512_soft;

@@ -6,6 +6,7 @@ static const struct pp_matmul_kernels *const sets[PP_ISA_COUNT] = {
     [PP_ISA_SCALAR] = &pp_matmul_scalar,
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
     [PP_ISA_AVX2] = &pp_matmul_avx2,
+    [PP_ISA_AVXVNNI] = &pp_matmul_avxvnni,
     [PP_ISA_AVX512] = &pp_matmul_avx512,
     [PP_ISA_AMX] = &pp_matmul_amx,
 #endif

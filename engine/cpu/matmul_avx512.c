@@ -1,19 +1,60 @@
-/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4
- * columns meets 4 activations, repeated in all lanes, in one vpdpbusd. See pack.h for the layouts and matmul.h for
- * the arithmetic. */
+/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4 columns
+ * meets 4 activations, repeated in all lanes, in one vpdpbusd; the loops are in matmul_vnni_body.h. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdint.h>
 #include <string.h>
 
-#include "engine/cpu/act_tile.h"
-#include "engine/cpu/matmul_sets.h"
-#include "engine/cpu/pack.h"
+enum { LANES = 16 };
+#define PP_VNNI_LANES 16
 
-#ifndef UNROLL
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+typedef __m512i ivec;
+typedef __m512 fvec;
+
+static inline ivec i_load(const void *p) { return _mm512_load_si512(p); }
+static inline void i_store(void *p, ivec a) { _mm512_store_si512(p, a); }
+static inline ivec i_zero(void) { return _mm512_setzero_si512(); }
+static inline ivec i_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline ivec i_set4(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+static inline ivec i_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
+static inline ivec i_pick(ivec a, ivec mask, ivec c)
+{
+    enum { A_AND_B_OR_C = 0xea };
+    return _mm512_ternarylogic_epi32(a, mask, c, A_AND_B_OR_C);
+}
+static inline ivec i_down16(ivec a, const int by) { return _mm512_srli_epi16(a, by); }
+static inline ivec i_down32(ivec a, const int by) { return _mm512_srli_epi32(a, (unsigned)by); }
+static inline ivec i_up32(ivec a, const int by) { return _mm512_slli_epi32(a, (unsigned)by); }
+static inline ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm512_dpbusd_epi32(sums, a, b); }
+static inline fvec i_to_f(ivec a) { return _mm512_cvtepi32_ps(a); }
+static inline fvec i_as_f(ivec a) { return _mm512_castsi512_ps(a); }
+static inline __mmask16 first_lanes(int64_t n) { return (__mmask16)(n < 16 ? (1u << n) - 1u : 0xffffu); }
+static inline fvec f_load(const float *p) { return _mm512_load_ps(p); }
+static inline void f_store(float *p, fvec a) { _mm512_store_ps(p, a); }
+static inline fvec f_load_some(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+static inline void f_store_some(float *p, int n, fvec a) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+static inline fvec f_zero(void) { return _mm512_setzero_ps(); }
+static inline fvec f_set1(float x) { return _mm512_set1_ps(x); }
+static inline fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
+static inline fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline fvec f_fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }
+static inline fvec f_halves(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline fvec f_unsigned(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+static inline fvec f_signed(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+#include "engine/cpu/matmul_vnni_body.h"
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
@@ -54,255 +95,7 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
     }
 }
 
-/* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
-
-/* A tile function multiplies a group of 16 rows with the M activation rows of a tile, over the tile's columns, and
- * adds to what `acc` holds. M is a constant where it is inlined, so that all the arrays below live in registers. */
-
-INLINE __m512i broadcast4(const int8_t *p)
-{
-    int32_t four;
-    memcpy(&four, p, sizeof four);
-    return _mm512_set1_epi32(four);
-}
-
-INLINE __m512 halves(const void *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-INLINE __m512 unsigned_bytes(const uint8_t *p)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
-
-INLINE __m512 signed_bytes(const int8_t *p)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
-
-/* isum[i] += the slice's 4 columns times the 4 activations at q + 32 i */
-INLINE void add_slice(__m512i *isum, __m512i slice, const int8_t *q, const int M)
-{
-    UNROLL for (int i = 0; i < M; i++)
-        isum[i] = _mm512_dpbusd_epi32(isum[i], slice, broadcast4(q + 32 * i));
-}
-
-/* Q8_0 and Q4_0 differ in how the slices of a block are opened. */
-INLINE void tile_by_32(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M,
-                       const bool nibbles)
-{
-    const __m512i low = _mm512_set1_epi8(15);
-    const int slices = nibbles ? 4 : 8;
-    const uint8_t *scales = group + 32 * x->block0;
-    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + PP_SLICE * slices * x->block0;
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += PP_SLICE * slices) {
-        __m512i isum[ACT_TILE_ROWS];
-        fetch_ahead(w, slices);
-        UNROLL for (int i = 0; i < M; i++)
-            isum[i] = _mm512_set1_epi32(x->bias[b * M + i]);
-        UNROLL for (int v = 0; v < slices; v++)
-        {
-            __m512i slice = _mm512_load_si512(w + PP_SLICE * v);
-            if (nibbles) {
-                add_slice(isum, _mm512_and_si512(slice, low), q + 4 * v, M);
-                add_slice(isum, _mm512_and_si512(_mm512_srli_epi16(slice, 4), low), q + 16 + 4 * v, M);
-            } else {
-                add_slice(isum, slice, q + 4 * v, M);
-            }
-        }
-        __m512 d = halves(scales + 32 * b);
-        UNROLL for (int i = 0; i < M; i++)
-            acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), _mm512_cvtepi32_ps(isum[i]),
-                                     acc[i]);
-    }
-}
-
-INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
-{
-    tile_by_32(x, group, n_cols, acc, M, false);
-}
-
-INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
-{
-    tile_by_32(x, group, n_cols, acc, M, true);
-}
-
-/* One block of Q4_K, whose integer sums are known. at: of the block in the tile's arrays. */
-INLINE void scale_q4_k(const struct act_tile *x, int64_t at, const struct pp_q4_k_pack *p, int sub, const __m512i *isum,
-                       __m512 *acc, const int M)
-{
-    __m512 scale = _mm512_mul_ps(halves(p->d), unsigned_bytes(p->sc[sub]));
-    __m512 min = _mm512_mul_ps(halves(p->dmin), unsigned_bytes(p->m[sub]));
-    UNROLL for (int i = 0; i < M; i++)
-    {
-        __m512 dx = _mm512_set1_ps(x->d[at + i]);
-        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, dx), _mm512_cvtepi32_ps(isum[i]), acc[i]);
-        acc[i] = _mm512_fnmadd_ps(min, _mm512_set1_ps(x->dsum[at + i]), acc[i]);
-    }
-}
-
-INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
-{
-    (void)n_cols;
-    enum { LINES = 10 }; /* a quarter of the struct, rounded up */
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
-    const int8_t *q = x->q;
-    for (int64_t pair = 0; pair < x->n_blocks / 2; pair++, q += 64 * M) {
-        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 / 8 + pair / 4);
-        int j = (int)(pair % 4);
-        __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 16 times too large */
-        fetch_ahead((const char *)p + 64 * LINES * j, LINES);
-        UNROLL for (int i = 0; i < M; i++)
-            first[i] = second[i] = _mm512_setzero_si512();
-        UNROLL for (int v = 0; v < 8; v++)
-        {
-            __m512i slice = _mm512_load_si512(p->q[j][v]);
-            add_slice(first, _mm512_and_si512(slice, low), q + 4 * v, M);
-            add_slice(second, _mm512_and_si512(slice, high), q + 32 * M + 4 * v, M);
-        }
-        UNROLL for (int i = 0; i < M; i++)
-            second[i] = _mm512_srai_epi32(second[i], 4);
-        scale_q4_k(x, 2 * pair * M, p, 2 * j, first, acc, M);
-        scale_q4_k(x, (2 * pair + 1) * M, p, 2 * j + 1, second, acc, M);
-    }
-}
-
-INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M)
-{
-    (void)n_cols;
-    enum { A_AND_B_OR_C = 0xea, LINES = 7 /* an eighth of the struct, rounded up */ };
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
-    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
-        const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
-        int in = (int)(b % 8);
-        __m512i first[ACT_TILE_ROWS], second[ACT_TILE_ROWS]; /* the second sums are 4 times too large */
-        fetch_ahead((const char *)p + 64 * LINES * in, LINES);
-        UNROLL for (int i = 0; i < M; i++)
-        {
-            first[i] = _mm512_set1_epi32(x->bias[2 * (b * M + i)]);
-            second[i] = _mm512_set1_epi32(x->bias[2 * (b * M + i) + 1]);
-        }
-        UNROLL for (int v = 0; v < 4; v++)
-        {
-            __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
-            __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
-            __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
-            __m512i w0 = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
-            __m512i w1 = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
-            add_slice(first, w0, q + 4 * v, M);
-            add_slice(second, w1, q + 16 + 4 * v, M);
-        }
-        /* Whole numbers below 2^24 throughout: float is exact. */
-        __m512 d = halves(p->d), sc0 = signed_bytes(p->sc[2 * in]);
-        __m512 sc1 = _mm512_mul_ps(signed_bytes(p->sc[2 * in + 1]), _mm512_set1_ps(0.25f));
-        UNROLL for (int i = 0; i < M; i++)
-        {
-            __m512 isum = _mm512_mul_ps(sc0, _mm512_cvtepi32_ps(first[i]));
-            isum = _mm512_fmadd_ps(sc1, _mm512_cvtepi32_ps(second[i]), isum);
-            acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x->d[b * M + i])), isum, acc[i]);
-        }
-    }
-}
-
-/* --- loops over tiles --------------------------------------------------------------------------------------------- */
-
-typedef void tile_fn(const struct act_tile *x, const uint8_t *group, int64_t n_cols, __m512 *acc, const int M);
-
-/* All groups of the rows with one tile of activations. */
-INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
-                     float *y, int64_t y_stride, const int M)
-{
-    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
-        __m512 acc[ACT_TILE_ROWS];
-        __mmask16 live = (__mmask16)(row1 - row < PP_GROUP_ROWS ? (1u << (row1 - row)) - 1u : 0xffffu);
-        UNROLL for (int i = 0; i < M; i++)
-            acc[i] = x->block0 ? _mm512_maskz_loadu_ps(live, y + i * y_stride + row) : _mm512_setzero_ps();
-        tile(x, pp_pack_group(w, row), w->n_cols, acc, M);
-        UNROLL for (int i = 0; i < M; i++)
-            _mm512_mask_storeu_ps(y + i * y_stride + row, live, acc[i]);
-    }
-}
-
-INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                   int64_t m, float *y, int64_t y_stride)
-{
-    struct act_tile_memory memory;
-    int64_t strip = act_tile_strip(w->type, w->n_cols);
-    for (int64_t row = row0; row < row1; row += strip) {
-        int64_t end = row + strip < row1 ? row + strip : row1;
-        for (int64_t i = 0; i < m; i += ACT_TILE_ROWS) {
-            int64_t rows = m - i < ACT_TILE_ROWS ? m - i : ACT_TILE_ROWS;
-            for (int64_t b = 0; b < w->n_cols / 32; b += ACT_TILE_BLOCKS) {
-                struct act_tile t = act_tile_make(w->type, x, i, rows, b, w->n_cols / 32 - b, &memory);
-                float *out = y + i * y_stride;
-                switch (rows) {
-                case 1:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 1);
-                    break;
-                case 2:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 2);
-                    break;
-                case 3:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 3);
-                    break;
-                case 4:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 4);
-                    break;
-                case 5:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 5);
-                    break;
-                case 6:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 6);
-                    break;
-                case 7:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 7);
-                    break;
-                default:
-                    run_tile(tile, w, row, end, &t, out, y_stride, 8);
-                }
-            }
-        }
-    }
-}
-
-static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride, void *scratch)
-{
-    (void)scratch;
-    matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
-}
-
-static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride, void *scratch)
-{
-    (void)scratch;
-    matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
-}
-
-static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride, void *scratch)
-{
-    (void)scratch;
-    matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
-}
-
-static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride, void *scratch)
-{
-    (void)scratch;
-    matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
-}
-
 /* --- float weights ------------------------------------------------------------------------------------------------ */
-
-INLINE __mmask16 first_lanes(int64_t n)
-{
-    return (__mmask16)(n < 16 ? (1u << n) - 1u : 0xffffu);
-}
 
 /* 16 weights from column k on; lanes that are not live are 0. */
 INLINE __m512 load_floats(const uint8_t *row, int64_t k, __mmask16 live, const uint32_t type)
@@ -338,7 +131,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k, live, type);
             if (type == PP_TYPE_F32 || k % 32 == 0)
-                fetch_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+                fetch(row + (type == PP_TYPE_F32 ? 4 : 2) * k + (size_t)R * row_bytes, 64);
         }
         UNROLL for (int i = 0; i < M; i++)
         {

@@ -7,6 +7,7 @@
 extern const struct pp_matmul_kernels pp_matmul_scalar;
 #if defined(__x86_64__)
 extern const struct pp_matmul_kernels pp_matmul_avx2;
+extern const struct pp_matmul_kernels pp_matmul_avxvnni;
 extern const struct pp_matmul_kernels pp_matmul_avx512;
 extern const struct pp_matmul_kernels pp_matmul_amx;
 #endif

@@ -2,7 +2,7 @@
  *
  * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits
  * in all builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2,
- * PP_VEC_AVX512 or PP_VEC_NEON.
+ * PP_VEC_AVX512 or PP_VEC_NEON; with PP_VEC_AVX2 also PP_VEC_VNNI where there is AVX-VNNI.
  *
  * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
  * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so that
@@ -141,8 +141,43 @@ static inline v16 v_keep_first(v16 a, int n, float fill)
 }
 static inline i16x32 i_set1(int32_t x) { return (i16x32){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 
-/* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
 typedef struct { __m256i lo, hi; } k16;
+
+#if defined(PP_VEC_VNNI)
+enum { DOT_STEPS = 8 }; /* as AVX-512 has them, in halves */
+
+static inline k16 dot_load_u8(const uint8_t *k, int step)
+{
+    k += step * 64;
+    return (k16){_mm256_loadu_si256((const __m256i *)k), _mm256_loadu_si256((const __m256i *)(k + 32))};
+}
+static inline __m256i nibbles(__m256i x, int high)
+{
+    return _mm256_and_si256(high ? _mm256_srli_epi16(x, 4) : x, _mm256_set1_epi8(15));
+}
+static inline k16 dot_load_u4(const uint8_t *k, int step)
+{
+    k16 x = dot_load_u8(k, step / 2);
+    return (k16){nibbles(x.lo, step % 2), nibbles(x.hi, step % 2)};
+}
+static inline int32_t dot_query(const int8_t *q, int step)
+{
+    int32_t four;
+    memcpy(&four, q + step * 4, 4);
+    return four;
+}
+static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
+{
+    __m256i four = _mm256_set1_epi32(q);
+    return (i16x32){_mm256_dpbusd_avx_epi32(acc.lo, k.lo, four), _mm256_dpbusd_avx_epi32(acc.hi, k.hi, four)};
+}
+static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
+{
+    __m256i both = _mm256_set1_epi32(w);
+    return (i16x32){_mm256_dpwssd_avx_epi32(acc.lo, v.lo, both), _mm256_dpwssd_avx_epi32(acc.hi, v.hi, both)};
+}
+#else
+/* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
 enum { DOT_STEPS = 16 };
 
 static inline k16 k_shift_mask(const uint8_t *k, int shift, int16_t mask)
@@ -186,6 +221,8 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     return (i16x32){lo, hi};
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q) { return i_pair(acc, k, q); }
+#endif
+
 static inline k16 pair_load_i8(const uint8_t *p)
 {
     return (k16){_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)),

@@ -1,0 +1,91 @@
+/* matmul_avxvnni.c - the products for AVX2 with AVX-VNNI: as with AVX-512, but a vector has 8 of a group's 16 rows, and
+ * 16 registers hold the integer sums only. Float weights and activations are the business of the AVX2 set. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 8 };
+#define PP_VNNI_LANES 8
+
+typedef __m256i ivec;
+typedef __m256 fvec;
+
+static inline ivec i_load(const void *p) { return _mm256_load_si256(p); }
+static inline void i_store(void *p, ivec a) { _mm256_store_si256(p, a); }
+static inline ivec i_zero(void) { return _mm256_setzero_si256(); }
+static inline ivec i_set1(int32_t x) { return _mm256_set1_epi32(x); }
+static inline ivec i_set4(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+static inline ivec i_and(ivec a, ivec b) { return _mm256_and_si256(a, b); }
+static inline ivec i_pick(ivec a, ivec mask, ivec c) { return _mm256_or_si256(_mm256_and_si256(a, mask), c); }
+static inline ivec i_down16(ivec a, const int by) { return _mm256_srli_epi16(a, by); }
+static inline ivec i_down32(ivec a, const int by) { return _mm256_srli_epi32(a, by); }
+static inline ivec i_up32(ivec a, const int by) { return _mm256_slli_epi32(a, by); }
+static inline ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm256_dpbusd_avx_epi32(sums, a, b); }
+static inline fvec i_to_f(ivec a) { return _mm256_cvtepi32_ps(a); }
+static inline fvec i_as_f(ivec a) { return _mm256_castsi256_ps(a); }
+static inline fvec f_load(const float *p) { return _mm256_load_ps(p); }
+static inline void f_store(float *p, fvec a) { _mm256_store_ps(p, a); }
+static inline __m256i first_lanes(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline fvec f_load_some(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+static inline void f_store_some(float *p, int n, fvec a) { _mm256_maskstore_ps(p, first_lanes(n), a); }
+static inline fvec f_zero(void) { return _mm256_setzero_ps(); }
+static inline fvec f_set1(float x) { return _mm256_set1_ps(x); }
+static inline fvec f_mul(fvec a, fvec b) { return _mm256_mul_ps(a, b); }
+static inline fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
+static inline fvec f_fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }
+static inline fvec f_halves(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline fvec f_unsigned(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+static inline fvec f_signed(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+#include "engine/cpu/matmul_vnni_body.h"
+
+static void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, void *scratch)
+{
+    pp_matmul_avx2.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    pp_matmul_avx2.quantize(x, n, q, d, sum);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    return pp_matmul_avx2.dot(a, b, n);
+}
+
+const struct pp_matmul_kernels pp_matmul_avxvnni = {
+    .quantize = quantize,
+    .dot = dot,
+    .by_type =
+        {
+            [PP_TYPE_F32] = matmul_float,
+            [PP_TYPE_F16] = matmul_float,
+            [PP_TYPE_BF16] = matmul_float,
+            [PP_TYPE_Q8_0] = matmul_q8_0,
+            [PP_TYPE_Q4_0] = matmul_q4_0,
+            [PP_TYPE_Q4_K] = matmul_q4_k,
+            [PP_TYPE_Q6_K] = matmul_q6_k,
+        },
+};
+
+#else
+typedef int pp_matmul_avxvnni_is_for_x86_64;
+#endif

@@ -1,0 +1,609 @@
+/* matmul_vnni_body.h - products of quantised weights for CPUs with byte dot products, written once over a vector of
+ * LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 (matmul_avxvnni.c). See pack.h for the layouts and
+ * matmul.h for the arithmetic.
+ *
+ * A weight type is opened by two small functions, open_slice() and open_scales(), and belongs to a kind, which says
+ * what follows on the integer sums. Up to STREAM_ACTS activation rows meet the weights while these stream past, opened
+ * once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK blocks at a
+ * time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass; the inner loop
+ * no longer knows the type. Both keep the integer sums in registers.
+ *
+ * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if), and
+ *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
+ *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
+ *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_mul, f_fma (a b + c),
+ *   f_fnma (-a b + c), f_halves, f_unsigned, f_signed (LANES numbers in memory, converted).
+ * Private to engine/cpu. */
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+
+#ifndef UNROLL
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum {
+    PARTS = PP_GROUP_ROWS / LANES, /* vectors of a group */
+    SLICES = 8,                    /* of a block */
+    SLICE_BYTES = 4 * LANES,       /* of a vector's share */
+    STREAM_ACTS = 8,               /* activation rows that meet streaming weights */
+    TILE_ACTS = 6,                 /* activation rows at a time that meet opened weights, */
+    PAIR = 2,                      /* of that many vectors: 12 integer sums, 12 float sums */
+    CHUNK = 16,                    /* blocks */
+    MAX_SCALES = 4,
+    SLAB = 512,                    /* activation rows between two openings of the same weights */
+    SPAN = 64 * CHUNK,             /* blocks of streaming weights whose activations are made ready at once */
+};
+
+/* --- weight types ------------------------------------------------------------------------------------------------- */
+
+/* What makes a block's share out of its integer sums.
+ *   PLAIN     scales {d}:           isum begins at -offset * sum of q
+ *   WITH_MIN  scales {d, min}:      the minimum meets d * sum of q
+ *   HALVED    scales {d, s0, 0.25 s1, -MAGIC s0}: two sums of 16 columns each, the second one times 4 */
+enum kind { PLAIN, WITH_MIN, HALVED };
+
+INLINE enum kind kind_of(const uint32_t type)
+{
+    return type == PP_TYPE_Q6_K ? HALVED : type == PP_TYPE_Q4_K ? WITH_MIN : PLAIN;
+}
+
+INLINE int n_scales(const enum kind kind)
+{
+    return kind == HALVED ? 4 : kind == WITH_MIN ? 2 : 1;
+}
+
+/* What the packed form adds to a weight to make it unsigned. */
+INLINE int32_t offset_of(const uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
+}
+
+/* An integer below 2^22 added to these bits makes the float 1.5 * 2^23 + that integer: so one fused step converts,
+ * multiplies and stays exact. */
+static const int32_t MAGIC_BITS = 0x4b400000;
+static const float MAGIC = 12582912.0f;
+
+/* A block of 32 columns of a group in its packed form. */
+struct block {
+    const uint8_t *bytes;  /* its slices */
+    const uint8_t *scales; /* Q8_0, Q4_0: its 16 scales; else the struct of its 256 columns */
+    int in;                /* its number there */
+};
+
+INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
+{
+    if (type == PP_TYPE_Q4_K) {
+        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
+        return (struct block){p->q[b % 8 / 2][0], (const uint8_t *)p, (int)(b % 8)};
+    }
+    if (type == PP_TYPE_Q6_K) {
+        const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
+        return (struct block){p->q[b % 8].low[0], (const uint8_t *)p, (int)(b % 8)};
+    }
+    const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
+    return (struct block){slices + (type == PP_TYPE_Q8_0 ? 8 : 4) * PP_SLICE * b, group + 32 * b, 0};
+}
+
+/* The bytes of columns 4 v to 4 v + 3 of LANES rows, unsigned. odd: the block's number is. */
+INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, const int part, const bool odd)
+{
+    const uint8_t *bytes = p->bytes + SLICE_BYTES * part;
+    const ivec low = i_set1(0x0f0f0f0f);
+    if (type == PP_TYPE_Q8_0)
+        return i_load(bytes + PP_SLICE * v);
+    if (type == PP_TYPE_Q4_0) {
+        ivec two = i_load(bytes + PP_SLICE * (v % 4));
+        return i_and(v < 4 ? two : i_down16(two, 4), low);
+    }
+    if (type == PP_TYPE_Q4_K) {
+        ivec two = i_load(bytes + PP_SLICE * v);
+        return i_and(odd ? i_down16(two, 4) : two, low);
+    }
+    ivec four = i_load(bytes + PP_SLICE * (v % 4)), two = i_load(bytes + PP_SLICE * (4 + v % 4 / 2));
+    if (v < 4)
+        return i_pick(v % 2 ? i_down32(two, 2) : two, i_set1(0x30303030), i_and(four, low));
+    return i_pick(v % 2 ? i_up32(two, 2) : two, i_set1(0x0c0c0c0c), i_and(four, i_set1((int32_t)0xf0f0f0f0)));
+}
+
+INLINE void open_scales(const uint32_t type, const struct block *p, const int part, fvec *scale)
+{
+    const int r = LANES * part;
+    if (type == PP_TYPE_Q4_K) {
+        const struct pp_q4_k_pack *k = (const struct pp_q4_k_pack *)p->scales;
+        scale[0] = f_mul(f_halves(k->d + r), f_unsigned(k->sc[p->in] + r));
+        scale[1] = f_mul(f_halves(k->dmin + r), f_unsigned(k->m[p->in] + r));
+    } else if (type == PP_TYPE_Q6_K) {
+        const struct pp_q6_k_pack *k = (const struct pp_q6_k_pack *)p->scales;
+        scale[0] = f_halves(k->d + r);
+        scale[1] = f_signed(k->sc[2 * p->in] + r);
+        scale[2] = f_mul(f_signed(k->sc[2 * p->in + 1] + r), f_set1(0.25f));
+        scale[3] = f_mul(scale[1], f_set1(-MAGIC));
+    } else {
+        scale[0] = f_halves((const uint16_t *)(const void *)(p->scales + 2 * r));
+    }
+}
+
+/* The slice that is opened k-th: those that share a load are neighbours. */
+INLINE int slice_order(const uint32_t type, const int k)
+{
+    return type == PP_TYPE_Q4_0 ? k % 2 * 4 + k / 2 : k;
+}
+
+/* --- activations beside their bytes ------------------------------------------------------------------------------- */
+
+/* Of one activation row in the blocks of a chunk. */
+struct side {
+    float d[CHUNK];
+    float dsum[CHUNK];      /* d * sum of q: for minima */
+    int32_t bias[2][CHUNK]; /* what the integer sums begin at */
+};
+
+/* From the sums of 16 columns each of two blocks. */
+INLINE void halved_bias(const int8_t *q, int32_t *bias0, int32_t *bias1)
+{
+    __m256i a = _mm256_loadu_si256((const __m256i *)q), b = _mm256_loadu_si256((const __m256i *)(q + 32));
+    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    a = _mm256_sad_epu8(_mm256_xor_si256(a, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    b = _mm256_sad_epu8(_mm256_xor_si256(b, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    __m256i s = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); /* a0 b0 a1 b1 */
+    s = _mm256_sub_epi32(_mm256_set1_epi32(16 * 128), s);
+    s = _mm256_sllv_epi32(s, _mm256_setr_epi32(5, 0, 5, 0, 7, 0, 7, 0)); /* 32, and 4 * 32 */
+    s = _mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    __m128i bias = _mm_add_epi32(_mm256_castsi256_si128(s), _mm_setr_epi32(MAGIC_BITS, MAGIC_BITS, 0, 0));
+    _mm_storel_epi64((__m128i *)bias0, bias);
+    _mm_storel_epi64((__m128i *)bias1, _mm_unpackhi_epi64(bias, bias));
+}
+
+INLINE void fill_side(const uint32_t type, const int8_t *q, const float *d, const int32_t *sum, const int n,
+                      struct side *s)
+{
+    memcpy(s->d, d, (size_t)n * sizeof *d);
+    if (kind_of(type) == WITH_MIN) {
+        for (int b = 0; b < n; b++)
+            s->dsum[b] = d[b] * (float)sum[b];
+    } else if (kind_of(type) == HALVED) {
+        for (int b = 0; b < n; b += 2)
+            halved_bias(q + 32 * b, s->bias[0] + b, s->bias[1] + b);
+    } else {
+        for (int b = 0; b < n; b++)
+            s->bias[0][b] = -offset_of(type) * sum[b];
+    }
+}
+
+/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. */
+INLINE void make_side(const uint32_t type, const struct pp_acts *x, int64_t i, int64_t b, int64_t n, struct side *s)
+{
+    const int8_t *q = x->q + i * x->q_stride + 32 * b;
+    const float *d = x->d + i * x->b_stride + b;
+    const int32_t *sum = x->sum + i * x->b_stride + b;
+    if (n == CHUNK)
+        fill_side(type, q, d, sum, CHUNK, s);
+    else
+        fill_side(type, q, d, sum, (int)n, s);
+}
+
+/* --- one block ---------------------------------------------------------------------------------------------------- */
+
+INLINE ivec first_sum(const enum kind kind, const struct side *s, int b, const int half)
+{
+    return kind == WITH_MIN ? i_zero() : i_set1(s->bias[half][b]);
+}
+
+/* The first half's share in whole numbers below 2^24, which float holds exactly. */
+INLINE fvec first_half(const ivec isum, const fvec *scale)
+{
+    return f_fma(scale[1], i_as_f(isum), scale[3]);
+}
+
+/* acc + the block's share. Where it is halved, isum is the second sum and `whole` the first half's share. */
+INLINE fvec add_block(const enum kind kind, fvec acc, ivec isum, fvec whole, const fvec *scale, const struct side *s,
+                      int b)
+{
+    fvec factor = f_mul(scale[0], f_set1(s->d[b])), sum = i_to_f(isum);
+    acc = f_fma(factor, kind == HALVED ? f_fma(scale[2], sum, whole) : sum, acc);
+    return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
+}
+
+/* Asks for the cache lines of n bytes at p. If nothing is there, no harm is done. */
+INLINE void fetch(const uint8_t *p, size_t n)
+{
+    for (size_t at = 0; at < n; at += 64)
+        __builtin_prefetch((const void *)((uintptr_t)p + at), 0, 3);
+}
+
+/* Lanes of the vector that begins `behind` rows after `row` which are rows before row1. */
+INLINE int lanes_before(int64_t row, int64_t row1, int behind)
+{
+    int64_t n = row1 - row - behind;
+    return n < 0 ? 0 : n < LANES ? (int)n : LANES;
+}
+
+/* --- few activation rows: weights stream past --------------------------------------------------------------------- */
+
+/* Block b of a chunk and of one group with M rows. */
+INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
+                         const int8_t *const *q, fvec (*acc)[STREAM_ACTS], const int M)
+{
+    const enum kind kind = kind_of(type);
+    const int HALVES = kind == HALVED ? 2 : 1;
+    const int TOGETHER = PARTS == 1 || M > 3 ? 1 : PARTS; /* vectors whose sums fit the registers */
+    UNROLL for (int part = 0; part < PARTS; part += TOGETHER)
+    {
+        if (TOGETHER < PARTS)
+            __asm__ volatile("" : : : "memory"); /* what the other part loaded is loaded anew, not kept by spilling */
+        ivec isum[PARTS][STREAM_ACTS];
+        fvec scale[PARTS][MAX_SCALES], whole[PARTS][STREAM_ACTS];
+        UNROLL for (int half = 0; half < HALVES; half++)
+        {
+            UNROLL for (int p = 0; p < TOGETHER; p++)
+                UNROLL for (int i = 0; i < M; i++)
+                    isum[p][i] = first_sum(kind, s + i, b, half);
+            UNROLL for (int k = half * 4; k < (half + 1) * SLICES / HALVES; k++)
+            {
+                const int v = slice_order(type, k);
+                ivec slice[PARTS];
+                UNROLL for (int p = 0; p < TOGETHER; p++)
+                    slice[p] = open_slice(type, w, v, part + p, odd);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    ivec four = i_set4(q[i] + 32 * b + 4 * v);
+                    UNROLL for (int p = 0; p < TOGETHER; p++)
+                        isum[p][i] = i_dot4(isum[p][i], slice[p], four);
+                }
+            }
+            UNROLL for (int p = 0; p < TOGETHER; p++)
+            {
+                if (half == 0)
+                    open_scales(type, w, part + p, scale[p]);
+                UNROLL for (int i = 0; i < M; i++)
+                    if (half < HALVES - 1)
+                        whole[p][i] = first_half(isum[p][i], scale[p]);
+            }
+        }
+        UNROLL for (int p = 0; p < TOGETHER; p++)
+            UNROLL for (int i = 0; i < M; i++)
+                acc[part + p][i] = add_block(kind, acc[part + p][i], isum[p][i],
+                                             HALVES == 2 ? whole[p][i] : f_zero(), scale[p], s + i, b);
+    }
+}
+
+/* One group over the n_blocks from b0 on, with M rows. The hardware does not look far enough ahead by itself, and stops
+ * at page borders: what lies DISTANCE behind is asked for at the pace at which the group's bytes are used, scales
+ * included, so that the next group's beginning is there in time. side: [chunks][M] */
+INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
+                         const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const int M)
+{
+    enum { DISTANCE = 6144 };
+    const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
+    const uint8_t *ahead = group + pace * (size_t)b0 + DISTANCE;
+    const int8_t *q[STREAM_ACTS];
+    UNROLL for (int i = 0; i < M; i++)
+        q[i] = x->q + i * x->q_stride + 32 * b0;
+    for (int64_t c = 0; c < n_blocks; c += CHUNK, side += M) {
+        int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
+        for (; b + 2 <= n; b += 2, ahead += 2 * pace) {
+            struct block even = block_at(type, group, n_cols, b0 + c + b);
+            struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
+            fetch(ahead, 2 * pace);
+            stream_block(type, &even, false, side, b, q, acc, M);
+            stream_block(type, &odd, true, side, b + 1, q, acc, M);
+        }
+        if (kind_of(type) == PLAIN && b < n) { /* the others have 8 blocks at least */
+            struct block last = block_at(type, group, n_cols, b0 + c + b);
+            stream_block(type, &last, false, side, b, q, acc, M);
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            q[i] += 32 * CHUNK;
+    }
+}
+
+INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t b0,
+                        int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y, int64_t y_stride,
+                        const int M)
+{
+    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+        fvec acc[PARTS][STREAM_ACTS];
+        UNROLL for (int p = 0; p < PARTS; p++)
+            UNROLL for (int i = 0; i < M; i++)
+                acc[p][i] = b0 ? f_load_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p))
+                               : f_zero();
+        stream_group(type, pp_pack_group(w, row), w->n_cols, b0, n_blocks, side, x, acc, M);
+        UNROLL for (int p = 0; p < PARTS; p++)
+            UNROLL for (int i = 0; i < M; i++)
+                f_store_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p), acc[p][i]);
+    }
+}
+
+INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
+                   int64_t m, float *y, int64_t y_stride, struct side *side)
+{
+    _Static_assert(sizeof(struct side) * SPAN / CHUNK * STREAM_ACTS <= PP_MATMUL_SCRATCH, "a span's sides");
+    for (int64_t b = 0; b < w->n_cols / 32; b += SPAN) {
+        int64_t n = w->n_cols / 32 - b < SPAN ? w->n_cols / 32 - b : SPAN;
+        for (int64_t c = 0; c < n; c += CHUNK)
+            for (int64_t i = 0; i < m; i++)
+                make_side(type, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
+        switch (m) {
+        case 1:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 1);
+            break;
+        case 2:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 2);
+            break;
+        case 3:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 3);
+            break;
+        case 4:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 4);
+            break;
+        case 5:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 5);
+            break;
+        case 6:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 6);
+            break;
+        case 7:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 7);
+            break;
+        default:
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 8);
+        }
+    }
+}
+
+/* --- many activation rows: opened weights ------------------------------------------------------------------------- */
+
+/* A unit is `vectors` times LANES weight rows; opened, a block of it is [SLICES][vectors] slices, then the scales,
+ * [n_scales][vectors] vectors of floats. */
+
+INLINE size_t opened_bytes(const enum kind kind, const int vectors)
+{
+    return (size_t)((SLICES + n_scales(kind)) * vectors * SLICE_BYTES);
+}
+
+INLINE size_t at_opened(const int what, const int vector, const int vectors)
+{
+    return (size_t)((what * vectors + vector) * SLICE_BYTES);
+}
+
+INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
+                      const int vectors)
+{
+    for (int64_t b = 0; b < n; b++, to += opened_bytes(kind_of(type), vectors))
+        UNROLL for (int p = 0; p < vectors; p++)
+        {
+            fvec scale[MAX_SCALES];
+            struct block from = block_at(type, pp_pack_group(w, row + LANES * p), w->n_cols, b0 + b);
+            open_scales(type, &from, p % PARTS, scale);
+            UNROLL for (int k = 0; k < n_scales(kind_of(type)); k++)
+                f_store((float *)(void *)(to + at_opened(SLICES + k, p, vectors)), scale[k]);
+            if (b % 2) {
+                UNROLL for (int v = 0; v < SLICES; v++)
+                    i_store(to + at_opened(v, p, vectors), open_slice(type, &from, v, p % PARTS, true));
+            } else {
+                UNROLL for (int v = 0; v < SLICES; v++)
+                    i_store(to + at_opened(v, p, vectors), open_slice(type, &from, v, p % PARTS, false));
+            }
+        }
+}
+
+/* An opened unit and what it meets. */
+struct tile_job {
+    const uint8_t *opened;
+    int64_t n_blocks;
+    bool first;             /* the sums begin here; else they are in y */
+    const struct side *side; /* [m] */
+    const int8_t *q;        /* [m, q_stride] */
+    int64_t q_stride, m;
+    float *y;               /* [m, y_stride], of the unit's first row */
+    int64_t y_stride;
+    int live[PAIR];         /* lanes of each vector that are rows */
+    const uint8_t *next[PAIR]; /* what will be opened next: next_bytes there are asked for meanwhile */
+    size_t next_bytes;
+};
+
+/* Rows i to i + M - 1; `fetch_at` and `fetch_step`: of the bytes that are asked for, from where on, and how many per
+ * block. */
+INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
+                         size_t fetch_step, const int vectors, const int M)
+{
+    const int HALVES = kind == HALVED ? 2 : 1;
+    const uint8_t *w = job->opened;
+    const struct side *s = job->side + i0;
+    const int8_t *q[TILE_ACTS];
+    float *y = job->y + i0 * job->y_stride;
+    fvec acc[PAIR][TILE_ACTS];
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        q[i] = job->q + (i0 + i) * job->q_stride;
+        UNROLL for (int p = 0; p < vectors; p++)
+            acc[p][i] = job->first ? f_zero() : f_load_some(y + i * job->y_stride + LANES * p, job->live[p]);
+    }
+    for (int b = 0; b < job->n_blocks; b++, w += opened_bytes(kind, vectors), fetch_at += fetch_step) {
+        ivec isum[PAIR][TILE_ACTS];
+        fvec scale[PAIR][MAX_SCALES], whole[PAIR][TILE_ACTS];
+        fetch(job->next[0] + fetch_at, fetch_step);
+        fetch(job->next[1] + fetch_at, fetch_step);
+        UNROLL for (int half = 0; half < HALVES; half++)
+        {
+            UNROLL for (int i = 0; i < M; i++)
+                UNROLL for (int p = 0; p < vectors; p++)
+                    isum[p][i] = first_sum(kind, s + i, b, half);
+            UNROLL for (int v = half * 4; v < (half + 1) * SLICES / HALVES; v++)
+            {
+                ivec slice[PAIR];
+                UNROLL for (int p = 0; p < vectors; p++)
+                    slice[p] = i_load(w + at_opened(v, p, vectors));
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    ivec four = i_set4(q[i] + 32 * b + 4 * v);
+                    UNROLL for (int p = 0; p < vectors; p++)
+                        isum[p][i] = i_dot4(isum[p][i], slice[p], four);
+                }
+            }
+            UNROLL for (int p = 0; p < vectors; p++)
+            {
+                if (half == 0)
+                    UNROLL for (int k = 0; k < n_scales(kind); k++)
+                        scale[p][k] = f_load((const float *)(const void *)(w + at_opened(SLICES + k, p, vectors)));
+                UNROLL for (int i = 0; i < M; i++)
+                    if (half < HALVES - 1)
+                        whole[p][i] = first_half(isum[p][i], scale[p]);
+            }
+        }
+        UNROLL for (int p = 0; p < vectors; p++)
+            UNROLL for (int i = 0; i < M; i++)
+                acc[p][i] = add_block(kind, acc[p][i], isum[p][i], HALVES == 2 ? whole[p][i] : f_zero(), scale[p],
+                                      s + i, b);
+    }
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int p = 0; p < vectors; p++)
+            f_store_some(y + i * job->y_stride + LANES * p, job->live[p], acc[p][i]);
+}
+
+/* All rows of a job, in tiles of nearly equal height: with more than STREAM_ACTS rows none is below 4. */
+INLINE void tile_products(const enum kind kind, const struct tile_job *job, const int vectors)
+{
+    int64_t n_tiles = (job->m + TILE_ACTS - 1) / TILE_ACTS;
+    size_t step = (job->next_bytes + (size_t)(n_tiles * job->n_blocks) - 1) / (size_t)(n_tiles * job->n_blocks);
+    for (int64_t t = 0; t < n_tiles; t++) {
+        int64_t i = t * job->m / n_tiles, end = (t + 1) * job->m / n_tiles;
+        size_t at = step * (size_t)(t * job->n_blocks);
+        switch (end - i) {
+        case 4:
+            tile_product(kind, job, i, at, step, vectors, 4);
+            break;
+        case 5:
+            tile_product(kind, job, i, at, step, vectors, 5);
+            break;
+        case 6:
+            tile_product(kind, job, i, at, step, vectors, 6);
+            break;
+        default:
+            __builtin_unreachable();
+        }
+    }
+}
+
+/* One function per kind and unit: the types share them. */
+static __attribute__((noinline)) void plain_pair(const struct tile_job *job) { tile_products(PLAIN, job, PAIR); }
+static __attribute__((noinline)) void min_pair(const struct tile_job *job) { tile_products(WITH_MIN, job, PAIR); }
+static __attribute__((noinline)) void halved_pair(const struct tile_job *job) { tile_products(HALVED, job, PAIR); }
+#if PP_VNNI_LANES == 16
+static __attribute__((noinline)) void plain_one(const struct tile_job *job) { tile_products(PLAIN, job, 1); }
+static __attribute__((noinline)) void min_one(const struct tile_job *job) { tile_products(WITH_MIN, job, 1); }
+static __attribute__((noinline)) void halved_one(const struct tile_job *job) { tile_products(HALVED, job, 1); }
+#endif
+
+INLINE void run_job(const enum kind kind, const struct tile_job *job, const int vectors)
+{
+#if PP_VNNI_LANES == 16
+    if (vectors == 1) {
+        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : halved_one)(job);
+        return;
+    }
+#else
+    (void)vectors;
+#endif
+    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : halved_pair)(job);
+}
+
+/* What lies in a thread's scratch. */
+struct tile_memory {
+    struct side side[SLAB];
+    uint8_t opened[CHUNK * (SLICES + MAX_SCALES) * PAIR * SLICE_BYTES] __attribute__((aligned(64)));
+};
+_Static_assert(sizeof(struct tile_memory) <= PP_MATMUL_SCRATCH, "sides of a slab and an opened unit");
+
+/* Where the packed bytes of a unit's vectors begin in a chunk, and how many they are in each. */
+INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n,
+                           const uint8_t **next)
+{
+    bool super = kind_of(type) != PLAIN;
+    for (int p = 0; p < PAIR; p++) {
+        const uint8_t *group = pp_pack_group(w, row + LANES * p);
+        struct block first = block_at(type, group, w->n_cols, b);
+        next[p] = super ? first.scales : first.bytes;
+    }
+    size_t block = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
+    return block * (size_t)n;
+}
+
+/* The unit at `row` in the n blocks from b on; the next one is to be at next_row. */
+INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b, int64_t n,
+                      const struct pp_acts *x, int64_t i0, int64_t m, float *y, int64_t y_stride,
+                      struct tile_memory *memory, const int vectors)
+{
+    struct tile_job job = {
+        .opened = memory->opened,
+        .n_blocks = n,
+        .first = b == 0,
+        .side = memory->side,
+        .q = x->q + i0 * x->q_stride + 32 * b,
+        .q_stride = x->q_stride,
+        .m = m,
+        .y = y + i0 * y_stride + row,
+        .y_stride = y_stride,
+        .live = {lanes_before(row, row1, 0), lanes_before(row, row1, LANES)},
+    };
+    open_unit(type, w, row, b, n, memory->opened, vectors);
+    job.next_bytes = packed_chunk(type, w, row + LANES * vectors, b, n, job.next);
+    run_job(kind_of(type), &job, vectors);
+}
+
+INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
+                  int64_t m, float *y, int64_t y_stride, struct tile_memory *memory)
+{
+    const int64_t n_slabs = (m + SLAB - 1) / SLAB;
+    for (int64_t s = 0; s < n_slabs; s++) {
+        int64_t i0 = s * m / n_slabs, rows = (s + 1) * m / n_slabs - i0;
+        for (int64_t b = 0; b < w->n_cols / 32; b += CHUNK) {
+            int64_t n = w->n_cols / 32 - b < CHUNK ? w->n_cols / 32 - b : CHUNK, row = row0;
+            for (int64_t i = 0; i < rows; i++)
+                make_side(type, x, i0 + i, b, n, memory->side + i);
+            for (; row + (PAIR - 1) * LANES < row1; row += PAIR * LANES)
+                tile_unit(type, w, row, row1, b, n, x, i0, rows, y, y_stride, memory, PAIR);
+            if (row < row1)
+                tile_unit(type, w, row, row1, b, n, x, i0, rows, y, y_stride, memory, PARTS == 1 ? 1 : PAIR);
+        }
+    }
+}
+
+/* --- the products ------------------------------------------------------------------------------------------------- */
+
+INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
+                   int64_t m, float *y, int64_t y_stride, void *scratch)
+{
+    if (m <= STREAM_ACTS)
+        stream(type, w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        tiles(type, w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(PP_TYPE_Q8_0, w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(PP_TYPE_Q4_0, w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(PP_TYPE_Q4_K, w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch)
+{
+    matmul(PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch);
+}
