@@ -149,6 +149,38 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 #define FLOAT_R(m) ((m) <= 2 ? 8 : 4)
 #include "engine/cpu/float_rows.h"
 
+#include "engine/cpu/float_strips.h"
+
+/* From so many activation rows on, converting the weights into the scratch pays. */
+enum { STRIPS_FROM = 9 };
+
+static void float32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                    int64_t y_stride, void *scratch)
+{
+    if (m < STRIPS_FROM)
+        matmul_f32(w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        float_strips(w, row0, row1, x, m, y, y_stride, PP_TYPE_F32, scratch);
+}
+
+static void float16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                    int64_t y_stride, void *scratch)
+{
+    if (m < STRIPS_FROM)
+        matmul_f16(w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        float_strips(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16, scratch);
+}
+
+static void bfloat16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                     int64_t y_stride, void *scratch)
+{
+    if (m < STRIPS_FROM)
+        matmul_bf16(w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        float_strips(w, row0, row1, x, m, y, y_stride, PP_TYPE_BF16, scratch);
+}
+
 static float dot(const float *a, const float *b, int64_t n)
 {
     __m512 p = _mm512_setzero_ps();
@@ -164,9 +196,9 @@ const struct pp_matmul_kernels pp_matmul_avx512 = {
     .dot = dot,
     .by_type =
         {
-            [PP_TYPE_F32] = matmul_f32,
-            [PP_TYPE_F16] = matmul_f16,
-            [PP_TYPE_BF16] = matmul_bf16,
+            [PP_TYPE_F32] = float32,
+            [PP_TYPE_F16] = float16,
+            [PP_TYPE_BF16] = bfloat16,
             [PP_TYPE_Q8_0] = matmul_q8_0,
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
