@@ -37,15 +37,6 @@ static inline __attribute__((always_inline)) void fetch_line(const void *p, size
     __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 3);
 }
 
-/* The hardware does not look far enough ahead by itself: while n cache lines at p are used, n lines some way behind are
- * asked for. */
-static inline __attribute__((always_inline)) void fetch_ahead(const void *p, const int n)
-{
-    enum { DISTANCE = 6144 };
-    _Pragma("GCC unroll 16") for (int i = 0; i < n; i++)
-        fetch_line(p, DISTANCE + 64 * (size_t)i);
-}
-
 /* Weight rows that stay in the L2 cache while all activation rows pass. */
 static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
 {

@@ -19,6 +19,7 @@
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
+#include "engine/cpu/stream_ahead.h"
 
 #ifndef UNROLL
 #define INLINE static inline __attribute__((always_inline))
@@ -271,24 +272,22 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
     }
 }
 
-/* One group over the n_blocks from b0 on, with M rows. The hardware does not look far enough ahead by itself, and stops
- * at page borders: what lies DISTANCE behind is asked for at the pace at which the group's bytes are used, scales
- * included, so that the next group's beginning is there in time. side: [chunks][M] */
+/* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the group's
+ * bytes are used, scales included. side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const int M)
 {
-    enum { DISTANCE = 6144 };
     const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
-    const uint8_t *ahead = group + pace * (size_t)b0 + DISTANCE;
+    const uint8_t *used = group + pace * (size_t)b0;
     const int8_t *q[STREAM_ACTS];
     UNROLL for (int i = 0; i < M; i++)
         q[i] = x->q + i * x->q_stride + 32 * b0;
     for (int64_t c = 0; c < n_blocks; c += CHUNK, side += M) {
         int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
-        for (; b + 2 <= n; b += 2, ahead += 2 * pace) {
+        for (; b + 2 <= n; b += 2, used += 2 * pace) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
             struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
-            fetch(ahead, 2 * pace);
+            stream_ahead(used, 2 * pace);
             stream_block(type, &even, false, side, b, q, acc, M);
             stream_block(type, &odd, true, side, b + 1, q, acc, M);
         }
