@@ -57,7 +57,7 @@ $(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := -mavx2 -mfma -mf16c -mavxvnni
 $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512
 $(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
-                                                  -mprefer-vector-width=512 -mamx-tile -mamx-int8
+                                                  -mprefer-vector-width=512 -mamx-tile -mamx-int8 -mamx-bf16
 # The tests' model of instructions that this machine may lack.
 $(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := -mavx2 -mfma -mf16c -O1 -Wno-psabi
 endif

@@ -113,13 +113,16 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         pp_pool_interleave(e->pool, pp_page_data(e->kv, 0), pp_kv_pool_total(e->kv) * layout.page_bytes);
     if (!code)
         code = pp_cpu_new(m, e->pool, &layout,
-                          &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .cache_dir = opt->cache_dir,
+                          &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows,
+                                                   .bf16_activations = opt->activations == PP_ACT_BF16,
+                                                   .cache_dir = opt->cache_dir,
                                                    .layout_quota = opt->layout_quota, .cancel = opt->cancel},
                           progress, user, &e->cpu, err);
     if (code) {
         pp_engine_free(e);
         return code;
     }
+    snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), pp_cpu_rounds(e->cpu) ? "+bf16" : "");
     e->stats.page_bytes = layout.page_bytes;
     e->stats.pages_total = pp_kv_pool_total(e->kv);
     *out = e;
@@ -150,7 +153,12 @@ int64_t pp_engine_n_ctx(const struct pp_engine *e) { return e->n_ctx; }
 int pp_engine_n_threads(const struct pp_engine *e) { return pp_pool_n(e->pool); }
 int pp_engine_max_rows(const struct pp_engine *e) { return e->max_rows; }
 enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e) { return pp_kv_pool_layout(e->kv)->type; }
-const char *pp_engine_kernels(const struct pp_engine *e) { return pp_isa_name(e->isa); }
+const char *pp_engine_kernels(const struct pp_engine *e) { return e->kernels; }
+
+int pp_activations_by_name(const char *name)
+{
+    return strcmp(name, "f32") == 0 ? PP_ACT_F32 : strcmp(name, "bf16") == 0 ? PP_ACT_BF16 : -1;
+}
 
 struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {

@@ -67,9 +67,15 @@ enum pp_kv_type {
 int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
 const char *pp_kv_type_name(enum pp_kv_type t);
 
+/* What BF16 weights are multiplied with. PP_ACT_BF16: activations rounded to bfloat16, an arithmetic of its own that costs
+ * a little accuracy and pays where the CPU has AMX. Weights of other types compute as ever. */
+enum pp_activations { PP_ACT_F32 = 0, PP_ACT_BF16 };
+int pp_activations_by_name(const char *name); /* "f32", "bf16"; -1 if unknown */
+
 struct pp_engine_options {
     int n_threads;              /* 0, and at most: one per core that this process may use */
     enum pp_kv_type kv_type;
+    enum pp_activations activations;
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of the memory that is free */
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
@@ -99,7 +105,7 @@ int64_t pp_engine_n_ctx(const struct pp_engine *e);
 int pp_engine_n_threads(const struct pp_engine *e);
 int pp_engine_max_rows(const struct pp_engine *e);
 enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e);
-const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512" */
+const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512"; "amx+bf16" with rounded activations */
 
 /* --- adapters ------------------------------------------------------------------------------------------ */
 

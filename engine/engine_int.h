@@ -18,6 +18,7 @@ struct pp_engine {
     struct pp_kv_pool *kv;
     struct pp_cpu *cpu;
     enum pp_isa isa;
+    char kernels[16];            /* "amx", "amx+bf16" */
     int64_t n_ctx;
     int max_rows;
     int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */

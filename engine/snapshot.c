@@ -33,7 +33,7 @@ enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity
     pp_sha256_hex(identity, hex); /* covers the weights and the hyperparameters, RoPE among them */
     pp_buf_fmt(text, "model=%s\n", hex);
     pp_buf_fmt(text, "kv=%s rotate=%d page=%d\n", pp_kv_type_name(l->type), l->rotate, PP_PAGE_TOKENS);
-    pp_buf_fmt(text, "arithmetic=%s\n", PP_CPU_ARITHMETIC);
+    pp_buf_fmt(text, "arithmetic=%s\n", pp_cpu_rounds(s->engine->cpu) ? PP_CPU_ARITHMETIC_BF16 : PP_CPU_ARITHMETIC);
     for (int i = 0; i < s->adapters.n; i++) {
         pp_sha256_hex(&s->adapters.use[i].adapter->identity, hex);
         pp_buf_fmt(text, "adapter=%s scale=%a\n", hex, (double)s->adapters.use[i].scale);
@@ -156,7 +156,7 @@ static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n
     static const struct { const char *line, *reason; } reasons[] = {
         {"model=", "the model is another one, or was changed"},
         {"kv=", "the type of the KV cache is another one"},
-        {"arithmetic=", "this version of pippin computes differently"},
+        {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations"},
     };
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
         const char *a, *b;

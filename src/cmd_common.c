@@ -280,6 +280,7 @@ struct pp_engine_options pp_cli_engine_options(const struct pp_options *o)
         .kv_memory = o->kv_memory,
         .kernels = o->kernels,
         .layout_quota = o->layout_cache,
+        .activations = pp_options_activations(o),
     };
 }
 

@@ -79,7 +79,8 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
                    .n_ctx = c->o->ctx_size,
                    .kv_memory = c->o->kv_memory,
                    .kernels = c->o->kernels,
-                   .layout_quota = c->o->layout_cache},
+                   .layout_quota = c->o->layout_cache,
+                   .activations = pp_options_activations(c->o)},
     };
     memset(&c->status.model, 0, sizeof c->status.model);
     c->status.ctx_used = c->status.ctx_total = 0;

@@ -363,3 +363,8 @@ enum pp_code pp_options_recall(struct pp_options *o, const char *name, const cha
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s is nothing that a conversation remembers", name);
     return pp_options_given(o, opt->name) ? PP_OK : opt->set(&ps, opt, value, name, err);
 }
+
+enum pp_activations pp_options_activations(const struct pp_options *o)
+{
+    return o->activations ? (enum pp_activations)pp_activations_by_name(o->activations) : PP_ACT_F32;
+}

@@ -39,6 +39,7 @@ struct pp_options {
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
     uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
+    const char *activations;   /* --activations f32|bf16; NULL: f32 */
     struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
     int n_lora;
 
@@ -100,6 +101,8 @@ struct pp_options {
  * what it expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
 enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
                               struct pp_error *err);
+/* --activations as the engine wants it. */
+enum pp_activations pp_options_activations(const struct pp_options *o);
 /* True if an option stood on the command line; name: the long one, without dashes. */
 bool pp_options_given(const struct pp_options *o, const char *name);
 /* Takes what a conversation remembers ("temp", "0.2") for an option that the command line leaves open.

@@ -1,10 +1,10 @@
-/* soft_amx.h - the tile instructions of AMX in plain C, so that kernels written for them can be tested bit by bit on any
- * machine. Include it after <immintrin.h> (or let the compiler do so with -include): it takes the places of the
- * intrinsics _tile_* of the same names. What the hardware answers with an invalid-opcode exception (a tile without a
- * shape, shapes that do not fit, twice the same tile) ends the program here.
+/* soft_amx.h - the tile instructions of AMX in plain C, so that kernels written for them can be tested bit by bit
+ * on any machine. Include it after <immintrin.h> (or let the compiler do so with -include): it takes the places of
+ * the intrinsics _tile_* of the same names. What the hardware answers with an invalid-opcode exception (a tile
+ * without a shape, shapes that do not fit, twice the same tile) ends the program here.
  *
- * Follows the operation sections of the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2 (LDTILECFG,
- * TILELOADD, TILESTORED, TILEZERO, TDPBSSD/TDPBSUD/TDPBUSD/TDPBUUD, TDPBF16PS). */
+ * Follows the operation sections of the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2
+ * (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBSSD/TDPBSUD/TDPBUSD/TDPBUUD, TDPBF16PS). */
 #ifndef PP_TESTS_SOFT_AMX_H
 #define PP_TESTS_SOFT_AMX_H
 
@@ -93,7 +93,7 @@ SOFT_AMX void soft_amx_check_product(int dst, int a, int b)
 {
     const struct soft_tile *d = soft_tile_at(dst), *s1 = soft_tile_at(a), *s2 = soft_tile_at(b);
     soft_amx_need(dst != a && dst != b && a != b, "the same tile twice");
-    soft_amx_need(d->colsb % 4 == 0 && s1->colsb % 4 == 0 && s2->colsb % 4 == 0, "columns that are no multiple of 4 bytes");
+    soft_amx_need(d->colsb % 4 == 0 && s1->colsb % 4 == 0 && s2->colsb % 4 == 0, "columns of odd bytes");
     soft_amx_need(d->rows == s1->rows && d->colsb == s2->colsb && s1->colsb / 4 == s2->rows, "shapes that do not fit");
 }
 
@@ -115,7 +115,7 @@ SOFT_AMX void soft_tile_dpb(int dst, int a, int b, int a_is_signed, int b_is_sig
         }
 }
 
-/* --- bfloat16 ------------------------------------------------------------------------------------------------- */
+/* --- bfloat16 ----------------------------------------------------------------------------------------------------- */
 
 SOFT_AMX float soft_bf16_at(const uint8_t *p) /* a subnormal reads as a zero of its sign */
 {
@@ -143,7 +143,8 @@ SOFT_AMX float soft_fma_ftz(float a, float b, float c)
     return soft_daz(r);
 }
 
-/* Even and odd elements are summed apart, each in ascending order from 0; then odd is added to even, and that to dst. */
+/* Even and odd elements are summed apart, each in ascending order from 0; then odd is added to even, and that to
+ * dst. */
 SOFT_AMX void soft_tile_dpbf16ps(int dst, int a, int b)
 {
     soft_amx_check_product(dst, a, b);

@@ -106,7 +106,7 @@ static void values(void **state)
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
            "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
            "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|"
-           "--draft-max|8|--kernels|scalar|--chat-template-file|t.jinja");
+           "--draft-max|8|--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
     assert_true(o.command_given);
     assert_string_equal(o.model, "a.gguf");
@@ -130,6 +130,7 @@ static void values(void **state)
     assert_string_equal(o.draft, "d.gguf");
     assert_int_equal(o.draft_max, 8);
     assert_string_equal(o.kernels, "scalar");
+    assert_int_equal(pp_options_activations(&o), PP_ACT_BF16);
 
     accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; a value is a value */
     assert_true(o.sampling.temp == 0.25f);
@@ -215,6 +216,7 @@ static void strict_numbers(void **state)
     refuse("run|-t|9999999", "-t expects");
     refuse("run|--kv-type|q4", "q8_0");
     refuse("run|--kernels|sse", "avx2");
+    refuse("run|--activations|f16", "bf16");
     refuse("run|-n", "-n needs a value");
     refuse("run|--stats=1", "takes no value");
 }

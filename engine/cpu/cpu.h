@@ -19,6 +19,7 @@ struct pp_cpu;
 struct pp_cpu_options {
     enum pp_isa isa;
     int max_rows;                    /* of a batch */
+    bool bf16_activations;           /* rounded ones for BF16 weights: matmul_bf16.h */
     const char *cache_dir;           /* for packed weights; or NULL */
     uint64_t layout_quota;           /* as in struct pp_engine_options */
     const struct pp_cancel *cancel;  /* stops the making; or NULL */
@@ -42,10 +43,13 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
 const float *pp_cpu_logits(const struct pp_cpu *c, int output);
 const float *pp_cpu_hidden(const struct pp_cpu *c, int output);
+/* True if some activations are rounded to bfloat16: another arithmetic (PP_CPU_ARITHMETIC_BF16). */
+bool pp_cpu_rounds(const struct pp_cpu *c);
 uint64_t pp_cpu_memory(const struct pp_cpu *c); /* bytes taken besides mapped weights */
 struct pp_weights *pp_cpu_weights(const struct pp_cpu *c);
 
 /* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
 #define PP_CPU_ARITHMETIC "cpu-3"
+#define PP_CPU_ARITHMETIC_BF16 PP_CPU_ARITHMETIC "+bf16"
 
 #endif

@@ -29,11 +29,12 @@ static bool has_avx_vnni(void)
 }
 
 /* The tiles' registers are large: a process has to ask the kernel for them, once. */
-static bool has_amx_int8(void)
+static bool has_amx(void)
 {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24,
+           AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_TILE) && (d & AMX_INT8) &&
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_TILE) && (d & AMX_INT8) && (d & AMX_BF16) &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
@@ -52,7 +53,7 @@ static bool cpu_has(enum pp_isa isa)
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");
     case PP_ISA_AMX:
-        return cpu_has(PP_ISA_AVX512) && has_amx_int8();
+        return cpu_has(PP_ISA_AVX512) && has_amx();
     default:
         return false;
     }

@@ -11,7 +11,7 @@ enum pp_isa {
     PP_ISA_AVX2,    /* AVX2 + FMA + F16C */
     PP_ISA_AVXVNNI, /* those + AVX-VNNI: byte dot products in 256 bits */
     PP_ISA_AVX512,  /* AVX-512 F, BW, DQ, VL + VNNI */
-    PP_ISA_AMX,     /* those + AMX-TILE and AMX-INT8 */
+    PP_ISA_AMX,     /* those + AMX-TILE, AMX-INT8 and AMX-BF16 */
     /* AArch64 */
     PP_ISA_NEON,    /* what every 64-bit ARM has */
     PP_ISA_DOTPROD, /* + sdot, udot */

@@ -89,6 +89,7 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     if (!code && linear->b && !(p->bias = float_vector(l->c, linear->b, l->err)))
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
+    s->round |= l->c->bf16 && linear->w->type == PP_TYPE_BF16;
     l->done += linear->w->size;
     if (!code && l->progress)
         l->progress(l->user, l->done, l->c->model->info.bytes);

@@ -1,6 +1,6 @@
-/* matmul_amx.c - the products of quantised weights for AMX: 16 activation rows x 16 weight rows x 32 columns, one block of
- * the canonical arithmetic, are one tile instruction with exact integer sums. These go through memory to the vector unit,
- * which scales them in the order of matmul.h, while the tiles work at the next blocks.
+/* matmul_amx.c - the products of quantised weights for AMX: 16 activation rows x 16 weight rows x 32 columns, one
+ * block of the canonical arithmetic, are one tile instruction with exact integer sums. These go through memory to
+ * the vector unit, which scales them in the order of matmul.h, while the tiles work at the next blocks.
  *
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
  * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
@@ -29,9 +29,10 @@ enum {
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
 
-/* One block of 32 columns of a group of 16 rows: `products` tiles of signed bytes [8][64] whose integer sums are i0, i1;
- * float scale[16]; with `has_min` float min[16]. With x the block's activations,
- *   acc = fma(scale * dx, products == 2 ? 128 * i1 + i0 : i0, acc), and then with has_min acc = fma(-min, dx * sum, acc) */
+/* One block of 32 columns of a group of 16 rows: `products` tiles of signed bytes [8][64] whose integer sums are i0 and
+ * i1; float scale[16]; with `has_min` float min[16]. With x the block's activations:
+ *   acc = fma(scale * dx, products == 2 ? 128 * i1 + i0 : i0, acc)
+ *   with has_min: acc = fma(-min, dx * sum, acc) */
 struct unit_shape {
     int products;
     bool has_min;
@@ -149,7 +150,7 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + 2 * UNIT_TILE, halves(p->d));
 }
 
-/* --- a panel of activations ----------------------------------------------------------------------------------------- */
+/* --- a panel of activations --------------------------------------------------------------------------------------- */
 
 /* In the thread's scratch. */
 struct work {
@@ -282,8 +283,8 @@ INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
     }
 }
 
-/* The panel in the tile registers with its units [n_groups][n_blocks], added to k->acc. While a group is scaled, the tiles
- * multiply the next one. */
+/* The panel in the tile registers with its units [n_groups][n_blocks], added to k->acc. While a group is scaled,
+ * the tiles multiply the next one. */
 INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const struct unit_shape s)
 {
     const size_t unit = unit_bytes(s), group = unit * (size_t)n_blocks;
@@ -307,7 +308,7 @@ INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const 
     }
 }
 
-/* --- loops over tiles ----------------------------------------------------------------------------------------------- */
+/* --- loops over tiles --------------------------------------------------------------------------------------------- */
 
 /* Weight rows [row0, row1), at most MAX_GROUPS groups, times columns of blocks [b0, b1). */
 struct chunk {
@@ -350,8 +351,8 @@ static void store_accumulators(const struct work *k, const struct chunk *c, int6
             _mm512_mask_storeu_ps(y + i * y_stride + c->row0 + 16 * g, live_lanes(c, g), _mm512_load_ps(k->acc[g][i]));
 }
 
-INLINE void run_blocks(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, int64_t b,
-                       const uint8_t *units, const int n_blocks, const struct unit_shape s)
+INLINE void run_blocks(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live,
+                       int64_t b, const uint8_t *units, const int n_blocks, const struct unit_shape s)
 {
     load_panel(k, x, i, live, b, n_blocks, s.has_min);
     run_panel(k, units, c->n_groups, n_blocks, s);
@@ -383,8 +384,8 @@ INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts
 }
 
 /* As many rows as the AVX-512 kernels do better. */
-static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
-                     int64_t y_stride, void *scratch)
+static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                     float *y, int64_t y_stride, void *scratch)
 {
     pp_matmul_avx512.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
 }

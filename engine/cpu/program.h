@@ -7,6 +7,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/layout.h"
 #include "engine/cpu/matmul.h"
+#include "engine/cpu/matmul_bf16.h"
 #include "engine/cpu/ops.h"
 
 enum { MAX_GROUPED = 4 }; /* projections that share an input */
@@ -34,6 +35,7 @@ struct stage {
     bool add;                   /* out += result of projections[0] */
     bool swiglu;                /* out = silu(projections[0]) * projections[1] */
     bool quantize;              /* some projection reads quantised activations */
+    bool round;                 /* some projection reads bfloat16 activations */
     /* EMBED */
     const struct pp_tensor *table;
     /* ATTEND */
@@ -50,6 +52,7 @@ struct thread_scratch {
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, acts_width] */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
+    uint16_t *bf16;             /* [PRIVATE_ROWS, acts_width], where activations are rounded */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
@@ -76,6 +79,7 @@ struct attend_plan {
 struct pp_cpu {
     const struct pp_model *model;
     const struct pp_matmul_kernels *mm;
+    const struct pp_bf16_kernels *bf16; /* for BF16 weights; NULL: their activations stay float32 */
     const struct pp_cpu_ops *ops;
     struct pp_kv_layout kv;
     struct pp_pool *pool;

@@ -56,6 +56,8 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     }
     if (s->quantize)
         c->mm->quantize(x, n, to->q + row * w, to->d + row * (w / PP_ACT_BLOCK), to->sum + row * (w / PP_ACT_BLOCK));
+    if (s->round)
+        c->bf16->round(x, n, to->bf16 + row * w);
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     if (set && set->n)
         lora_down(c, s, set, x, to->lora + row * c->lora_width);
@@ -79,6 +81,8 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
         .d = from->d,
         .sum = from->sum,
         .b_stride = c->acts_width / PP_ACT_BLOCK,
+        .bf16 = from->bf16,
+        .bf16_stride = c->acts_width,
     };
     return a;
 }
@@ -90,7 +94,8 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     const struct projection *p = &s->projections[projection];
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
-    c->mm->by_type[p->w.type](&p->w, row0, row1, acts, m, c->slots[p->out], c->strides[p->out], kernel);
+    pp_matmul_fn *multiply = c->bf16 && p->w.type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[p->w.type];
+    multiply(&p->w, row0, row1, acts, m, c->slots[p->out], c->strides[p->out], kernel);
     for (int i = 0; i < m; i++) {
         float *y = slot_row(c, p->out, i);
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;

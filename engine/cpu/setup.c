@@ -27,6 +27,8 @@ static bool make_inputs(struct pp_cpu *c, struct thread_scratch *t, int64_t rows
     t->q = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->q);
     t->d = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->d);
     t->sum = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->sum);
+    if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->bf16)))
+        return false;
     return t->f32 && t->q && t->d && t->sum;
 }
 
@@ -34,6 +36,7 @@ static void free_inputs(struct thread_scratch *t)
 {
     pp_free(t->f32);
     pp_free(t->q);
+    pp_free(t->bf16);
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
@@ -128,6 +131,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         return pp_fail_nomem(err, "the engine");
     c->model = m;
     c->mm = pp_matmul_kernels(opt->isa);
+    c->bf16 = opt->bf16_activations ? pp_bf16_kernels(opt->isa) : NULL;
     c->ops = pp_cpu_ops(opt->isa);
     c->kv = *kv;
     c->pool = pool;
@@ -225,4 +229,12 @@ enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *er
     c->slots[c->logits_slot] = p;
     c->max_outputs = n;
     return PP_OK;
+}
+
+bool pp_cpu_rounds(const struct pp_cpu *c)
+{
+    for (int i = 0; i < c->n_stages; i++)
+        if (c->stages[i].round)
+            return true;
+    return false;
 }

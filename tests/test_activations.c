@@ -1,0 +1,133 @@
+/* test_activations.c - engines with activations rounded to bfloat16: every kernel set, row count and thread count the
+ * same bits, close to what float32 gives, and a KV key of their own. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/isa.h"
+#include "engine/engine.h"
+#include "engine/types.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+enum { LENGTH = 40 };
+
+struct rig {
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+    int64_t n_vocab;
+};
+
+static struct rig make_rig(uint32_t type, const char *kernels, int n_threads, enum pp_activations activations)
+{
+    struct rig r;
+    struct pp_error err;
+    struct tiny_shape shape = tiny_shape(type);
+    const struct pp_engine_options opt = {
+        .kernels = kernels, .n_threads = n_threads, .activations = activations, .kv_memory = 64u << 20};
+    assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_ok(pp_seq_new(r.engine, &r.seq, &err), err);
+    r.n_vocab = shape.n_vocab;
+    return r;
+}
+
+static void free_rig(struct rig *r)
+{
+    pp_seq_free(r->seq);
+    pp_engine_free(r->engine);
+    pp_model_close(r->model);
+}
+
+/* The logits of LENGTH tokens [LENGTH, n_vocab], in steps of `rows`; to be
+ * freed. */
+static float *logits_of(struct rig *r, int rows)
+{
+    struct pp_error err;
+    size_t row_bytes = (size_t)r->n_vocab * sizeof(float);
+    float *logits = pp_malloc(LENGTH * row_bytes);
+    assert_non_null(logits);
+    pp_seq_truncate(r->seq, 0);
+    for (int at = 0; at < LENGTH; at += rows) {
+        struct pp_row batch[LENGTH];
+        int m = LENGTH - at < rows ? LENGTH - at : rows;
+        for (int i = 0; i < m; i++)
+            batch[i] = (struct pp_row){
+                .seq = r->seq, .token = ((at + i) * 37 + 11) % 320, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(r->engine, batch, m, NULL, &err), err);
+        for (int i = 0; i < m; i++)
+            memcpy(logits + (at + i) * r->n_vocab, pp_step_output(r->engine, i), row_bytes);
+    }
+    return logits;
+}
+
+static void rounded_activations_are_one_arithmetic(void **state)
+{
+    (void)state;
+    static const int row_counts[] = {LENGTH, 1, 5, 17, 33};
+    struct rig plain = make_rig(PP_TYPE_BF16, NULL, 1, PP_ACT_F32);
+    float *exact = logits_of(&plain, LENGTH), *expect = NULL;
+    size_t bytes = (size_t)(LENGTH * plain.n_vocab) * sizeof(float);
+    for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+        if (!pp_isa_runs((enum pp_isa)isa))
+            continue;
+        struct rig r = make_rig(PP_TYPE_BF16, pp_isa_name((enum pp_isa)isa), 1 + isa % 3, PP_ACT_BF16);
+        assert_non_null(strstr(pp_engine_kernels(r.engine), "+bf16"));
+        for (int i = 0; i < (isa == PP_ISA_SCALAR ? 1 : 5); i++) {
+            float *got = logits_of(&r, row_counts[i]);
+            if (!expect)
+                expect = got;
+            else if (memcmp(expect, got, bytes) != 0)
+                fail_msg("%s kernels: other bits with %d rows at once", pp_isa_name((enum pp_isa)isa), row_counts[i]);
+            if (expect != got)
+                pp_free(got);
+        }
+        free_rig(&r);
+    }
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < LENGTH * plain.n_vocab; i++) {
+        error += ((double)expect[i] - exact[i]) * ((double)expect[i] - exact[i]);
+        size += (double)exact[i] * exact[i];
+    }
+    assert_true(error > 0 && sqrt(error / size) < 0.02);
+    pp_free(exact);
+    pp_free(expect);
+    free_rig(&plain);
+}
+
+static char *key_of(const struct rig *r)
+{
+    struct pp_error err;
+    struct pp_buf text = {0};
+    const struct pp_sha256 identity = {{1}};
+    assert_ok(pp_seq_key(r->seq, &identity, &text, &err), err);
+    return text.data;
+}
+
+static void the_key_tells_them_apart(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {PP_TYPE_BF16, PP_TYPE_Q4_K};
+    for (int i = 0; i < 2; i++) {
+        struct rig plain = make_rig(types[i], NULL, 1, PP_ACT_F32), rounded = make_rig(types[i], NULL, 1, PP_ACT_BF16);
+        char *a = key_of(&plain), *b = key_of(&rounded);
+        /* Where no weight is BF16, nothing is rounded. */
+        assert_int_equal(strcmp(a, b) == 0, types[i] != PP_TYPE_BF16);
+        assert_int_equal(strcmp(pp_engine_kernels(plain.engine), pp_engine_kernels(rounded.engine)) == 0,
+                         types[i] != PP_TYPE_BF16);
+        pp_free(a);
+        pp_free(b);
+        free_rig(&plain);
+        free_rig(&rounded);
+    }
+}
+
+TEST_GROUP(activations)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounded_activations_are_one_arithmetic),
+        cmocka_unit_test(the_key_tells_them_apart),
+    };
+    return cmocka_run_group_tests_name("activations", tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* test_matmul_bf16.c - products of BF16 weights with bfloat16 activations: the definition against values worked out
+ * by hand and against double precision, every other set against its bits. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/matmul_bf16.h"
+#include "engine/quant.h"
+#include "tests/support.h"
+
+#if defined(__x86_64__)
+extern const struct pp_bf16_kernels pp_bf16_amx_soft; /* over the software model of the instructions */
+#endif
+
+static uint64_t rng_state;
+static uint8_t scratch[PP_MATMUL_SCRATCH] __attribute__((aligned(64)));
+
+static uint32_t rnd(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 33);
+}
+
+/* The sets besides the scalar one; NULL: there are no more. Some may be the same. */
+static const struct pp_bf16_kernels *other_set(int i)
+{
+    static const struct pp_bf16_kernels *found[PP_ISA_COUNT + 1];
+    int n = 0;
+    for (int isa = PP_ISA_SCALAR + 1; isa < PP_ISA_COUNT; isa++)
+        if (pp_isa_runs((enum pp_isa)isa) && pp_bf16_kernels((enum pp_isa)isa) != &pp_bf16_scalar)
+            found[n++] = pp_bf16_kernels((enum pp_isa)isa);
+#if defined(__x86_64__)
+    if (pp_isa_runs(PP_ISA_AVX2))
+        found[n++] = &pp_bf16_amx_soft;
+#endif
+    return i < n ? found[i] : NULL;
+}
+
+static bool same(float a, float b)
+{
+    return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* y = w x for one row of each by the definition. */
+static float one(const float *w, const float *x, int64_t n)
+{
+    uint16_t wb[64], xb[64];
+    float y;
+    pp_bf16_scalar.round(w, n, wb);
+    pp_bf16_scalar.round(x, n, xb);
+    const struct pp_matrix matrix = {PP_TYPE_BF16, 1, n, wb};
+    const struct pp_acts acts = {.bf16 = xb, .bf16_stride = 64};
+    pp_bf16_scalar.matmul(&matrix, 0, 1, &acts, 1, &y, 1, scratch);
+    return y;
+}
+
+static void the_order_of_sums(void **state)
+{
+    (void)state;
+    float w[64], x[64] = {0};
+    for (int k = 0; k < 64; k++)
+        w[k] = 1;
+    x[0] = 1;
+    x[1] = x[3] = 0x1p-24f;
+    assert_true(one(w, x, 4) == 1 + 0x1p-23f); /* the odd ones first meet each other */
+    x[1] = 0;
+    x[2] = 0x1p-24f;
+    assert_true(one(w, x, 4) == 1); /* both small ones are lost on their own: one each among even and odd */
+    x[2] = x[3] = 0;
+    x[32] = x[33] = 0x1p-24f;
+    assert_true(one(w, x, 64) == 1 + 0x1p-23f); /* a block of its own */
+    x[0] = 1 + 0x1p-8f; /* rounds to the even 1 */
+    x[32] = x[33] = 0;
+    assert_true(one(w, x, 64) == 1);
+    x[0] = 1 + 0x1.8p-7f;
+    assert_true(one(w, x, 64) == 1 + 0x1p-6f);
+}
+
+static void subnormals_are_zeros(void **state)
+{
+    (void)state;
+    const float tiny[] = {0x1p-127f}, small[] = {0x1p-126f}, large[] = {0x1p+100f}, half[] = {0.5f};
+    assert_true(one(tiny, large, 1) == 0 && one(large, tiny, 1) == 0);
+    assert_true(one(small, half, 1) == 0);
+    assert_true(one(small, large, 1) == 0x1p-26f);
+    const float w[] = {0x1p-126f, 0, 0x1p-100f, 0}, x[] = {1, 0, 0x1p-49f, 0};
+    assert_true(one(w, x, 4) == 0x1.000002p-126f);
+    const float v[] = {0x1.8p-126f, -0x1p-126f}, ones[] = {1, 1};
+    assert_true(one(v, ones, 2) == 0);
+    /* 2^-126 less 0.75 units of 2^-150: a float cannot say that, but it is less than the smallest normal number. */
+    const float a[] = {0x1p-126f, 0, -0x1.8p-100f, 0}, b[] = {1, 0, 0x1p-51f, 0};
+    assert_true(one(a, b, 4) == 0);
+    const float c[] = {0x1p-126f, 0, -0x1p-100f, 0}; /* half a unit: a tie, which goes to 2^-126 */
+    assert_true(one(c, b, 4) == 0x1p-126f);
+    const float infinite[] = {INFINITY}, zero[] = {0};
+    assert_true(isnan(one(infinite, zero, 1)));
+}
+
+enum kind { ORDINARY, WIDE /* every exponent, NaN and infinity now and then */, TINY /* about the smallest ones */ };
+
+static float rnd_float(enum kind kind)
+{
+    static const float odd[] = {0.0f, -0.0f, 0x1p-126f, -0x1p-126f, FLT_MAX, INFINITY, NAN, 0x1p-133f};
+    float mantissa = 1 + (float)(rnd() & 0xffff) / 65536.0f;
+    mantissa = rnd() % 2 ? -mantissa : mantissa;
+    if (kind == ORDINARY)
+        return mantissa * (float)(rnd() & 0xfff) / 4096.0f;
+    if (kind == TINY)
+        return ldexpf(mantissa, -60 - (int)(rnd() % 12));
+    return rnd() % 500 ? ldexpf(mantissa, (int)(rnd() % 276) - 149) : odd[rnd() % 8];
+}
+
+struct problem {
+    int64_t rows, cols, m, stride;
+    uint8_t *w;      /* BF16, at an odd address */
+    float *x;        /* [m, cols] */
+    uint16_t *xb;    /* [m, stride] */
+    float *expect;   /* [m, rows] by the definition */
+};
+
+static struct problem make_problem(int64_t rows, int64_t cols, int64_t m, enum kind kind)
+{
+    struct problem p = {.rows = rows, .cols = cols, .m = m, .stride = (cols + 31) / 32 * 32 + 32};
+    p.w = pp_malloc((size_t)(rows * cols * 2 + 1));
+    p.x = pp_malloc((size_t)(m * cols) * sizeof *p.x);
+    p.xb = pp_aligned(64, (size_t)(m * p.stride) * sizeof *p.xb);
+    p.expect = pp_malloc((size_t)(m * rows) * sizeof *p.expect);
+    assert_true(p.w && p.x && p.xb && p.expect);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        uint16_t h = pp_f32_to_bf16(rnd_float(kind));
+        memcpy(p.w + 1 + 2 * i, &h, sizeof h);
+    }
+    for (int64_t i = 0; i < m * cols; i++)
+        p.x[i] = rnd_float(kind);
+    memset(p.xb, 0xff, (size_t)(m * p.stride) * sizeof *p.xb); /* NaN behind the padding */
+    for (int64_t i = 0; i < m; i++)
+        pp_bf16_scalar.round(p.x + i * cols, cols, p.xb + i * p.stride);
+    const struct pp_matrix w = {PP_TYPE_BF16, rows, cols, p.w + 1};
+    const struct pp_acts acts = {.bf16 = p.xb, .bf16_stride = p.stride};
+    pp_bf16_scalar.matmul(&w, 0, rows, &acts, m, p.expect, rows, scratch);
+    return p;
+}
+
+static void free_problem(struct problem *p)
+{
+    pp_free(p->w);
+    pp_free(p->x);
+    pp_free(p->xb);
+    pp_free(p->expect);
+}
+
+static void compare(const struct pp_bf16_kernels *set, const struct problem *p, int64_t m)
+{
+    int64_t stride = p->rows + 3, split = p->rows / 48 * 16;
+    float *y = pp_calloc((size_t)(m * stride), sizeof *y);
+    assert_non_null(y);
+    const struct pp_matrix w = {PP_TYPE_BF16, p->rows, p->cols, p->w + 1};
+    const struct pp_acts acts = {.bf16 = p->xb, .bf16_stride = p->stride};
+    set->matmul(&w, split, p->rows, &acts, m, y, stride, scratch);
+    set->matmul(&w, 0, split, &acts, m, y, stride, scratch);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t r = 0; r < p->rows; r++)
+            if (!same(y[i * stride + r], p->expect[i * p->rows + r]))
+                fail_msg("[%d x %d] m %d: act %d row %d: %a, not %a", (int)p->rows, (int)p->cols, (int)m, (int)i,
+                         (int)r, (double)y[i * stride + r], (double)p->expect[i * p->rows + r]);
+        for (int64_t r = p->rows; r < stride; r++)
+            assert_true(y[i * stride + r] == 0);
+    }
+    pp_free(y);
+}
+
+static void check_shape(int64_t rows, int64_t cols, enum kind kind)
+{
+    static const int ms[] = {1, 2, 3, 4, 8, 15, 16, 17, 23, 31, 32, 33, 49, 64};
+    struct problem p = make_problem(rows, cols, 64, kind);
+    for (int i = 0; other_set(i); i++)
+        for (size_t k = 0; k < sizeof ms / sizeof *ms; k++)
+            compare(other_set(i), &p, ms[k]);
+    free_problem(&p);
+}
+
+static void every_set_has_the_scalar_bits(void **state)
+{
+    (void)state;
+    static const int cols[] = {1, 2, 15, 16, 31, 32, 33, 70, 96, 515};
+    rng_state = 1;
+    for (int i = 0; i < 10; i++)
+        check_shape(37, cols[i], i % 2 ? ORDINARY : WIDE);
+    check_shape(64, 160, ORDINARY);
+    check_shape(1, 1100, WIDE);
+    check_shape(50, 96, TINY);
+    check_shape(99, 1024 + 32, ORDINARY);
+    check_shape(17, 6200, ORDINARY);
+}
+
+static void scalar_products_match_doubles(void **state)
+{
+    (void)state;
+    rng_state = 2;
+    struct problem p = make_problem(19, 173, 3, ORDINARY);
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t r = 0; r < p.rows; r++) {
+            double expect = 0, size = 0;
+            for (int64_t k = 0; k < p.cols; k++) {
+                uint16_t h;
+                memcpy(&h, p.w + 1 + 2 * (r * p.cols + k), sizeof h);
+                double term = (double)pp_bf16_to_f32(h) * p.x[i * p.cols + k];
+                expect += term;
+                size += fabs(term);
+            }
+            assert_true(fabs(p.expect[i * p.rows + r] - expect) < 0x1p-8 * size); /* what rounding x costs at most */
+        }
+    free_problem(&p);
+}
+
+static void every_set_rounds_alike(void **state)
+{
+    (void)state;
+    rng_state = 3;
+    float x[100];
+    for (int n = 1; n <= 100; n++) {
+        uint16_t expect[128], out[128];
+        for (int k = 0; k < n; k++) {
+            uint32_t bits = rnd() * 2 + rnd() % 2;
+            memcpy(x + k, &bits, sizeof bits);
+            if (rnd() % 4 == 0)
+                x[k] = rnd_float(WIDE);
+        }
+        pp_bf16_scalar.round(x, n, expect);
+        for (int k = n; k % 32; k++)
+            assert_int_equal(expect[k], 0);
+        for (int i = 0; other_set(i); i++) {
+            memset(out, 77, sizeof out);
+            other_set(i)->round(x, n, out);
+            assert_memory_equal(out, expect, (size_t)(n + 31) / 32 * 64);
+        }
+    }
+}
+
+TEST_GROUP(matmul_bf16)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_order_of_sums),
+        cmocka_unit_test(subnormals_are_zeros),
+        cmocka_unit_test(scalar_products_match_doubles),
+        cmocka_unit_test(every_set_rounds_alike),
+        cmocka_unit_test(every_set_has_the_scalar_bits),
+    };
+    return cmocka_run_group_tests_name("matmul_bf16", tests, NULL, NULL);
+}
