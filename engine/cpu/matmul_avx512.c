@@ -9,47 +9,49 @@
 enum { LANES = 16 };
 #define PP_VNNI_LANES 16
 
+#define VEC static inline __attribute__((always_inline, unused))
+
 typedef __m512i ivec;
 typedef __m512 fvec;
 
-static inline ivec i_load(const void *p) { return _mm512_load_si512(p); }
-static inline void i_store(void *p, ivec a) { _mm512_store_si512(p, a); }
-static inline ivec i_zero(void) { return _mm512_setzero_si512(); }
-static inline ivec i_set1(int32_t x) { return _mm512_set1_epi32(x); }
-static inline ivec i_set4(const int8_t *p)
+VEC ivec i_load(const void *p) { return _mm512_load_si512(p); }
+VEC void i_store(void *p, ivec a) { _mm512_store_si512(p, a); }
+VEC ivec i_zero(void) { return _mm512_setzero_si512(); }
+VEC ivec i_set1(int32_t x) { return _mm512_set1_epi32(x); }
+VEC ivec i_set4(const int8_t *p)
 {
     int32_t four;
     memcpy(&four, p, sizeof four);
     return _mm512_set1_epi32(four);
 }
-static inline ivec i_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
-static inline ivec i_pick(ivec a, ivec mask, ivec c)
+VEC ivec i_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
+VEC ivec i_pick(ivec a, ivec mask, ivec c)
 {
     enum { A_AND_B_OR_C = 0xea };
     return _mm512_ternarylogic_epi32(a, mask, c, A_AND_B_OR_C);
 }
-static inline ivec i_down16(ivec a, const int by) { return _mm512_srli_epi16(a, by); }
-static inline ivec i_down32(ivec a, const int by) { return _mm512_srli_epi32(a, (unsigned)by); }
-static inline ivec i_up32(ivec a, const int by) { return _mm512_slli_epi32(a, (unsigned)by); }
-static inline ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm512_dpbusd_epi32(sums, a, b); }
-static inline fvec i_to_f(ivec a) { return _mm512_cvtepi32_ps(a); }
-static inline fvec i_as_f(ivec a) { return _mm512_castsi512_ps(a); }
-static inline __mmask16 first_lanes(int64_t n) { return (__mmask16)(n < 16 ? (1u << n) - 1u : 0xffffu); }
-static inline fvec f_load(const float *p) { return _mm512_load_ps(p); }
-static inline void f_store(float *p, fvec a) { _mm512_store_ps(p, a); }
-static inline fvec f_load_some(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-static inline void f_store_some(float *p, int n, fvec a) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
-static inline fvec f_zero(void) { return _mm512_setzero_ps(); }
-static inline fvec f_set1(float x) { return _mm512_set1_ps(x); }
-static inline fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
-static inline fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline fvec f_fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }
-static inline fvec f_halves(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline fvec f_unsigned(const uint8_t *p)
+VEC ivec i_down16(ivec a, const int by) { return _mm512_srli_epi16(a, by); }
+VEC ivec i_down32(ivec a, const int by) { return _mm512_srli_epi32(a, (unsigned)by); }
+VEC ivec i_up32(ivec a, const int by) { return _mm512_slli_epi32(a, (unsigned)by); }
+VEC ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm512_dpbusd_epi32(sums, a, b); }
+VEC fvec i_to_f(ivec a) { return _mm512_cvtepi32_ps(a); }
+VEC fvec i_as_f(ivec a) { return _mm512_castsi512_ps(a); }
+VEC __mmask16 first_lanes(int64_t n) { return (__mmask16)(n < 16 ? (1u << n) - 1u : 0xffffu); }
+VEC fvec f_load(const float *p) { return _mm512_load_ps(p); }
+VEC void f_store(float *p, fvec a) { _mm512_store_ps(p, a); }
+VEC fvec f_load_some(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+VEC void f_store_some(float *p, int n, fvec a) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+VEC fvec f_zero(void) { return _mm512_setzero_ps(); }
+VEC fvec f_set1(float x) { return _mm512_set1_ps(x); }
+VEC fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
+VEC fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
+VEC fvec f_fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }
+VEC fvec f_halves(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC fvec f_unsigned(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
-static inline fvec f_signed(const int8_t *p)
+VEC fvec f_signed(const int8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }

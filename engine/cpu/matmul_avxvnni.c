@@ -9,46 +9,48 @@
 enum { LANES = 8 };
 #define PP_VNNI_LANES 8
 
+#define VEC static inline __attribute__((always_inline, unused))
+
 typedef __m256i ivec;
 typedef __m256 fvec;
 
-static inline ivec i_load(const void *p) { return _mm256_load_si256(p); }
-static inline void i_store(void *p, ivec a) { _mm256_store_si256(p, a); }
-static inline ivec i_zero(void) { return _mm256_setzero_si256(); }
-static inline ivec i_set1(int32_t x) { return _mm256_set1_epi32(x); }
-static inline ivec i_set4(const int8_t *p)
+VEC ivec i_load(const void *p) { return _mm256_load_si256(p); }
+VEC void i_store(void *p, ivec a) { _mm256_store_si256(p, a); }
+VEC ivec i_zero(void) { return _mm256_setzero_si256(); }
+VEC ivec i_set1(int32_t x) { return _mm256_set1_epi32(x); }
+VEC ivec i_set4(const int8_t *p)
 {
     int32_t four;
     memcpy(&four, p, sizeof four);
     return _mm256_set1_epi32(four);
 }
-static inline ivec i_and(ivec a, ivec b) { return _mm256_and_si256(a, b); }
-static inline ivec i_pick(ivec a, ivec mask, ivec c) { return _mm256_or_si256(_mm256_and_si256(a, mask), c); }
-static inline ivec i_down16(ivec a, const int by) { return _mm256_srli_epi16(a, by); }
-static inline ivec i_down32(ivec a, const int by) { return _mm256_srli_epi32(a, by); }
-static inline ivec i_up32(ivec a, const int by) { return _mm256_slli_epi32(a, by); }
-static inline ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm256_dpbusd_avx_epi32(sums, a, b); }
-static inline fvec i_to_f(ivec a) { return _mm256_cvtepi32_ps(a); }
-static inline fvec i_as_f(ivec a) { return _mm256_castsi256_ps(a); }
-static inline fvec f_load(const float *p) { return _mm256_load_ps(p); }
-static inline void f_store(float *p, fvec a) { _mm256_store_ps(p, a); }
-static inline __m256i first_lanes(int n)
+VEC ivec i_and(ivec a, ivec b) { return _mm256_and_si256(a, b); }
+VEC ivec i_pick(ivec a, ivec mask, ivec c) { return _mm256_or_si256(_mm256_and_si256(a, mask), c); }
+VEC ivec i_down16(ivec a, const int by) { return _mm256_srli_epi16(a, by); }
+VEC ivec i_down32(ivec a, const int by) { return _mm256_srli_epi32(a, by); }
+VEC ivec i_up32(ivec a, const int by) { return _mm256_slli_epi32(a, by); }
+VEC ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm256_dpbusd_avx_epi32(sums, a, b); }
+VEC fvec i_to_f(ivec a) { return _mm256_cvtepi32_ps(a); }
+VEC fvec i_as_f(ivec a) { return _mm256_castsi256_ps(a); }
+VEC fvec f_load(const float *p) { return _mm256_load_ps(p); }
+VEC void f_store(float *p, fvec a) { _mm256_store_ps(p, a); }
+VEC __m256i first_lanes(int n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline fvec f_load_some(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
-static inline void f_store_some(float *p, int n, fvec a) { _mm256_maskstore_ps(p, first_lanes(n), a); }
-static inline fvec f_zero(void) { return _mm256_setzero_ps(); }
-static inline fvec f_set1(float x) { return _mm256_set1_ps(x); }
-static inline fvec f_mul(fvec a, fvec b) { return _mm256_mul_ps(a, b); }
-static inline fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline fvec f_fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }
-static inline fvec f_halves(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline fvec f_unsigned(const uint8_t *p)
+VEC fvec f_load_some(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+VEC void f_store_some(float *p, int n, fvec a) { _mm256_maskstore_ps(p, first_lanes(n), a); }
+VEC fvec f_zero(void) { return _mm256_setzero_ps(); }
+VEC fvec f_set1(float x) { return _mm256_set1_ps(x); }
+VEC fvec f_mul(fvec a, fvec b) { return _mm256_mul_ps(a, b); }
+VEC fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
+VEC fvec f_fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }
+VEC fvec f_halves(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+VEC fvec f_unsigned(const uint8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
-static inline fvec f_signed(const int8_t *p)
+VEC fvec f_signed(const int8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }

@@ -278,22 +278,21 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const int M)
 {
     const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
+    const int STEP = type == PP_TYPE_Q4_K ? 2 : 1; /* blocks in a step: neighbours of Q4_K share their bytes */
     const uint8_t *used = group + pace * (size_t)b0;
     const int8_t *q[STREAM_ACTS];
     UNROLL for (int i = 0; i < M; i++)
         q[i] = x->q + i * x->q_stride + 32 * b0;
     for (int64_t c = 0; c < n_blocks; c += CHUNK, side += M) {
         int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
-        for (; b + 2 <= n; b += 2, used += 2 * pace) {
+        for (; b < n; b += STEP, used += (size_t)STEP * pace) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
-            struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
-            stream_ahead(used, 2 * pace);
+            stream_ahead(used, (size_t)STEP * pace);
             stream_block(type, &even, false, side, b, q, acc, M);
-            stream_block(type, &odd, true, side, b + 1, q, acc, M);
-        }
-        if (kind_of(type) == PLAIN && b < n) { /* the others have 8 blocks at least */
-            struct block last = block_at(type, group, n_cols, b0 + c + b);
-            stream_block(type, &last, false, side, b, q, acc, M);
+            if (STEP == 2) {
+                struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
+                stream_block(type, &odd, true, side, b + 1, q, acc, M);
+            }
         }
         UNROLL for (int i = 0; i < M; i++)
             q[i] += 32 * CHUNK;
