@@ -668,6 +668,30 @@ static void stopped(void **state)
     assert_true(use(model, cache, 0, false).mapped);
 }
 
+/* --- work space --------------------------------------------------------------------------------------------------- */
+
+/* What a batch of 512 rows needs besides weights and pages: the widest slot once, not once for each half of SwiGLU, and
+ * logits for a few rows. */
+static void work_space_is_small(void **state)
+{
+    const struct tiny_shape shape = {.n_vocab = 4096, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2,
+                                     .head_dim = 64, .n_ff = 8192, .n_ctx = 1024, .type = PP_TYPE_Q8_0, .seed = 1};
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 4u << 20, .n_ctx = 512};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    struct pp_weights_state w = pp_weights_state(pp_cpu_weights(e->cpu));
+    uint64_t work = pp_engine_stats(e)->engine_bytes - w.anonymous - w.book_keeping;
+    const uint64_t rows = 512, widest = rows * 8192 * sizeof(float), narrow = rows * 256 * sizeof(float);
+    if (work > widest + widest / 8 + 3 * narrow + (6u << 20))
+        fail_msg("%llu bytes of work space", (unsigned long long)work);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 /* --- the form itself ---------------------------------------------------------------------------------------------- */
 
 /* Files of the cache hold packed weights: who changes their form must raise PP_LAYOUT_VERSION, or old files would be
@@ -724,6 +748,7 @@ TEST_GROUP(layout)
         cmocka_unit_test(one_writer),
         cmocka_unit_test(several_engines_at_once),
         cmocka_unit_test(stopped),
+        cmocka_unit_test(work_space_is_small),
         cmocka_unit_test(form_belongs_to_version),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);

@@ -36,6 +36,8 @@ struct stage {
     bool swiglu;                /* out = silu(projections[0]) * projections[1] */
     bool quantize;              /* some projection reads quantised activations */
     bool round;                 /* some projection reads bfloat16 activations */
+    bool plain;                 /* some projection reads plain ones */
+    bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised where they lie */
     /* EMBED */
     const struct pp_tensor *table;
     /* ATTEND */
@@ -50,7 +52,8 @@ struct thread_scratch {
     struct pp_attention attention;
     void *attention_memory;     /* its arrays, for a tile as large as this model needs */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
-    float *f32;                 /* [PRIVATE_ROWS, acts_width] */
+    float *f32;                 /* [PRIVATE_ROWS, acts_width]; shared: NULL unless a stage's normed rows are kept */
+    float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
     uint16_t *bf16;             /* [PRIVATE_ROWS, acts_width], where activations are rounded */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
@@ -60,6 +63,10 @@ struct thread_scratch {
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
     const struct stage *prepared_stage;
 };
+
+/* What one thread computes of such projections at a time: small enough to stay in its cache. 16 weight rows for the
+ * largest batch that is common, and more for smaller ones. */
+enum { RESULT_FLOATS = 32768 };
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
@@ -90,12 +97,14 @@ struct pp_cpu {
     int hidden_slot, logits_slot;
 
     int n_slots;
-    float **slots;              /* [n_slots]: float [max_rows, stride]; logits [max_outputs, stride] */
+    float **slots;              /* [n_slots]: float [max_rows, stride]; of the outputs' stages [max_outputs, stride] */
+    float *arena;               /* those of all rows: slots that are never needed together share memory */
     int64_t *strides;           /* [n_slots] */
     int max_outputs;
 
     /* prepared input of the current stage when there are many rows; width is the widest input */
     int64_t acts_width;         /* a multiple of 64 */
+    int64_t shared_width;       /* of `shared`: stages that quantise in place do not count */
     struct thread_scratch shared; /* the same arrays with max_rows rows */
     struct thread_scratch *threads; /* [n threads] */
     struct attend_plan attend;
@@ -130,6 +139,12 @@ static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
 {
     return c->slots[slot] + row * c->strides[slot];
 }
+
+/* slots.c: makes the slots, see there; pp_cpu_slots_free undoes it. false: out of memory. */
+bool pp_cpu_slots_new(struct pp_cpu *c);
+void pp_cpu_slots_free(struct pp_cpu *c);
+/* Room for n output rows in the slots that have rows for outputs only. */
+bool pp_cpu_slots_outputs(struct pp_cpu *c, int n);
 
 /* lower.c */
 enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp_progress *progress, void *user,

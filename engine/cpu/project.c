@@ -45,59 +45,98 @@ static void lora_up(const struct pp_cpu *c, const struct stage *s, int projectio
     }
 }
 
-/* The input of one row, ready for the kernels, in the same row of scratch: normed, quantised, multiplied by A. */
-static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to)
+/* Where the normed input of a row goes: to its slot if it is a result of the pass; else beside the other rows' if a
+ * kernel reads it; else it is needed only until it is quantised. own: of the calling thread. */
+static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
+                         const struct thread_scratch *own)
 {
-    int64_t n = s->projections[0].w.n_cols, w = c->acts_width;
-    const float *x = slot_row(c, s->in, row);
+    if (s->norm_out >= 0)
+        return slot_row(c, s->norm_out, row);
+    return to == own || s->plain ? to->f32 + row * c->acts_width : own->f32;
+}
+
+/* Where the rows of the stage's input are quantised together, instead of apart in scratch. */
+static bool quantizes_in_place(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *to)
+{
+    return s->in_place && to == &c->shared;
+}
+
+/* The input of one row, ready for the kernels, in the same row of scratch: normed, multiplied by A, quantised. */
+static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
+                        const struct thread_scratch *own)
+{
+    int64_t n = s->projections[0].w.n_cols, b = row * (c->acts_width / PP_ACT_BLOCK);
+    bool in_place = quantizes_in_place(c, s, to);
+    float *x = slot_row(c, s->in, row);
     if (s->norm) {
-        c->ops->rms_norm(x, s->norm, pp_source_hparams(c->model->source)->norm_eps, n, to->f32 + row * w);
-        x = to->f32 + row * w;
+        float *normed = normed_row(c, s, row, to, own);
+        c->ops->rms_norm(x, s->norm, pp_source_hparams(c->model->source)->norm_eps, n, normed);
+        x = normed;
     }
-    if (s->quantize)
-        c->mm->quantize(x, n, to->q + row * w, to->d + row * (w / PP_ACT_BLOCK), to->sum + row * (w / PP_ACT_BLOCK));
-    if (s->round)
-        c->bf16->round(x, n, to->bf16 + row * w);
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     if (set && set->n)
         lora_down(c, s, set, x, to->lora + row * c->lora_width);
-}
-
-/* Keeps the normed input where it is a result of the pass. */
-static void publish_normed(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *from)
-{
-    if (s->norm_out >= 0)
-        memcpy(slot_row(c, s->norm_out, row), from->f32 + row * c->acts_width,
-               (size_t)s->projections[0].w.n_cols * sizeof(float));
+    if (s->round)
+        c->bf16->round(x, n, to->bf16 + row * c->acts_width);
+    if (s->quantize && !in_place)
+        c->mm->quantize(x, n, to->q + row * (to == own ? c->acts_width : c->shared_width), to->d + b, to->sum + b);
+    if (in_place) {
+        c->mm->quantize(x, n, own->q, to->d + b, to->sum + b);
+        memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter of what the row takes */
+    }
 }
 
 static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *from)
 {
+    bool in_place = quantizes_in_place(c, s, from);
     struct pp_acts a = {
         .f32 = s->norm ? from->f32 : c->slots[s->in],
         .f32_stride = s->norm ? c->acts_width : c->strides[s->in],
-        .q = from->q,
-        .q_stride = c->acts_width,
+        .q = in_place ? (const int8_t *)c->slots[s->in] : from->q,
+        .q_stride = in_place             ? c->strides[s->in] * (int64_t)sizeof(float)
+                    : from == &c->shared ? c->shared_width
+                                         : c->acts_width,
         .d = from->d,
         .sum = from->sum,
         .b_stride = c->acts_width / PP_ACT_BLOCK,
         .bf16 = from->bf16,
         .bf16_stride = c->acts_width,
     };
+    if (s->norm_out >= 0) {
+        a.f32 = c->slots[s->norm_out];
+        a.f32_stride = c->strides[s->norm_out];
+    }
     return a;
+}
+
+/* Where results go: element [i * stride + r] is row i's for weight row r. */
+struct results {
+    float *y;
+    int64_t stride;
+};
+
+static struct results results_of(const struct pp_cpu *c, const struct stage *s, int projection, int64_t row0,
+                                 int64_t row1, const struct thread_scratch *own)
+{
+    int slot = s->projections[projection].out;
+    if (s->swiglu || s->add) /* as if weight row 0 were row0 places before */
+        return (struct results){(float *)((uintptr_t)own->results[projection] - (size_t)row0 * sizeof(float)),
+                                (row1 - row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS * PP_GROUP_ROWS};
+    return (struct results){c->slots[slot], c->strides[slot]};
 }
 
 /* Rows row0 .. row1 - 1 of one projection for all m rows of the batch, adapters and bias included. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
-                         const struct thread_scratch *prepared, void *kernel, int m, int64_t row0, int64_t row1)
+                         const struct thread_scratch *prepared, void *kernel, int m, int64_t row0, int64_t row1,
+                         struct results to)
 {
     const struct projection *p = &s->projections[projection];
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
     pp_matmul_fn *multiply = c->bf16 && p->w.type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[p->w.type];
-    multiply(&p->w, row0, row1, acts, m, c->slots[p->out], c->strides[p->out], kernel);
+    multiply(&p->w, row0, row1, acts, m, to.y, to.stride, kernel);
     for (int i = 0; i < m; i++) {
-        float *y = slot_row(c, p->out, i);
+        float *y = to.y + i * to.stride;
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
         if (set && set->n)
             lora_up(c, s, projection, set, prepared->lora + i * c->lora_width, row0, row1, y);
@@ -177,7 +216,7 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     if (own->prepared_pass != c->pass || own->prepared_stage != s) {
         uint64_t begin = pp_cpu_profile_begin(c);
         for (int i = 0; i < m; i++)
-            prepare_row(c, s, i, own);
+            prepare_row(c, s, i, own, own);
         pp_cpu_profile_prepared(c, thread, begin);
         own->prepared_pass = c->pass;
         own->prepared_stage = s;
@@ -189,17 +228,29 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
 {
+    const struct thread_scratch *own = &c->threads[thread];
     const struct pp_acts acts = acts_of(c, s, prepared);
-    project_rows(c, s, p, &acts, prepared, c->threads[thread].kernel, m, row0, row1);
-    if (s->swiglu)
-        project_rows(c, s, 1, &acts, prepared, c->threads[thread].kernel, m, row0, row1);
-    for (int i = 0; i < m; i++) {
-        if (s->swiglu)
-            c->ops->swiglu(slot_row(c, s->projections[0].out, i) + row0, slot_row(c, s->projections[1].out, i) + row0,
-                           row1 - row0, slot_row(c, s->out, i) + row0);
-        else if (s->add)
-            c->ops->add(slot_row(c, s->out, i) + row0, slot_row(c, s->projections[p].out, i) + row0, row1 - row0);
+    const struct results to = results_of(c, s, p, row0, row1, own);
+    project_rows(c, s, p, &acts, prepared, own->kernel, m, row0, row1, to);
+    if (s->swiglu) {
+        const struct results up = results_of(c, s, 1, row0, row1, own);
+        project_rows(c, s, 1, &acts, prepared, own->kernel, m, row0, row1, up);
+        for (int i = 0; i < m; i++)
+            c->ops->swiglu(to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
+                           slot_row(c, s->out, i) + row0);
+    } else if (s->add) {
+        for (int i = 0; i < m; i++)
+            c->ops->add(slot_row(c, s->out, i) + row0, to.y + i * to.stride + row0, row1 - row0);
     }
+}
+
+/* How many weight rows go through at once: what is kept beside the thread has room for RESULT_FLOATS. */
+static int64_t rows_at_once(const struct stage *s, int m, int64_t n_rows)
+{
+    if (!s->swiglu && !s->add)
+        return n_rows;
+    int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)m);
+    return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
 static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int first, int end, int thread)
@@ -210,8 +261,9 @@ static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int f
         int from = (first > map.first[p] ? first : map.first[p]) - map.first[p];
         int to = (end < map.first[p + 1] ? end : map.first[p + 1]) - map.first[p];
         int64_t n_rows = s->projections[p].w.n_rows, row1 = to * map.rows[p] < n_rows ? to * map.rows[p] : n_rows;
-        if (from < to)
-            multiply_rows(c, s, m, p, from * map.rows[p], row1, prepared, thread);
+        int64_t step = rows_at_once(s, m, n_rows);
+        for (int64_t row0 = from * map.rows[p]; row0 < row1; row0 += step)
+            multiply_rows(c, s, m, p, row0, row0 + step < row1 ? row0 + step : row1, prepared, thread);
     }
 }
 
@@ -228,10 +280,8 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
         multiply_items(c, s, m, first, end, thread);
         return;
     }
-    for (int row = first; row < end; row++) {
-        prepare_row(c, s, row, &c->shared);
-        publish_normed(c, s, row, &c->shared);
-    }
+    for (int row = first; row < end; row++)
+        prepare_row(c, s, row, &c->shared, &c->threads[thread]);
 }
 
 /* One row's items; those of other numbers of rows are cut alike, in proportion. */

@@ -8,6 +8,9 @@
 #include "engine/quant.h"
 #include "engine/rope.h"
 
+/* Rows of logits that there is room for at first: a row's are half a megabyte of a large vocabulary. */
+enum { FEW_OUTPUTS = 8 };
+
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
 {
     size_t bytes;
@@ -21,15 +24,53 @@ void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
     return p;
 }
 
-static bool make_inputs(struct pp_cpu *c, struct thread_scratch *t, int64_t rows)
+static bool make_quantized(struct pp_cpu *c, struct thread_scratch *t, int64_t rows, int64_t q_width, int64_t width)
 {
-    t->f32 = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->f32);
-    t->q = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->q);
-    t->d = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->d);
-    t->sum = pp_cpu_memory_take(c, rows * c->acts_width / PP_ACT_BLOCK, sizeof *t->sum);
-    if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, rows * c->acts_width, sizeof *t->bf16)))
+    t->q = pp_cpu_memory_take(c, rows * q_width, sizeof *t->q);
+    t->d = pp_cpu_memory_take(c, rows * width / PP_ACT_BLOCK, sizeof *t->d);
+    t->sum = pp_cpu_memory_take(c, rows * width / PP_ACT_BLOCK, sizeof *t->sum);
+    return t->q && t->d && t->sum;
+}
+
+/* The widest input of the stages that `counts` says; a multiple of 64. 0: there is none. */
+static int64_t widest_input(const struct pp_cpu *c, bool (*counts)(const struct stage *s))
+{
+    int64_t widest = 0;
+    for (int i = 0; i < c->n_stages; i++) {
+        const struct stage *s = &c->stages[i];
+        if (s->kind == STAGE_PROJECT && counts(s) && s->projections[0].w.n_cols > widest)
+            widest = s->projections[0].w.n_cols;
+    }
+    return (widest + 63) / 64 * 64;
+}
+
+static bool is_any(const struct stage *s) { return s != NULL; }
+static bool is_quantized(const struct stage *s) { return s->quantize; }
+static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s->in_place; }
+static bool is_normed_plain(const struct stage *s) { return s->norm && s->plain && s->norm_out < 0; }
+
+/* What all threads prepare together: only what some stage needs. */
+static bool make_shared(struct pp_cpu *c)
+{
+    int64_t normed = widest_input(c, is_normed_plain), width = widest_input(c, is_quantized);
+    c->shared_width = widest_input(c, is_quantized_apart);
+    if (normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->acts_width, sizeof(float))))
         return false;
-    return t->f32 && t->q && t->d && t->sum;
+    if (c->bf16 && !(c->shared.bf16 = pp_cpu_memory_take(c, c->max_rows * c->acts_width, sizeof(uint16_t))))
+        return false;
+    return !width || make_quantized(c, &c->shared, c->max_rows, c->shared_width, c->acts_width);
+}
+
+static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
+{
+    int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
+    if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->bf16)))
+        return false;
+    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->f32)) &&
+           make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width) &&
+           (t->results[0] = pp_cpu_memory_take(c, results, sizeof(float))) &&
+           (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float))) &&
+           (t->kernel = pp_cpu_memory_take(c, 1, PP_MATMUL_SCRATCH));
 }
 
 static void free_inputs(struct thread_scratch *t)
@@ -40,45 +81,26 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
+    pp_free(t->results[0]);
+    pp_free(t->results[1]);
     pp_free(t->kernel);
-}
-
-static bool make_slots(struct pp_cpu *c)
-{
-    const struct pp_plan *plan = &c->model->plan;
-    c->n_slots = plan->n_slots;
-    c->slots = pp_calloc((size_t)c->n_slots, sizeof *c->slots);
-    c->strides = pp_calloc((size_t)c->n_slots, sizeof *c->strides);
-    if (!c->slots || !c->strides)
-        return false;
-    for (int i = 0; i < c->n_slots; i++) {
-        c->strides[i] = (plan->slot_width[i] + 15) / 16 * 16;
-        int64_t rows = i == c->logits_slot ? c->max_outputs : c->max_rows;
-        if (!(c->slots[i] = pp_cpu_memory_take(c, rows * c->strides[i], sizeof(float))))
-            return false;
-    }
-    return true;
 }
 
 static bool make_scratch(struct pp_cpu *c)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     int n_threads = pp_pool_n(c->pool);
-    for (int i = 0; i < c->n_stages; i++)
-        if (c->stages[i].kind == STAGE_PROJECT && c->stages[i].projections[0].w.n_cols > c->acts_width)
-            c->acts_width = c->stages[i].projections[0].w.n_cols;
-    c->acts_width = (c->acts_width + 63) / 64 * 64;
+    c->acts_width = widest_input(c, is_any);
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
     c->inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
     c->cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
     if (!c->threads || !c->parts || !c->work || !c->inv_freq || !c->cos_sin ||
-        !make_inputs(c, &c->shared, c->max_rows))
+        !make_shared(c))
         return false;
     for (int i = 0; i < n_threads; i++)
-        if (!make_inputs(c, &c->threads[i], PRIVATE_ROWS) ||
-            !(c->threads[i].kernel = pp_cpu_memory_take(c, 1, PP_MATMUL_SCRATCH)))
+        if (!make_private(c, &c->threads[i]))
             return false;
     return pp_cpu_attend_new(c);
 }
@@ -136,13 +158,13 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     c->kv = *kv;
     c->pool = pool;
     c->max_rows = opt->max_rows;
-    c->max_outputs = opt->max_rows < 16 ? opt->max_rows : 16;
+    c->max_outputs = opt->max_rows < FEW_OUTPUTS ? opt->max_rows : FEW_OUTPUTS;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
     code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
                        c->n_stages);
-    if (!code && (!make_slots(c) || !make_scratch(c)))
+    if (!code && (!pp_cpu_slots_new(c) || !make_scratch(c)))
         code = pp_fail_nomem(err, "the engine's work space");
     if (!code)
         code = rope_setup(c, err);
@@ -167,10 +189,7 @@ void pp_cpu_free(struct pp_cpu *c)
     for (int i = 0; i < c->n_owned; i++)
         pp_free(c->owned[i]);
     pp_free(c->owned);
-    for (int i = 0; c->slots && i < c->n_slots; i++)
-        pp_free(c->slots[i]);
-    pp_free(c->slots);
-    pp_free(c->strides);
+    pp_cpu_slots_free(c);
     pp_cpu_attend_free(c);
     free_inputs(&c->shared);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
@@ -222,12 +241,8 @@ enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *er
 {
     if (n <= c->max_outputs)
         return PP_OK;
-    float *p = pp_cpu_memory_take(c, n * c->strides[c->logits_slot], sizeof *p);
-    if (!p)
+    if (!pp_cpu_slots_outputs(c, n))
         return pp_fail_nomem(err, "so many rows of logits at once");
-    pp_free(c->slots[c->logits_slot]);
-    c->slots[c->logits_slot] = p;
-    c->max_outputs = n;
     return PP_OK;
 }
 
