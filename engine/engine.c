@@ -41,7 +41,7 @@ static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_
     int wanted = pp_isa_by_name(kernels);
     if (wanted < 0)
         return pp_fail(err, PP_ERR_USAGE,
-                       "there are no kernels called %s; scalar, avx2, avxvnni, avx512, amx, neon, dotprod and i8mm are known",
+                       "there are no kernels called %s; known: scalar, avx2, avxvnni, avx512, amx, neon, dotprod, i8mm",
                        kernels);
     if (!pp_isa_runs((enum pp_isa)wanted))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it has are %s", kernels,

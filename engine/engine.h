@@ -67,8 +67,8 @@ enum pp_kv_type {
 int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
 const char *pp_kv_type_name(enum pp_kv_type t);
 
-/* What BF16 weights are multiplied with. PP_ACT_BF16: activations rounded to bfloat16, an arithmetic of its own that costs
- * a little accuracy and pays where the CPU has AMX. Weights of other types compute as ever. */
+/* What BF16 weights are multiplied with. PP_ACT_BF16: activations rounded to bfloat16, an arithmetic of its own that
+ * costs a little accuracy and pays where the CPU has AMX. Weights of other types compute as ever. */
 enum pp_activations { PP_ACT_F32 = 0, PP_ACT_BF16 };
 int pp_activations_by_name(const char *name); /* "f32", "bf16"; -1 if unknown */
 

@@ -42,9 +42,9 @@ enum {
  *
  * No byte and no scale belongs to two positions, so that threads may store positions side by side.
  *
- * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated by
- * a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are rotated
- * alike and the output is rotated back. */
+ * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated
+ * by a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are
+ * rotated alike and the output is rotated back. */
 struct pp_kv_layout {
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;

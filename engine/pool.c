@@ -1,9 +1,9 @@
 /* pool.c - see pool.h.
  *
- * One part is open at a time; `epoch` counts them. A lane's cursor carries the epoch in its upper half, so that a thread
- * that comes late, even several runs late, cannot take items of a part that it does not know: its compare-and-swap
- * fails. A part cannot end while an item of it is being worked on; therefore whoever has taken items may read `fn`,
- * `arg` and `part`, and nobody else may. Who reports the last item of a part opens the next one. */
+ * One part is open at a time; `epoch` counts them. A lane's cursor carries the epoch in its upper half, so that a
+ * thread that comes late, even several runs late, cannot take items of a part that it does not know: its
+ * compare-and-swap fails. A part cannot end while an item of it is being worked on; therefore whoever has taken items
+ * may read `fn`, `arg` and `part`, and nobody else may. Who reports the last item of a part opens the next one. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -96,7 +96,8 @@ static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
     atomic_fetch_sub(sleeping, 1);
 }
 
-/* Wakes two if there is more to do than threads are awake. Who is woken does the same, so that nobody has to wake many. */
+/* Wakes two if there is more to do than threads are awake. Who is woken does the same, so that nobody has to wake
+ * many. */
 static void wake_workers(struct pp_pool *p)
 {
     int asleep = atomic_load(&p->sleepers);

@@ -4,7 +4,8 @@
 
 #include "src/options_internal.h"
 
-#define PP_BENCH_WORDS "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | trace | all]..."
+#define PP_BENCH_WORDS                                                                                                 \
+    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | trace | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
@@ -209,7 +210,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "write", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(bench.write), .commands = PP_BIT(BENCH),
      .group = PP_GROUP_WORK, .help = "keep the random model in this GGUF file, and measure nothing"},
     {.name = "adapters", .arg = "N", .set = pp_set_int, AT(bench.adapters), .min = 1, .max = 10000,
-     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "trace: random adapters (16), unless --lora names some"},
+     .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
+     .help = "trace: random adapters (16), unless --lora names some"},
     {.name = "requests", .arg = "N", .set = pp_set_int, AT(bench.requests), .min = 1, .max = 1000000,
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "trace: requests in a round (64)"},
     {.name = "zipf", .arg = "S", .set = pp_set_float, AT(bench.zipf), .min = 0, .max = 10, .commands = PP_BIT(BENCH),

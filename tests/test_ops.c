@@ -309,8 +309,8 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
             first = out;
         } else {
             if (memcmp(first, out, out_bytes) != 0)
-                fail_msg("%s kernels, KV %s: other bits for %d heads of %d, %d positions", pp_isa_name((enum pp_isa)isa),
-                         pp_kv_type_name(type), n_q, head_dim, n);
+                fail_msg("%s kernels, KV %s: other bits for %d heads of %d, %d positions",
+                         pp_isa_name((enum pp_isa)isa), pp_kv_type_name(type), n_q, head_dim, n);
             pp_free(out);
         }
         pp_free(q);
@@ -345,8 +345,8 @@ static void attention_shapes(void **state)
 static void attention_tiles(void **state)
 {
     static const struct { int rows, group, head_dim, last; } shapes[] = {
-        {2, 1, 64, 17}, {7, 1, 32, 64}, {8, 8, 64, 260}, {64, 1, 16, 300}, {9, 7, 80, 130}, {16, 4, 96, 258}, {5, 3, 128, 66},
-        {33, 1, 48, 40}, {13, 2, 64, 13}, {3, 16, 256, 70}, {4, 16, 64, 258}};
+        {2, 1, 64, 17}, {7, 1, 32, 64}, {8, 8, 64, 260}, {64, 1, 16, 300}, {9, 7, 80, 130}, {16, 4, 96, 258},
+        {5, 3, 128, 66}, {33, 1, 48, 40}, {13, 2, 64, 13}, {3, 16, 256, 70}, {4, 16, 64, 258}};
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

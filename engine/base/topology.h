@@ -24,12 +24,13 @@ struct pp_topology {
 };
 
 /* dir: NULL for this machine's. allowed: the CPUs that count; NULL: those that this process may use. CPUs of no node
- * known count as one node's with the id 0; so does everything where nothing can be read. The quota is looked at for this
- * machine only. Any thread. */
+ * known count as one node's with the id 0; so does everything where nothing can be read. The quota is looked at for
+ * this machine only. Any thread. */
 void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topology *out);
 /* How many CPUs the quotas of processor time that this process stands under are worth, rounded up; INT_MAX: there are
  * none. A container of two CPUs may see all sixty-four, and is stopped for a while whenever it uses more. root: the
- * hierarchy of control groups (version 2), NULL for /sys/fs/cgroup; self: what /proc/self/cgroup says, NULL to read it. */
+ * hierarchy of control groups (version 2), NULL for /sys/fs/cgroup; self: what /proc/self/cgroup says, NULL to read
+ * it. */
 int pp_cpu_quota(const char *root, const char *self);
 /* Index of the node that this CPU belongs to, 0 if none. */
 int pp_topology_node_of(const struct pp_topology *t, int cpu);

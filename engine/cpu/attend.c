@@ -121,7 +121,8 @@ static void rotate(const struct pp_cpu *c, int row, float *x, int n_heads)
 static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv_head)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
-    float *k = slot_row(c, s->k, row) + kv_head * c->kv.head_dim, *v = slot_row(c, s->v, row) + kv_head * c->kv.head_dim;
+    float *k = slot_row(c, s->k, row) + kv_head * c->kv.head_dim;
+    float *v = slot_row(c, s->v, row) + kv_head * c->kv.head_dim;
     rotate(c, row, k, 1);
     if (c->kv.rotate)
         c->ops->hadamard(v, c->kv.head_dim, c->kv.rotate);

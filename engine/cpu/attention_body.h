@@ -1,8 +1,8 @@
 /* attention_body.h - attention as ops.h defines it, written once over vec.h; a part of ops_body.h.
  *
- * A register tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A vector of
- * K or V is loaded (and converted) once for all queries of the tile. The including file says which numbers of queries
- * it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
+ * A register tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
+ * vector of K or V is loaded (and converted) once for all queries of the tile. The including file says which numbers
+ * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
  * (TILE_ACCUMULATORS). */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -118,7 +118,8 @@ ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_t
     }
 }
 
-/* Whole numbers of one block of 32 dimensions; k: the block's of the first group, k_stride bytes to the next group's. */
+/* Whole numbers of one block of 32 dimensions; k: the block's of the first group, k_stride bytes to the next group's.
+ * */
 ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                              size_t k_stride, const int wide, int b, int q0, const int nq,
                              i16x32 sum[TILE_MAX][WIDE_MAX])
@@ -248,8 +249,8 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
     }
 }
 
-/* o += sum over positions from .. to - 1 ascending of p v, for nq queries and `wide` vectors of dimensions; from 0, o is
- * not read. */
+/* o += sum over positions from .. to - 1 ascending of p v, for nq queries and `wide` vectors of dimensions; from 0, o
+ * is not read. */
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, int vec, const int wide, int from, int to, float *o)
 {
@@ -305,8 +306,8 @@ VALUES(fp8, PP_KV_FP8)
 static float_values_fn *const value_fns[] = {[PP_KV_F32] = values_f32, [PP_KV_F16] = values_f16,
                                              [PP_KV_FP8] = values_fp8};
 
-/* limits: of each query. A tile shares what all of its queries see; the rest is each one's own, so that nobody multiplies
- * a position that it must not see, were it only by zero. */
+/* limits: of each query. A tile shares what all of its queries see; the rest is each one's own, so that nobody
+ * multiplies a position that it must not see, were it only by zero. */
 static void chunk_floats(const struct pp_attention *a, const uint8_t *const *heads, int q0, int q1, const int *limits,
                          float *o)
 {
@@ -323,7 +324,8 @@ static void chunk_floats(const struct pp_attention *a, const uint8_t *const *hea
     }
 }
 
-/* p of a query times V's scales of a block, as whole numbers w up to 32767 with zeros from n on. Returns their scale. */
+/* p of a query times V's scales of a block, as whole numbers w up to 32767 with zeros from n on. Returns their scale.
+ * */
 static float whole_weights(const float *p, const float *v_scale, int n, int n_end, int16_t *w)
 {
     const int whole = n / LANES * LANES;

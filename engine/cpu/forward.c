@@ -102,7 +102,8 @@ static void add_parts(struct pp_cpu *c, struct stage *s, int m, const int n_item
     for (int phase = 0; phase < MAX_PHASES; phase++)
         if (n_items[phase]) {
             c->parts[c->n_parts] = (struct part){.stage = s, .phase = phase, .m = m};
-            c->work[c->n_parts++] = (struct pp_pool_part){.n_items = n_items[phase], .at_once = at_once(c, s, m, phase)};
+            struct pp_pool_part work = {.n_items = n_items[phase], .at_once = at_once(c, s, m, phase)};
+            c->work[c->n_parts++] = work;
         }
 }
 

@@ -174,8 +174,8 @@ static void float16(const struct pp_matrix *w, int64_t row0, int64_t row1, const
         float_strips(w, row0, row1, x, m, y, y_stride, PP_TYPE_F16, scratch);
 }
 
-static void bfloat16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
-                     int64_t y_stride, void *scratch)
+static void bfloat16(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                     float *y, int64_t y_stride, void *scratch)
 {
     if (m < STRIPS_FROM)
         matmul_bf16(w, row0, row1, x, m, y, y_stride, scratch);

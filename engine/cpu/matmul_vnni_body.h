@@ -272,8 +272,8 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
     }
 }
 
-/* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the group's
- * bytes are used, scales included. side: [chunks][M] */
+/* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the
+ * group's bytes are used, scales included. side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const int M)
 {

@@ -1,7 +1,7 @@
 /* ops.h - everything a forward pass does besides matrix products: norms, rotations, attention, activations.
  *
- * One body (ops_body.h, attention_body.h) compiled for each set over vec.h; the scalar build is the definition and the others give its
- * bits. All functions are pure: any thread, disjoint outputs. */
+ * One body (ops_body.h, attention_body.h) compiled for each set over vec.h; the scalar build is the definition and the
+ * others give its bits. All functions are pure: any thread, disjoint outputs. */
 #ifndef PP_CPU_OPS_H
 #define PP_CPU_OPS_H
 
@@ -15,7 +15,7 @@
 enum {
     PP_MAX_HEAD_DIM = 512,
     PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
-    PP_TILE_QUERIES = 64,                              /* of a KV head worked on together: rows times group, or one row */
+    PP_TILE_QUERIES = 64, /* of a KV head worked on together: rows times group, or one row */
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
 
@@ -50,8 +50,8 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
  * L likewise; the result is O / L.
  *
  * q . k is summed over dimensions ascending, or, where K is quantised, over blocks of 32 ascending, each block's whole
- * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V is
- * quantised in blocks, p times V's scale becomes a whole number (the largest of the chunk and block is 32767), the
+ * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V
+ * is quantised in blocks, p times V's scale becomes a whole number (the largest of the chunk and block is 32767), the
  * chunk's sum is exact, and one product makes it a float. A query's bits depend on nothing but its own positions: not
  * on its tile, nor on how chunks are shared out. */
 struct pp_cpu_ops {

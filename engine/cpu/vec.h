@@ -5,9 +5,9 @@
  * PP_VEC_AVX512 or PP_VEC_NEON; with PP_VEC_AVX2 also PP_VEC_VNNI where there is AVX-VNNI.
  *
  * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
- * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so that
- * the order is nobody's business but the build's. Steps go by fours: dot_load_*(k, step) takes the bytes of four steps,
- * which a compiler sees best when step is a constant. */
+ * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so
+ * that the order is nobody's business but the build's. Steps go by fours: dot_load_*(k, step) takes the bytes of four
+ * steps, which a compiler sees best when step is a constant. */
 #ifndef PP_CPU_VEC_H
 #define PP_CPU_VEC_H
 
