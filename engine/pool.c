@@ -40,7 +40,7 @@ struct pp_pool {
     /* who waits */
     _Alignas(64) atomic_int sleepers;      /* without the caller */
     atomic_int caller_sleeps;
-    atomic_bool over;                      /* the current run's last part is done */
+    atomic_uint end;                       /* the epoch that ends the current run, once it is known */
     atomic_bool quit;
     _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
     _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above who may read them */
@@ -149,7 +149,7 @@ static void open_next(struct pp_pool *p)
     while (p->part < p->n_parts && items_of(p, p->part) == 0);
     if (p->part == p->n_parts) {
         atomic_store_explicit(&p->part_items, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->over, true, memory_order_release);
+        atomic_store_explicit(&p->end, epoch, memory_order_release);
     } else {
         int n_items = items_of(p, p->part), n_busy = 0;
         for (int i = 0; i < p->n_lanes; i++) {
@@ -246,12 +246,12 @@ static void run(struct pp_pool *p)
 {
     int lane = callers_lane(p);
     p->part = -1;
-    atomic_store_explicit(&p->over, false, memory_order_relaxed);
+    atomic_store_explicit(&p->end, atomic_load_explicit(&p->epoch, memory_order_relaxed), memory_order_relaxed);
     open_next(p);
     for (;;) {
         unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
-        if (atomic_load_explicit(&p->over, memory_order_acquire))
-            return;
+        if (atomic_load_explicit(&p->end, memory_order_acquire) == epoch)
+            return; /* not before the epoch is published: the next run counts from it */
         work(p, epoch, 0, lane);
         if (atomic_load_explicit(&p->epoch, memory_order_acquire) == epoch)
             wait_past(p, epoch, CALLER);
