@@ -14,6 +14,7 @@ static __m512i soft_mullo_epi16(__m512i a, __m512i b)
 #define _mm512_mullo_epi16 soft_mullo_epi16
 #endif
 
+#define PP_AMX_ROWS_SPAN 24 /* blocks: several spans in most tests */
 #define pp_matmul_avx512 pp_matmul_avx512_soft
 #define pp_matmul_amx pp_matmul_amx_soft
 #include "engine/cpu/matmul_amx.c"

@@ -4,7 +4,8 @@
  *
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
  * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
- * thing a type has to bring. Few activation rows go to the AVX-512 kernels: the same bits, and nothing to unpack. */
+ * thing a type has to bring. Up to 16 activation rows are one tile, and the weights stream past it
+ * (matmul_amx_rows.h); very few go to the AVX-512 kernels: the same bits, and nothing to unpack. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -12,6 +13,7 @@
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
+#include "engine/cpu/stream_ahead.h"
 
 #ifndef UNROLL
 #define INLINE static inline __attribute__((always_inline))
@@ -23,8 +25,9 @@ enum {
     PANEL = 4,                /* blocks whose activations stay in tile registers while weight rows pass */
     MAX_GROUPS = 16,          /* groups of weight rows whose accumulators are kept at a time */
     UNITS_BYTES = 160 * 1024, /* of unpacked weights at a time: they stay in the L2 cache while all activations pass */
-    MIN_ROWS = 9,             /* this many activation rows are worth a tile */
+    MIN_ROWS = 9,             /* so many activation rows, the last ones of many, are worth a tile */
     MIN_ROWS_Q6_K = 12,       /* these are the dearest to unpack */
+    MIN_ROWS_STREAM = 6,      /* so many are while weights stream past, where there are no more than a tile's */
 };
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
@@ -55,6 +58,11 @@ INLINE __m512 unsigned_bytes(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
+INLINE __m512 signed_bytes(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
 /* Unpacks block b of a group. */
 typedef void unpack_fn(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit);
 
@@ -67,7 +75,7 @@ INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
 }
 
-INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+INLINE void open_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
 {
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + UNIT_TILE / 2 * b;
     const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
@@ -75,13 +83,18 @@ INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     {
         __m512i two = _mm512_load_si512(w + PP_SLICE * v);
         __m512i first = _mm512_and_si512(two, low), second = _mm512_and_si512(_mm512_srli_epi16(two, 4), low);
-        _mm512_store_si512(unit + PP_SLICE * v, _mm512_sub_epi8(first, eight));
-        _mm512_store_si512(unit + PP_SLICE * (4 + v), _mm512_sub_epi8(second, eight));
+        _mm512_store_si512(tile + PP_SLICE * v, _mm512_sub_epi8(first, eight));
+        _mm512_store_si512(tile + PP_SLICE * (4 + v), _mm512_sub_epi8(second, eight));
     }
+}
+
+INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    open_q4_0(group, n_cols, b, unit);
     _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
 }
 
-INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+INLINE void open_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
 {
     (void)n_cols;
     const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
@@ -92,10 +105,26 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
         __m512i two = _mm512_load_si512(p->q[sub / 2][v]);
         if (sub % 2)
             two = _mm512_srli_epi16(two, 4);
-        _mm512_store_si512(unit + PP_SLICE * v, _mm512_and_si512(two, low));
+        _mm512_store_si512(tile + PP_SLICE * v, _mm512_and_si512(two, low));
     }
-    _mm512_store_ps(unit + UNIT_TILE, _mm512_mul_ps(halves(p->d), unsigned_bytes(p->sc[sub])));
-    _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, _mm512_mul_ps(halves(p->dmin), unsigned_bytes(p->m[sub])));
+}
+
+/* The scale and the minimum. */
+INLINE void scales_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
+{
+    (void)n_cols;
+    const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
+    scale[0] = _mm512_mul_ps(halves(p->d), unsigned_bytes(p->sc[b % 8]));
+    scale[1] = _mm512_mul_ps(halves(p->dmin), unsigned_bytes(p->m[b % 8]));
+}
+
+INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+{
+    __m512 scale[2];
+    open_q4_k(group, n_cols, b, unit);
+    scales_q4_k(group, n_cols, b, scale);
+    _mm512_store_ps(unit + UNIT_TILE, scale[0]);
+    _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, scale[1]);
 }
 
 /* The scales of 16 rows, each 4 times as 16 bits: rows 0 to 7 in half 0. */
@@ -125,25 +154,32 @@ INLINE void split_q6_k(__m512i q, const __m512i scales[2], uint8_t *low, uint8_t
     _mm512_store_si512(high, _mm512_inserti64x4(_mm512_castsi256_si512(highs[0]), highs[1], 1));
 }
 
+/* Slices v and 4 + v of block b, unsigned; the second one comes times 4. */
+INLINE void slices_q6_k(const struct pp_q6_k_pack *p, const int in, const int v, __m512i *first, __m512i *second)
+{
+    enum { A_AND_B_OR_C = 0xea };
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
+    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
+    __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
+    __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
+    __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
+    *first = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
+    *second = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
+}
+
 INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
 {
     (void)n_cols;
-    enum { A_AND_B_OR_C = 0xea };
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
     const int in = (int)(b % 8);
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0), six = _mm512_set1_epi8(63);
-    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
     const int8_t *sc0 = p->sc[2 * in], *sc1 = p->sc[2 * in + 1];
     const __m512i scales0[2] = {four_times(sc0, 0), four_times(sc0, 1)};
     const __m512i scales1[2] = {four_times(sc1, 0), four_times(sc1, 1)};
     UNROLL for (int v = 0; v < 4; v++)
     {
-        __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
-        __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
-        __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
-        __m512i first = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
-        __m512i second = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
-        second = _mm512_and_si512(_mm512_srli_epi16(second, 2), six); /* it came times 4 */
+        __m512i first, second;
+        slices_q6_k(p, in, v, &first, &second);
+        second = _mm512_and_si512(_mm512_srli_epi16(second, 2), _mm512_set1_epi8(63));
         split_q6_k(first, scales0, unit + PP_SLICE * v, unit + UNIT_TILE + PP_SLICE * v);
         split_q6_k(second, scales1, unit + PP_SLICE * (4 + v), unit + UNIT_TILE + PP_SLICE * (4 + v));
     }
@@ -383,6 +419,8 @@ INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts
     store_accumulators(k, c, live, y + i * y_stride, y_stride);
 }
 
+#include "engine/cpu/matmul_amx_rows.h"
+
 /* As many rows as the AVX-512 kernels do better. */
 static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                      float *y, int64_t y_stride, void *scratch)
@@ -400,14 +438,32 @@ static struct pp_acts acts_from(const struct pp_acts *x, int64_t row)
     return a;
 }
 
+/* How a type is multiplied. */
+struct amx_type {
+    struct rows_type rows;
+    unpack_fn *unpack;
+    struct unit_shape unit;
+};
+
 INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
-                   int64_t y_stride, void *scratch, unpack_fn *unpack, const struct unit_shape s, int min_rows)
+                   int64_t y_stride, void *scratch, const struct amx_type type)
 {
     struct work *k = scratch;
-    int64_t tiled = m % TILE_ROWS < min_rows ? m / TILE_ROWS * TILE_ROWS : m, n_blocks = w->n_cols / PP_ACT_BLOCK;
-    if (tiled < m) {
-        const struct pp_acts rest = acts_from(x, tiled);
-        few_rows(w, row0, row1, &rest, m - tiled, y + tiled * y_stride, y_stride, scratch);
+    const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
+    const bool streams = n_blocks % QUAD == 0;
+    const int min_rows = type.unit.products == 2 ? MIN_ROWS_Q6_K : MIN_ROWS;
+    int64_t rest = m % TILE_ROWS;
+    if (streams && m <= TILE_ROWS)
+        rest = m;
+    else if (rest >= min_rows)
+        rest = 0;
+    const int64_t tiled = m - rest;
+    if (rest > 0) {
+        const struct pp_acts last = acts_from(x, tiled);
+        if (streams && rest >= MIN_ROWS_STREAM)
+            matmul_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch, type.rows);
+        else
+            few_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch);
     }
     if (tiled == 0)
         return;
@@ -417,12 +473,12 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
         if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
             c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
         c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
-        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(s) / c.n_groups / PANEL * PANEL;
+        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(type.unit) / c.n_groups / PANEL * PANEL;
         for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
             c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
-            unpack_chunk(&c, k->units, unpack, s);
+            unpack_chunk(&c, k->units, type.unpack, type.unit);
             for (int64_t i = 0; i < tiled; i += TILE_ROWS)
-                run_tile(k, &c, x, i, tiled - i < TILE_ROWS ? tiled - i : TILE_ROWS, y, y_stride, s);
+                run_tile(k, &c, x, i, tiled - i < TILE_ROWS ? tiled - i : TILE_ROWS, y, y_stride, type.unit);
         }
     }
     _tile_release(); /* tiles in use make every switch of threads dearer */
@@ -431,25 +487,29 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, (struct unit_shape){1, false}, MIN_ROWS);
+    const struct amx_type type = {{NULL, scales_plain, false, false, 544}, unpack_q8_0, {1, false}};
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, (struct unit_shape){1, false}, MIN_ROWS);
+    const struct amx_type type = {{open_q4_0, scales_plain, false, false, 288}, unpack_q4_0, {1, false}};
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, (struct unit_shape){1, true}, MIN_ROWS);
+    const struct amx_type type = {{open_q4_k, scales_q4_k, false, true, 296}, unpack_q4_k, {1, true}};
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    matmul(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, (struct unit_shape){2, false}, MIN_ROWS_Q6_K);
+    const struct amx_type type = {{open_q6_k, scales_q6_k, true, false, 424}, unpack_q6_k, {2, false}};
+    matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)

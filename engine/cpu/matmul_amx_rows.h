@@ -1,0 +1,262 @@
+/* matmul_amx_rows.h - up to 16 activation rows, which are one tile, while the weights stream past it once. Private to
+ * matmul_amx.c.
+ *
+ * What a block takes of the vector unit does not grow with the activation rows, but for the scaling of the sums: at
+ * 8 rows of Q4_0 46 instructions instead of the byte dot products' 101. Three things are done side by side, each for
+ * the four blocks of a "quad" and a quad behind the one before, so that nothing waits for memory that was just
+ * written: the weights of a quad are opened into bytes (Q8_0 is met where it lies), the quad before is multiplied, and
+ * the sums of the one before that are scaled. */
+
+#ifndef PP_AMX_ROWS_SPAN /* tests have it shorter */
+#define PP_AMX_ROWS_SPAN 1024
+#endif
+
+enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are made ready at once */ };
+
+/* A type: writes block b as signed bytes, [8][64] (NULL: it lies so, but unsigned, 128 too large); its scales, as
+ * floats. With halves the sums of 16 columns each have a scale, s1 and s2, under the block's own:
+ *   acc = fma(s0 * dx, halves ? s1 * isum1 + s2 * isum2 : isum, acc)
+ *   with has_min: acc = fma(-s1, dx * sum, acc) */
+struct rows_type {
+    void (*open)(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile);
+    void (*scales)(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale);
+    bool halves, has_min;
+    size_t pace; /* bytes of a block, scales included */
+};
+
+enum { MAX_SCALES = 3 };
+
+INLINE void scales_plain(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
+{
+    (void)n_cols;
+    scale[0] = halves(group + 32 * b);
+}
+
+/* The second half comes times 4. */
+INLINE void open_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
+{
+    (void)n_cols;
+    UNROLL for (int v = 0; v < 4; v++)
+    {
+        __m512i first, second;
+        slices_q6_k((const struct pp_q6_k_pack *)group + b / 8, (int)(b % 8), v, &first, &second);
+        _mm512_store_si512(tile + PP_SLICE * v, _mm512_sub_epi8(first, _mm512_set1_epi8(32)));
+        _mm512_store_si512(tile + PP_SLICE * (4 + v), _mm512_sub_epi8(second, _mm512_set1_epi8(-128)));
+    }
+}
+
+INLINE void scales_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
+{
+    (void)n_cols;
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
+    scale[0] = halves(p->d);
+    scale[1] = signed_bytes(p->sc[2 * (b % 8)]);
+    scale[2] = _mm512_mul_ps(signed_bytes(p->sc[2 * (b % 8) + 1]), _mm512_set1_ps(0.25f));
+}
+
+/* In the thread's scratch. */
+struct rows_work {
+    int32_t sums[2][2 * QUAD][TILE_ROWS][PP_GROUP_ROWS]; /* of quads in turn */
+    uint8_t tiles[2][QUAD][UNIT_TILE];
+    float d[ROWS_SPAN * TILE_ROWS]; /* [n_blocks][M] */
+    union {
+        int32_t bias[ROWS_SPAN * TILE_ROWS]; /* for weights that are unsigned */
+        float dsum[ROWS_SPAN * TILE_ROWS];   /* d * sum, for minima */
+    } extra;
+};
+
+_Static_assert(sizeof(struct rows_work) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+
+/* Weight rows [row0, row1) times m rows of x, of the blocks [b0, b1): a multiple of QUAD. */
+struct rows_job {
+    const struct pp_matrix *w;
+    const struct pp_acts *x;
+    int64_t row0, row1, b0, b1, m;
+    float *y;
+    int64_t y_stride;
+    struct rows_work *k;
+};
+
+/* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 to 7 sums; with halves each of the former has 16 columns. */
+INLINE void configure_rows(int64_t m, const bool halves)
+{
+    const uint8_t rows = (uint8_t)m, deep = halves ? 4 : 8;
+    const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config __attribute__((aligned(64))) = {
+        .palette = 1,
+        .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64, 64, 64},
+        .rows = {rows, rows, deep, deep, rows, rows, rows, rows},
+    };
+    _tile_loadconfig(&config);
+}
+
+/* Rows from m on to M are zeros: what becomes of them is of no interest, but it should be ordinary numbers. */
+INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type type, const int M)
+{
+    const struct pp_acts *x = job->x;
+    struct rows_work *k = job->k;
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t b = job->b0; b < job->b1; b++) {
+            int64_t at = (b - job->b0) * M + i, from = i * x->b_stride + b;
+            k->d[at] = i < job->m ? x->d[from] : 0;
+            if (type.has_min)
+                k->extra.dsum[at] = i < job->m ? x->d[from] * (float)x->sum[from] : 0;
+            else if (!type.open)
+                k->extra.bias[at] = i < job->m ? -128 * x->sum[from] : 0;
+        }
+}
+
+/* sums = activations q times weights. The registers alternate with j. */
+INLINE void meet_block(const int j, const int8_t *q, int64_t q_stride, const uint8_t *weights,
+                       int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], const bool halves, const bool is_signed)
+{
+#define MEET(activations, bytes, result, behind, slices, out)             \
+    do {                                                                  \
+        _tile_loadd(activations, q + (behind), q_stride);                 \
+        _tile_loadd(bytes, weights + PP_SLICE * (slices), PP_SLICE);      \
+        _tile_zero(result);                                               \
+        if (is_signed)                                                    \
+            _tile_dpbssd(result, activations, bytes);                     \
+        else                                                              \
+            _tile_dpbsud(result, activations, bytes);                     \
+        _tile_stored(result, sums[out], sizeof *sums[out]);               \
+    } while (0)
+    if (halves && j % 2) {
+        MEET(0, 2, 6, 0, 0, 0);
+        MEET(1, 3, 7, 16, 4, 1);
+    } else if (halves) {
+        MEET(0, 2, 4, 0, 0, 0);
+        MEET(1, 3, 5, 16, 4, 1);
+    } else if (j == 0) {
+        MEET(0, 2, 4, 0, 0, 0);
+    } else if (j == 1) {
+        MEET(1, 3, 5, 0, 0, 0);
+    } else if (j == 2) {
+        MEET(0, 2, 6, 0, 0, 0);
+    } else {
+        MEET(1, 3, 7, 0, 0, 0);
+    }
+#undef MEET
+}
+
+/* acc += the block's share; its activations are number `at` in the span. */
+INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], int64_t at,
+                        const __m512 *scale, __m512 *acc, const struct rows_type type, const int M)
+{
+    const float *d = k->d + at * M;
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        __m512i isum = _mm512_load_si512(sums[0][i]);
+        if (!type.open)
+            isum = _mm512_add_epi32(isum, _mm512_set1_epi32(k->extra.bias[at * M + i]));
+        __m512 sum = _mm512_cvtepi32_ps(isum);
+        if (type.halves) /* whole numbers below 2^24 throughout: float is exact */
+            sum = _mm512_fmadd_ps(scale[2], _mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])),
+                                  _mm512_mul_ps(scale[1], sum));
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], _mm512_set1_ps(d[i])), sum, acc[i]);
+        if (type.has_min)
+            acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_set1_ps(k->extra.dsum[at * M + i]), acc[i]);
+    }
+}
+
+/* Where one of the three is: the quad at block b of the group at `row`. */
+struct place {
+    const uint8_t *group;
+    int64_t row, b;
+};
+
+INLINE bool next_quad(const struct rows_job *job, struct place *at, size_t group_bytes) /* true: of another group */
+{
+    at->b += QUAD;
+    if (at->b < job->b1)
+        return false;
+    *at = (struct place){at->group + group_bytes, at->row + PP_GROUP_ROWS, job->b0};
+    return true;
+}
+
+INLINE __mmask16 rows_live(const struct rows_job *job, int64_t row)
+{
+    return (__mmask16)(job->row1 - row < PP_GROUP_ROWS ? (1u << (job->row1 - row)) - 1u : 0xffffu);
+}
+
+INLINE void load_sums(const struct rows_job *job, int64_t row, __m512 *acc, const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        acc[i] = job->b0 && i < job->m ? _mm512_maskz_loadu_ps(rows_live(job, row), job->y + i * job->y_stride + row)
+                                       : _mm512_setzero_ps();
+}
+
+INLINE void store_sums(const struct rows_job *job, int64_t row, const __m512 *acc, const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        if (i < job->m)
+            _mm512_mask_storeu_ps(job->y + i * job->y_stride + row, rows_live(job, row), acc[i]);
+}
+
+/* At the beginning and at the end one or two of the three have no quad: they take another one, to no effect. */
+INLINE void stream_rows(const struct rows_job *job, const struct rows_type type, const int M)
+{
+    struct rows_work *k = job->k;
+    const int64_t n_cols = job->w->n_cols;
+    const int64_t n_groups = (job->row1 - job->row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
+    const int64_t n_quads = n_groups * ((job->b1 - job->b0) / QUAD);
+    const size_t group_bytes = pp_pack_group_bytes(job->w->type, n_cols), lies_at = pp_pack_scale_bytes(n_cols);
+    struct place opened = {pp_pack_group(job->w, job->row0), job->row0, job->b0}, met = opened, scaled = opened;
+    __m512 acc[TILE_ROWS];
+    UNROLL for (int i = 0; i < M; i++)
+        acc[i] = _mm512_setzero_ps();
+    for (int64_t t = 0; t < n_quads + 2; t++) {
+        stream_ahead(opened.group + type.pace * (size_t)opened.b, type.pace * QUAD);
+        UNROLL for (int j = 0; j < QUAD; j++)
+        {
+            __m512 scale[MAX_SCALES];
+            if (type.open)
+                type.open(opened.group, n_cols, opened.b + j, k->tiles[t % 2][j]);
+            finish_stores();
+            meet_block(j, job->x->q + 32 * (met.b + j), job->x->q_stride,
+                       type.open ? k->tiles[(t + 1) % 2][j] : met.group + lies_at + UNIT_TILE * (met.b + j),
+                       k->sums[(t + 1) % 2] + 2 * j, type.halves, type.open);
+            type.scales(scaled.group, n_cols, scaled.b + j, scale);
+            scale_block(k, k->sums[t % 2] + 2 * j, scaled.b + j - job->b0, scale, acc, type, M);
+        }
+        if (t + 1 < n_quads)
+            next_quad(job, &opened, group_bytes);
+        if (t >= 1 && t < n_quads)
+            next_quad(job, &met, group_bytes);
+        int64_t row = scaled.row;
+        if (t >= 2 && next_quad(job, &scaled, group_bytes))
+            store_sums(job, row, acc, M);
+        if (t == 1 || (t >= 2 && t < n_quads + 1 && scaled.row != row))
+            load_sums(job, scaled.row, acc, M);
+    }
+}
+
+INLINE void few_and_ready(const struct rows_job *job, const struct rows_type type, const int M)
+{
+    make_rows_ready(job, type, M);
+    stream_rows(job, type, M);
+}
+
+/* All of the product, for 1 to TILE_ROWS rows of x; n_cols is a multiple of 32 QUAD. */
+INLINE void matmul_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                        float *y, int64_t y_stride, void *scratch, const struct rows_type type)
+{
+    struct rows_job job = {w, x, row0, row1, 0, 0, m, y, y_stride, scratch};
+    const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
+    configure_rows(m, type.halves);
+    for (; job.b0 < n_blocks; job.b0 = job.b1) {
+        job.b1 = job.b0 + ROWS_SPAN < n_blocks ? job.b0 + ROWS_SPAN : n_blocks;
+        if (m <= 6)
+            few_and_ready(&job, type, 6);
+        else if (m <= 8)
+            few_and_ready(&job, type, 8);
+        else if (m <= 12)
+            few_and_ready(&job, type, 12);
+        else
+            few_and_ready(&job, type, TILE_ROWS);
+    }
+    _tile_release(); /* as below */
+}
