@@ -35,6 +35,7 @@ typedef union {
  * instructions compiles in seconds. */
 #define INLINE static __attribute__((unused))
 #define UNROLL
+#define UNROLL_TWICE
 
 #define __m512 soft_m512
 #define __m512i soft_m512i
@@ -499,6 +500,18 @@ SOFT __m512 soft_mm512_div_ps(__m512 a, __m512 b)
     return a;
 }
 /* The second operand where one is NaN or both are zeros. */
+/* Within each 128 bits: four of a, then four of b, saturated. */
+SOFT __m512i soft_mm512_packs_epi32(__m512i a, __m512i b)
+{
+    __m512i r;
+    EACH(32)
+    {
+        int32_t x = (l % 8 < 4 ? a : b).i32[l / 8 * 4 + l % 4];
+        r.i16[l] = (int16_t)(x > INT16_MAX ? INT16_MAX : x < INT16_MIN ? INT16_MIN : x);
+    }
+    return r;
+}
+
 SOFT __m512 soft_mm512_max_ps(__m512 a, __m512 b)
 {
     EACH(16) a.f[l] = a.f[l] > b.f[l] ? a.f[l] : b.f[l];
@@ -929,6 +942,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_sub_ps soft_mm512_sub_ps
 #define _mm512_mul_ps soft_mm512_mul_ps
 #define _mm512_div_ps soft_mm512_div_ps
+#define _mm512_packs_epi32 soft_mm512_packs_epi32
 #define _mm512_max_ps soft_mm512_max_ps
 #define _mm512_min_ps soft_mm512_min_ps
 #define _mm512_fmadd_ps soft_mm512_fmadd_ps

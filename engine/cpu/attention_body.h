@@ -1,13 +1,15 @@
 /* attention_body.h - attention as ops.h defines it, written once over vec.h; a part of ops_body.h.
  *
- * A register tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
+ * A few queries at a time go through a chunk from scores to values, so that their scores stay in the L1 cache. A register
+ * tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
  * vector of K or V is loaded (and converted) once for all queries of the tile. The including file says which numbers
  * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
  * (TILE_ACCUMULATORS). */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #ifndef UNROLL
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL       _Pragma("GCC unroll 8")
+#define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
 enum { TILE_MAX = 8, WIDE_MAX = 4 };
@@ -68,6 +70,7 @@ static void quantize_query(const struct pp_attention *a, int at, const float *q)
 static void attention_query(const struct pp_attention *a, int row, const float *q, float scale)
 {
     const int n_q = n_queries(a), head_dim = a->kv->head_dim, head_pad = a->kv->head_pad;
+    scale *= 1.44269504f; /* log2 e */
     for (int h = 0; h < a->group; h++, q += head_dim) {
         int at = row * a->group + h;
         float scaled[PP_MAX_HEAD_DIM];
@@ -93,7 +96,7 @@ ALWAYS_INLINE v16 load_values(const enum pp_kv_type type, const uint8_t *values,
     return v_load_f8(values + at);
 }
 
-/* Scores of nq queries with `wide` groups of 16 positions of a page; p: of the first query and position. */
+/* Scores of nq queries with `wide` groups of 16 positions of a page; p: the first query's and position's place. */
 ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                 int group, const int wide, int q0, const int nq, float *p)
 {
@@ -140,30 +143,35 @@ ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type
             }
 }
 
+/* Adds a block's share to the scores, which begin with the first block's. */
+ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
+                               size_t k_stride, const uint16_t *kd, const int wide, int b, const bool first, int q0,
+                               const int nq, float *p)
+{
+    const float *qd = a->q_scale + b * n_queries(a) + q0;
+    i16x32 sum[TILE_MAX][WIDE_MAX];
+    dot_block(a, type, k, k_stride, wide, b, q0, nq, sum);
+    UNROLL for (int w = 0; w < wide; w++) {
+        v16 d = v_load_f16(kd + w * (a->kv->head_pad / PP_KV_BLOCK) * LANES);
+        UNROLL for (int i = 0; i < nq; i++) {
+            float *to = p + i * PP_KV_CHUNK + w * LANES;
+            v16 scale = v_mul(v_set1(qd[i]), d), whole = i_to_float(sum[i][w]);
+            v_store(to, first ? v_mul(scale, whole) : v_fma(scale, whole, v_load(to)));
+        }
+    }
+}
+
 ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                   int group, const int wide, int q0, const int nq, float *p)
 {
-    const int n_q = n_queries(a), n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
     const size_t block_bytes = (size_t)PP_KV_BLOCK * LANES / (type == PP_KV_Q8_0 ? 1 : 2);
     const size_t group_bytes = block_bytes * (size_t)n_blocks;
     const uint16_t *kd = (const uint16_t *)(head + a->kv->k_scales) + group * n_blocks * LANES;
-    v16 acc[TILE_MAX][WIDE_MAX];
-    UNROLL for (int i = 0; i < nq; i++)
-        UNROLL for (int w = 0; w < wide; w++)
-            acc[i][w] = v_zero();
-    for (int b = 0; b < n_blocks; b++) {
-        i16x32 sum[TILE_MAX][WIDE_MAX];
-        dot_block(a, type, head + (size_t)group * group_bytes + (size_t)b * block_bytes, group_bytes, wide, b, q0, nq,
-                  sum);
-        UNROLL for (int w = 0; w < wide; w++) {
-            v16 d = v_load_f16(kd + (w * n_blocks + b) * LANES);
-            UNROLL for (int i = 0; i < nq; i++)
-                acc[i][w] = v_fma(v_mul(v_set1(a->q_scale[b * n_q + q0 + i]), d), i_to_float(sum[i][w]), acc[i][w]);
-        }
-    }
-    UNROLL for (int w = 0; w < wide; w++)
-        UNROLL for (int i = 0; i < nq; i++)
-            v_store(p + i * PP_KV_CHUNK + w * LANES, acc[i][w]);
+    const uint8_t *k = head + (size_t)group * group_bytes;
+    score_block(a, type, k, group_bytes, kd, wide, 0, true, q0, nq, p);
+    for (int b = 1; b < n_blocks; b++)
+        score_block(a, type, k + (size_t)b * block_bytes, group_bytes, kd + b * LANES, wide, b, false, q0, nq, p);
 }
 
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
@@ -172,7 +180,7 @@ ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_typ
     const int wide = tile_width(nq), n_groups = (n + LANES - 1) / LANES, in_page = PP_PAGE_TOKENS / LANES;
     for (int g = 0; g < n_groups;) {
         const uint8_t *head = heads[g / in_page];
-        float *p = a->p + q0 * PP_KV_CHUNK + g * LANES;
+        float *p = a->p + g * LANES;
         if (wide > 1 && g + wide <= n_groups && g % wide == 0) { /* wide divides a page's groups */
             if (type == PP_KV_Q8_0 || type == PP_KV_Q4_0)
                 score_integers(a, type, head, g % in_page, wide, q0, nq, p);
@@ -206,29 +214,72 @@ SCORES(q4_0, PP_KV_Q4_0)
 static tile_fn *const score_fns[] = {[PP_KV_F32] = scores_f32, [PP_KV_F16] = scores_f16, [PP_KV_FP8] = scores_fp8,
                                      [PP_KV_Q8_0] = scores_q8_0, [PP_KV_Q4_0] = scores_q4_0};
 
-/* p [n], n a multiple of 16: scores become exp(score - m). Returns m; *l: their sum. */
-static float chunk_softmax(float *p, int n, float *l)
+/* The largest of n scores, n a multiple of 16. */
+static inline float largest_score(const float *p, int n)
 {
-    v16 top = v_load(p);
-    for (int i = LANES; i < n; i += LANES)
-        top = v_max(v_load(p + i), top);
-    float m = v_largest(top);
-    v16 sum = v_zero();
-    for (int i = 0; i < n; i += LANES) {
-        v16 e = v_exp(v_sub(v_load(p + i), v_set1(m)));
+    v16 even = v_load(p), odd = even;
+    for (int i = LANES; i < n; i += 2 * LANES) {
+        odd = v_max(v_load(p + i), odd);
+        if (i + LANES < n)
+            even = v_max(v_load(p + i + LANES), even);
+    }
+    return v_largest(v_max(odd, even));
+}
+
+/* p [n]: scores become 2^(score - m), and zeros up to the next multiple of 32. Returns their sum; with v_top also the
+ * largest of their products with it. */
+ALWAYS_INLINE float powers(float *p, int n, float m, const float *v_top, float *largest)
+{
+    v16 sum = v_zero(), top = v_zero(), max = v_set1(m);
+    const int whole = n / LANES * LANES;
+    UNROLL_TWICE for (int i = 0; i < whole; i += LANES) {
+        v16 e = v_exp2(v_sub(v_load(p + i), max));
         v_store(p + i, e);
         sum = v_add(sum, e);
+        if (v_top)
+            top = v_max(v_mul(e, v_load(v_top + i)), top);
     }
-    *l = v_sum(sum);
-    return m;
+    if (n > whole) {
+        v16 e = v_keep_first(v_exp2(v_sub(v_load(p + whole), max)), n - whole, 0);
+        v_store(p + whole, e);
+        sum = v_add(sum, e);
+        if (v_top)
+            top = v_max(v_mul(e, v_load(v_top + whole)), top);
+    }
+    const int end = (n + LANES - 1) / LANES * LANES;
+    if (end % (2 * LANES))
+        v_store(p + end, v_zero());
+    if (v_top)
+        *largest = v_largest(top);
+    return v_sum(sum);
+}
+
+/* Scores of nq queries, which see n[i] positions, become probabilities. m, l: theirs. */
+static void softmax(const struct pp_attention *a, int nq, const int *n, const float *v_top, float *m, float *l,
+                    float *largest)
+{
+    for (int i = 0; i < nq; i++) { /* apart from the rest, which waits for m */
+        float *p = a->p + i * PP_KV_CHUNK;
+        const int last = (n[i] - 1) / LANES * LANES;
+        if (n[i] % LANES)
+            v_store(p + last, v_keep_first(v_load(p + last), n[i] - last, -INFINITY));
+        m[i] = largest_score(p, last + LANES);
+    }
+    if (v_top)
+        for (int i = 0; i < nq; i++)
+            l[i] = powers(a->p + i * PP_KV_CHUNK, n[i], m[i], v_top, &largest[i]);
+    else
+        for (int i = 0; i < nq; i++)
+            l[i] = powers(a->p + i * PP_KV_CHUNK, n[i], m[i], NULL, NULL);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* V's scales of a chunk's n positions as floats [blocks, 256], and zeros where they are no numbers. first_bad [blocks]:
- * the first such position, or 256. */
-static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, int n, int *first_bad)
+/* V's scales of a chunk's n positions as floats, and zeros where they are no numbers. Returns the first such position, or
+ * 256. */
+static int load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, int n)
 {
+    int first_bad = PP_KV_CHUNK;
     for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
         float *to = a->v_scale + b * PP_KV_CHUNK;
         v16 check = v_zero();
@@ -238,29 +289,32 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
             v_store(to + i, d);
             check = v_fma(d, v_zero(), check); /* not 0 if d is NaN or infinite */
         }
-        first_bad[b] = PP_KV_CHUNK;
-        if (v_sum(check) == 0)
-            continue;
-        for (int i = (n + LANES - 1) / LANES * LANES; i-- > 0;)
-            if (!(fabsf(to[i]) <= FLT_MAX)) {
-                to[i] = 0;
-                first_bad[b] = i;
-            }
+        if (v_sum(check) != 0)
+            for (int i = (n + LANES - 1) / LANES * LANES; i-- > 0;)
+                if (!(fabsf(to[i]) <= FLT_MAX)) {
+                    to[i] = 0;
+                    first_bad = i < first_bad ? i : first_bad;
+                }
+        for (int i = 0; i < n; i += LANES) {
+            v16 d = v_load(to + i), size = v_max(d, v_sub(v_zero(), d));
+            v_store(a->v_top + i, b ? v_max(v_load(a->v_top + i), size) : size);
+        }
     }
+    return first_bad;
 }
 
 /* o += sum over positions from .. to - 1 ascending of p v, for nq queries and `wide` vectors of dimensions; from 0, o
- * is not read. */
+ * is not read. p, o: the first query's. */
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              int q0, const int nq, int vec, const int wide, int from, int to, float *o)
+                              const float *p, const int nq, int vec, const int wide, int from, int to, float *o)
 {
     const size_t pad = (size_t)a->kv->head_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
     v16 acc[TILE_MAX][WIDE_MAX];
-    o += (size_t)q0 * pad + (size_t)(vec * LANES);
+    o += vec * LANES;
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = from ? v_load(o + (size_t)i * pad + w * LANES) : v_zero();
-    const float *p = a->p + q0 * PP_KV_CHUNK + from;
+    p += from;
     for (int at = from; at < to;) {
         const int slot = at % PP_PAGE_TOKENS, n = PP_PAGE_TOKENS - slot < to - at ? PP_PAGE_TOKENS - slot : to - at;
         const uint8_t *v = heads[at / PP_PAGE_TOKENS] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
@@ -279,24 +333,24 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
 
 /* All vectors of dimensions. */
 ALWAYS_INLINE void value_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              int q0, const int nq, int from, int to, float *o)
+                              const float *p, const int nq, int from, int to, float *o)
 {
     const int wide = tile_width(nq), n_vecs = a->kv->head_pad / LANES;
     int vec = 0;
     for (; vec + wide <= n_vecs; vec += wide)
-        add_values(a, type, heads, q0, nq, vec, wide, from, to, o);
+        add_values(a, type, heads, p, nq, vec, wide, from, to, o);
     for (; wide > 1 && vec < n_vecs; vec++)
-        add_values(a, type, heads, q0, nq, vec, 1, from, to, o);
+        add_values(a, type, heads, p, nq, vec, 1, from, to, o);
 }
 
-typedef void float_values_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int from,
-                             int to, float *o);
+typedef void float_values_fn(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,
+                             int from, int to, float *o);
 
 #define VALUES(name, type)                                                                                             \
-    static void values_##name(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int from,     \
-                              int to, float *o)                                                                        \
+    static void values_##name(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,       \
+                              int from, int to, float *o)                                                              \
     {                                                                                                                  \
-        FOR_TILE(nq, value_tile(a, type, heads, q0, NQ, from, to, o));                                                 \
+        FOR_TILE(nq, value_tile(a, type, heads, p, NQ, from, to, o));                                                 \
     }
 VALUES(f32, PP_KV_F32)
 VALUES(f16, PP_KV_F16)
@@ -306,188 +360,211 @@ VALUES(fp8, PP_KV_FP8)
 static float_values_fn *const value_fns[] = {[PP_KV_F32] = values_f32, [PP_KV_F16] = values_f16,
                                              [PP_KV_FP8] = values_fp8};
 
-/* limits: of each query. A tile shares what all of its queries see; the rest is each one's own, so that nobody
+/* n: what each query sees. A tile shares what all of its queries see; the rest is each one's own, so that nobody
  * multiplies a position that it must not see, were it only by zero. */
-static void chunk_floats(const struct pp_attention *a, const uint8_t *const *heads, int q0, int q1, const int *limits,
-                         float *o)
+static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const int *n, float *o)
 {
     float_values_fn *values = value_fns[a->kv->type];
-    for (int nq; q0 < q1; q0 += nq) {
-        nq = next_tile(q1 - q0);
-        int common = PP_KV_CHUNK;
-        for (int i = 0; i < nq; i++)
-            common = limits[q0 + i] < common ? limits[q0 + i] : common;
-        values(a, heads, q0, nq, 0, common, o);
-        for (int i = 0; i < nq; i++)
-            if (limits[q0 + i] > common)
-                values(a, heads, q0 + i, 1, common, limits[q0 + i], o);
-    }
+    int common = PP_KV_CHUNK;
+    for (int i = 0; i < nq; i++)
+        common = n[i] < common ? n[i] : common;
+    values(a, heads, a->p, nq, 0, common, o);
+    for (int i = 0; i < nq; i++)
+        if (n[i] > common)
+            values(a, heads, a->p + i * PP_KV_CHUNK, 1, common, n[i], o + i * a->kv->head_pad);
 }
 
-/* p of a query times V's scales of a block, as whole numbers w up to 32767 with zeros from n on. Returns their scale.
- * */
-static float whole_weights(const float *p, const float *v_scale, int n, int n_end, int16_t *w)
+/* FP8 has one scale for a position's V: it goes into the probabilities. */
+static void scale_weights(const struct pp_attention *a, int nq, int n_end)
 {
-    const int whole = n / LANES * LANES;
-    float product[PP_KV_CHUNK];
-    v16 top = v_zero();
-    for (int i = 0; i < n; i += LANES) {
-        v16 x = v_mul(v_load(p + i), v_load(v_scale + i));
-        if (i == whole)
-            x = v_keep_first(x, n - whole, 0);
-        v_store(product + i, x);
-        top = v_max(v_max(x, v_sub(v_zero(), x)), top);
+    for (int i = 0; i < nq; i++)
+        for (int j = 0; j < n_end; j += LANES) {
+            float *p = a->p + i * PP_KV_CHUNK + j;
+            v_store(p, v_mul(v_load(p), v_load(a->v_scale + j)));
+        }
+}
+
+static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *heads, int n)
+{
+    for (int i = 0; i < n; i += LANES)
+        v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales) +
+                                           i % PP_PAGE_TOKENS));
+}
+
+/* One query's p [n] (zeros up to the next multiple of 32) times V's scales of each block, as whole numbers, and zeros up
+ * to n_end. w: the first block's. Returns their scale. */
+static float whole_weights(const struct pp_attention *a, const float *p, float largest, int n, int n_end, int16_t *w)
+{
+    const float inverse = 32767.0f / largest;
+    const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
+    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const float *d = a->v_scale;
+    for (int i = 0; i < n; i += 2 * LANES) {
+        v16 x = v_mul(v_load(p + i), c), y = v_mul(v_load(p + i + LANES), c);
+        for (int b = 0; b < n_blocks; b++)
+            v_store_weights(w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + i, v_mul(x, v_load(d + b * PP_KV_CHUNK + i)),
+                            v_mul(y, v_load(d + b * PP_KV_CHUNK + i + LANES)));
     }
-    float largest = v_largest(top), inverse = 32767.0f / largest;
-    v16 scale = v_set1(inverse <= FLT_MAX ? inverse : 0), limit = v_set1(32767.0f);
-    int i = 0;
-    for (; i < n; i += LANES) {
-        v16 x = v_mul(v_load(product + i), scale);
-        v_store_i16(w + i, v_min(v_max(x, v_sub(v_zero(), limit)), limit));
-    }
-    if (i < n_end)
-        memset(w + i, 0, (size_t)(n_end - i) * sizeof *w);
+    n = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    for (int b = 0; n < n_end && b < n_blocks; b++)
+        memset(w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + n, 0, (size_t)(n_end - n) * sizeof *w);
     return largest / 32767.0f;
 }
 
-/* o = sum over n positions, for nq queries and `wide` of the two vectors of a block. */
+/* o = sum over n positions, for nq queries and `wide` of the two vectors of a block; n: a multiple of 32. */
 ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                                int q0, const int nq, int b, int half, const int wide, int n, float *o)
+                                const int nq, int b, int half, const int wide, int n, float *o)
 {
+    enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
     const size_t pad = (size_t)a->kv->head_pad;
     const size_t pair_bytes = type == PP_KV_Q8_0 ? 2 * pad : pad, block_bytes = type == PP_KV_Q8_0 ? 64 : 32;
     i16x32 acc[TILE_MAX][WIDE_MAX];
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = i_set1(0);
-    for (int begin = 0; begin < n; begin += PP_PAGE_TOKENS) {
-        const uint8_t *values = heads[begin / PP_PAGE_TOKENS] + a->kv->v + (size_t)b * block_bytes;
-        const int16_t *weights = a->w + q0 * PP_KV_CHUNK + begin;
-        int end = n - begin < PP_PAGE_TOKENS ? n - begin : PP_PAGE_TOKENS;
-        for (int at = 0; at < end; at += 2, values += pair_bytes, weights += 2)
-            UNROLL for (int w = 0; w < wide; w++) {
-                k16 v = type == PP_KV_Q8_0 ? pair_load_i8(values + (half + w) * 32) : pair_load_u4(values, half + w);
+    for (int at = 0; at < n; at += WEIGHTS_UNIT) {
+        const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)b * block_bytes +
+                                (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
+        const int16_t *weights = a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + at;
+        for (const int16_t *end = weights + WEIGHTS_UNIT; weights < end; weights += 8, values += 2 * pair_bytes)
+            UNROLL for (int j = 0; j < 4; j++) {
+                const uint8_t *pair = values + (size_t)(j / 2 * FAR + j % 2) * pair_bytes;
+                k16 v[2];
+                UNROLL for (int w = 0; w < wide; w++)
+                    v[w] = type == PP_KV_Q8_0 ? pair_load_i8(pair + (half + w) * 32) : pair_load_u4(pair, half + w);
                 UNROLL for (int i = 0; i < nq; i++) {
                     int32_t both;
-                    memcpy(&both, weights + i * PP_KV_CHUNK, sizeof both);
-                    acc[i][w] = i_pair(acc[i][w], v, both);
+                    memcpy(&both, weights + i * PP_KV_CHUNK + 2 * j, sizeof both);
+                    UNROLL for (int w = 0; w < wide; w++)
+                        acc[i][w] = i_pair(acc[i][w], v[w], both);
                 }
             }
     }
-    o += (size_t)q0 * pad + (size_t)(b * PP_KV_BLOCK + half * LANES);
+    o += b * PP_KV_BLOCK + half * LANES;
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
-            v_store(o + (size_t)i * pad + w * LANES, v_mul(i_to_float(acc[i][w]), v_set1(a->w_scale[q0 + i])));
+            v_store(o + (size_t)i * pad + w * LANES, v_mul(i_to_float(acc[i][w]), v_set1(a->w_scale[i])));
 }
 
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              int q0, const int nq, int b, int n, float *o)
+                              const int nq, int n, float *o)
 {
-    if (tile_width(nq) > 1) {
-        block_values(a, type, heads, q0, nq, b, 0, 2, n, o);
-    } else {
-        block_values(a, type, heads, q0, nq, b, 0, 1, n, o);
-        block_values(a, type, heads, q0, nq, b, 1, 1, n, o);
-    }
-}
-
-typedef void block_values_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int b, int n,
-                             float *o);
-
-static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int b, int n,
-                              float *o)
-{
-    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, q0, NQ, b, n, o));
-}
-
-static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int b, int n,
-                              float *o)
-{
-    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, q0, NQ, b, n, o));
-}
-
-static void chunk_integers(const struct pp_attention *a, const uint8_t *const *heads, int q0, int q1,
-                           const int *limits, int n_end, float *o)
-{
-    block_values_fn *values = a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0;
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    int first_bad[PP_MAX_HEAD_DIM / PP_KV_BLOCK];
-    load_value_scales(a, heads, n_end, first_bad);
-    for (int b = 0; b < n_blocks; b++) {
-        for (int q = q0; q < q1; q++) {
-            a->w_scale[q] = whole_weights(a->p + q * PP_KV_CHUNK, a->v_scale + b * PP_KV_CHUNK, limits[q], n_end,
-                                          a->w + q * PP_KV_CHUNK);
-            if (limits[q] > first_bad[b])
-                a->w_scale[q] = NAN;
-        }
-        for (int q = q0, nq; q < q1; q += nq) {
-            nq = next_tile(q1 - q);
-            values(a, heads, q, nq, b, n_end, o);
+    for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
+        if (tile_width(nq) > 1) {
+            block_values(a, type, heads, nq, b, 0, 2, n, o);
+        } else {
+            block_values(a, type, heads, nq, b, 0, 1, n, o);
+            block_values(a, type, heads, nq, b, 1, 1, n, o);
         }
     }
 }
 
-/* FP8 has one scale for a position's V: it goes into the probabilities. */
-static void scale_weights(const struct pp_attention *a, const uint8_t *const *heads, int q0, int q1, int n_end)
+typedef void block_values_fn(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o);
+
+static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o)
 {
-    for (int i = 0; i < n_end; i += LANES)
-        v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales) +
-                                           i % PP_PAGE_TOKENS));
-    for (int q = q0; q < q1; q++)
-        for (int i = 0; i < n_end; i += LANES) {
-            float *p = a->p + q * PP_KV_CHUNK + i;
-            v_store(p, v_mul(v_load(p), v_load(a->v_scale + i)));
-        }
+    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, n, o));
+}
+
+static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o)
+{
+    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, n, o));
 }
 
 /* --- a chunk and the whole --------------------------------------------------------------------------------- */
+
+static int longest(int nq, const int *n)
+{
+    int most = n[0];
+    for (int i = 1; i < nq; i++)
+        most = n[i] > most ? n[i] : most;
+    return most;
+}
+
+/* Probabilities of nq queries as whole numbers, up to n_end, a multiple of 32. */
+static void integer_weights(const struct pp_attention *a, int nq, const int *n, int n_end, int first_bad, float *m,
+                            float *l)
+{
+    float largest[PP_PART_QUERIES];
+    softmax(a, nq, n, a->v_top, m, l, largest);
+    for (int i = 0; i < nq; i++) {
+        a->w_scale[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, largest[i], n[i], n_end, a->w + i * PP_KV_CHUNK);
+        if (n[i] > first_bad)
+            a->w_scale[i] = NAN;
+    }
+}
+
+/* Queries q .. q + nq - 1, nq one of the tiles' sizes; limits: what each sees. */
+static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq, const int *n,
+                       int first_bad, const struct pp_attention_sums *to)
+{
+    const int most = longest(nq, n), n_end = (most + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    float *o = to->o + q * a->kv->head_pad;
+    score_fns[a->kv->type](a, heads, q, nq, most);
+    if (pp_kv_integers(a->kv)) {
+        integer_weights(a, nq, n, n_end, first_bad, to->m + q, to->l + q);
+        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, n_end, o);
+    } else {
+        softmax(a, nq, n, NULL, to->m + q, to->l + q, NULL);
+        if (a->kv->type == PP_KV_FP8)
+            scale_weights(a, nq, most);
+        float_values(a, heads, nq, n, o);
+    }
+}
+
+/* V's scales of the positions that anybody sees. Returns the first whose V is no number, or 256. */
+static int load_scales(const struct pp_attention *a, const uint8_t *const *heads, int most)
+{
+    const int n_end = (most + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    if (pp_kv_integers(a->kv))
+        return load_value_scales(a, heads, n_end);
+    if (a->kv->type == PP_KV_FP8)
+        load_fp8_scales(a, heads, n_end);
+    return PP_KV_CHUNK;
+}
 
 static void attention_chunk(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
                             int n_rows, const int *n, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
-    int limits[PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES], n_end = 0;
-    for (int q = q0; q < q1; q++) {
+    int limits[PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES];
+    for (int q = q0; q < q1; q++)
         limits[q] = n[q / a->group];
-        n_end = limits[q] > n_end ? limits[q] : n_end;
-    }
-    n_end = (n_end + LANES - 1) / LANES * LANES;
+    const int first_bad = load_scales(a, heads, longest(q1 - q0, limits + q0));
     for (int q = q0, nq; q < q1; q += nq) {
-        int longest = 0;
         nq = next_tile(q1 - q);
-        for (int i = 0; i < nq; i++)
-            longest = limits[q + i] > longest ? limits[q + i] : longest;
-        score_fns[a->kv->type](a, heads, q, nq, longest);
+        chunk_tile(a, heads, q, nq, limits + q, first_bad, to);
     }
-    for (int q = q0; q < q1; q++) {
-        float *p = a->p + q * PP_KV_CHUNK;
-        int last = (limits[q] - 1) / LANES * LANES;
-        if (limits[q] % LANES)
-            v_store(p + last, v_keep_first(v_load(p + last), limits[q] - last, -INFINITY));
-        to->m[q] = chunk_softmax(p, last + LANES, &to->l[q]);
-    }
-    if (pp_kv_integers(a->kv)) {
-        chunk_integers(a, heads, q0, q1, limits, n_end, to->o);
-    } else {
-        if (a->kv->type == PP_KV_FP8)
-            scale_weights(a, heads, q0, q1, n_end);
-        chunk_floats(a, heads, q0, q1, limits, to->o);
-    }
+}
+
+/* The factors 2^(old - larger) of two parts of n <= 16 queries, and the larger of both maxima in m. */
+static void merge_factors(float *m, const float *other, int n, float *factor, float *other_factor)
+{
+    float a[LANES] = {0}, b[LANES] = {0};
+    memcpy(a, m, (size_t)n * sizeof *m);
+    memcpy(b, other, (size_t)n * sizeof *m);
+    v16 mine = v_load(a), others = v_load(b), larger = v_max(others, mine);
+    v_store(factor, v_exp2(v_sub(mine, larger)));
+    v_store(other_factor, v_exp2(v_sub(others, larger)));
+    v_store(a, larger);
+    memcpy(m, a, (size_t)n * sizeof *m);
 }
 
 static void attention_merge(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
                             const struct pp_attention_sums *total)
 {
-    const int head_pad = a->kv->head_pad;
-    for (int q = row * a->group; q < (row + n_rows) * a->group; q++) {
-        float *out = total->o + q * head_pad, *o = chunk->o + q * head_pad;
-        float larger = chunk->m[q] > total->m[q] ? chunk->m[q] : total->m[q];
-        float e[LANES] = {total->m[q] - larger, chunk->m[q] - larger};
-        v_store(e, v_exp(v_load(e)));
-        total->m[q] = larger;
-        total->l[q] = fmaf(chunk->l[q], e[1], total->l[q] * e[0]);
-        for (int d = 0; d < head_pad; d += LANES)
-            v_store(out + d, v_fma(v_load(o + d), v_set1(e[1]), v_mul(v_load(out + d), v_set1(e[0]))));
+    const int head_pad = a->kv->head_pad, q1 = (row + n_rows) * a->group;
+    for (int q0 = row * a->group; q0 < q1; q0 += LANES) {
+        const int n = q1 - q0 < LANES ? q1 - q0 : LANES;
+        float factor[LANES], chunk_factor[LANES];
+        merge_factors(total->m + q0, chunk->m + q0, n, factor, chunk_factor);
+        for (int i = 0; i < n; i++) {
+            float *out = total->o + (q0 + i) * head_pad, *o = chunk->o + (q0 + i) * head_pad;
+            const v16 f = v_set1(factor[i]), cf = v_set1(chunk_factor[i]);
+            total->l[q0 + i] = fmaf(chunk->l[q0 + i], chunk_factor[i], total->l[q0 + i] * factor[i]);
+            for (int d = 0; d < head_pad; d += LANES)
+                v_store(out + d, v_fma(v_load(o + d), cf, v_mul(v_load(out + d), f)));
+        }
     }
 }
 

@@ -28,10 +28,11 @@ static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int
     PLACE(q_words, pad / 2 * n);
     PLACE(q_scale, n_blocks * n);
     PLACE(q_start, n_blocks * n);
-    PLACE(p, n * PP_KV_CHUNK);
-    PLACE(w, n * PP_KV_CHUNK);
-    PLACE(w_scale, n);
     PLACE(v_scale, n_blocks * PP_KV_CHUNK);
+    PLACE(v_top, PP_KV_CHUNK);
+    PLACE(p, PP_PART_QUERIES * PP_KV_CHUNK);
+    PLACE(w, n_blocks * PP_PART_QUERIES * PP_KV_CHUNK);
+    PLACE(w_scale, PP_PART_QUERIES);
     PLACE(chunk.m, n);
     PLACE(chunk.l, n);
     PLACE(chunk.o, n * pad);

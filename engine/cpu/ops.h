@@ -16,10 +16,11 @@ enum {
     PP_MAX_HEAD_DIM = 512,
     PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
     PP_TILE_QUERIES = 64, /* of a KV head worked on together: rows times group, or one row */
+    PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: what those take stays in the L1 cache */
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
 
-/* What attention leaves of some positions, or of all: for each query the largest score m, l = sum of p = exp(s - m),
+/* What attention leaves of some positions, or of all: for each query the largest score m, l = sum of p = 2^(s - m),
  * o = sum of p v. */
 struct pp_attention_sums {
     float *m, *l;               /* [n_q] */
@@ -34,10 +35,13 @@ struct pp_attention {
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
     float *q_scale;             /* [head_pad / 32, n_q] */
     int32_t *q_start;           /* what a dot product begins with, because K is stored with an offset */
-    float *p;                   /* scores, then probabilities [n_q, 256] */
-    int16_t *w;                 /* probabilities times V's scales, as whole numbers [n_q, 256] */
-    float *w_scale;             /* [n_q] */
     float *v_scale;             /* of a chunk's V, [head_pad / 32, 256] */
+    float *v_top;               /* the largest of a position's, by size [256] */
+    /* of the part of the tile that is worked on: */
+    float *p;                   /* scores, then probabilities [PP_PART_QUERIES, 256] */
+    int16_t *w;                 /* probabilities times V's scales, as whole numbers [head_pad / 32, PP_PART_QUERIES,
+                                   256], each 32 positions in the order of the build's products */
+    float *w_scale;             /* [PP_PART_QUERIES] */
     struct pp_attention_sums chunk, total;
 };
 
@@ -45,15 +49,15 @@ struct pp_attention {
 size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
 void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
 
-/* Attention of a row's query: for each chunk of 256 positions scores s = scale * q . k, m = max s, p = exp(s - m),
- * l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m), O = O exp(M - M') + o exp(m - M'),
+/* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s, p = 2^(s - m),
+ * l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m), O = O 2^(M - M') + o 2^(m - M'),
  * L likewise; the result is O / L.
  *
  * q . k is summed over dimensions ascending, or, where K is quantised, over blocks of 32 ascending, each block's whole
  * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V
- * is quantised in blocks, p times V's scale becomes a whole number (the largest of the chunk and block is 32767), the
- * chunk's sum is exact, and one product makes it a float. A query's bits depend on nothing but its own positions: not
- * on its tile, nor on how chunks are shared out. */
+ * is quantised in blocks, (p c) times V's scale becomes a whole number, with c = 32767 / max (p times the largest of the
+ * position's scales), the chunk's sum is exact, and a product with 1 / c makes it a float. A query's bits depend on
+ * nothing but its own positions: not on its tile, nor on how chunks are shared out. */
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);

@@ -19,8 +19,25 @@
 
 enum { LANES = 16 };
 
-#if defined(PP_VEC_AVX512)
+#if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
+
+/* The halves of a vector are summed or compared until one number is left, as v_sum() and v_largest() are defined. */
+static inline float sum_of_8(__m256 a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float largest_of_8(__m256 a)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+#endif
+
+#if defined(PP_VEC_AVX512)
 
 typedef __m512 v16;
 typedef __m512i i16x32; /* sixteen int32 */
@@ -36,10 +53,10 @@ static inline v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); 
 static inline v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 static inline v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline v16 v_pow2(v16 n)
+static inline v16 v_times_pow2(v16 a, v16 n)
 {
-    __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(n), 23)));
 }
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
@@ -84,9 +101,22 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     return _mm512_dpwssd_epi32(acc, v, _mm512_set1_epi32(w));
 }
-static inline void v_store_i16(int16_t *p, v16 a)
+enum { WEIGHTS_UNIT = 32 };
+static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
+    _mm512_storeu_si512(p, _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)));
+}
+static inline __m256 half_of(__m512 a, const int high)
+{
+    return high ? _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(a), 1)) : _mm512_castps512_ps256(a);
+}
+static inline float v_sum(v16 a)
+{
+    return sum_of_8(_mm256_add_ps(half_of(a, 0), half_of(a, 1)));
+}
+static inline float v_largest(v16 a)
+{
+    return largest_of_8(_mm256_max_ps(half_of(a, 0), half_of(a, 1)));
 }
 static inline v16 v_load_f8(const uint8_t *p)
 {
@@ -98,7 +128,6 @@ static inline v16 v_load_f8(const uint8_t *p)
 static inline v16 i_to_float(i16x32 a) { return _mm512_cvtepi32_ps(a); }
 
 #elif defined(PP_VEC_AVX2)
-#include <immintrin.h>
 
 typedef struct { __m256 lo, hi; } v16;
 typedef struct { __m256i lo, hi; } i16x32;
@@ -121,11 +150,15 @@ static inline v16 v_load_f16(const uint16_t *p)
     return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
-static inline __m256 pow2_half(__m256 n)
+static inline __m256 half_times_pow2(__m256 a, __m256 n)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+    __m256i e = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), e));
 }
-static inline v16 v_pow2(v16 n) { return (v16){pow2_half(n.lo), pow2_half(n.hi)}; }
+static inline v16 v_times_pow2(v16 a, v16 n)
+{
+    return (v16){half_times_pow2(a.lo, n.lo), half_times_pow2(a.hi, n.hi)};
+}
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
     return (v16){_mm256_andnot_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_LT_OQ), y.lo),
@@ -235,11 +268,18 @@ static inline __m256i u4_half(const uint8_t *p, int high)
     return _mm256_sub_epi16(x, _mm256_set1_epi16(8));
 }
 static inline k16 pair_load_u4(const uint8_t *p, int high) { return (k16){u4_half(p, high), u4_half(p + 16, high)}; }
-static inline void v_store_i16(int16_t *p, v16 a)
+enum { WEIGHTS_UNIT = 16 };
+static inline __m256i pack_weights(v16 a)
 {
-    __m256i x = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
-    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(x, 0xD8));
+    return _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
 }
+static inline void v_store_weights(int16_t *p, v16 a, v16 b)
+{
+    _mm256_storeu_si256((__m256i *)p, pack_weights(a));
+    _mm256_storeu_si256((__m256i *)(p + 16), pack_weights(b));
+}
+static inline float v_sum(v16 a) { return sum_of_8(_mm256_add_ps(a.lo, a.hi)); }
+static inline float v_largest(v16 a) { return largest_of_8(_mm256_max_ps(a.lo, a.hi)); }
 static inline v16 v_load_f8(const uint8_t *p)
 {
     __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
@@ -271,13 +311,17 @@ static inline v16 v_fma(v16 a, v16 b, v16 c) { EACH_LANE c.l[l] = fmaf(a.l[l], b
 static inline v16 v_max(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] > b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_min(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] < b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH_LANE r.l[l] = pp_f16_to_f32(p[l]); return r; }
-static inline v16 v_pow2(v16 n) /* 2^n for whole n in -126..127 */
+/* a times 2^k: k is added to a's exponent, which must stay a normal number's. n: V_ROUNDER + k. */
+static inline v16 v_times_pow2(v16 a, v16 n)
 {
     EACH_LANE {
-        uint32_t bits = (uint32_t)((int32_t)n.l[l] + 127) << 23;
-        memcpy(&n.l[l], &bits, 4);
+        uint32_t bits, k;
+        memcpy(&bits, &a.l[l], 4);
+        memcpy(&k, &n.l[l], 4);
+        bits += k << 23; /* the rounder's own bits all fall out */
+        memcpy(&a.l[l], &bits, 4);
     }
-    return n;
+    return a;
 }
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
@@ -350,10 +394,14 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
     return acc;
 }
-/* Rounded to nearest even; a within -32767 .. 32767. */
-static inline void v_store_i16(int16_t *p, v16 a)
+/* 32 positions' weights, rounded to nearest even, as int16; a, b within -32767.49 .. 32767.49. Pairs of positions lie in
+ * units of WEIGHTS_UNIT positions in the order that suits the build: of each four that lie side by side, the first two
+ * are neighbours, and so are the last two, a quarter of a unit of pairs further on. */
+enum { WEIGHTS_UNIT = 8 };
+static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
     EACH_LANE p[l] = (int16_t)((a.l[l] + 12582912.0f) - 12582912.0f);
+    EACH_LANE p[LANES + l] = (int16_t)((b.l[l] + 12582912.0f) - 12582912.0f);
 }
 /* E4M3, divided by 256: its bits are those of an F16 whose exponent counts from another place. */
 static inline v16 v_load_f8(const uint8_t *p)
@@ -368,6 +416,7 @@ static inline v16 i_to_float(i16x32 a) { v16 r; EACH_LANE r.l[l] = (float)a.l[l]
 
 static inline v16 v_zero(void) { return v_set1(0.0f); }
 
+#if !defined(PP_VEC_AVX512) && !defined(PP_VEC_AVX2)
 /* Lanes l and l + 8 first, then l + 4, l + 2, l + 1: the order is part of every sum's definition. */
 static inline float v_sum(v16 a)
 {
@@ -379,23 +428,26 @@ static inline float v_sum(v16 a)
     return t[0];
 }
 
+/* In the same order, which decides only what becomes of NaN. */
 static inline float v_largest(v16 a)
 {
     float t[LANES];
     v_store(t, a);
-    float m = t[0];
-    for (int l = 1; l < LANES; l++)
-        m = t[l] > m ? t[l] : m;
-    return m;
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            t[l] = t[l] > t[l + half] ? t[l] : t[l + half];
+    return t[0];
 }
+#endif
+
+#define V_ROUNDER 12582912.0f /* 1.5 * 2^23: a float to which it is added is rounded to a whole number */
 
 /* exp(x), within 2 units in the last place; exactly 1 at 0, exactly 0 below -87. Cody-Waite reduction to
  * |r| <= ln 2 / 2, then the Taylor polynomial of degree 7 in fused steps. */
 static inline v16 v_exp(v16 x)
 {
-    const v16 magic = v_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number */
     v16 c = v_min(v_max(x, v_set1(-87.0f)), v_set1(88.0f));
-    v16 n = v_sub(v_fma(c, v_set1(1.44269504f), magic), magic);
+    v16 k = v_fma(c, v_set1(1.44269504f), v_set1(V_ROUNDER)), n = v_sub(k, v_set1(V_ROUNDER));
     v16 r = v_fma(n, v_set1(-0.693359375f), c);
     r = v_fma(n, v_set1(2.12194440e-4f), r);
     v16 p = v_set1(1.0f / 5040);
@@ -406,7 +458,22 @@ static inline v16 v_exp(v16 x)
     p = v_fma(p, r, v_set1(0.5f));
     p = v_fma(p, r, v_set1(1.0f));
     p = v_fma(p, r, v_set1(1.0f));
-    return v_zero_where_less(x, v_set1(-87.0f), v_mul(p, v_pow2(n)));
+    return v_zero_where_less(x, v_set1(-87.0f), v_times_pow2(p, k));
+}
+
+/* 2^x for x <= 0, within 5e-7 of it; exactly 1 at 0; 2^-125 for anything less than -125, and for NaN. The polynomial of
+ * degree 5 whose largest relative error on |r| <= 1/2 is smallest among those that are 1 at 0. */
+static inline v16 v_exp2(v16 x)
+{
+    v16 c = v_max(x, v_set1(-125.0f));
+    v16 k = v_add(c, v_set1(V_ROUNDER)), r = v_sub(c, v_sub(k, v_set1(V_ROUNDER)));
+    v16 p = v_set1(0.001112550768f);
+    p = v_fma(p, r, v_set1(0.009666282525f));
+    p = v_fma(p, r, v_set1(0.05557400473f));
+    p = v_fma(p, r, v_set1(0.2402235065f));
+    p = v_fma(p, r, v_set1(0.6931428306f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_times_pow2(p, k);
 }
 
 #endif

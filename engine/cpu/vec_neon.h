@@ -35,11 +35,11 @@ static inline v16 v_load_f16(const uint16_t *p)
     EACH_PART a.r[j] = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * j)));
     return a;
 }
-static inline v16 v_pow2(v16 n)
+static inline v16 v_times_pow2(v16 a, v16 n)
 {
-    EACH_PART n.r[j] =
-        vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n.r[j]), vdupq_n_s32(127)), 23));
-    return n;
+    EACH_PART a.r[j] = vreinterpretq_f32_s32(
+        vaddq_s32(vreinterpretq_s32_f32(a.r[j]), vshlq_n_s32(vreinterpretq_s32_f32(n.r[j]), 23)));
+    return a;
 }
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
@@ -145,9 +145,11 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     acc.r[3] = vmlal_high_lane_s16(acc.r[3], v1, both, 1);
     return acc;
 }
-static inline void v_store_i16(int16_t *p, v16 a)
+enum { WEIGHTS_UNIT = 8 };
+static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
     EACH_PART vst1_s16(p + 4 * j, vmovn_s32(vcvtnq_s32_f32(a.r[j])));
+    EACH_PART vst1_s16(p + LANES + 4 * j, vmovn_s32(vcvtnq_s32_f32(b.r[j])));
 }
 static inline v16 v_load_f8(const uint8_t *p)
 {
