@@ -1,9 +1,10 @@
 /* pool.c - see pool.h.
  *
- * One part is open at a time; `epoch` counts them. A lane's cursor carries the epoch in its upper half, so that a
- * thread that comes late, even several runs late, cannot take items of a part that it does not know: its
- * compare-and-swap fails. A part cannot end while an item of it is being worked on; therefore whoever has taken items
- * may read `fn`, `arg` and `part`, and nobody else may. Who reports the last item of a part opens the next one. */
+ * One part is open at a time. What is left of a thread's share is one word, so that whoever takes items by
+ * compare-and-swap, however late he comes, has items of the part that is open now. A part cannot end while an item of
+ * it is being worked on; therefore whoever has taken items may read `fn`, `arg` and `part`, and nobody else may. Who
+ * reports the last item of a part opens the next one. `epoch` grows after each opening: who finds nothing to do waits
+ * until it is another than before he looked. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -23,14 +24,21 @@
 #include "engine/base/topology.h"
 
 enum { SPIN_NS = 50000, LANE_THREADS = 4, MAX_LANES = 32 };
+/* What is asked for before the part it belongs to; how many parts before at most. */
+enum { AHEAD_BYTES = 128 << 10, AHEAD_PARTS = 4, LINE = 64 };
 
+/* Threads that report their items together. */
 struct lane {
-    _Alignas(64) atomic_uint_fast64_t cursor; /* epoch << 32 | next item to take */
-    atomic_int end;                           /* of its items */
-    atomic_int at_once;
+    _Alignas(64) atomic_int left; /* items of its shares that are not reported */
     int n_threads, node;
     int first_thread;
-    _Alignas(64) atomic_int left;             /* its items that are not reported */
+};
+
+/* A thread's items of the open part. */
+struct share {
+    _Alignas(64) atomic_uint_fast64_t range; /* first << 32 | end of those that nobody has taken */
+    atomic_int at_once;
+    _Atomic(const void *) ahead;             /* where this thread begins to read in the next part that says so */
 };
 
 struct pp_pool {
@@ -40,7 +48,7 @@ struct pp_pool {
     /* who waits */
     _Alignas(64) atomic_int sleepers;      /* without the caller */
     atomic_int caller_sleeps;
-    atomic_uint end;                       /* the epoch that ends the current run, once it is known */
+    atomic_bool over;                      /* the current run's last part is done */
     atomic_bool quit;
     _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
     _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above who may read them */
@@ -54,11 +62,13 @@ struct pp_pool {
     int n_lanes;
     int n_spins;                           /* looks at the epoch before sleeping */
     struct lane *lanes;                    /* [n_lanes], those of a node side by side */
+    struct share *shares;                  /* [n] */
     struct pp_topology topology;
     struct pool_thread {
         struct pp_pool *pool;
         pthread_t id;
         int index, lane;
+        const void *read_ahead;            /* what was asked for last */
     } *threads;                            /* [n]; the first is the caller */
 };
 
@@ -106,9 +116,10 @@ static void wake_workers(struct pp_pool *p)
         wake(p, missing < 2 ? missing : 2, WORKER);
 }
 
-static void publish_epoch(struct pp_pool *p, unsigned epoch)
+/* Added, not stored: who works through a part may be here before the one who opened it. */
+static void publish_epoch(struct pp_pool *p)
 {
-    atomic_store(&p->epoch, epoch);
+    atomic_fetch_add(&p->epoch, 1);
     wake_workers(p);
     if (atomic_load(&p->caller_sleeps))
         wake(p, 1, CALLER);
@@ -122,17 +133,17 @@ static int share_begin(const struct pp_pool *p, int n_items, int thread)
     return (int)(((int64_t)n_items * thread + p->n - 1) / p->n);
 }
 
-static void open_lane(struct pp_pool *p, struct lane *lane, unsigned epoch, int n_items, int at_once)
+/* Empty shares are left alone: they are empty since the part before, and once those with items are open this part may
+ * end, and the next begin, at any time. */
+static void open_shares(const struct pp_pool *p, int n_items, int at_once)
 {
-    uint64_t closed = (uint64_t)epoch << 32 | INT_MAX;
-    int first = share_begin(p, n_items, lane->first_thread);
-    int end = share_begin(p, n_items, lane->first_thread + lane->n_threads);
-    /* Closed to late threads before it has this part's items, then opened. */
-    atomic_store_explicit(&lane->cursor, closed, memory_order_release);
-    atomic_store_explicit(&lane->end, end, memory_order_release);
-    atomic_store_explicit(&lane->at_once, at_once, memory_order_relaxed);
-    atomic_store_explicit(&lane->left, end - first, memory_order_relaxed);
-    atomic_store_explicit(&lane->cursor, (uint64_t)epoch << 32 | (unsigned)first, memory_order_release);
+    for (int i = 0; i < p->n; i++) {
+        uint64_t first = (uint64_t)share_begin(p, n_items, i), end = (uint64_t)share_begin(p, n_items, i + 1);
+        if (first == end)
+            continue;
+        atomic_store_explicit(&p->shares[i].at_once, at_once, memory_order_relaxed);
+        atomic_store_explicit(&p->shares[i].range, first << 32 | end, memory_order_release);
+    }
 }
 
 static int items_of(const struct pp_pool *p, int part)
@@ -140,57 +151,77 @@ static int items_of(const struct pp_pool *p, int part)
     return p->parts ? p->parts[part].n_items : p->n_items[part];
 }
 
+/* Tells the threads where they will begin to read once this part is done, or the first one behind it that says so. */
+static void point_ahead(const struct pp_pool *p)
+{
+    int next = p->part + 1;
+    while (next < p->n_parts && next <= p->part + AHEAD_PARTS && !p->parts[next].begins)
+        next++;
+    if (next == p->n_parts || next > p->part + AHEAD_PARTS)
+        return;
+    for (int i = 0; i < p->n; i++)
+        atomic_store_explicit(&p->shares[i].ahead, p->parts[next].begins[i], memory_order_relaxed);
+}
+
 /* Opens the next part that has items, or ends the run. */
 static void open_next(struct pp_pool *p)
 {
-    unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_relaxed) + 1;
     do
         p->part++;
     while (p->part < p->n_parts && items_of(p, p->part) == 0);
     if (p->part == p->n_parts) {
         atomic_store_explicit(&p->part_items, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->end, epoch, memory_order_release);
+        atomic_store_explicit(&p->over, true, memory_order_release);
     } else {
         int n_items = items_of(p, p->part), n_busy = 0;
         for (int i = 0; i < p->n_lanes; i++) {
-            int first = p->lanes[i].first_thread;
-            n_busy += share_begin(p, n_items, first) < share_begin(p, n_items, first + p->lanes[i].n_threads);
+            struct lane *lane = &p->lanes[i];
+            int n = share_begin(p, n_items, lane->first_thread + lane->n_threads) -
+                    share_begin(p, n_items, lane->first_thread);
+            atomic_store_explicit(&lane->left, n, memory_order_relaxed);
+            n_busy += n > 0;
         }
         atomic_store_explicit(&p->lanes_left, n_busy, memory_order_relaxed);
         atomic_store_explicit(&p->part_items, n_items, memory_order_relaxed);
-        for (int i = 0; i < p->n_lanes; i++)
-            open_lane(p, &p->lanes[i], epoch, n_items, p->parts ? p->parts[p->part].at_once : 1);
+        if (p->parts)
+            point_ahead(p);
+        open_shares(p, n_items, p->parts ? p->parts[p->part].at_once : 1);
     }
-    publish_epoch(p, epoch);
+    publish_epoch(p);
 }
 
-/* Takes items from a lane: *first and so many behind it. 0: it has none left, or another part is open. */
-static int take(const struct pp_pool *p, struct lane *lane, unsigned epoch, int *first)
+/* Takes items of a share: *first and so many behind it. 0: there are none. The owner takes from the front, so that it
+ * reads on where it stopped; others from the end. */
+static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
 {
-    uint64_t cursor = atomic_load_explicit(&lane->cursor, memory_order_acquire);
+    uint64_t range = atomic_load_explicit(&s->range, memory_order_acquire);
     for (;;) {
-        int next = (int)(uint32_t)cursor;
-        int left = atomic_load_explicit(&lane->end, memory_order_acquire) - next;
-        if (cursor >> 32 != epoch || left <= 0)
+        int begin = (int)(range >> 32), left = (int)(uint32_t)range - begin;
+        if (left <= 0)
             return 0;
-        int n = p->n == 1 ? left : left / (2 * lane->n_threads);
-        int most = atomic_load_explicit(&lane->at_once, memory_order_relaxed);
+        int n = p->n == 1 ? left : left / 2, most = atomic_load_explicit(&s->at_once, memory_order_relaxed);
         n = n > most ? most : n < 1 ? 1 : n;
-        if (atomic_compare_exchange_weak_explicit(&lane->cursor, &cursor, cursor + (unsigned)n, memory_order_acq_rel,
+        uint64_t rest = own ? range + ((uint64_t)n << 32) : range - (uint64_t)n;
+        if (atomic_compare_exchange_weak_explicit(&s->range, &range, rest, memory_order_acq_rel,
                                                   memory_order_acquire)) {
-            *first = next;
+            *first = own ? begin : begin + left - n;
             return n;
         }
     }
 }
 
-/* Works on a lane until it is empty. Items are reported together: one counter is enough for many threads. */
-static void work_on(struct pp_pool *p, struct lane *lane, unsigned epoch, int thread)
+/* Works on a lane until it is empty, on the thread's own share first if it is there. Items are reported together: one
+ * counter is enough for many threads. */
+static void work_on(struct pp_pool *p, struct lane *lane, int thread)
 {
-    int first, n, done = 0;
-    while ((n = take(p, lane, epoch, &first)) > 0) {
-        p->fn(p->arg, p->part, first, first + n, thread);
-        done += n;
+    int first, n, done = 0, mine = thread - lane->first_thread;
+    bool home = mine >= 0 && mine < lane->n_threads;
+    for (int i = 0; i < lane->n_threads; i++) {
+        int whose = lane->first_thread + (home ? (mine + i) % lane->n_threads : i);
+        while ((n = take(p, &p->shares[whose], whose == thread, &first)) > 0) {
+            p->fn(p->arg, p->part, first, first + n, thread);
+            done += n;
+        }
     }
     if (done && atomic_fetch_sub_explicit(&lane->left, done, memory_order_acq_rel) == done &&
         atomic_fetch_sub_explicit(&p->lanes_left, 1, memory_order_acq_rel) == 1)
@@ -198,21 +229,37 @@ static void work_on(struct pp_pool *p, struct lane *lane, unsigned epoch, int th
 }
 
 /* Works on the open part: on the own lane, then on those of the same node, then on the others. */
-static void work(struct pp_pool *p, unsigned epoch, int thread, int own)
+static void work(struct pp_pool *p, int thread, int own)
 {
     int node = p->lanes[own].node;
-    work_on(p, &p->lanes[own], epoch, thread);
+    work_on(p, &p->lanes[own], thread);
     for (int far = 0; far < 2; far++)
         for (int i = 1; i < p->n_lanes; i++) {
             struct lane *lane = &p->lanes[(own + i) % p->n_lanes];
             if ((lane->node != node) == far)
-                work_on(p, lane, epoch, thread);
+                work_on(p, lane, thread);
         }
+}
+
+/* There is nothing to do until the others are done: asks for what this thread reads first afterwards. The address may
+ * be out of date, and its memory gone; asking for it does no harm. */
+static void read_ahead(struct pp_pool *p, unsigned epoch, int thread)
+{
+    const void *at = atomic_load_explicit(&p->shares[thread].ahead, memory_order_relaxed);
+    if (!at || at == p->threads[thread].read_ahead)
+        return;
+    p->threads[thread].read_ahead = at;
+    for (uintptr_t from = (uintptr_t)at, end = from + AHEAD_BYTES; from < end; from += 8 * LINE) {
+        if (atomic_load_explicit(&p->epoch, memory_order_relaxed) != epoch)
+            return;
+        for (int i = 0; i < 8; i++)
+            __builtin_prefetch((const void *)(from + (uintptr_t)(i * LINE)), 0, 2);
+    }
 }
 
 static void *thread_main(void *arg)
 {
-    const struct pool_thread *t = arg;
+    struct pool_thread *t = arg;
     struct pp_pool *p = t->pool;
     const struct pp_node *node = &p->topology.nodes[p->lanes[t->lane].node];
     if (p->topology.n_nodes > 1)
@@ -222,9 +269,10 @@ static void *thread_main(void *arg)
         unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (atomic_load_explicit(&p->quit, memory_order_acquire))
             return NULL;
-        work(p, epoch, t->index, t->lane);
+        work(p, t->index, t->lane);
         if (atomic_load_explicit(&p->epoch, memory_order_acquire) != epoch)
             continue;
+        read_ahead(p, epoch, t->index);
         wait_past(p, epoch, WORKER);
         wake_workers(p);
     }
@@ -246,15 +294,17 @@ static void run(struct pp_pool *p)
 {
     int lane = callers_lane(p);
     p->part = -1;
-    atomic_store_explicit(&p->end, atomic_load_explicit(&p->epoch, memory_order_relaxed), memory_order_relaxed);
+    atomic_store_explicit(&p->over, false, memory_order_relaxed);
     open_next(p);
     for (;;) {
         unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
-        if (atomic_load_explicit(&p->end, memory_order_acquire) == epoch)
-            return; /* not before the epoch is published: the next run counts from it */
-        work(p, epoch, 0, lane);
-        if (atomic_load_explicit(&p->epoch, memory_order_acquire) == epoch)
+        if (atomic_load_explicit(&p->over, memory_order_acquire))
+            return;
+        work(p, 0, lane);
+        if (atomic_load_explicit(&p->epoch, memory_order_acquire) == epoch) {
+            read_ahead(p, epoch, 0);
             wait_past(p, epoch, CALLER);
+        }
     }
 }
 
@@ -359,16 +409,20 @@ enum pp_code pp_pool_new_on(const struct pp_topology *t, int n_threads, struct p
     int n = n_threads < t->n_at_once ? n_threads : t->n_at_once, n_lanes = make_lanes(t, n, NULL, NULL);
     struct pp_pool *p = pp_aligned(64, sizeof *p);
     struct lane *lanes = pp_aligned(64, (size_t)n_lanes * sizeof *lanes);
+    struct share *shares = pp_aligned(64, (size_t)n * sizeof *shares);
     struct pool_thread *threads = pp_calloc((size_t)n, sizeof *threads);
-    if (!p || !threads || !lanes) {
+    if (!p || !threads || !lanes || !shares) {
         pp_free(p);
         pp_free(threads);
         pp_free(lanes);
+        pp_free(shares);
         return pp_fail_nomem(err, "the compute threads");
     }
     memset(p, 0, sizeof *p);
     p->topology = *t;
+    memset(shares, 0, (size_t)n * sizeof *shares);
     p->lanes = lanes;
+    p->shares = shares;
     p->threads = threads;
     p->n = n;
     p->n_lanes = make_lanes(t, n, lanes, threads);
@@ -405,6 +459,7 @@ void pp_pool_free(struct pp_pool *p)
     stop_threads(p, p->n - 1);
     pp_free(p->threads);
     pp_free(p->lanes);
+    pp_free(p->shares);
     pp_free(p);
 }
 
@@ -418,6 +473,11 @@ int pp_pool_n(const struct pp_pool *p)
 int pp_pool_n_nodes(const struct pp_pool *p)
 {
     return p->topology.n_nodes;
+}
+
+int pp_pool_begin(const struct pp_pool *p, int n_items, int thread)
+{
+    return share_begin(p, n_items, thread);
 }
 
 void pp_pool_share(const struct pp_pool *p, int node, int n_items, int *first, int *end)

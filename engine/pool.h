@@ -6,12 +6,14 @@
  * without it. So the pool degrades gracefully when other programs want its cores. It never has more threads than CPUs
  * (or than a container's quota of them is worth): those would only take turns.
  *
- * A thread takes several neighbouring items at once: half of its share of what is left, so that takes are few while
- * there is much to do, and single items at the end, when all should finish together. The threads are split into
- * lanes of about four. Each part's items are divided among the lanes; a thread takes from its own lane and, when that
- * is empty, from the others. So sixteen threads do not meet at one cache line, and on a machine with several memory
- * nodes, where a lane's threads stay on one node, the same items go to the same node in every pass:
- * pp_pool_place puts the memory that they read there. On one node that costs nothing.
+ * Each part's items are divided among the threads, neighbours to one thread: its share. A thread takes from the front
+ * of its own share, several items at once: half of what is left, so that takes are few while there is much to do. What
+ * items read is therefore read in one go by one thread, as memory likes it, and the thread knows beforehand where it
+ * will begin: while it waits for a part to end it asks for what it reads first in the next. When its share is empty it
+ * takes from the ends of others', those of its lane first: about four threads that report together, so that sixteen do
+ * not meet at one cache line. On a machine with several memory nodes a lane's threads stay on one node, and the same
+ * items go to the same node in every pass: pp_pool_place puts the memory that they read there. On one node that costs
+ * nothing.
  *
  * The caller of pp_pool_run is thread 0; the others are started once. Who finds nothing to do spins for a short
  * while, because the next part of a forward pass usually comes sooner, and then sleeps. Pool threads are niced:
@@ -38,6 +40,8 @@ enum { PP_POOL_MAX_PARTS = 16384 };
 struct pp_pool_part {
     int n_items;
     int at_once; /* items a thread may take at a time, at least 1; what it takes it works through before it looks up */
+    /* [pp_pool_n] Where each thread's share begins to read memory, in address order; NULL: nowhere, or scattered. */
+    const void *const *begins;
 };
 
 /* Items first .. end - 1 of a part. thread: 0 .. pp_pool_n - 1, for scratch memory. */
@@ -50,6 +54,9 @@ void pp_pool_run_parts(struct pp_pool *p, pp_pool_range_fn *fn, void *arg, const
 /* The same one item at a time; n_parts <= PP_POOL_MAX_PARTS. */
 typedef void pp_pool_fn(void *arg, int part, int item, int thread);
 void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_items, int n_parts);
+
+/* The first item of a thread's share of a part of n_items; of thread pp_pool_n: n_items. */
+int pp_pool_begin(const struct pp_pool *p, int n_items, int thread);
 
 /* --- memory nodes ---------------------------------------------------------------------------------------------- */
 

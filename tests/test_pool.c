@@ -73,7 +73,7 @@ static void exercise(struct pp_pool *p, int n_runs)
         check_record(&r);
         r = new_record(p);
         for (int i = 0; i < PARTS; i++)
-            parts[i] = (struct pp_pool_part){r.n_items[i], r.at_once[i]};
+            parts[i] = (struct pp_pool_part){.n_items = r.n_items[i], .at_once = r.at_once[i]};
         pp_pool_run_parts(p, record_range, &r, parts, PARTS);
         check_record(&r);
         pp_pool_run_parts(p, record_range, &r, parts, 0); /* nothing at all */
@@ -167,7 +167,7 @@ static void idle_threads_sleep(void **state)
     (void)state;
     pp_pool_assume_cpus(8);
     assert_ok(pp_pool_new(8, &p, &err), err);
-    pp_pool_run_parts(p, nothing, NULL, &(struct pp_pool_part){100, 1}, 1);
+    pp_pool_run_parts(p, nothing, NULL, &(struct pp_pool_part){.n_items = 100, .at_once = 1}, 1);
     int tries = 0;
     while (threads_awake() && tries++ < 20000)
         nanosleep(&rest, NULL);
@@ -321,7 +321,7 @@ static void nodes_share_items(void **state)
         }
         assert_int_equal(at, 64);
         w.pool = p;
-        pp_pool_run_parts(p, share_range, &w, &(struct pp_pool_part){64, 64}, 1);
+        pp_pool_run_parts(p, share_range, &w, &(struct pp_pool_part){.n_items = 64, .at_once = 64}, 1);
         for (int i = 0; i < 64; i++)
             assert_int_equal(atomic_load(&w.runs[i]), 1);
         exercise(p, 10);
@@ -339,7 +339,81 @@ static void nodes_share_items(void **state)
     }
 }
 
+/* --- shares --------------------------------------------------------------------------------------------------- */
+
+enum { SHARED_ITEMS = 1000, SHARING = 3 };
+
+struct owners {
+    atomic_int by[SHARED_ITEMS];  /* thread + 1 */
+    atomic_int order[SHARED_ITEMS];
+    atomic_int next;
+};
+
+static void own_range(void *arg, int part, int first, int end, int thread)
+{
+    struct owners *o = arg;
+    (void)part;
+    for (int i = first; i < end; i++) {
+        atomic_store(&o->by[i], thread + 1);
+        atomic_store(&o->order[i], atomic_fetch_add(&o->next, 1));
+    }
+}
+
+/* What a thread works through of its own share is the front of it, in order: its reading goes on where it stopped, and
+ * begins where pp_pool_begin says. */
+static void shares_are_read_in_order(void **state)
+{
+    struct pp_pool *p;
+    struct pp_error err;
+    (void)state;
+    pp_pool_assume_cpus(SHARING);
+    assert_ok(pp_pool_new(SHARING, &p, &err), err);
+    for (int run = 0; run < 200; run++) {
+        struct owners o = {.next = 0};
+        struct pp_pool_part part = {.n_items = SHARED_ITEMS, .at_once = 7};
+        pp_pool_run_parts(p, own_range, &o, &part, 1);
+        for (int t = 0; t < SHARING; t++) {
+            int first = pp_pool_begin(p, SHARED_ITEMS, t), end = pp_pool_begin(p, SHARED_ITEMS, t + 1), i = first;
+            for (; i < end && atomic_load(&o.by[i]) == t + 1; i++)
+                assert_true(i == first || atomic_load(&o.order[i]) > atomic_load(&o.order[i - 1]));
+            for (; i < end; i++)
+                assert_int_not_equal(atomic_load(&o.by[i]), t + 1);
+        }
+        assert_int_equal(pp_pool_begin(p, SHARED_ITEMS, SHARING), SHARED_ITEMS);
+    }
+    pp_pool_free(p);
+    pp_pool_assume_cpus(0);
+}
+
 /* --- what a pass asks for ------------------------------------------------------------------------------------- */
+
+static bool inside(const struct pp_matrix *w, const void *at)
+{
+    const uint8_t *begin = w->data;
+    return (const uint8_t *)at >= begin && (const uint8_t *)at < begin + pp_pack_bytes(w->type, w->n_rows, w->n_cols);
+}
+
+/* Every thread knows where it will begin to read the weights of a stage at one row. */
+static void check_begins(const struct pp_cpu *c)
+{
+    int n_checked = 0;
+    for (int i = 0; i < c->n_parts; i++) {
+        const struct stage *s = c->parts[i].stage;
+        if (s->kind != STAGE_PROJECT)
+            continue;
+        const void *const *begins = c->work[i].begins;
+        assert_non_null(begins);
+        assert_ptr_equal(begins[0], s->projections[0].w.data);
+        for (int t = 0; t < pp_pool_n(c->pool); t++) {
+            bool found = false;
+            for (int p = 0; p < s->n_projections; p++)
+                found |= inside(&s->projections[p].w, begins[t]);
+            assert_true(found);
+        }
+        n_checked++;
+    }
+    assert_true(n_checked > 4);
+}
 
 static int parts_of_a_row(int n_layer)
 {
@@ -356,6 +430,7 @@ static int parts_of_a_row(int n_layer)
     struct pp_row row = {.seq = s, .token = 1, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
     assert_ok(pp_step(e, &row, 1, NULL, &err), err);
     int n = e->cpu->n_parts;
+    check_begins(e->cpu);
     pp_seq_free(s);
     pp_engine_free(e);
     pp_model_close(m);
@@ -377,6 +452,7 @@ TEST_GROUP(pool)
         cmocka_unit_test(no_more_threads_than_cpus), cmocka_unit_test(idle_threads_sleep),
         cmocka_unit_test(topologies),                cmocka_unit_test(quotas),
         cmocka_unit_test(nodes_share_items),         cmocka_unit_test(few_parts_a_layer),
+        cmocka_unit_test(shares_are_read_in_order),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

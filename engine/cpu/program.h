@@ -38,6 +38,7 @@ struct stage {
     bool round;                 /* some projection reads bfloat16 activations */
     bool plain;                 /* some projection reads plain ones */
     bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised where they lie */
+    const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
     const struct pp_tensor *table;
     /* ATTEND */
@@ -171,6 +172,8 @@ pp_cpu_item_fn pp_cpu_attend_item;
  * worth 2 ms. */
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
+/* Finds out where the threads begin to read each stage's weights. false: out of memory. */
+bool pp_cpu_project_begins(struct pp_cpu *c);
 /* Puts the weights of all stages on the memory nodes of the threads that multiply with them. */
 void pp_cpu_place_weights(struct pp_cpu *c);
 /* The work items of the current pass, for pp_pool_run_parts; arg: the struct pp_cpu. */

@@ -2,6 +2,8 @@
  * the batch, with adapters, bias, residual addition or SwiGLU behind them. */
 #include <string.h>
 
+#include "engine/base/mem.h"
+#include "engine/cpu/pack.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 
@@ -282,6 +284,33 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
     }
     for (int row = first; row < end; row++)
         prepare_row(c, s, row, &c->shared, &c->threads[thread]);
+}
+
+/* Where an item of few rows begins to read. */
+static const void *item_begin(const struct stage *s, const struct item_map *map, int item)
+{
+    int p = 0;
+    while (p + 1 < map->n_walked && item >= map->first[p + 1])
+        p++;
+    const struct pp_matrix *w = &s->projections[p].w;
+    int64_t row = (item - map->first[p]) * map->rows[p];
+    return pp_pack_needed(w->type) ? pp_pack_group(w, row) : (const uint8_t *)w->data + (size_t)(row * row_bytes(w));
+}
+
+bool pp_cpu_project_begins(struct pp_cpu *c)
+{
+    const int n = pp_pool_n(c->pool);
+    for (int i = 0; i < c->n_stages; i++) {
+        struct stage *s = &c->stages[i];
+        if (s->kind != STAGE_PROJECT)
+            continue;
+        if (!(s->begins = pp_cpu_memory_take(c, n, sizeof *s->begins)))
+            return false;
+        const struct item_map map = map_items(c, s, 1);
+        for (int t = 0; t < n; t++)
+            s->begins[t] = item_begin(s, &map, pp_pool_begin(c->pool, map.first[map.n_walked], t));
+    }
+    return true;
 }
 
 /* One row's items; those of other numbers of rows are cut alike, in proportion. */

@@ -164,7 +164,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
                        c->n_stages);
-    if (!code && (!pp_cpu_slots_new(c) || !make_scratch(c)))
+    if (!code && (!pp_cpu_slots_new(c) || !make_scratch(c) || !pp_cpu_project_begins(c)))
         code = pp_fail_nomem(err, "the engine's work space");
     if (!code)
         code = rope_setup(c, err);
@@ -199,6 +199,8 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_free(c->work);
     pp_free(c->inv_freq);
     pp_free(c->cos_sin);
+    for (int i = 0; i < c->n_stages; i++)
+        pp_free(c->stages[i].begins);
     pp_free(c->stages);
     pp_free(c);
 }
