@@ -79,6 +79,8 @@ struct pp_random_model {
     int64_t n_vocab;    /* 0: the shape's */
     int64_t n_ff;       /* 0: the shape's; a small one leaves little but attention */
     uint64_t seed;
+    bool zeros;         /* the matrices are all zero and take no disk where files can have holes: to see what an
+                         * engine needs besides them */
 };
 
 struct pp_random_shape {

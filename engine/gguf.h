@@ -88,6 +88,8 @@ void pp_gguf_add_copy(struct pp_gguf_writer *w, const struct pp_gguf *from, size
 void pp_gguf_add_tensor(struct pp_gguf_writer *w, const char *name, uint32_t type, int n_dims, const int64_t *ne);
 enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err);
 enum pp_code pp_gguf_write(struct pp_gguf_writer *w, const void *bytes, size_t n, struct pp_error *err);
+/* The next tensor's bytes are all zero: a hole, where the file system has them, which takes no disk. */
+enum pp_code pp_gguf_write_zeros(struct pp_gguf_writer *w, struct pp_error *err);
 enum pp_code pp_gguf_writer_finish(struct pp_gguf_writer *w, struct pp_error *err);
 
 #endif

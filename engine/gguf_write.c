@@ -266,6 +266,17 @@ enum pp_code pp_gguf_write(struct pp_gguf_writer *w, const void *bytes, size_t n
     return PP_OK;
 }
 
+enum pp_code pp_gguf_write_zeros(struct pp_gguf_writer *w, struct pp_error *err)
+{
+    static const char zero;
+    if (w->current == w->n_tensors || w->written)
+        return pp_fail(err, PP_ERR_USAGE, "%s: no tensor begins here", w->path);
+    if (fseeko(w->file, (off_t)w->sizes[w->current] - 1, SEEK_CUR) != 0)
+        return fail_write(w, err);
+    w->written = w->sizes[w->current] - 1;
+    return pp_gguf_write(w, &zero, 1, err);
+}
+
 enum pp_code pp_gguf_writer_finish(struct pp_gguf_writer *w, struct pp_error *err)
 {
     if (w->current != w->n_tensors)

@@ -68,6 +68,8 @@ static enum pp_code write_rows(struct random_file *f, const struct pp_tensor *t,
 {
     size_t bytes = pp_type_row_bytes(t->type, t->ne[0]);
     enum pp_code code = PP_OK;
+    if (t->n_dims > 1 && f->spec->zeros)
+        return pp_gguf_write_zeros(f->w, err);
     for (int64_t i = 0; t->n_dims == 1 && i < t->ne[0]; i++)
         ((float *)f->row)[i] = 1.0f;
     for (int64_t r = 0; r < t->ne[1] && !code; r++) {

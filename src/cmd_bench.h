@@ -37,6 +37,7 @@ struct bench_kernels {      /* a table of where the time went */
 struct bench_memory {
     uint64_t rss, peak, anonymous, mapped; /* of the process; mapped: pages of files in it */
     uint64_t model, engine, kv_used, kv_total;
+    uint64_t work;                         /* of `engine`: what are no weights */
 };
 
 struct bench_report {

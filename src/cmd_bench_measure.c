@@ -482,6 +482,9 @@ static void look_at_memory(struct measuring *m, const struct lane *l)
         .mapped = status_bytes("RssFile"),
         .model = pp_model_info(m->b->model)->bytes,
         .engine = stats->engine_bytes,
+        .work = stats->engine_bytes - (stats->layout_bytes > stats->layout_mapped
+                                           ? stats->layout_bytes - stats->layout_mapped
+                                           : 0),
         .kv_used = stats->pages_used * stats->page_bytes,
         .kv_total = stats->pages_total * stats->page_bytes,
     };

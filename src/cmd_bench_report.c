@@ -178,6 +178,7 @@ static void json_memory(struct pp_buf *out, const struct bench_memory *m)
     pp_cli_json_count(out, "mapped_bytes", m->mapped);
     pp_cli_json_count(out, "model_bytes", m->model);
     pp_cli_json_count(out, "engine_bytes", m->engine);
+    pp_cli_json_count(out, "work_bytes", m->work);
     pp_cli_json_count(out, "kv_bytes", m->kv_used);
     pp_cli_json_count(out, "kv_limit_bytes", m->kv_total);
     pp_buf_char(out, '}');
@@ -311,8 +312,9 @@ static void text_memory(const struct bench_memory *m)
         return;
     printf("memory  %.1f MB resident (peak %.1f): %.1f of files that are mapped, %.1f of its own\n",
            (double)m->rss / 1e6, (double)m->peak / 1e6, (double)m->mapped / 1e6, (double)m->anonymous / 1e6);
-    printf("        model %.1f MB, engine %.1f MB (packed weights, work space), KV %.1f MB of %.1f MB\n",
-           (double)m->model / 1e6, (double)m->engine / 1e6, (double)m->kv_used / 1e6, (double)m->kv_total / 1e6);
+    printf("        model %.1f MB, packed weights %.1f MB, work space %.1f MB, KV %.1f MB of %.1f MB\n",
+           (double)m->model / 1e6, (double)(m->engine - m->work) / 1e6, (double)m->work / 1e6,
+           (double)m->kv_used / 1e6, (double)m->kv_total / 1e6);
 }
 
 void bench_print_text(const struct bench *b)

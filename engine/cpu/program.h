@@ -53,7 +53,7 @@ struct thread_scratch {
     struct pp_attention attention;
     void *attention_memory;     /* its arrays, for a tile as large as this model needs */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
-    float *f32;                 /* [PRIVATE_ROWS, acts_width]; shared: NULL unless a stage's normed rows are kept */
+    float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
     uint16_t *bf16;             /* [PRIVATE_ROWS, acts_width], where activations are rounded */
@@ -67,7 +67,7 @@ struct thread_scratch {
 
 /* What one thread computes of such projections at a time: small enough to stay in its cache. 16 weight rows for the
  * largest batch that is common, and more for smaller ones. */
-enum { RESULT_FLOATS = 32768 };
+enum { RESULT_FLOATS = 16384 };
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
@@ -80,6 +80,8 @@ struct attend_plan {
     int n_splits;               /* items that share a tile's chunks of a KV head */
     int64_t n_chunks;           /* of the row that sees most */
     float *partial;             /* [KV head][tile][chunk] sums, if n_splits > 1; NULL with one thread */
+    int64_t partial_floats;     /* room for them */
+    float *own_partial;         /* that room, if the arena has none; or NULL */
     int max_left;
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
 };
@@ -100,11 +102,16 @@ struct pp_cpu {
     int n_slots;
     float **slots;              /* [n_slots]: float [max_rows, stride]; of the outputs' stages [max_outputs, stride] */
     float *arena;               /* those of all rows: slots that are never needed together share memory */
+    size_t arena_bytes;
+    float *outputs;             /* those of outputs, where the arena has no room for them; or NULL */
+    float *attention_room;      /* [attention_floats] of the arena: free while attention runs */
+    int64_t attention_floats;
     int64_t *strides;           /* [n_slots] */
     int max_outputs;
 
     /* prepared input of the current stage when there are many rows; width is the widest input */
     int64_t acts_width;         /* a multiple of 64 */
+    int64_t normed_width;       /* of inputs behind a norm */
     int64_t shared_width;       /* of `shared`: stages that quantise in place do not count */
     struct thread_scratch shared; /* the same arrays with max_rows rows */
     struct thread_scratch *threads; /* [n threads] */

@@ -54,7 +54,7 @@ static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row,
 {
     if (s->norm_out >= 0)
         return slot_row(c, s->norm_out, row);
-    return to == own || s->plain ? to->f32 + row * c->acts_width : own->f32;
+    return to == own || s->plain ? to->f32 + row * c->normed_width : own->f32;
 }
 
 /* Where the rows of the stage's input are quantised together, instead of apart in scratch. */
@@ -93,7 +93,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     bool in_place = quantizes_in_place(c, s, from);
     struct pp_acts a = {
         .f32 = s->norm ? from->f32 : c->slots[s->in],
-        .f32_stride = s->norm ? c->acts_width : c->strides[s->in],
+        .f32_stride = s->norm ? c->normed_width : c->strides[s->in],
         .q = in_place ? (const int8_t *)c->slots[s->in] : from->q,
         .q_stride = in_place             ? c->strides[s->in] * (int64_t)sizeof(float)
                     : from == &c->shared ? c->shared_width

@@ -8,9 +8,6 @@
 #include "engine/quant.h"
 #include "engine/rope.h"
 
-/* Rows of logits that there is room for at first: a row's are half a megabyte of a large vocabulary. */
-enum { FEW_OUTPUTS = 8 };
-
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
 {
     size_t bytes;
@@ -47,14 +44,16 @@ static int64_t widest_input(const struct pp_cpu *c, bool (*counts)(const struct 
 static bool is_any(const struct stage *s) { return s != NULL; }
 static bool is_quantized(const struct stage *s) { return s->quantize; }
 static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s->in_place; }
+static bool is_normed(const struct stage *s) { return s->norm != NULL; }
 static bool is_normed_plain(const struct stage *s) { return s->norm && s->plain && s->norm_out < 0; }
 
 /* What all threads prepare together: only what some stage needs. */
 static bool make_shared(struct pp_cpu *c)
 {
-    int64_t normed = widest_input(c, is_normed_plain), width = widest_input(c, is_quantized);
+    bool keeps_normed = widest_input(c, is_normed_plain) > 0;
+    int64_t width = widest_input(c, is_quantized);
     c->shared_width = widest_input(c, is_quantized_apart);
-    if (normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->acts_width, sizeof(float))))
+    if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_width, sizeof(float))))
         return false;
     if (c->bf16 && !(c->shared.bf16 = pp_cpu_memory_take(c, c->max_rows * c->acts_width, sizeof(uint16_t))))
         return false;
@@ -66,7 +65,7 @@ static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
     int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
     if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->bf16)))
         return false;
-    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->f32)) &&
+    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
            make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width) &&
            (t->results[0] = pp_cpu_memory_take(c, results, sizeof(float))) &&
            (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float))) &&
@@ -91,6 +90,7 @@ static bool make_scratch(struct pp_cpu *c)
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     int n_threads = pp_pool_n(c->pool);
     c->acts_width = widest_input(c, is_any);
+    c->normed_width = widest_input(c, is_normed);
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
@@ -158,7 +158,6 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     c->kv = *kv;
     c->pool = pool;
     c->max_rows = opt->max_rows;
-    c->max_outputs = opt->max_rows < FEW_OUTPUTS ? opt->max_rows : FEW_OUTPUTS;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);
     code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)

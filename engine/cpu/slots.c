@@ -4,11 +4,18 @@
  * part begins. A slot lives from a stage that writes it whole to the last one that reads that; slots that live at no
  * stage together may lie in the same place of one arena. What only feeds an epilogue (the halves of SwiGLU, what is
  * added to the residual stream) needs no slot: threads keep it beside them (project.c). Slots that are written behind
- * SELECT have rows for the outputs only: the logits of a long prompt are never all there. */
+ * SELECT have rows for the outputs only: the logits of a long prompt are never all there. They lie where the arena is
+ * free by then, and only if a pass wants more of them than fit there, in memory of their own.
+ *
+ * The arena's pages are taken from the system as rows first reach them: few rows need little. */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
+
+/* Rows of logits that there is room for from the start: a row's are half a megabyte of a large vocabulary. */
+enum { FEW_OUTPUTS = 8 };
 
 enum use { UNUSED = 0, READS = 1, WRITES = 2 };
 
@@ -73,60 +80,157 @@ static bool share_a_stage(const struct pp_cpu *c, int a, int b)
     return false;
 }
 
-/* The lowest place for slot i beside those placed before. offset: in floats a row. */
-static int64_t find_offset(const struct pp_cpu *c, int slot, const int *placed, int n_placed, const int64_t *offset)
+/* Where the slots of the arena lie, in floats of a row. */
+struct arena {
+    int64_t *offset;  /* [n_slots]; -1: not in the arena */
+    int64_t width;
+};
+
+static bool overlaps(const struct pp_cpu *c, const struct arena *a, int slot, int64_t at, int64_t width)
+{
+    return a->offset[slot] >= 0 && at < a->offset[slot] + c->strides[slot] && a->offset[slot] < at + width;
+}
+
+/* The lowest place for a slot beside those that have one. */
+static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int slot)
 {
     int64_t at = 0;
     for (bool moved = true; moved;) {
         moved = false;
-        for (int k = 0; k < n_placed; k++) {
-            int other = placed[k];
-            if (at < offset[other] + c->strides[other] && offset[other] < at + c->strides[slot] &&
-                share_a_stage(c, slot, other)) {
-                at = offset[other] + c->strides[other];
+        for (int other = 0; other < c->n_slots; other++)
+            if (overlaps(c, a, other, at, c->strides[slot]) && share_a_stage(c, slot, other)) {
+                at = a->offset[other] + c->strides[other];
                 moved = true;
             }
-        }
     }
     return at;
 }
 
-/* The widest slots first, so that the narrow ones fill what is left. Sets offset [n_slots]; returns floats a row. */
-static int64_t lay_out(const struct pp_cpu *c, const enum place *places, int *placed, int64_t *offset)
+/* The widest of the slots that are in the arena and have no place yet; -1: they all have one. */
+static int widest_left(const struct pp_cpu *c, const struct arena *a)
+{
+    int widest = -1;
+    for (int i = 0; i < c->n_slots; i++)
+        if (a->offset[i] < 0 && place_of(c, i) == IN_ARENA && (widest < 0 || c->strides[i] > c->strides[widest]))
+            widest = i;
+    return widest;
+}
+
+/* The widest slots first, so that the narrow ones fill what is left. */
+static void lay_out(const struct pp_cpu *c, struct arena *a)
+{
+    for (int i = 0; i < c->n_slots; i++)
+        a->offset[i] = -1;
+    for (int slot; (slot = widest_left(c, a)) >= 0;) {
+        a->offset[slot] = find_offset(c, a, slot);
+        int64_t end = a->offset[slot] + c->strides[slot];
+        a->width = end > a->width ? end : a->width;
+    }
+}
+
+/* --- what is left of the arena ------------------------------------------------------------------------------ */
+
+typedef bool stage_test(const struct stage *s);
+
+static bool is_attention(const struct stage *s) { return s->kind == STAGE_ATTEND; }
+static bool is_selected(const struct stage *s) { return s->selected || s->kind == STAGE_SELECT; }
+
+static bool lives_at(const struct pp_cpu *c, int slot, stage_test *meant)
+{
+    for (int i = 0; i < c->n_stages; i++)
+        if (meant(&c->stages[i]) && alive_at(c, slot, i))
+            return true;
+    return false;
+}
+
+/* From `at` to the next slot that lives at such a stage. */
+static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t at, stage_test *meant)
+{
+    int64_t end = a->width;
+    for (int i = 0; i < c->n_slots; i++)
+        if (overlaps(c, a, i, at, end - at) && lives_at(c, i, meant))
+            end = a->offset[i] > at ? a->offset[i] : at;
+    return end - at;
+}
+
+/* The widest part of the arena that no slot needs at such stages; it begins where the arena does, or where a slot ends.
+ * Sets *floats to its size, for all rows. */
+static float *find_gap(const struct pp_cpu *c, const struct arena *a, stage_test *meant, int64_t *floats)
+{
+    int64_t best = 0, width = gap_behind(c, a, 0, meant);
+    for (int i = 0; i < c->n_slots; i++) {
+        if (a->offset[i] < 0)
+            continue;
+        int64_t at = a->offset[i] + c->strides[i], behind = gap_behind(c, a, at, meant);
+        if (behind > width) {
+            best = at;
+            width = behind;
+        }
+    }
+    *floats = c->max_rows * width;
+    return c->arena + c->max_rows * best;
+}
+
+/* --- outputs -------------------------------------------------------------------------------------------------- */
+
+static int64_t output_width(const struct pp_cpu *c)
 {
     int64_t width = 0;
-    int n = 0;
-    for (int i = 0; i < c->n_slots; i++) {
-        int at = n;
-        if (places[i] != IN_ARENA)
-            continue;
-        for (; at > 0 && c->strides[placed[at - 1]] < c->strides[i]; at--)
-            placed[at] = placed[at - 1];
-        placed[at] = i;
-        n++;
-    }
-    for (int k = 0; k < n; k++) {
-        offset[placed[k]] = find_offset(c, placed[k], placed, k, offset);
-        int64_t end = offset[placed[k]] + c->strides[placed[k]];
-        width = end > width ? end : width;
-    }
+    for (int i = 0; i < c->n_slots; i++)
+        width += place_of(c, i) == OUTPUTS ? c->strides[i] : 0;
     return width;
 }
 
-static bool take_slots(struct pp_cpu *c, enum place *places, int *placed, int64_t *offset)
+/* n rows of each, slot behind slot. */
+static void point_at_outputs(struct pp_cpu *c, float *at, int n)
 {
     for (int i = 0; i < c->n_slots; i++)
-        places[i] = place_of(c, i);
-    int64_t width = lay_out(c, places, placed, offset);
-    if (!(c->arena = pp_cpu_memory_take(c, c->max_rows * width, sizeof(float))))
+        if (place_of(c, i) == OUTPUTS) {
+            c->slots[i] = at;
+            at += n * c->strides[i];
+        }
+    c->max_outputs = n;
+}
+
+bool pp_cpu_slots_outputs(struct pp_cpu *c, int n)
+{
+    int64_t width = output_width(c);
+    float *p = pp_cpu_memory_take(c, n * width, sizeof *p);
+    if (!p)
         return false;
-    for (int i = 0; i < c->n_slots; i++) {
-        if (places[i] == IN_ARENA)
-            c->slots[i] = c->arena + c->max_rows * offset[i];
-        else if (places[i] == OUTPUTS &&
-                 !(c->slots[i] = pp_cpu_memory_take(c, c->max_outputs * c->strides[i], sizeof(float))))
-            return false;
-    }
+    if (c->outputs)
+        c->memory -= (uint64_t)(c->max_outputs * width) * sizeof *p;
+    pp_free(c->outputs);
+    c->outputs = p;
+    point_at_outputs(c, p, n);
+    return true;
+}
+
+static bool place_outputs(struct pp_cpu *c, const struct arena *a)
+{
+    int64_t floats, width = output_width(c);
+    float *gap = find_gap(c, a, is_selected, &floats);
+    int64_t fit = width ? floats / width : 0, few = c->max_rows < FEW_OUTPUTS ? c->max_rows : FEW_OUTPUTS;
+    if (fit < few)
+        return pp_cpu_slots_outputs(c, (int)few);
+    point_at_outputs(c, gap, fit < c->max_rows ? (int)fit : c->max_rows);
+    return true;
+}
+
+/* --- life ----------------------------------------------------------------------------------------------------- */
+
+/* Fresh pages of the system, which are zeros. */
+static bool take_arena(struct pp_cpu *c, const struct arena *a)
+{
+    c->arena_bytes = (size_t)(c->max_rows * a->width) * sizeof *c->arena;
+    void *p = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return false;
+    c->arena = p;
+    c->memory += c->arena_bytes;
+    for (int i = 0; i < c->n_slots; i++)
+        if (a->offset[i] >= 0)
+            c->slots[i] = c->arena + c->max_rows * a->offset[i];
     return true;
 }
 
@@ -143,50 +247,28 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
 {
     const struct pp_plan *plan = &c->model->plan;
     size_t n = (size_t)plan->n_slots;
+    struct arena a = {.offset = pp_calloc(n, sizeof *a.offset)};
     c->n_slots = plan->n_slots;
     c->slots = pp_calloc(n, sizeof *c->slots);
     c->strides = pp_calloc(n, sizeof *c->strides);
-    enum place *places = pp_calloc(n, sizeof *places);
-    int *placed = pp_calloc(n, sizeof *placed);
-    int64_t *offset = pp_calloc(n, sizeof *offset);
-    bool good = c->slots && c->strides && places && placed && offset;
+    bool good = c->slots && c->strides && a.offset;
     for (int i = 0; good && i < c->n_slots; i++)
         c->strides[i] = (plan->slot_width[i] + 15) / 16 * 16;
-    good = good && take_slots(c, places, placed, offset);
+    if (good)
+        lay_out(c, &a);
+    good = good && take_arena(c, &a) && place_outputs(c, &a);
+    if (good)
+        c->attention_room = find_gap(c, &a, is_attention, &c->attention_floats);
     mark_in_place(c);
-    pp_free(places);
-    pp_free(placed);
-    pp_free(offset);
+    pp_free(a.offset);
     return good;
-}
-
-static bool is_in_arena(const struct pp_cpu *c, int slot)
-{
-    return place_of(c, slot) != OUTPUTS;
 }
 
 void pp_cpu_slots_free(struct pp_cpu *c)
 {
-    for (int i = 0; c->slots && i < c->n_slots; i++)
-        if (!is_in_arena(c, i))
-            pp_free(c->slots[i]);
-    pp_free(c->arena);
+    if (c->arena)
+        munmap(c->arena, c->arena_bytes);
+    pp_free(c->outputs);
     pp_free(c->slots);
     pp_free(c->strides);
-}
-
-bool pp_cpu_slots_outputs(struct pp_cpu *c, int n)
-{
-    for (int i = 0; i < c->n_slots; i++) {
-        if (is_in_arena(c, i))
-            continue;
-        float *p = pp_cpu_memory_take(c, n * c->strides[i], sizeof *p);
-        if (!p)
-            return false; /* some slots are larger than they need be: no harm */
-        c->memory -= (uint64_t)(c->max_outputs * c->strides[i]) * sizeof *p;
-        pp_free(c->slots[i]);
-        c->slots[i] = p;
-    }
-    c->max_outputs = n;
-    return true;
 }
