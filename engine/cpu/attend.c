@@ -11,7 +11,7 @@
 
 enum {
     ITEMS_PER_THREAD = 4,        /* wanted when a tile's chunks are shared */
-    PARTIAL_BYTES = 4 << 20,     /* for sums of chunks; a pass that needs more shares no chunks */
+    LEAST_PARTIAL = 1 << 20,     /* floats for sums of chunks; a pass that needs more than there are shares no chunks */
 };
 
 /* --- the plan ---------------------------------------------------------------------------------------------- */
@@ -48,7 +48,12 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
         return true;
     p->max_left = ITEMS_PER_THREAD * n_threads;
     p->left = pp_cpu_memory_take(c, p->max_left, sizeof *p->left);
-    p->partial = pp_cpu_memory_take(c, 1, PARTIAL_BYTES);
+    p->partial = c->attention_room;
+    p->partial_floats = c->attention_floats;
+    if (p->partial_floats < LEAST_PARTIAL) {
+        p->partial = p->own_partial = pp_cpu_memory_take(c, LEAST_PARTIAL, sizeof(float));
+        p->partial_floats = LEAST_PARTIAL;
+    }
     return p->left && p->partial;
 }
 
@@ -60,7 +65,7 @@ void pp_cpu_attend_free(struct pp_cpu *c)
     }
     pp_free(c->attend.tiles);
     pp_free(c->attend.left);
-    pp_free(c->attend.partial);
+    pp_free(c->attend.own_partial);
 }
 
 /* Positions that a row attends to. */
@@ -96,7 +101,7 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
     const int64_t n_items = (int64_t)p->n_tiles * c->kv.n_head_kv;
     const size_t chunks = (size_t)n_rows * (size_t)c->kv.n_head_kv * (size_t)p->n_chunks;
     if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks == 1 ||
-        chunks * sums_size(c, group_size(c)) > PARTIAL_BYTES / sizeof(float) || (n_rows == 1 && rows[0].tree_mask))
+        chunks * sums_size(c, group_size(c)) > (size_t)p->partial_floats || (n_rows == 1 && rows[0].tree_mask))
         return;
     p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
     if (p->n_splits > p->n_chunks)
