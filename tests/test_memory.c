@@ -1,0 +1,232 @@
+/* test_memory.c - what an engine takes besides weights and KV pages, and that no pass makes logits nobody asked for. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/bench.h"
+#include "engine/cpu/program.h"
+#include "engine/engine_int.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+enum { MIB = 1 << 20 };
+
+/* --- an 8B model ------------------------------------------------------------------------------------------------ */
+
+/* Its shape without its weights: matrices of zeros, which are holes of the file. 0: all 32 layers, the
+ * whole vocabulary. */
+static struct pp_model *open_8b(const char *type, int64_t n_layers, int64_t n_vocab)
+{
+    char path[512];
+    struct pp_random_model spec = {
+        .shape = "llama-3.1-8b", .type = type, .n_layers = n_layers, .n_vocab = n_vocab, .zeros = true};
+    struct pp_model *m;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/8b.gguf", test_tmpdir());
+    assert_ok(pp_random_model_write(&spec, path, NULL, NULL, NULL, &err), err);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    unlink(path);
+    return m;
+}
+
+/* What the engine has taken besides weights and KV pages. */
+static uint64_t own_bytes(struct pp_engine *e)
+{
+    const struct pp_stats *s = pp_engine_stats(e);
+    return s->engine_bytes - s->layout_bytes;
+}
+
+static void check_own_bytes(const struct pp_model *m, const char *type, int n_threads, uint64_t most_mib)
+{
+    struct pp_engine_options opt = {.n_threads = n_threads};
+    struct pp_engine *e;
+    struct pp_error err;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_int_equal(pp_engine_n_threads(e), n_threads);
+    assert_int_equal(pp_engine_max_rows(e), 512);
+    if (own_bytes(e) > most_mib * MIB)
+        fail_msg("%s, %d threads: %.1f MiB besides weights and KV pages", type, n_threads,
+                 (double)own_bytes(e) / MIB);
+    pp_engine_free(e);
+}
+
+/* Batches as large and a context as long as by default. Plain weights want their normed inputs as floats. */
+static void work_space_of_8b(void **state)
+{
+    static const struct {
+        const char *type;
+        uint64_t most_mib[2]; /* with 2 and 8 threads */
+    } cases[] = {
+        {"q4_0", {48, 48}}, {"q8_0", {48, 48}}, {"q4_k_m", {48, 48}}, {"q6_k", {48, 48}}, {"f16", {48, 54}},
+    };
+    (void)state;
+    pp_pool_assume_cpus(8);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_model *m = open_8b(cases[i].type, 0, 0);
+        check_own_bytes(m, cases[i].type, 2, cases[i].most_mib[0]);
+        check_own_bytes(m, cases[i].type, 8, cases[i].most_mib[1]);
+        pp_model_close(m);
+    }
+    pp_pool_assume_cpus(0);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* Bytes of the process that no file is behind. */
+static int64_t anonymous_bytes(void)
+{
+    long long kb = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) && sscanf(line, "RssAnon: %lld kB", &kb) != 1)
+        continue;
+    fclose(f);
+    return kb * 1024;
+}
+
+/* What the engine says is what the system sees: a whole batch through a layer, whose weights are used where the file is
+ * mapped. */
+static void nothing_uncounted(void **state)
+{
+    enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: stacks, the heap's ends, page tables of the sequence */
+    static struct pp_row rows[ROWS];
+    struct pp_model *m = open_8b("f16", 1, 1000);
+    struct pp_engine_options opt = {.n_threads = 2};
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    int64_t before = anonymous_bytes();
+    (void)state;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = i, .parent = PP_PARENT_PREVIOUS};
+    rows[ROWS - 1].out = PP_OUT_LOGITS;
+    assert_ok(pp_step(e, rows, ROWS, NULL, &err), err);
+    const struct pp_stats *stats = pp_engine_stats(e);
+    int64_t grown = anonymous_bytes() - before, kv = (int64_t)(stats->pages_used * stats->page_bytes);
+    if (grown > (int64_t)own_bytes(e) + kv + OTHER)
+        fail_msg("%.1f MiB more than before, of which %.1f are known", (double)grown / MIB,
+                 (double)((int64_t)own_bytes(e) + kv) / MIB);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+#endif
+
+/* --- logits ----------------------------------------------------------------------------------------------------- */
+
+/* A prompt of 512 rows, of which the last is wanted: there is no room for the logits of all; and where there is, nothing
+ * writes there, and nothing is computed for it. */
+static void logits_of_wanted_rows_only(void **state)
+{
+    enum { ROWS = 512, POISON = 0x7b };
+    static struct pp_row rows[ROWS];
+    static char poison[1 << 16];
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    shape.n_vocab = 10000;
+    const uint64_t row_bytes = (uint64_t)shape.n_vocab * sizeof(float);
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    struct pp_profile profile;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = i, .parent = PP_PARENT_PREVIOUS};
+    rows[ROWS - 1].out = PP_OUT_LOGITS;
+    uint64_t before = own_bytes(e);
+    assert_ok(pp_step(e, rows, ROWS, NULL, &err), err);
+    assert_int_equal(own_bytes(e), before);
+    assert_true(before < ROWS * row_bytes);
+    float *expected = pp_malloc(row_bytes);
+    memcpy(expected, pp_step_output(e, ROWS - 1), row_bytes);
+
+    assert_ok(pp_cpu_reserve_outputs(e->cpu, ROWS, &err), err);
+    assert_true(own_bytes(e) >= ROWS * row_bytes);
+    float *logits = e->cpu->slots[e->cpu->logits_slot];
+    memset(logits, POISON, ROWS * row_bytes);
+    memset(poison, POISON, sizeof poison);
+    pp_seq_truncate(s, 0);
+    assert_ok(pp_engine_profile(e, true, &err), err);
+    assert_ok(pp_step(e, rows, ROWS, NULL, &err), err);
+    assert_ptr_equal(pp_step_output(e, ROWS - 1), logits);
+    assert_memory_equal(logits, expected, row_bytes);
+    for (int i = 1; i < ROWS; i++)
+        assert_memory_equal(logits + i * e->cpu->strides[e->cpu->logits_slot], poison, row_bytes);
+    pp_engine_profile_get(e, &profile);
+    assert_int_equal(profile.lines[PP_PROFILE_LOGITS].macs, shape.n_vocab * shape.n_embd);
+    for (int i = 0; i < e->cpu->n_parts; i++) /* what the threads were given, not what was counted */
+        if (e->cpu->parts[i].stage->selected)
+            assert_int_equal(e->cpu->parts[i].m, 1);
+
+    pp_seq_truncate(s, 0);
+    rows[ROWS - 1].out = PP_OUT_NONE;
+    memset(logits, POISON, row_bytes);
+    assert_ok(pp_step(e, rows, ROWS, NULL, &err), err);
+    assert_memory_equal(logits, poison, row_bytes);
+    for (int i = 0; i < e->cpu->n_parts; i++)
+        assert_false(e->cpu->parts[i].stage->selected);
+    pp_free(expected);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+/* Logits lie in the arena while it has room for them; that and memory of their own give the same bits. */
+static void few_and_many_outputs(void **state)
+{
+    enum { ROWS = 64 };
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q4_0);
+    struct pp_row rows[ROWS];
+    struct pp_model *m;
+    struct pp_error err;
+    const size_t row_bytes = (size_t)shape.n_vocab * sizeof(float);
+    float *expected = pp_malloc(ROWS * row_bytes);
+    static const int batches[] = {1, 3, ROWS};
+    static const int max_rows[] = {ROWS, 512, 3};
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    for (size_t k = 0; k < 3; k++)
+        for (size_t b = 0; b < 3 && batches[b] <= max_rows[k]; b++) {
+            struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20, .max_rows = max_rows[k]};
+            struct pp_engine *e;
+            struct pp_seq *s;
+            assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+            assert_ok(pp_seq_new(e, &s, &err), err);
+            for (int at = 0; at < ROWS; at += batches[b]) {
+                int n = ROWS - at < batches[b] ? ROWS - at : batches[b];
+                for (int i = 0; i < n; i++)
+                    rows[i] = (struct pp_row){.seq = s, .token = at + i, .parent = PP_PARENT_PREVIOUS,
+                                              .out = PP_OUT_LOGITS};
+                assert_ok(pp_step(e, rows, n, NULL, &err), err);
+                for (int i = 0; i < n; i++)
+                    if (k == 0 && b == 0)
+                        memcpy(expected + (at + i) * shape.n_vocab, pp_step_output(e, i), row_bytes);
+                    else
+                        assert_memory_equal(expected + (at + i) * shape.n_vocab, pp_step_output(e, i), row_bytes);
+            }
+            pp_seq_free(s);
+            pp_engine_free(e);
+        }
+    pp_free(expected);
+    pp_model_close(m);
+}
+
+TEST_GROUP(memory)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(work_space_of_8b),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(nothing_uncounted),
+#endif
+        cmocka_unit_test(logits_of_wanted_rows_only),
+        cmocka_unit_test(few_and_many_outputs),
+    };
+    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+}
