@@ -433,8 +433,8 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
         {
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k + LANES * half, type);
-            if (half == 0)
-                fetch_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+            if (half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
+                stream_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
         }
         UNROLL for (int i = 0; i < M; i++)
         {

