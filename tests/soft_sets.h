@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__)
 extern const struct pp_matmul_kernels pp_matmul_avxvnni_soft, pp_matmul_avx512_soft, pp_matmul_amx_soft;
-extern const struct pp_cpu_ops pp_ops_avxvnni_soft, pp_ops_avx512_soft;
+extern const struct pp_cpu_ops pp_ops_avxvnni_soft, pp_ops_avx512_soft, pp_ops_amx_soft;
 #endif
 
 __attribute__((unused)) static const struct pp_matmul_kernels *soft_matmul_kernels(enum pp_isa isa)
@@ -39,8 +39,9 @@ __attribute__((unused)) static const struct pp_cpu_ops *soft_cpu_ops(enum pp_isa
     case PP_ISA_AVXVNNI:
         return &pp_ops_avxvnni_soft;
     case PP_ISA_AVX512:
-    case PP_ISA_AMX:
         return &pp_ops_avx512_soft;
+    case PP_ISA_AMX:
+        return &pp_ops_amx_soft;
 #endif
     default:
         return pp_cpu_ops(PP_ISA_SCALAR);

@@ -1,7 +1,7 @@
 /* attention_body.h - attention as ops.h defines it, written once over vec.h; a part of ops_body.h.
  *
- * A few queries at a time go through a chunk from scores to values, so that their scores stay in the L1 cache. A register
- * tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
+ * A few queries at a time go through a chunk from scores to values, so that their scores stay in the L1 cache. A
+ * register tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
  * vector of K or V is loaded (and converted) once for all queries of the tile. The including file says which numbers
  * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
  * (TILE_ACCUMULATORS). */
@@ -12,7 +12,11 @@
 #define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
-enum { TILE_MAX = 8, WIDE_MAX = 4 };
+enum {
+    TILE_MAX = 8,
+    WIDE_MAX = 4,
+    MAX_QUERIES = PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES,
+};
 
 /* How many of n queries the next tile takes. What is left over should not be a tile too thin to be fast. */
 static inline int next_tile(int n)
@@ -52,6 +56,10 @@ static inline int n_queries(const struct pp_attention *a)
 
 /* --- queries ----------------------------------------------------------------------------------------------- */
 
+#if defined(PP_OPS_AMX)
+static void keep_tile_query(const struct pp_attention *a, int at, int b, const int8_t *q8);
+#endif
+
 static void quantize_query(const struct pp_attention *a, int at, const float *q)
 {
     const int n_q = n_queries(a), n_blocks = a->kv->head_pad / PP_KV_BLOCK;
@@ -64,6 +72,10 @@ static void quantize_query(const struct pp_attention *a, int at, const float *q)
         a->q_start[b * n_q + at] = sum * (a->kv->type == PP_KV_Q8_0 ? -128 : -8);
         for (int step = 0; step < DOT_STEPS; step++)
             a->q_words[(b * DOT_STEPS + step) * n_q + at] = dot_query(q8, step);
+#if defined(PP_OPS_AMX)
+        if (a->kv->type == PP_KV_Q8_0)
+            keep_tile_query(a, at, b, q8);
+#endif
     }
 }
 
@@ -275,8 +287,8 @@ static void softmax(const struct pp_attention *a, int nq, const int *n, const fl
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* V's scales of a chunk's n positions as floats, and zeros where they are no numbers. Returns the first such position, or
- * 256. */
+/* V's scales of a chunk's n positions as floats, and zeros where they are no numbers. Returns the first such position,
+ * or 256. */
 static int load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, int n)
 {
     int first_bad = PP_KV_CHUNK;
@@ -391,8 +403,8 @@ static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *
                                            i % PP_PAGE_TOKENS));
 }
 
-/* One query's p [n] (zeros up to the next multiple of 32) times V's scales of each block, as whole numbers, and zeros up
- * to n_end. w: the first block's. Returns their scale. */
+/* One query's p [n] (zeros up to the next multiple of 32) times V's scales of each block, as whole numbers, and zeros
+ * up to n_end. w: the first block's. Returns their scale. */
 static float whole_weights(const struct pp_attention *a, const float *p, float largest, int n, int n_end, int16_t *w)
 {
     const float inverse = 32767.0f / largest;
@@ -481,6 +493,21 @@ static int longest(int nq, const int *n)
     return most;
 }
 
+/* n: of rows. Returns the most. */
+static int query_limits(const struct pp_attention *a, int row, int n_rows, const int *n, int limits[MAX_QUERIES])
+{
+    const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
+    for (int q = q0; q < q1; q++)
+        limits[q] = n[q / a->group];
+    return longest(q1 - q0, limits + q0);
+}
+
+/* n positions rounded up to what is multiplied together. */
+static inline int whole_steps(int n)
+{
+    return (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+}
+
 /* Probabilities of nq queries as whole numbers, up to n_end, a multiple of 32. */
 static void integer_weights(const struct pp_attention *a, int nq, const int *n, int n_end, int first_bad, float *m,
                             float *l)
@@ -498,7 +525,7 @@ static void integer_weights(const struct pp_attention *a, int nq, const int *n, 
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq, const int *n,
                        int first_bad, const struct pp_attention_sums *to)
 {
-    const int most = longest(nq, n), n_end = (most + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    const int most = longest(nq, n), n_end = whole_steps(most);
     float *o = to->o + q * a->kv->head_pad;
     score_fns[a->kv->type](a, heads, q, nq, most);
     if (pp_kv_integers(a->kv)) {
@@ -515,7 +542,7 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
 /* V's scales of the positions that anybody sees. Returns the first whose V is no number, or 256. */
 static int load_scales(const struct pp_attention *a, const uint8_t *const *heads, int most)
 {
-    const int n_end = (most + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    const int n_end = whole_steps(most);
     if (pp_kv_integers(a->kv))
         return load_value_scales(a, heads, n_end);
     if (a->kv->type == PP_KV_FP8)
@@ -527,10 +554,8 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
                             int n_rows, const int *n, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
-    int limits[PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES];
-    for (int q = q0; q < q1; q++)
-        limits[q] = n[q / a->group];
-    const int first_bad = load_scales(a, heads, longest(q1 - q0, limits + q0));
+    int limits[MAX_QUERIES] = {0};
+    const int first_bad = load_scales(a, heads, query_limits(a, row, n_rows, n, limits));
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
         chunk_tile(a, heads, q, nq, limits + q, first_bad, to);

@@ -8,7 +8,7 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
     [PP_ISA_AVX2] = &pp_ops_avx2,
     [PP_ISA_AVXVNNI] = &pp_ops_avxvnni,
     [PP_ISA_AVX512] = &pp_ops_avx512,
-    [PP_ISA_AMX] = &pp_ops_avx512,
+    [PP_ISA_AMX] = &pp_ops_amx,
 #endif
 #if defined(__aarch64__) && !defined(PP_SCALAR_ONLY)
     [PP_ISA_NEON] = &pp_ops_neon,
@@ -16,6 +16,12 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
     [PP_ISA_I8MM] = &pp_ops_dotprod,
 #endif
 };
+
+/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, and a chunk's V in twice its bytes. */
+static size_t tile_bytes(size_t n_blocks)
+{
+    return (n_blocks + PP_ATTENTION_SUM_TILES) * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK * 2;
+}
 
 /* Gives each array its place and returns the end; memory may be NULL, to measure. */
 static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, uint8_t *memory)
@@ -33,6 +39,8 @@ static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int
     PLACE(p, PP_PART_QUERIES * PP_KV_CHUNK);
     PLACE(w, n_blocks * PP_PART_QUERIES * PP_KV_CHUNK);
     PLACE(w_scale, PP_PART_QUERIES);
+    a->tiles_fixed = n_blocks * ((n + 15) / 16) * 1024;
+    PLACE(tiles, kv->type == PP_KV_Q8_0 ? a->tiles_fixed + tile_bytes(n_blocks) : 0);
     PLACE(chunk.m, n);
     PLACE(chunk.l, n);
     PLACE(chunk.o, n * pad);

@@ -16,7 +16,8 @@ enum {
     PP_MAX_HEAD_DIM = 512,
     PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
     PP_TILE_QUERIES = 64, /* of a KV head worked on together: rows times group, or one row */
-    PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: what those take stays in the L1 cache */
+    PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: those stay in the L1 cache */
+    PP_ATTENTION_SUM_TILES = 8,
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
 
@@ -42,6 +43,8 @@ struct pp_attention {
     int16_t *w;                 /* probabilities times V's scales, as whole numbers [head_pad / 32, PP_PART_QUERIES,
                                    256], each 32 positions in the order of the build's products */
     float *w_scale;             /* [PP_PART_QUERIES] */
+    uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
+    size_t tiles_fixed;
     struct pp_attention_sums chunk, total;
 };
 
@@ -49,14 +52,14 @@ struct pp_attention {
 size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
 void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
 
-/* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s, p = 2^(s - m),
- * l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m), O = O 2^(M - M') + o 2^(m - M'),
- * L likewise; the result is O / L.
+/* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s,
+ * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
+ * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L.
  *
  * q . k is summed over dimensions ascending, or, where K is quantised, over blocks of 32 ascending, each block's whole
  * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V
- * is quantised in blocks, (p c) times V's scale becomes a whole number, with c = 32767 / max (p times the largest of the
- * position's scales), the chunk's sum is exact, and a product with 1 / c makes it a float. A query's bits depend on
+ * is quantised in blocks, (p c) times V's scale becomes a whole number, with c = 32767 / max (p times the largest of
+ * the position's scales), the chunk's sum is exact, and a product with 1 / c makes it a float. A query's bits depend on
  * nothing but its own positions: not on its tile, nor on how chunks are shared out. */
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */

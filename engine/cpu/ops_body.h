@@ -1,5 +1,6 @@
-/* ops_body.h - the bodies of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c and ops_avx512.c,
- * which define OPS_TABLE, the name of the table, and what attention_body.h wants to know of the registers. */
+/* ops_body.h - the bodies of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c, ops_avx512.c and so
+ * on, which define OPS_TABLE, the name of the table, and what attention_body.h wants to know of the registers;
+ * PP_OPS_AMX if there are tiles besides. */
 #include <float.h>
 
 #include "engine/cpu/ops.h"
@@ -243,6 +244,13 @@ static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_o
 
 #include "engine/cpu/attention_body.h"
 
+#if defined(PP_OPS_AMX)
+#include "engine/cpu/attention_amx.h"
+#define ATTENTION_CHUNK attention_chunk_tiles
+#else
+#define ATTENTION_CHUNK attention_chunk
+#endif
+
 const struct pp_cpu_ops OPS_TABLE = {
     .rms_norm = rms_norm,
     .swiglu = swiglu,
@@ -251,7 +259,7 @@ const struct pp_cpu_ops OPS_TABLE = {
     .hadamard = hadamard,
     .kv_store = kv_store,
     .attention_query = attention_query,
-    .attention_chunk = attention_chunk,
+    .attention_chunk = ATTENTION_CHUNK,
     .attention_merge = attention_merge,
     .attention_finish = attention_finish,
     .add_scaled = add_scaled,

@@ -394,9 +394,9 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
     return acc;
 }
-/* 32 positions' weights, rounded to nearest even, as int16; a, b within -32767.49 .. 32767.49. Pairs of positions lie in
- * units of WEIGHTS_UNIT positions in the order that suits the build: of each four that lie side by side, the first two
- * are neighbours, and so are the last two, a quarter of a unit of pairs further on. */
+/* 32 positions' weights, rounded to nearest even, as int16; a, b within -32767.49 .. 32767.49. Pairs of positions lie
+ * in units of WEIGHTS_UNIT positions in the order that suits the build: of each four pairs side by side, the first two
+ * are neighbours, and so are the last two, WEIGHTS_UNIT / 4 pairs further on. */
 enum { WEIGHTS_UNIT = 8 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
