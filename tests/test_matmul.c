@@ -300,6 +300,7 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 1, 1280, ORDINARY, 1, 2, 8, 9);
         CHECK(type, 163, 2048 + 256, ORDINARY, 1, 3, 12);
         CHECK(type, 18, 8192 + 4096 + 256, ORDINARY, 1, 5, 23);
+        CHECK(type, 9, 32768 + 256, ORDINARY, 1, 4, 8); /* and columns for few rows */
         CHECK(type, 275, 1536, ORDINARY, 16, 31); /* more rows, and columns for those, than a kernel keeps */
         CHECK(type, 37, 768, EXTREME, 1, 2, 3, 4, 5, 7, 8, 11, 17);
         CHECK(type, 37, 768, SPARSE, 1, 4, 7, 33);

@@ -1,6 +1,5 @@
-/* act_tile.h - activations as the vector kernels read them: up to 8 rows over up to 4096 columns, block by block, so
- * that everything a kernel needs lies at constant distances from one pointer. Private to matmul_avx*.c, which share
- * it.
+/* act_tile.h - a few rows of activations as the streaming AVX2 kernels read them: block by block, so that everything a
+ * kernel needs lies at constant distances from one pointer. Private to matmul_avx2.c.
  *
  * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32); what that adds to an integer sum is
  * taken off beforehand, by starting it at `bias`. */
@@ -13,7 +12,8 @@
 
 #include "engine/cpu/pack.h"
 
-enum { ACT_TILE_ROWS = 8, ACT_TILE_BLOCKS = 128 };
+/* Blocks times rows: 8 rows of 16384 columns are still one tile, so that weights are read from front to back. */
+enum { ACT_TILE_ENTRIES = 4096 };
 
 /* M rows; entry b * M + i belongs to block block0 + b of row i. */
 struct act_tile {
@@ -25,24 +25,18 @@ struct act_tile {
 };
 
 struct act_tile_memory {
-    int8_t q[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 32] __attribute__((aligned(64)));
-    float d[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
-    float dsum[ACT_TILE_BLOCKS * ACT_TILE_ROWS];
-    int32_t bias[ACT_TILE_BLOCKS * ACT_TILE_ROWS * 2];
+    int8_t q[ACT_TILE_ENTRIES * 32] __attribute__((aligned(64)));
+    float d[ACT_TILE_ENTRIES];
+    float dsum[ACT_TILE_ENTRIES];
+    int32_t bias[ACT_TILE_ENTRIES * 2];
 };
+
+_Static_assert(sizeof(struct act_tile_memory) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
 /* Asks for the cache line that is `distance` bytes behind p. If nothing is there, no harm is done. */
 static inline __attribute__((always_inline)) void fetch_line(const void *p, size_t distance)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 3);
-}
-
-/* Weight rows that stay in the L2 cache while all activation rows pass. */
-static inline int64_t act_tile_strip(uint32_t type, int64_t n_cols)
-{
-    enum { CACHED_BYTES = 256 * 1024 };
-    int64_t groups = CACHED_BYTES / (int64_t)pp_pack_group_bytes(type, n_cols);
-    return (groups > 2 ? groups / 2 * 2 : 2) * PP_GROUP_ROWS;
 }
 
 /* The sums of 16 columns each are not in struct pp_acts: only Q6_K asks for them. The second one is
@@ -57,18 +51,18 @@ static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
     bias[1] = -32 * 4 * (_mm256_extract_epi32(sums, 4) - 16 * 128);
 }
 
-/* Rows [row, row + m) of x over at most ACT_TILE_BLOCKS of the n_blocks from block0 on. One row is used where it
- * lies. */
-static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts *x, int64_t row, int64_t m,
-                                            int64_t block0, int64_t n_blocks, struct act_tile_memory *memory)
+/* The m rows of x over as many of the n_blocks from block0 on as there is room for: a multiple of 8, or all. One row is
+ * used where it lies. */
+static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts *x, int64_t m, int64_t block0,
+                                            int64_t n_blocks, struct act_tile_memory *memory)
 {
-    int64_t n = n_blocks < ACT_TILE_BLOCKS ? n_blocks : ACT_TILE_BLOCKS;
+    const int64_t most = ACT_TILE_ENTRIES / m / 8 * 8, n = n_blocks < most ? n_blocks : most;
     struct act_tile t = {memory->q, memory->d, memory->dsum, memory->bias, block0, n};
     int32_t bias = type == PP_TYPE_Q8_0 ? -128 : -8;
     for (int64_t i = 0; i < m; i++) {
-        const int8_t *q = x->q + (row + i) * x->q_stride + 32 * block0;
-        const float *d = x->d + (row + i) * x->b_stride + block0;
-        const int32_t *sum = x->sum + (row + i) * x->b_stride + block0;
+        const int8_t *q = x->q + i * x->q_stride + 32 * block0;
+        const float *d = x->d + i * x->b_stride + block0;
+        const int32_t *sum = x->sum + i * x->b_stride + block0;
         if (m == 1) {
             t.q = q;
             t.d = d;

@@ -14,9 +14,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Up to MAX_ACTS activation rows (FLOAT_FEW with float weights) meet the weights as they come from memory; more repay
- * unpacking into tiles. */
-enum { LANES = 8, MAX_ACTS = 4, FLOAT_FEW = 5 };
+/* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
+enum { LANES = 8, MAX_ACTS = 8, FEW_Q8_0 = 6, FEW_Q6_K = 4, FLOAT_FEW = 5 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
@@ -318,56 +317,49 @@ INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int6
             _mm256_maskstore_ps(out + i * y_stride + LANES * h, live[h], acc[h * M + i]);
 }
 
-/* All groups of the rows with one tile of activations; both halves at once while registers suffice. */
+/* All groups of the rows with one tile of activations, H halves at a time. */
 INLINE void run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
-                       float *y, int64_t y_stride, const int M)
+                       float *y, int64_t y_stride, const int H, const int M)
 {
     for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
-        if (M <= 2) {
-            run_tile(tile, w, row, row1, 0, x, y, y_stride, 2, M);
-            continue;
-        }
-        run_tile(tile, w, row, row1, 0, x, y, y_stride, 1, M);
-        if (row + LANES < row1)
-            run_tile(tile, w, row, row1, 1, x, y, y_stride, 1, M);
+        run_tile(tile, w, row, row1, 0, x, y, y_stride, H, M);
+        if (H == 1 && row + LANES < row1)
+            run_tile(tile, w, row, row1, 1, x, y, y_stride, H, M);
     }
 }
 
+/* 1 to `most` rows; up to `both` of them meet both halves of a group at once: the sums of a block have to fit the
+ * registers, while those of all blocks may lie in memory. */
 INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                   int64_t m, float *y, int64_t y_stride)
+                   int64_t m, float *y, int64_t y_stride, void *scratch, const int most, const int both)
 {
-    struct act_tile_memory memory;
-    int64_t strip = act_tile_strip(w->type, w->n_cols);
-    for (int64_t row = row0; row < row1; row += strip) {
-        int64_t end = row + strip < row1 ? row + strip : row1;
-        for (int64_t i = 0; i < m; i += MAX_ACTS) {
-            int64_t rows = m - i < MAX_ACTS ? m - i : MAX_ACTS;
-            for (int64_t b = 0; b < w->n_cols / 32; b += ACT_TILE_BLOCKS) {
-                struct act_tile t = act_tile_make(w->type, x, i, rows, b, w->n_cols / 32 - b, &memory);
-                float *out = y + i * y_stride;
-                switch (rows) {
-                case 1:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 1);
-                    break;
-                case 2:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 2);
-                    break;
-                case 3:
-                    run_groups(tile, w, row, end, &t, out, y_stride, 3);
-                    break;
-                default:
-                    run_groups(tile, w, row, end, &t, out, y_stride, MAX_ACTS);
-                }
-            }
+    for (int64_t b = 0; b < w->n_cols / 32;) {
+        const struct act_tile t = act_tile_make(w->type, x, m, b, w->n_cols / 32 - b, scratch);
+        b += t.n_blocks;
+#define ROWS(M)                                                                            \
+    case M:                                                                                \
+        if (M <= most)                                                                     \
+            run_groups(tile, w, row0, row1, &t, y, y_stride, M <= both ? 2 : 1, M);        \
+        break
+        switch (m) {
+            ROWS(1);
+            ROWS(2);
+            ROWS(3);
+            ROWS(4);
+            ROWS(5);
+            ROWS(6);
+            ROWS(7);
+            ROWS(MAX_ACTS);
         }
+#undef ROWS
     }
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= MAX_ACTS)
-        matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride);
+    if (m <= FEW_Q8_0)
+        matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q8_0, 2);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
 }
@@ -376,7 +368,7 @@ static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride);
+        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 3);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
 }
@@ -385,7 +377,7 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride);
+        matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 5);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN);
 }
@@ -393,8 +385,8 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= MAX_ACTS)
-        matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride);
+    if (m <= FEW_Q6_K)
+        matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTES);
 }
