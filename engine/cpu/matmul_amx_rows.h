@@ -77,7 +77,7 @@ struct rows_job {
     struct rows_work *k;
 };
 
-/* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 to 7 sums; with halves each of the former has 16 columns. */
+/* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 and 5 sums; with halves each of the former has 16 columns. */
 INLINE void configure_rows(int64_t m, const bool halves)
 {
     const uint8_t rows = (uint8_t)m, deep = halves ? 4 : 8;
@@ -87,8 +87,8 @@ INLINE void configure_rows(int64_t m, const bool halves)
         uint8_t rows[16];
     } config __attribute__((aligned(64))) = {
         .palette = 1,
-        .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64, 64, 64},
-        .rows = {rows, rows, deep, deep, rows, rows, rows, rows},
+        .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64},
+        .rows = {rows, rows, deep, deep, rows, rows},
     };
     _tile_loadconfig(&config);
 }
@@ -109,37 +109,35 @@ INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type t
         }
 }
 
-/* sums = activations q times weights. The registers alternate with j. */
-INLINE void meet_block(const int j, const int8_t *q, int64_t q_stride, const uint8_t *weights,
-                       int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], const bool halves, const bool is_signed)
+/* A product: of a block, or with halves of half a block. Loading tiles, multiplying and storing the sums each take 16
+ * to 52 cycles until their result is there: one behind the other they would fill the processor's window of
+ * instructions with waiting. So in the step of a product the next one is loaded and the one before is stored. */
+struct product {
+    const int8_t *q;        /* of the first activation row */
+    const uint8_t *weights; /* [4 or 8 slices] */
+};
+
+/* Multiplies what was loaded in the step before, stores what was multiplied then, and loads `next`. The registers
+ * alternate with `odd`. */
+INLINE void step(const int odd, const struct product next, int64_t q_stride, int32_t (*before)[PP_GROUP_ROWS],
+                 const bool is_signed)
 {
-#define MEET(activations, bytes, result, behind, slices, out)             \
-    do {                                                                  \
-        _tile_loadd(activations, q + (behind), q_stride);                 \
-        _tile_loadd(bytes, weights + PP_SLICE * (slices), PP_SLICE);      \
-        _tile_zero(result);                                               \
-        if (is_signed)                                                    \
-            _tile_dpbssd(result, activations, bytes);                     \
-        else                                                              \
-            _tile_dpbsud(result, activations, bytes);                     \
-        _tile_stored(result, sums[out], sizeof *sums[out]);               \
+#define STEP(activations, weights_at, sums, next_activations, next_weights, sums_before)  \
+    do {                                                                                  \
+        _tile_zero(sums);                                                                 \
+        if (is_signed)                                                                    \
+            _tile_dpbssd(sums, activations, weights_at);                                  \
+        else                                                                              \
+            _tile_dpbsud(sums, activations, weights_at);                                  \
+        _tile_loadd(next_activations, next.q, q_stride);                                  \
+        _tile_loadd(next_weights, next.weights, PP_SLICE);                                \
+        _tile_stored(sums_before, before, sizeof *before);                                \
     } while (0)
-    if (halves && j % 2) {
-        MEET(0, 2, 6, 0, 0, 0);
-        MEET(1, 3, 7, 16, 4, 1);
-    } else if (halves) {
-        MEET(0, 2, 4, 0, 0, 0);
-        MEET(1, 3, 5, 16, 4, 1);
-    } else if (j == 0) {
-        MEET(0, 2, 4, 0, 0, 0);
-    } else if (j == 1) {
-        MEET(1, 3, 5, 0, 0, 0);
-    } else if (j == 2) {
-        MEET(0, 2, 6, 0, 0, 0);
-    } else {
-        MEET(1, 3, 7, 0, 0, 0);
-    }
-#undef MEET
+    if (odd)
+        STEP(1, 3, 5, 0, 2, 4);
+    else
+        STEP(0, 2, 4, 1, 3, 5);
+#undef STEP
 }
 
 /* acc += the block's share; its activations are number `at` in the span. */
@@ -196,19 +194,32 @@ INLINE void store_sums(const struct rows_job *job, int64_t row, const __m512 *ac
             _mm512_mask_storeu_ps(job->y + i * job->y_stride + row, rows_live(job, row), acc[i]);
 }
 
+/* Product number p of the quad at `at`. */
+INLINE struct product product_at(const struct rows_job *job, const struct place *at, uint8_t (*tiles)[UNIT_TILE],
+                                 const int p, const struct rows_type type)
+{
+    const int block = type.halves ? p / 2 : p, half = type.halves ? p % 2 : 0;
+    const uint8_t *packed = at->group + pp_pack_scale_bytes(job->w->n_cols);
+    return (struct product){job->x->q + 32 * (at->b + block) + 16 * half,
+                            type.open ? tiles[block] + UNIT_TILE / 2 * half : packed + UNIT_TILE * (at->b + block)};
+}
+
 /* At the beginning and at the end one or two of the three have no quad: they take another one, to no effect. */
 INLINE void stream_rows(const struct rows_job *job, const struct rows_type type, const int M)
 {
     struct rows_work *k = job->k;
+    const int N = type.halves ? 2 : 1; /* products of a block */
     const int64_t n_cols = job->w->n_cols;
     const int64_t n_groups = (job->row1 - job->row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
     const int64_t n_quads = n_groups * ((job->b1 - job->b0) / QUAD);
-    const size_t group_bytes = pp_pack_group_bytes(job->w->type, n_cols), lies_at = pp_pack_scale_bytes(n_cols);
+    const size_t group_bytes = pp_pack_group_bytes(job->w->type, n_cols);
     struct place opened = {pp_pack_group(job->w, job->row0), job->row0, job->b0}, met = opened, scaled = opened;
     __m512 acc[TILE_ROWS];
     UNROLL for (int i = 0; i < M; i++)
         acc[i] = _mm512_setzero_ps();
     for (int64_t t = 0; t < n_quads + 2; t++) {
+        int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[t % 2];
+        int32_t(*sums_met)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[(t + 1) % 2];
         stream_ahead(opened.group + type.pace * (size_t)opened.b, type.pace * QUAD);
         UNROLL for (int j = 0; j < QUAD; j++)
         {
@@ -216,11 +227,13 @@ INLINE void stream_rows(const struct rows_job *job, const struct rows_type type,
             if (type.open)
                 type.open(opened.group, n_cols, opened.b + j, k->tiles[t % 2][j]);
             finish_stores();
-            meet_block(j, job->x->q + 32 * (met.b + j), job->x->q_stride,
-                       type.open ? k->tiles[(t + 1) % 2][j] : met.group + lies_at + UNIT_TILE * (met.b + j),
-                       k->sums[(t + 1) % 2] + 2 * j, type.halves, type.open);
+            UNROLL for (int p = N * j; p < N * (j + 1); p++)
+                step(p % 2,
+                     p + 1 < N * QUAD ? product_at(job, &met, k->tiles[(t + 1) % 2], p + 1, type)
+                                      : product_at(job, &opened, k->tiles[t % 2], 0, type),
+                     job->x->q_stride, p > 0 ? sums_met[p - 1] : sums[N * QUAD - 1], type.open);
             type.scales(scaled.group, n_cols, scaled.b + j, scale);
-            scale_block(k, k->sums[t % 2] + 2 * j, scaled.b + j - job->b0, scale, acc, type, M);
+            scale_block(k, sums + N * j, scaled.b + j - job->b0, scale, acc, type, M);
         }
         if (t + 1 < n_quads)
             next_quad(job, &opened, group_bytes);
