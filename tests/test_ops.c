@@ -118,7 +118,8 @@ static void rope_and_hadamard(void **state)
 static void rotations_same_bits(void **state)
 {
     (void)state;
-    for (int neox = 0; neox < 2; neox++) {
+    for (int block = 4; block <= 128; block *= 2) {
+        const int neox = block % 3 == 1;
         float first[128], cs[128];
         for (int i = 0; i < 64; i++) {
             cs[2 * i] = cosf(0.37f * (float)i);
@@ -131,7 +132,7 @@ static void rotations_same_bits(void **state)
             for (int i = 0; i < 128; i++)
                 x[i] = sinf(1.7f * (float)i + 0.3f);
             pp_cpu_ops((enum pp_isa)isa)->rope(x, 128, neox, cs);
-            pp_cpu_ops((enum pp_isa)isa)->hadamard(x, 128, 32);
+            pp_cpu_ops((enum pp_isa)isa)->hadamard(x, 128, block);
             if (isa == 0)
                 memcpy(first, x, sizeof x);
             assert_memory_equal(first, x, sizeof x);

@@ -74,20 +74,46 @@ static void rope(float *x, int64_t rope_dim, bool neox, const float *cos_sin)
     }
 }
 
+/* Sums and differences of values `from`, from doubled, and so on apart, up to half a segment. */
+static void wide_butterflies(float *seg, int block, int from)
+{
+    for (int step = from; step < block; step *= 2)
+        for (int i = 0; i < block; i += 2 * step)
+            for (int j = i; j < i + step; j += LANES) {
+                v16 a = v_load(seg + j), b = v_load(seg + j + step);
+                v_store(seg + j, v_add(a, b));
+                v_store(seg + j + step, v_sub(a, b));
+            }
+}
+
+static void short_hadamard(float *seg, int block, float norm)
+{
+    for (int step = 1; step < block; step *= 2)
+        for (int i = 0; i < block; i += 2 * step)
+            for (int j = i; j < i + step; j++) {
+                float a = seg[j], b = seg[j + step];
+                seg[j] = a + b;
+                seg[j + step] = a - b;
+            }
+    for (int i = 0; i < block; i++)
+        seg[i] *= norm;
+}
+
 static void hadamard(float *x, int64_t n, int block)
 {
-    float norm = 1.0f / sqrtf((float)block);
-    for (int64_t begin = 0; begin < n; begin += block) {
-        float *seg = x + begin;
-        for (int step = 1; step < block; step *= 2)
-            for (int i = 0; i < block; i += 2 * step)
-                for (int j = i; j < i + step; j++) {
-                    float a = seg[j], b = seg[j + step];
-                    seg[j] = a + b;
-                    seg[j + step] = a - b;
-                }
-        for (int i = 0; i < block; i++)
-            seg[i] *= norm;
+    const float norm = 1.0f / sqrtf((float)block);
+    for (float *seg = x; seg < x + n; seg += block) {
+        if (block < LANES) {
+            short_hadamard(seg, block, norm);
+            continue;
+        }
+        for (int i = 0; i < block; i += LANES) {
+            v16 a = v_butterflies(v_butterflies(v_load(seg + i), 1), 2);
+            v_store(seg + i, v_butterflies(v_butterflies(a, 4), 8));
+        }
+        wide_butterflies(seg, block, LANES);
+        for (int i = 0; i < block; i += LANES)
+            v_store(seg + i, v_mul(v_load(seg + i), v_set1(norm)));
     }
 }
 
@@ -97,21 +123,20 @@ static void hadamard(float *x, int64_t n, int block)
  * finite. */
 static float quantize_block(const float *x, int8_t *q)
 {
-    float amax = 0;
-    int bad = 0;
-    for (int i = 0; i < PP_KV_BLOCK; i++) {
-        amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-        bad |= !(fabsf(x[i]) <= FLT_MAX);
-    }
-    float d = amax / 127.0f, inverse = 127.0f / amax;
+    const v16 a = v_load(x), b = v_load(x + LANES), minus = v_set1(-0.0f), rounder = v_set1(V_ROUNDER);
+    v16 top = v_max(v_max(a, v_sub(minus, a)), v_max(b, v_sub(minus, b)));
+    const float amax = v_largest(top), d = amax / 127.0f, inverse = 127.0f / amax;
+    const bool bad = v_sum(v_fma(a, v_zero(), v_mul(b, v_zero()))) != 0; /* not 0 if something is NaN or infinite */
+    float whole[PP_KV_BLOCK];
     if (bad || inverse > FLT_MAX) { /* all zeros, or too near to it */
         memset(q, 0, PP_KV_BLOCK);
         return bad ? NAN : 0;
     }
-    for (int i = 0; i < PP_KV_BLOCK; i++) {
-        float whole = (x[i] * inverse + 12582912.0f) - 12582912.0f; /* |x * inverse| <= 127: rounds to nearest even */
-        q[i] = (int8_t)whole;
-    }
+    /* |x * inverse| <= 127: rounds to nearest even */
+    v_store(whole, v_sub(v_add(v_mul(a, v_set1(inverse)), rounder), rounder));
+    v_store(whole + LANES, v_sub(v_add(v_mul(b, v_set1(inverse)), rounder), rounder));
+    for (int i = 0; i < PP_KV_BLOCK; i++)
+        q[i] = (int8_t)whole[i];
     return d;
 }
 

@@ -101,6 +101,17 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     return _mm512_dpwssd_epi32(acc, v, _mm512_set1_epi32(w));
 }
+static inline v16 v_butterflies(v16 a, const int step)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512 other = step == 8   ? _mm512_shuffle_f32x4(a, a, 0x4E)
+                   : step == 4 ? _mm512_shuffle_f32x4(a, a, 0xB1)
+                   : step == 2 ? _mm512_shuffle_ps(a, a, 0x4E)
+                               : _mm512_shuffle_ps(a, a, 0xB1);
+    __m512i second = _mm512_and_si512(lanes, _mm512_set1_epi32(step)); /* step or 0: becomes the sign's bit or 0 */
+    __m512i sign = _mm512_slli_epi32(second, step == 8 ? 28 : step == 4 ? 29 : step == 2 ? 30 : 31);
+    return _mm512_add_ps(other, _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), sign)));
+}
 enum { WEIGHTS_UNIT = 32 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
@@ -268,6 +279,22 @@ static inline __m256i u4_half(const uint8_t *p, int high)
     return _mm256_sub_epi16(x, _mm256_set1_epi16(8));
 }
 static inline k16 pair_load_u4(const uint8_t *p, int high) { return (k16){u4_half(p, high), u4_half(p + 16, high)}; }
+static inline __m256 half_butterflies(__m256 a, const int step)
+{
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256 other = step == 4   ? _mm256_permute2f128_ps(a, a, 1)
+                   : step == 2 ? _mm256_permute_ps(a, 0x4E)
+                               : _mm256_permute_ps(a, 0xB1);
+    __m256i second = _mm256_and_si256(lanes, _mm256_set1_epi32(step)); /* step or 0: becomes the sign's bit or 0 */
+    __m256i sign = _mm256_slli_epi32(second, step == 4 ? 29 : step == 2 ? 30 : 31);
+    return _mm256_add_ps(other, _mm256_xor_ps(a, _mm256_castsi256_ps(sign)));
+}
+static inline v16 v_butterflies(v16 a, const int step)
+{
+    if (step == 8)
+        return (v16){_mm256_add_ps(a.lo, a.hi), _mm256_sub_ps(a.lo, a.hi)};
+    return (v16){half_butterflies(a.lo, step), half_butterflies(a.hi, step)};
+}
 enum { WEIGHTS_UNIT = 16 };
 static inline __m256i pack_weights(v16 a)
 {
@@ -393,6 +420,13 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     memcpy(both, &w, 4);
     EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
     return acc;
+}
+/* Lanes l and l + step, for those l without the bit `step` (1, 2, 4 or 8), become their sum and their difference. */
+static inline v16 v_butterflies(v16 a, const int step)
+{
+    v16 r;
+    EACH_LANE r.l[l] = l & step ? a.l[l - step] - a.l[l] : a.l[l] + a.l[l + step];
+    return r;
 }
 /* 32 positions' weights, rounded to nearest even, as int16; a, b within -32767.49 .. 32767.49. Pairs of positions lie
  * in units of WEIGHTS_UNIT positions in the order that suits the build: of each four pairs side by side, the first two

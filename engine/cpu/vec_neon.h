@@ -145,6 +145,22 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     acc.r[3] = vmlal_high_lane_s16(acc.r[3], v1, both, 1);
     return acc;
 }
+static inline v16 v_butterflies(v16 a, const int step)
+{
+    const uint32x4_t odd = {0, 0x80000000u, 0, 0x80000000u}, upper = {0, 0, 0x80000000u, 0x80000000u};
+    v16 r;
+    if (step >= 4) {
+        EACH_PART r.r[j] = j & step / 4 ? vsubq_f32(a.r[j - step / 4], a.r[j]) : vaddq_f32(a.r[j], a.r[j + step / 4]);
+        return r;
+    }
+    EACH_PART
+    {
+        float32x4_t other = step == 2 ? vextq_f32(a.r[j], a.r[j], 2) : vrev64q_f32(a.r[j]);
+        uint32x4_t mine = veorq_u32(vreinterpretq_u32_f32(a.r[j]), step == 2 ? upper : odd);
+        r.r[j] = vaddq_f32(other, vreinterpretq_f32_u32(mine));
+    }
+    return r;
+}
 enum { WEIGHTS_UNIT = 8 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
