@@ -257,50 +257,63 @@ INLINE void load_panel(struct work *k, const struct pp_acts *x, int64_t row, int
     load_activations(q, stride, n_blocks);
 }
 
-/* sums = block j of the panel times a unit's tile. The weights' and sums' registers alternate. */
-INLINE void multiply_tile(const int j, const int second, const uint8_t *unit, int32_t (*sums)[PP_GROUP_ROWS])
+/* A product is a block of the panel times a tile of a unit. Loading the tile, multiplying and storing the sums each
+ * take 16 to 52 cycles until their result is there: one behind the other they would fill the processor's window of
+ * instructions with waiting. So in the step of a product the sums of the one before are stored and the tile of the
+ * next one is loaded. The weights' and sums' registers alternate. */
+INLINE void product_step(const int block, const int odd, int32_t (*before)[PP_GROUP_ROWS], const uint8_t *next)
 {
-#define MULTIPLY(activations, weights, result)                    \
-    do {                                                          \
-        _tile_loadd(weights, unit, PP_SLICE);                     \
-        _tile_zero(result);                                       \
-        _tile_dpbssd(result, activations, weights);               \
-        _tile_stored(result, sums, sizeof *sums);                 \
+#define STEP(activations, weights, result, next_weights, result_before)   \
+    do {                                                                  \
+        _tile_stored(result_before, before, sizeof *before);              \
+        _tile_zero(result);                                               \
+        _tile_dpbssd(result, activations, weights);                       \
+        _tile_loadd(next_weights, next, PP_SLICE);                        \
     } while (0)
-    switch (2 * j + second) {
+    switch (2 * block + odd) {
     case 0:
-        MULTIPLY(0, 4, 6);
+        STEP(0, 4, 6, 5, 7);
         break;
     case 1:
-        MULTIPLY(0, 5, 7);
+        STEP(0, 5, 7, 4, 6);
         break;
     case 2:
-        MULTIPLY(1, 5, 7);
+        STEP(1, 4, 6, 5, 7);
         break;
     case 3:
-        MULTIPLY(1, 4, 6);
+        STEP(1, 5, 7, 4, 6);
         break;
     case 4:
-        MULTIPLY(2, 4, 6);
+        STEP(2, 4, 6, 5, 7);
         break;
     case 5:
-        MULTIPLY(2, 5, 7);
+        STEP(2, 5, 7, 4, 6);
         break;
     case 6:
-        MULTIPLY(3, 5, 7);
+        STEP(3, 4, 6, 5, 7);
         break;
     default:
-        MULTIPLY(3, 4, 6);
+        STEP(3, 5, 7, 4, 6);
     }
-#undef MULTIPLY
+#undef STEP
 }
 
-INLINE void multiply_unit(const int j, const uint8_t *unit, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS],
-                          const struct unit_shape s)
+/* The products of blocks [j0, j1) of a group, of n_blocks in all; an odd number is made even by doing the last one
+ * twice. sums: where the group's go, by product; `before` is of the product before them all, `behind` the tile behind
+ * them all. */
+INLINE void multiply_blocks(const int j0, const int j1, const int n_blocks, const uint8_t *units,
+                            int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], int32_t (*before)[PP_GROUP_ROWS],
+                            const uint8_t *behind, const struct unit_shape s)
 {
-    multiply_tile(j, 0, unit, sums[0]);
-    if (s.products == 2)
-        multiply_tile(j, 1, unit + UNIT_TILE, sums[1]);
+    const int n = n_blocks * s.products, steps = (n + 1) / 2 * 2;
+    const int p0 = j0 * s.products, p1 = j1 == n_blocks ? steps : j1 * s.products;
+    UNROLL for (int p = p0; p < p1; p++)
+    {
+        const int block = (p < n ? p : n - 1) / s.products, after = p + 1 < n ? p + 1 : n - 1;
+        const uint8_t *next =
+            units + unit_bytes(s) * (size_t)(after / s.products) + (size_t)(UNIT_TILE * (after % s.products));
+        product_step(block, p % 2, p > 0 ? sums[p - 1] : before, p + 1 < steps ? next : behind);
+    }
 }
 
 INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
@@ -324,19 +337,22 @@ INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
 INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const struct unit_shape s)
 {
     const size_t unit = unit_bytes(s), group = unit * (size_t)n_blocks;
-    const int half = PANEL * s.products;
-    UNROLL for (int j = 0; j < n_blocks; j++)
-        multiply_unit(j, units + unit * (size_t)j, k->sums + s.products * j, s);
+    const int half = PANEL * s.products, last = (n_blocks * s.products + 1) / 2 * 2 - 1;
+    _tile_loadd(4, units, PP_SLICE);
+    multiply_blocks(0, n_blocks, n_blocks, units, k->sums, k->sums[half + last], units + (n_groups > 1 ? group : 0), s);
     for (int g = 0; g < n_groups; g++, units += group) {
         int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * (g % 2);
         int32_t(*next)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * ((g + 1) % 2);
+        const uint8_t *behind = g + 2 < n_groups ? units + 2 * group : units;
         __m512 acc[TILE_ROWS];
+        if (g + 1 == n_groups)
+            _tile_stored(7, sums[last], sizeof *sums[last]);
         UNROLL for (int i = 0; i < TILE_ROWS; i++)
             acc[i] = _mm512_load_ps(k->acc[g][i]);
         UNROLL for (int j = 0; j < n_blocks; j++)
         {
             if (g + 1 < n_groups)
-                multiply_unit(j, units + group + unit * (size_t)j, next + s.products * j, s);
+                multiply_blocks(j, j + 1, n_blocks, units + group, next, sums[last], behind, s);
             scale_unit(k, j, units + unit * (size_t)j, sums + s.products * j, acc, s);
         }
         UNROLL for (int i = 0; i < TILE_ROWS; i++)
