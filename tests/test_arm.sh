@@ -37,7 +37,7 @@ check() { # processor, sets that it runs, groups of tests
     fi
 }
 check max ' scalar neon dotprod i8mm' isa matmul ops
-check cortex-a76 ' scalar neon dotprod' isa
+check cortex-a76 ' scalar neon dotprod' isa matmul
 check cortex-a72 ' scalar neon' isa matmul
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
