@@ -24,8 +24,9 @@ static const struct {
     {"micro", BENCH_MICRO},
     {"start", BENCH_START},
     {"tokenizer", BENCH_TOKENIZER},
+    {"resume", BENCH_RESUME},
     {"trace", BENCH_TRACE},
-    {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_TRACE},
+    {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_RESUME | BENCH_TRACE},
 };
 
 static enum pp_code read_words(struct bench *b, struct pp_error *err)
@@ -38,7 +39,7 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
         if (!what)
             return pp_fail(err, PP_ERR_USAGE,
                            "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
-                           "memory, micro, start, tokenizer, trace and all",
+                           "memory, micro, start, tokenizer, resume, trace and all",
                            b->o->args[i]);
         b->what |= what;
     }
@@ -261,6 +262,8 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         code = bench_start(b, err);
     if (!code && b->what & BENCH_TOKENIZER)
         code = bench_tokenizer(b, err);
+    if (!code && b->what & BENCH_RESUME)
+        code = bench_resume(b, err);
     if (!code && b->what & BENCH_TRACE)
         code = bench_trace(b, err);
     if (!code && b->what & BENCH_MICRO)

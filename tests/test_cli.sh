@@ -276,6 +276,9 @@ run bench start tokenizer trace --adapters 3 --requests 5 -p 8 -n 2 -r 1 --json
 expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_token"' '"what": "start"' \
     '"name": "tokenize the built-in text"' '"unit": "MB/s"' '"what": "trace_latency"' '"name": "trace: adapters swapped"'
 holds "which is JSON" python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out"
+run bench resume --depth 0,100,70 -r 2 --json
+expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \
+    '"name": "70 tokens read again", "what": "resume", "unit": "ms"' '"what": "resume_rate", "unit": "MB/s"'
 run bench trace --lora engine/starter/bard.gguf --lora engine/starter/barista.gguf --requests 3 -r 1
 expect_match "a trace over given adapters" "$tmp/out" '^trace: latency, 99 of 100 '
 run bench tokenizer -f "$tmp/absent"; expect "bench of an absent text" 1
