@@ -58,7 +58,7 @@ static void work_space_of_8b(void **state)
         const char *type;
         uint64_t most_mib[2]; /* with 2 and 8 threads */
     } cases[] = {
-        {"q4_0", {48, 48}}, {"q8_0", {48, 48}}, {"q4_k_m", {48, 48}}, {"q6_k", {48, 48}}, {"f16", {48, 54}},
+        {"q4_0", {48, 48}}, {"q8_0", {48, 48}}, {"q4_k_m", {48, 48}}, {"q6_k", {48, 48}}, {"f16", {48, 52}},
     };
     (void)state;
     pp_pool_assume_cpus(8);

@@ -35,14 +35,15 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
     p->tile_rows = group < PP_TILE_QUERIES ? PP_TILE_QUERIES / group : 1;
     if (!(p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles)))
         return false;
-    for (int i = 0; i < n_threads; i++) {
+    size_t bytes = pp_attention_bytes(&c->kv, p->tile_rows * group);
+    for (int i = 0; i < n_threads; i++) { /* no item needs this and the products' scratch: it is the same memory */
         struct thread_scratch *t = &c->threads[i];
-        t->attention_memory = pp_cpu_memory_take(c, 1, pp_attention_bytes(&c->kv, p->tile_rows * group));
+        t->kernel = pp_cpu_memory_take(c, 1, bytes > PP_MATMUL_SCRATCH ? bytes : PP_MATMUL_SCRATCH);
         t->tail = pp_cpu_memory_take(c, 2, c->kv.head_bytes);
-        if (!t->attention_memory || !t->tail)
+        if (!t->kernel || !t->tail)
             return false;
         t->attention.group = group;
-        pp_attention_init(&t->attention, &c->kv, p->tile_rows * group, t->attention_memory);
+        pp_attention_init(&t->attention, &c->kv, p->tile_rows * group, t->kernel);
     }
     if (n_threads == 1)
         return true;
@@ -59,10 +60,8 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
 
 void pp_cpu_attend_free(struct pp_cpu *c)
 {
-    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++) {
-        pp_free(c->threads[i].attention_memory);
+    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         pp_free(c->threads[i].tail);
-    }
     pp_free(c->attend.tiles);
     pp_free(c->attend.left);
     pp_free(c->attend.own_partial);

@@ -50,8 +50,7 @@ enum { MAX_PHASES = 3 };
 
 /* What one thread needs for itself. */
 struct thread_scratch {
-    struct pp_attention attention;
-    void *attention_memory;     /* its arrays, for a tile as large as this model needs */
+    struct pp_attention attention; /* its arrays, for a tile as large as this model needs, lie in `kernel` */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
@@ -60,7 +59,7 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
-    void *kernel;               /* PP_MATMUL_SCRATCH bytes for the products */
+    void *kernel;               /* PP_MATMUL_SCRATCH bytes or more for the products, and for attention (attend.c) */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
     const struct stage *prepared_stage;
 };

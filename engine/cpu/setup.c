@@ -68,8 +68,7 @@ static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
     return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
            make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width) &&
            (t->results[0] = pp_cpu_memory_take(c, results, sizeof(float))) &&
-           (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float))) &&
-           (t->kernel = pp_cpu_memory_take(c, 1, PP_MATMUL_SCRATCH));
+           (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float)));
 }
 
 static void free_inputs(struct thread_scratch *t)
