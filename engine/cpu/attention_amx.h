@@ -5,8 +5,8 @@
  * 16 positions by 64 dimensions, which lie in a page as a tile has them, are multiplied one at a time.
  *
  * Values: a weight is 256 h + l, h signed, l not. Its two bytes lie side by side in memory; with each byte of V
- * followed by a zero, a tile of 16 queries by 32 weights, as it is, gives the sum of l v, and read from one byte further
- * on, that of h v. */
+ * followed by a zero, a tile of 16 queries by 32 weights, as it is, gives the sum of l v, and read from one byte
+ * further on, that of h v. The tiles make them while vectors make the next queries' weights. */
 enum {
     TILE_ROWS = 16,
     TILE_BYTES = 1024,
@@ -39,6 +39,21 @@ static inline tile_sums *sum_tiles(const struct pp_attention *a)
 static inline uint8_t *wide_values(const struct pp_attention *a, int vec)
 {
     return (uint8_t *)(sum_tiles(a) + PP_ATTENTION_SUM_TILES) + (size_t)vec * WIDE_BYTES;
+}
+
+/* Weights of 16 queries and their scales: two places, because one part's are made while another's are used. */
+struct part_weights {
+    int16_t *w;
+    float *scale;
+};
+
+static inline struct part_weights part_weights(const struct pp_attention *a, int which)
+{
+    const int pad = a->kv->head_pad;
+    if (which == 0)
+        return (struct part_weights){a->w, a->w_scale};
+    int16_t *w = (int16_t *)wide_values(a, pad / LANES);
+    return (struct part_weights){w, (float *)(w + pad / PP_KV_BLOCK * (PP_PART_QUERIES * PP_KV_CHUNK))};
 }
 
 static inline void configure_tiles(void)
@@ -183,55 +198,91 @@ static void widen_values(const struct pp_attention *a, const uint8_t *const *hea
     }
 }
 
-/* Of 16 queries and a block: sums [4] of low and high bytes for its first 16 dimensions, then for the others. */
-static inline void multiply_values(const struct pp_attention *a, int b, int n, tile_sums *sums)
+/* Values of a part of the queries, made in steps of a block and 32 positions. */
+struct value_steps {
+    const struct pp_attention *a;
+    struct part_weights from;
+    int live, n; /* queries; positions, a multiple of 32 */
+    int b, at;   /* where the next step is; b == n_blocks behind the last */
+    float *o;
+};
+
+static inline void scale_values(const struct value_steps *v, int b, const tile_sums *sums)
 {
-    const uint8_t *w = (const uint8_t *)(a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK));
-    const uint8_t *v0 = wide_values(a, 2 * b), *v1 = wide_values(a, 2 * b + 1);
+    float *o = v->o + b * PP_KV_BLOCK;
+    for (int i = 0; i < v->live; i++, o += v->a->kv->head_pad)
+        for (int half = 0; half < 2; half++) {
+            i16x32 low = _mm512_loadu_si512(sums[2 * half][i]), high = _mm512_loadu_si512(sums[2 * half + 1][i]);
+            i16x32 whole = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+            v_store(o + half * LANES, v_mul(i_to_float(whole), v_set1(v->from.scale[i])));
+        }
+}
+
+/* One step. Tiles 0 to 3 sum low and high bytes for the block's first 16 dimensions, then for the others; when they
+ * have all positions, the block before this one, whose sums have long been stored, is scaled. */
+static void multiply_values(struct value_steps *v)
+{
     enum { W_STRIDE = PP_KV_CHUNK * sizeof(int16_t) };
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int at = 0; at < n; at += WEIGHTS_UNIT, w += 64, v0 += TILE_BYTES, v1 += TILE_BYTES) {
-        _tile_loadd(4, w, W_STRIDE);
-        _tile_loadd(6, v0, 64);
-        _tile_dpbusd(0, 4, 6);
-        _tile_loadd(7, v1, 64);
-        _tile_dpbusd(2, 4, 7);
-        _tile_loadd(5, w + 1, W_STRIDE);
-        _tile_dpbssd(1, 5, 6);
-        _tile_dpbssd(3, 5, 7);
+    const uint8_t *w = (const uint8_t *)(v->from.w + v->b * (PP_PART_QUERIES * PP_KV_CHUNK) + v->at);
+    const uint8_t *wide = wide_values(v->a, 2 * v->b) + v->at / WEIGHTS_UNIT * TILE_BYTES;
+    if (v->at == 0) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
     }
+    _tile_loadd(4, w, W_STRIDE);
+    _tile_loadd(6, wide, 64);
+    _tile_dpbusd(0, 4, 6);
+    _tile_loadd(7, wide + WIDE_BYTES, 64);
+    _tile_dpbusd(2, 4, 7);
+    _tile_loadd(5, w + 1, W_STRIDE);
+    _tile_dpbssd(1, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+    v->at += WEIGHTS_UNIT;
+    if (v->at < v->n)
+        return;
+    tile_sums *sums = sum_tiles(v->a) + v->b % 2 * 4;
     _tile_stored(0, sums[0], 64);
     _tile_stored(1, sums[1], 64);
     _tile_stored(2, sums[2], 64);
     _tile_stored(3, sums[3], 64);
+    if (v->b > 0)
+        scale_values(v, v->b - 1, sum_tiles(v->a) + (v->b - 1) % 2 * 4);
+    v->at = 0;
+    v->b++;
 }
 
-static inline void scale_values(const struct pp_attention *a, const tile_sums *sums, int live, float *o)
+static void finish_values(struct value_steps *v)
 {
-    for (int i = 0; i < live; i++, o += a->kv->head_pad)
-        for (int half = 0; half < 2; half++) {
-            i16x32 low = _mm512_loadu_si512(sums[2 * half][i]), high = _mm512_loadu_si512(sums[2 * half + 1][i]);
-            i16x32 whole = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-            v_store(o + half * LANES, v_mul(i_to_float(whole), v_set1(a->w_scale[i])));
-        }
+    const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK;
+    if (v->live == 0)
+        return;
+    while (v->b < n_blocks)
+        multiply_values(v);
+    finish_stores();
+    scale_values(v, n_blocks - 1, sum_tiles(v->a) + (n_blocks - 1) % 2 * 4);
+    v->live = 0;
 }
 
-/* While a block is scaled, the tiles multiply the next one. */
-static void tile_values(const struct pp_attention *a, int live, int n, float *o)
+/* A part's probabilities as whole numbers, by vectors, while the tiles make the values of the part before. */
+static void weigh_part(const struct pp_attention *a, struct part_weights to, int live, const int *n, int n_end,
+                       int first_bad, float *m, float *l, struct value_steps *before)
 {
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    tile_sums *sums = sum_tiles(a);
-    finish_stores();
-    multiply_values(a, 0, n, sums);
-    for (int b = 0; b < n_blocks; b++) {
-        if (b + 1 < n_blocks)
-            multiply_values(a, b + 1, n, sums + (b + 1) % 2 * 4);
-        finish_stores();
-        scale_values(a, sums + b % 2 * 4, live, o + b * PP_KV_BLOCK);
+    const int steps = (n_blocks * before->n / WEIGHTS_UNIT + live - 1) / live; /* a query */
+    part_maxima(a, live, n, m);
+    for (int i = 0; i < live; i++) {
+        float largest = 0, *p = a->p + i * PP_KV_CHUNK;
+        for (int s = 0; before->live && s < steps && before->b < n_blocks; s++)
+            multiply_values(before);
+        l[i] = powers(p, n[i], m[i], a->v_top, &largest);
+        to.scale[i] = whole_weights(a, p, largest, n[i], n_end, to.w + i * PP_KV_CHUNK);
+        if (n[i] > first_bad)
+            to.scale[i] = NAN;
     }
+    finish_values(before);
+    finish_stores();
 }
 
 static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
@@ -242,21 +293,24 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
         attention_chunk(a, heads, row, n_rows, n, to);
         return;
     }
-    int limits[MAX_QUERIES] = {0};
+    int limits[MAX_QUERIES] = {0}, q = q0, which = 0;
     const int most = query_limits(a, row, n_rows, n, limits), first_bad = load_scales(a, heads, most);
+    struct value_steps values = {.a = a};
     configure_tiles();
     widen_values(a, heads, whole_steps(most));
-    for (int q = q0, live; q < q1; q += live) {
+    for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
-        if (live < MIN_TILE_ROWS) {
-            live = next_tile(live);
-            chunk_tile(a, heads, q, live, limits + q, first_bad, to);
-            continue;
-        }
         const int part_most = longest(live, limits + q), n_end = whole_steps(part_most);
+        const struct part_weights w = part_weights(a, which);
         tile_scores(a, heads, q, live, part_most);
-        integer_weights(a, live, limits + q, n_end, first_bad, to->m + q, to->l + q);
-        tile_values(a, live, n_end, to->o + q * a->kv->head_pad);
+        weigh_part(a, w, live, limits + q, n_end, first_bad, to->m + q, to->l + q, &values);
+        values = (struct value_steps){
+            .a = a, .from = w, .live = live, .n = n_end, .o = to->o + q * a->kv->head_pad};
     }
+    finish_values(&values);
     _tile_release(); /* tiles in use make every switch of threads dearer */
+    for (int nq; q < q1; q += nq) {
+        nq = next_tile(q1 - q);
+        chunk_tile(a, heads, q, nq, limits + q, first_bad, to);
+    }
 }

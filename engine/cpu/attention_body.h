@@ -266,17 +266,23 @@ ALWAYS_INLINE float powers(float *p, int n, float m, const float *v_top, float *
     return v_sum(sum);
 }
 
-/* Scores of nq queries, which see n[i] positions, become probabilities. m, l: theirs. */
-static void softmax(const struct pp_attention *a, int nq, const int *n, const float *v_top, float *m, float *l,
-                    float *largest)
+/* The largest scores of nq queries, which see n[i] positions. */
+static void part_maxima(const struct pp_attention *a, int nq, const int *n, float *m)
 {
-    for (int i = 0; i < nq; i++) { /* apart from the rest, which waits for m */
+    for (int i = 0; i < nq; i++) {
         float *p = a->p + i * PP_KV_CHUNK;
         const int last = (n[i] - 1) / LANES * LANES;
         if (n[i] % LANES)
             v_store(p + last, v_keep_first(v_load(p + last), n[i] - last, -INFINITY));
         m[i] = largest_score(p, last + LANES);
     }
+}
+
+/* Their scores become probabilities. m, l: theirs. */
+static void softmax(const struct pp_attention *a, int nq, const int *n, const float *v_top, float *m, float *l,
+                    float *largest)
+{
+    part_maxima(a, nq, n, m); /* apart from the rest, which waits for m */
     if (v_top)
         for (int i = 0; i < nq; i++)
             l[i] = powers(a->p + i * PP_KV_CHUNK, n[i], m[i], v_top, &largest[i]);
