@@ -8,7 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
 
-enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512, FIRST_CHUNK = 8 };
+enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512 };
 static const int64_t DEFAULT_MAX_CTX = 16384;
 static const uint64_t MIN_KV_MEMORY = 64u << 20;
 
@@ -97,7 +97,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->model = m;
     e->isa = isa;
     e->max_rows = opt->max_rows ? opt->max_rows : DEFAULT_MAX_ROWS;
-    e->chunk_rows = FIRST_CHUNK < e->max_rows ? FIRST_CHUNK : e->max_rows;
+    e->chunk_rows = PP_LEAST_CHUNK < e->max_rows ? PP_LEAST_CHUNK : e->max_rows;
     e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);

@@ -9,7 +9,10 @@
 #include "engine/model.h"
 #include "engine/pool.h"
 
-enum { PP_TREE_ROWS = 64 }; /* rows of a tree in one step */
+enum {
+    PP_TREE_ROWS = 64,   /* of a tree in one step */
+    PP_LEAST_CHUNK = 16, /* rows of a prompt computed together at least, and at first */
+};
 
 struct pp_engine {
     const struct pp_model *model;

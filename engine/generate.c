@@ -13,7 +13,8 @@
 #include "engine/text.h"
 
 enum { DEFAULT_DRAFT = 4, MAX_DRAFT = 15, MAX_PIECE = 1024 };
-static const uint64_t CHUNK_NS = 100000000; /* a chunk of the prompt takes at most this long */
+/* A chunk of the prompt takes at most this long, if it has more rows than the least. */
+static const uint64_t CHUNK_NS = 100000000;
 
 struct pp_gen {
     struct pp_seq *seq, *draft;
@@ -68,9 +69,10 @@ static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, boo
         uint64_t ns = pp_now_ns() - t0;
         if (code)
             break;
-        /* Fewer rows if this chunk took too long, twice as many if a full one left time for that. */
-        if (ns > CHUNK_NS && m > 1)
-            e->chunk_rows = (m + 1) / 2;
+        /* Fewer rows if this chunk took too long, twice as many if a full one left time for that. Not so few that each
+         * costs as much as reading all weights does. */
+        if (ns > CHUNK_NS && m > PP_LEAST_CHUNK)
+            e->chunk_rows = m / 2 > PP_LEAST_CHUNK ? m / 2 : PP_LEAST_CHUNK;
         else if (m == e->chunk_rows && ns < CHUNK_NS / 3)
             e->chunk_rows = 2 * m < e->max_rows ? 2 * m : e->max_rows;
         if (progress)

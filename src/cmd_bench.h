@@ -66,7 +66,8 @@ const struct bench_result *bench_find(const struct bench_report *r, const char *
 
 enum bench_what {
     BENCH_QUICK = 1, BENCH_DEPTH = 2, BENCH_ROWS = 4, BENCH_THREADS = 8, BENCH_KV = 16, BENCH_KERNELS = 32,
-    BENCH_MEMORY = 64, BENCH_MICRO = 128, BENCH_START = 256, BENCH_TOKENIZER = 512, BENCH_TRACE = 1024, BENCH_RESUME = 2048,
+    BENCH_MEMORY = 64, BENCH_MICRO = 128, BENCH_START = 256, BENCH_TOKENIZER = 512, BENCH_TRACE = 1024,
+    BENCH_RESUME = 2048,
     BENCH_PASSES = 127, /* those that bench_measure does */
 };
 

@@ -8,6 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "engine/gguf.h"
 #include "engine/text.h"
 #include "engine/types.h"
@@ -234,6 +235,26 @@ static void regenerating(void **state)
     pp_free(ids);
     pp_buf_free(&first);
     pp_buf_free(&second);
+    unrig(&r);
+}
+
+/* However slow the machine: a pass costs at least the reading of all weights, so no prompt is computed row by row. */
+static void chunks_are_not_small(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_error err;
+    struct pp_gen *g;
+    struct pp_gen_options opt = greedy(1);
+    int32_t ids[4 * PP_LEAST_CHUNK];
+    (void)state;
+    for (int i = 0; i < 4 * PP_LEAST_CHUNK; i++)
+        ids[i] = i + 1;
+    assert_ok(pp_gen_start(r.seq, ids, PP_LEAST_CHUNK, &opt, NULL, &g, &err), err);
+    assert_int_equal(pp_engine_stats(r.engine)->passes, 1);
+    pp_gen_free(g);
+    assert_ok(pp_gen_start(r.seq, ids, 4 * PP_LEAST_CHUNK, &opt, NULL, &g, &err), err);
+    assert_true(pp_engine_stats(r.engine)->passes <= 4);
+    pp_gen_free(g);
     unrig(&r);
 }
 
@@ -556,6 +577,7 @@ TEST_GROUP(generate)
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
+        cmocka_unit_test(chunks_are_not_small),
         cmocka_unit_test(context_end),              cmocka_unit_test(cancelled_prompt),
         cmocka_unit_test(adapters_and_pages),       cmocka_unit_test(snapshot_round_trip),
         cmocka_unit_test(snapshot_refusals),        cmocka_unit_test(snapshot_knows_adapters),

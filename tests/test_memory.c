@@ -117,8 +117,8 @@ static void nothing_uncounted(void **state)
 
 /* --- logits ----------------------------------------------------------------------------------------------------- */
 
-/* A prompt of 512 rows, of which the last is wanted: there is no room for the logits of all; and where there is, nothing
- * writes there, and nothing is computed for it. */
+/* A prompt of 512 rows, of which the last is wanted: there is no room for the logits of all; and where there is,
+ * nothing writes there, and nothing is computed for it. */
 static void logits_of_wanted_rows_only(void **state)
 {
     enum { ROWS = 512, POISON = 0x7b };
