@@ -5,9 +5,12 @@
 
 enum {
     STRIP_ROWS = 8,
-    STRIP_COLS = 768,
+    STRIP_COLS = 512,
     STRIP_ACTS = 3,  /* 24 sums in registers */
-    STRIP_SLAB = 384, /* activation rows between two conversions of the same weights */
+    /* Activation rows between two conversions of the same weights: so few that a strip's columns of them stay in the L2
+     * cache. Measured on a Sapphire Rapids with 512 rows of F16: 39 GMAC/s, with 768 columns 36 at 128 rows, 31 at
+     * 384. */
+    STRIP_SLAB = 192,
 };
 
 struct strip_memory {

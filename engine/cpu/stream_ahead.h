@@ -36,8 +36,8 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
     }
 }
 
-/* Asks for one line, `distance` bytes behind p, where several rows are read side by side: once per line. The same story:
- * into the second cache, F16 weights come at 33 GB/s on two cores of a Zen 4, at 24 into the first. */
+/* Asks for one line, `distance` bytes behind p, where several rows are read side by side: once per line. The same
+ * story: into the second cache, F16 weights come at 33 GB/s on two cores of a Zen 4, at 24 into the first. */
 static inline __attribute__((always_inline)) void stream_line(const void *p, size_t distance)
 {
     if (pp_stream_by_pages)
