@@ -4,8 +4,8 @@
  *
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
  * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
- * thing a type has to bring. Up to 16 activation rows are one tile, and the weights stream past it
- * (matmul_amx_rows.h); very few go to the AVX-512 kernels: the same bits, and nothing to unpack. */
+ * thing a type has to bring. A few tiles of activation rows stand still while the weights stream past
+ * (matmul_amx_rows.h); very few rows go to the AVX-512 kernels: the same bits, and nothing to unpack. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -25,9 +25,13 @@ enum {
     PANEL = 4,                /* blocks whose activations stay in tile registers while weight rows pass */
     MAX_GROUPS = 16,          /* groups of weight rows whose accumulators are kept at a time */
     UNITS_BYTES = 160 * 1024, /* of unpacked weights at a time: they stay in the L2 cache while all activations pass */
-    MIN_ROWS = 9,             /* so many activation rows, the last ones of many, are worth a tile */
-    MIN_ROWS_Q6_K = 12,       /* these are the dearest to unpack */
-    MIN_ROWS_STREAM = 6,      /* so many are while weights stream past, where there are no more than a tile's */
+    /* Measured on a Sapphire Rapids: the byte dot products are as fast up to 7 rows, and with Q6_K, whose two products
+     * per block are the dearest to open, up to 128 (at 32 rows 36 against 23); what streams past tiles (at 16 rows of
+     * Q4_0 59) is faster than what is opened into the cache first (at 24 rows 39, at 64 54, at 512 62). */
+    MIN_ROWS_STREAM = 8,
+    MAX_ROWS_STREAM = 48,
+    MIN_ROWS_Q6_K = 128,
+    MIN_ROWS_LAST = 9,        /* the last ones of many activation rows that are worth a tile */
 };
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
@@ -454,8 +458,27 @@ static struct pp_acts acts_from(const struct pp_acts *x, int64_t row)
     return a;
 }
 
+/* Up to MAX_ROWS_STREAM rows of x, in tiles of about the same size. The weights come from memory for the first tile and
+ * from the cache for the others. */
+INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, void *scratch, const struct rows_type type)
+{
+    enum { STRIP_BYTES = 256 * 1024 };
+    const int64_t n_tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t groups = STRIP_BYTES / (int64_t)pp_pack_group_bytes(w->type, w->n_cols);
+    const int64_t strip = n_tiles == 1 ? row1 - row0 : (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    for (int64_t row = row0; row < row1; row += strip)
+        for (int64_t t = 0; t < n_tiles; t++) {
+            const int64_t first = m * t / n_tiles, end = m * (t + 1) / n_tiles;
+            const struct pp_acts some = acts_from(x, first);
+            matmul_rows(w, row, row + strip < row1 ? row + strip : row1, &some, end - first, y + first * y_stride,
+                        y_stride, scratch, type);
+        }
+}
+
 /* How a type is multiplied. */
 struct amx_type {
+    bool dear; /* to open: see MIN_ROWS_Q6_K */
     struct rows_type rows;
     unpack_fn *unpack;
     struct unit_shape unit;
@@ -466,20 +489,19 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 {
     struct work *k = scratch;
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    const bool streams = n_blocks % QUAD == 0;
-    const int min_rows = type.unit.products == 2 ? MIN_ROWS_Q6_K : MIN_ROWS;
-    int64_t rest = m % TILE_ROWS;
-    if (streams && m <= TILE_ROWS)
-        rest = m;
-    else if (rest >= min_rows)
-        rest = 0;
-    const int64_t tiled = m - rest;
+    const bool streams = n_blocks % QUAD == 0 && !type.dear;
+    if (m < (type.dear ? MIN_ROWS_Q6_K : MIN_ROWS_STREAM)) {
+        few_rows(w, row0, row1, x, m, y, y_stride, scratch);
+        return;
+    }
+    if (streams && m <= MAX_ROWS_STREAM) {
+        stream_tiles(w, row0, row1, x, m, y, y_stride, scratch, type.rows);
+        return;
+    }
+    const int64_t rest = m % TILE_ROWS < MIN_ROWS_LAST ? m % TILE_ROWS : 0, tiled = m - rest;
     if (rest > 0) {
         const struct pp_acts last = acts_from(x, tiled);
-        if (streams && rest >= MIN_ROWS_STREAM)
-            matmul_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch, type.rows);
-        else
-            few_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch);
+        few_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch);
     }
     if (tiled == 0)
         return;
@@ -503,28 +525,28 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{NULL, scales_plain, false, false, 544}, unpack_q8_0, {1, false}};
+    const struct amx_type type = {false, {NULL, scales_plain, false, 544}, unpack_q8_0, {1, false}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_0, scales_plain, false, false, 288}, unpack_q4_0, {1, false}};
+    const struct amx_type type = {false, {open_q4_0, scales_plain, false, 288}, unpack_q4_0, {1, false}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_k, scales_q4_k, false, true, 296}, unpack_q4_k, {1, true}};
+    const struct amx_type type = {false, {open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, {1, true}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q6_k, scales_q6_k, true, false, 424}, unpack_q6_k, {2, false}};
+    const struct amx_type type = {true, {NULL, NULL, false, 0}, unpack_q6_k, {2, false}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 

@@ -14,17 +14,17 @@
 enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are made ready at once */ };
 
 /* A type: writes block b as signed bytes, [8][64] (NULL: it lies so, but unsigned, 128 too large); its scales, as
- * floats. With halves the sums of 16 columns each have a scale, s1 and s2, under the block's own:
- *   acc = fma(s0 * dx, halves ? s1 * isum1 + s2 * isum2 : isum, acc)
+ * floats:
+ *   acc = fma(s0 * dx, isum, acc)
  *   with has_min: acc = fma(-s1, dx * sum, acc) */
 struct rows_type {
     void (*open)(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile);
     void (*scales)(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale);
-    bool halves, has_min;
+    bool has_min;
     size_t pace; /* bytes of a block, scales included */
 };
 
-enum { MAX_SCALES = 3 };
+enum { MAX_SCALES = 2 };
 
 INLINE void scales_plain(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
 {
@@ -32,31 +32,9 @@ INLINE void scales_plain(const uint8_t *group, int64_t n_cols, int64_t b, __m512
     scale[0] = halves(group + 32 * b);
 }
 
-/* The second half comes times 4. */
-INLINE void open_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
-{
-    (void)n_cols;
-    UNROLL for (int v = 0; v < 4; v++)
-    {
-        __m512i first, second;
-        slices_q6_k((const struct pp_q6_k_pack *)group + b / 8, (int)(b % 8), v, &first, &second);
-        _mm512_store_si512(tile + PP_SLICE * v, _mm512_sub_epi8(first, _mm512_set1_epi8(32)));
-        _mm512_store_si512(tile + PP_SLICE * (4 + v), _mm512_sub_epi8(second, _mm512_set1_epi8(-128)));
-    }
-}
-
-INLINE void scales_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
-{
-    (void)n_cols;
-    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
-    scale[0] = halves(p->d);
-    scale[1] = signed_bytes(p->sc[2 * (b % 8)]);
-    scale[2] = _mm512_mul_ps(signed_bytes(p->sc[2 * (b % 8) + 1]), _mm512_set1_ps(0.25f));
-}
-
 /* In the thread's scratch. */
 struct rows_work {
-    int32_t sums[2][2 * QUAD][TILE_ROWS][PP_GROUP_ROWS]; /* of quads in turn */
+    int32_t sums[2][QUAD][TILE_ROWS][PP_GROUP_ROWS]; /* of quads in turn */
     uint8_t tiles[2][QUAD][UNIT_TILE];
     float d[ROWS_SPAN * TILE_ROWS]; /* [n_blocks][M] */
     union {
@@ -77,10 +55,10 @@ struct rows_job {
     struct rows_work *k;
 };
 
-/* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 and 5 sums; with halves each of the former has 16 columns. */
-INLINE void configure_rows(int64_t m, const bool halves)
+/* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 and 5 sums. */
+INLINE void configure_rows(int64_t m)
 {
-    const uint8_t rows = (uint8_t)m, deep = halves ? 4 : 8;
+    const uint8_t rows = (uint8_t)m, deep = 8;
     const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
@@ -90,6 +68,7 @@ INLINE void configure_rows(int64_t m, const bool halves)
         .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64},
         .rows = {rows, rows, deep, deep, rows, rows},
     };
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* compilers think that the next line reads 8 bytes of it */
     _tile_loadconfig(&config);
 }
 
@@ -109,12 +88,12 @@ INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type t
         }
 }
 
-/* A product: of a block, or with halves of half a block. Loading tiles, multiplying and storing the sums each take 16
+/* A product: of a block. Loading tiles, multiplying and storing the sums each take 16
  * to 52 cycles until their result is there: one behind the other they would fill the processor's window of
  * instructions with waiting. So in the step of a product the next one is loaded and the one before is stored. */
 struct product {
     const int8_t *q;        /* of the first activation row */
-    const uint8_t *weights; /* [4 or 8 slices] */
+    const uint8_t *weights; /* [8 slices] */
 };
 
 /* Multiplies what was loaded in the step before, stores what was multiplied then, and loads `next`. The registers
@@ -141,20 +120,16 @@ INLINE void step(const int odd, const struct product next, int64_t q_stride, int
 }
 
 /* acc += the block's share; its activations are number `at` in the span. */
-INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], int64_t at,
+INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[PP_GROUP_ROWS], int64_t at,
                         const __m512 *scale, __m512 *acc, const struct rows_type type, const int M)
 {
     const float *d = k->d + at * M;
     UNROLL for (int i = 0; i < M; i++)
     {
-        __m512i isum = _mm512_load_si512(sums[0][i]);
+        __m512i isum = _mm512_load_si512(sums[i]);
         if (!type.open)
             isum = _mm512_add_epi32(isum, _mm512_set1_epi32(k->extra.bias[at * M + i]));
-        __m512 sum = _mm512_cvtepi32_ps(isum);
-        if (type.halves) /* whole numbers below 2^24 throughout: float is exact */
-            sum = _mm512_fmadd_ps(scale[2], _mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])),
-                                  _mm512_mul_ps(scale[1], sum));
-        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], _mm512_set1_ps(d[i])), sum, acc[i]);
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], _mm512_set1_ps(d[i])), _mm512_cvtepi32_ps(isum), acc[i]);
         if (type.has_min)
             acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_set1_ps(k->extra.dsum[at * M + i]), acc[i]);
     }
@@ -194,21 +169,18 @@ INLINE void store_sums(const struct rows_job *job, int64_t row, const __m512 *ac
             _mm512_mask_storeu_ps(job->y + i * job->y_stride + row, rows_live(job, row), acc[i]);
 }
 
-/* Product number p of the quad at `at`. */
+/* Block j of the quad at `at`. */
 INLINE struct product product_at(const struct rows_job *job, const struct place *at, uint8_t (*tiles)[UNIT_TILE],
-                                 const int p, const struct rows_type type)
+                                 const int j, const struct rows_type type)
 {
-    const int block = type.halves ? p / 2 : p, half = type.halves ? p % 2 : 0;
     const uint8_t *packed = at->group + pp_pack_scale_bytes(job->w->n_cols);
-    return (struct product){job->x->q + 32 * (at->b + block) + 16 * half,
-                            type.open ? tiles[block] + UNIT_TILE / 2 * half : packed + UNIT_TILE * (at->b + block)};
+    return (struct product){job->x->q + 32 * (at->b + j), type.open ? tiles[j] : packed + UNIT_TILE * (at->b + j)};
 }
 
 /* At the beginning and at the end one or two of the three have no quad: they take another one, to no effect. */
 INLINE void stream_rows(const struct rows_job *job, const struct rows_type type, const int M)
 {
     struct rows_work *k = job->k;
-    const int N = type.halves ? 2 : 1; /* products of a block */
     const int64_t n_cols = job->w->n_cols;
     const int64_t n_groups = (job->row1 - job->row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
     const int64_t n_quads = n_groups * ((job->b1 - job->b0) / QUAD);
@@ -227,13 +199,12 @@ INLINE void stream_rows(const struct rows_job *job, const struct rows_type type,
             if (type.open)
                 type.open(opened.group, n_cols, opened.b + j, k->tiles[t % 2][j]);
             finish_stores();
-            UNROLL for (int p = N * j; p < N * (j + 1); p++)
-                step(p % 2,
-                     p + 1 < N * QUAD ? product_at(job, &met, k->tiles[(t + 1) % 2], p + 1, type)
-                                      : product_at(job, &opened, k->tiles[t % 2], 0, type),
-                     job->x->q_stride, p > 0 ? sums_met[p - 1] : sums[N * QUAD - 1], type.open);
+            step(j % 2,
+                 j + 1 < QUAD ? product_at(job, &met, k->tiles[(t + 1) % 2], j + 1, type)
+                              : product_at(job, &opened, k->tiles[t % 2], 0, type),
+                 job->x->q_stride, j > 0 ? sums_met[j - 1] : sums[QUAD - 1], type.open);
             type.scales(scaled.group, n_cols, scaled.b + j, scale);
-            scale_block(k, sums + N * j, scaled.b + j - job->b0, scale, acc, type, M);
+            scale_block(k, sums[j], scaled.b + j - job->b0, scale, acc, type, M);
         }
         if (t + 1 < n_quads)
             next_quad(job, &opened, group_bytes);
@@ -259,12 +230,10 @@ INLINE void matmul_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 {
     struct rows_job job = {w, x, row0, row1, 0, 0, m, y, y_stride, scratch};
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    configure_rows(m, type.halves);
+    configure_rows(m);
     for (; job.b0 < n_blocks; job.b0 = job.b1) {
         job.b1 = job.b0 + ROWS_SPAN < n_blocks ? job.b0 + ROWS_SPAN : n_blocks;
-        if (m <= 6)
-            few_and_ready(&job, type, 6);
-        else if (m <= 8)
+        if (m <= 8)
             few_and_ready(&job, type, 8);
         else if (m <= 12)
             few_and_ready(&job, type, 12);
