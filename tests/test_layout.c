@@ -729,6 +729,36 @@ static void form_belongs_to_version(void **state)
     }
 }
 
+/* Memory that held something else gets the same bytes: also what pads the scales of an odd number of blocks, and the
+ * rows that a last group lacks. */
+static void packing_writes_every_byte(void **state)
+{
+    static const struct {
+        uint32_t type;
+        int64_t n_cols;
+    } cases[] = {{PP_TYPE_Q8_0, 96}, {PP_TYPE_Q8_0, 64}, {PP_TYPE_Q4_0, 96}, {PP_TYPE_Q4_0, 64},
+                 {PP_TYPE_Q4_K, 512}, {PP_TYPE_Q6_K, 512}};
+    static const int64_t row_counts[] = {1, 15, 16, 17};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t k = 0; k < sizeof row_counts / sizeof row_counts[0]; k++) {
+            int64_t n_rows = row_counts[k], n_cols = cases[i].n_cols;
+            size_t bytes = pp_type_row_bytes(cases[i].type, n_cols) * (size_t)n_rows;
+            size_t packed = pp_pack_bytes(cases[i].type, n_rows, n_cols);
+            uint8_t *rows = pp_malloc(bytes), *over_zeros = pp_calloc(1, packed), *over_ones = pp_malloc(packed);
+            assert_true(rows && over_zeros && over_ones);
+            for (size_t b = 0; b < bytes; b++)
+                rows[b] = (uint8_t)(b * 37 + 5);
+            memset(over_ones, 0xff, packed);
+            pp_pack_rows(cases[i].type, rows, n_rows, n_cols, 0, n_rows, over_zeros);
+            pp_pack_rows(cases[i].type, rows, n_rows, n_cols, 0, n_rows, over_ones);
+            assert_memory_equal(over_zeros, over_ones, packed);
+            pp_free(rows);
+            pp_free(over_zeros);
+            pp_free(over_ones);
+        }
+}
+
 TEST_GROUP(layout)
 {
     const struct CMUnitTest tests[] = {
@@ -750,6 +780,7 @@ TEST_GROUP(layout)
         cmocka_unit_test(stopped),
         cmocka_unit_test(work_space_is_small),
         cmocka_unit_test(form_belongs_to_version),
+        cmocka_unit_test(packing_writes_every_byte),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -1,3 +1,7 @@
+/* pack.c - from the rows of a file to groups of 16 rows.
+ *
+ * The rows are read side by side: 4 bytes of each make a slice, which is written as a whole, so that the group is
+ * filled from its beginning to its end. What is not just moved is computed on whole slices. */
 #include "engine/cpu/pack.h"
 
 #include <string.h>
@@ -15,95 +19,211 @@ size_t pp_pack_bytes(uint32_t type, int64_t n_rows, int64_t n_cols)
     return groups * pp_pack_group_bytes(type, n_cols);
 }
 
-/* Each pack_* puts one row of n_cols weights into lane r of a group that was all zeros. */
+/* A slice as words: lane r holds 4 bytes of row r, the first column lowest, as it lies in memory. */
+typedef uint32_t slice_words[PP_GROUP_ROWS];
 
-static void pack_q8_0(const uint8_t *src, int64_t n_cols, int r, uint8_t *group)
+/* Where the 16 rows of a group are being read. Rows past the matrix's end read one block over and over. */
+struct lanes {
+    const uint8_t *at[PP_GROUP_ROWS];
+    size_t step[PP_GROUP_ROWS]; /* to the next block */
+};
+
+static void next_block(struct lanes *l)
 {
-    uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
-    for (int64_t b = 0; b < n_cols / 32; b++) {
-        struct pp_block_q8_0 block;
-        memcpy(&block, src + (size_t)b * sizeof block, sizeof block);
-        memcpy(group + 32 * b + 2 * r, &block.d, sizeof block.d);
-        uint8_t *q = slices + 8 * PP_SLICE * b;
-        for (int k = 0; k < 32; k++)
-            q[PP_SLICE * (k / 4) + 4 * r + k % 4] = (uint8_t)(block.q[k] + 128);
+    for (int r = 0; r < PP_GROUP_ROWS; r++)
+        l->at[r] += l->step[r];
+}
+
+/* Four vectors of 4 lanes as a matrix, transposed. */
+typedef uint32_t quad __attribute__((vector_size(16)));
+
+static void transpose(quad w[4])
+{
+    quad low01 = __builtin_shufflevector(w[0], w[1], 0, 4, 1, 5);
+    quad low23 = __builtin_shufflevector(w[2], w[3], 0, 4, 1, 5);
+    quad high01 = __builtin_shufflevector(w[0], w[1], 2, 6, 3, 7);
+    quad high23 = __builtin_shufflevector(w[2], w[3], 2, 6, 3, 7);
+    w[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+    w[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+    w[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+    w[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+
+/* n words (a multiple of 4) of each row, from `offset` in its block on, as n slices. */
+static inline void gather(const struct lanes *l, size_t offset, int n, slice_words *to)
+{
+    for (int w = 0; w < n; w += 4)
+        for (int r = 0; r < PP_GROUP_ROWS; r += 4) {
+            quad q[4];
+            for (int i = 0; i < 4; i++)
+                memcpy(&q[i], l->at[r + i] + offset + 4 * (size_t)w, sizeof q[i]);
+            transpose(q);
+            for (int i = 0; i < 4; i++)
+                memcpy(&to[w + i][r], &q[i], sizeof q[i]);
+        }
+}
+
+static inline void gather_scales(const struct lanes *l, size_t offset, void *to)
+{
+    uint16_t d[PP_GROUP_ROWS];
+    for (int r = 0; r < PP_GROUP_ROWS; r++)
+        memcpy(&d[r], l->at[r] + offset, sizeof d[r]);
+    memcpy(to, d, sizeof d);
+}
+
+/* The bytes of a slice by columns instead of by rows. */
+static inline void split_bytes(const slice_words w, uint8_t to[4][PP_GROUP_ROWS])
+{
+    for (int i = 0; i < 4; i++)
+        for (int r = 0; r < PP_GROUP_ROWS; r++)
+            to[i][r] = (uint8_t)(w[r] >> 8 * i);
+}
+
+/* Each pack_* fills a group with n blocks of 16 rows. */
+
+static void pack_q8_0(struct lanes *l, int64_t n, uint8_t *group)
+{
+    uint8_t *slices = group + pp_pack_scale_bytes(32 * n);
+    for (int64_t b = 0; b < n; b++, next_block(l)) {
+        slice_words q[8];
+        gather_scales(l, offsetof(struct pp_block_q8_0, d), group + 32 * b);
+        gather(l, offsetof(struct pp_block_q8_0, q), 8, q);
+        for (int v = 0; v < 8; v++)
+            for (int r = 0; r < PP_GROUP_ROWS; r++)
+                q[v][r] ^= 0x80808080; /* + 128 */
+        memcpy(slices + 8 * PP_SLICE * b, q, sizeof q);
     }
 }
 
-static void pack_q4_0(const uint8_t *src, int64_t n_cols, int r, uint8_t *group)
+static void pack_q4_0(struct lanes *l, int64_t n, uint8_t *group)
 {
-    uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
-    for (int64_t b = 0; b < n_cols / 32; b++) {
-        struct pp_block_q4_0 block;
-        memcpy(&block, src + (size_t)b * sizeof block, sizeof block);
-        memcpy(group + 32 * b + 2 * r, &block.d, sizeof block.d);
-        for (int v = 0; v < 4; v++)
-            memcpy(slices + PP_SLICE * (4 * b + v) + 4 * r, block.q + 4 * v, 4);
+    uint8_t *slices = group + pp_pack_scale_bytes(32 * n);
+    for (int64_t b = 0; b < n; b++, next_block(l)) {
+        slice_words q[4];
+        gather_scales(l, offsetof(struct pp_block_q4_0, d), group + 32 * b);
+        gather(l, offsetof(struct pp_block_q4_0, q), 4, q);
+        memcpy(slices + 4 * PP_SLICE * b, q, sizeof q);
     }
 }
 
-static void pack_q4_k(const uint8_t *src, int64_t n_cols, int r, uint8_t *group)
+/* Scales and mins of a block's 8 sub-blocks: see pp_q4_k_scale_min. */
+static void unpack_q4_k_scales(const slice_words packed[3], struct pp_q4_k_pack *p)
+{
+    slice_words sc[2], m[2];
+    for (int r = 0; r < PP_GROUP_ROWS; r++) {
+        uint32_t a = packed[0][r], b = packed[1][r], c = packed[2][r];
+        sc[0][r] = a & 0x3f3f3f3f;
+        m[0][r] = b & 0x3f3f3f3f;
+        sc[1][r] = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
+        m[1][r] = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
+    }
+    for (int i = 0; i < 2; i++) {
+        split_bytes(sc[i], p->sc + 4 * i);
+        split_bytes(m[i], p->m + 4 * i);
+    }
+}
+
+static void pack_q4_k(struct lanes *l, int64_t n, uint8_t *group)
 {
     struct pp_q4_k_pack *p = (struct pp_q4_k_pack *)group;
-    for (int64_t s = 0; s < n_cols / 256; s++, p++) {
-        struct pp_block_q4_k block;
-        memcpy(&block, src + (size_t)s * sizeof block, sizeof block);
-        p->d[r] = block.d;
-        p->dmin[r] = block.dmin;
-        for (int b = 0; b < 8; b++)
-            pp_q4_k_scale_min(block.scales, b, &p->sc[b][r], &p->m[b][r]);
-        for (int v = 0; v < 32; v++)
-            memcpy(&p->q[v / 8][v % 8][4 * r], block.q + 4 * v, 4);
+    for (int64_t s = 0; s < n; s++, p++, next_block(l)) {
+        slice_words head[4], q[32]; /* the head: d and dmin, then 12 bytes of scales */
+        gather(l, 0, 4, head);
+        for (int r = 0; r < PP_GROUP_ROWS; r++) {
+            p->d[r] = (uint16_t)head[0][r];
+            p->dmin[r] = (uint16_t)(head[0][r] >> 16);
+        }
+        unpack_q4_k_scales(head + 1, p);
+        gather(l, offsetof(struct pp_block_q4_k, q), 32, q);
+        memcpy(p->q, q, sizeof q);
     }
 }
 
-static void pack_q6_k(const uint8_t *src, int64_t n_cols, int r, uint8_t *group)
+/* Block b of 32 columns out of the slices of a whole block: see pp_q6_k_unpack for where its bits lie. */
+static inline void pack_q6_k_block(const slice_words ql[32], const slice_words qh[16], int b, uint8_t low[4][PP_SLICE],
+                                   uint8_t high[2][PP_SLICE])
+{
+    const int l0 = b / 4 * 16 + b % 2 * 8, h0 = b / 4 * 8, shift = b % 4 / 2 * 4, shift_high = b % 4 * 2;
+    slice_words lows[4], highs[4];
+    for (int v = 0; v < 4; v++)
+        for (int r = 0; r < PP_GROUP_ROWS; r++) {
+            uint32_t first = ql[l0 + v][r] >> shift & 0x0f0f0f0f, first_high = qh[h0 + v][r] >> shift_high & 0x03030303;
+            uint32_t second = ql[l0 + 4 + v][r] >> shift & 0x0f0f0f0f;
+            uint32_t second_high = qh[h0 + 4 + v][r] >> shift_high & 0x03030303;
+            uint32_t second_low = second & 0x03030303;
+            lows[v][r] = first | (second & 0x0c0c0c0c) << 2 | second_high << 6;
+            highs[v][r] = v % 2 ? first_high << 6 | second_low : first_high << 4 | second_low << 2;
+        }
+    memcpy(low, lows, sizeof lows);
+    for (int v = 0; v < 4; v += 2) {
+        for (int r = 0; r < PP_GROUP_ROWS; r++)
+            highs[v][r] |= highs[v + 1][r];
+        memcpy(high[v / 2], highs[v], PP_SLICE);
+    }
+}
+
+static void pack_q6_k(struct lanes *l, int64_t n, uint8_t *group)
 {
     struct pp_q6_k_pack *p = (struct pp_q6_k_pack *)group;
-    for (int64_t s = 0; s < n_cols / 256; s++, p++) {
-        struct pp_block_q6_k block;
-        uint8_t q[256];
-        memcpy(&block, src + (size_t)s * sizeof block, sizeof block);
-        pp_q6_k_unpack(&block, q);
-        p->d[r] = block.d;
-        for (int sub = 0; sub < 16; sub++)
-            p->sc[sub][r] = block.scales[sub];
+    for (int64_t s = 0; s < n; s++, p++, next_block(l)) {
+        slice_words ql[32], qh[16], scales[4];
+        gather(l, offsetof(struct pp_block_q6_k, ql), 32, ql);
+        gather(l, offsetof(struct pp_block_q6_k, qh), 16, qh);
+        gather(l, offsetof(struct pp_block_q6_k, scales), 4, scales);
+        gather_scales(l, offsetof(struct pp_block_q6_k, d), p->d);
+        memset(p->zeros, 0, sizeof p->zeros);
+        for (int i = 0; i < 4; i++)
+            split_bytes(scales[i], (uint8_t(*)[PP_GROUP_ROWS])p->sc + 4 * i);
         for (int b = 0; b < 8; b++)
-            for (int k = 0; k < 16; k++) {
-                int v = k / 4, at = 4 * r + k % 4;
-                unsigned first = q[32 * b + k], second = q[32 * b + 16 + k];
-                unsigned high = v % 2 ? (first >> 4) << 6 | (second & 3) : (first >> 4) << 4 | (second & 3) << 2;
-                p->q[b].low[v][at] = (uint8_t)((first & 15) | (second >> 2) << 4);
-                p->q[b].high[v / 2][at] = (uint8_t)(p->q[b].high[v / 2][at] | high);
-            }
+            pack_q6_k_block(ql, qh, b, p->q[b].low, p->q[b].high);
+    }
+}
+
+/* What a row past the end is made of: it packs to zeros. */
+static const void *absent_block(uint32_t type)
+{
+    static const struct pp_block_q8_0 q8_0 = {.q = {[0 ... 31] = -128}};
+    static const uint8_t zeros[sizeof(struct pp_block_q6_k)]; /* the largest block */
+    return type == PP_TYPE_Q8_0 ? (const void *)&q8_0 : zeros;
+}
+
+static void pack_group(uint32_t type, struct lanes *l, int64_t n_cols, uint8_t *group)
+{
+    switch (type) {
+    case PP_TYPE_Q8_0:
+        pack_q8_0(l, n_cols / 32, group);
+        break;
+    case PP_TYPE_Q4_0:
+        pack_q4_0(l, n_cols / 32, group);
+        break;
+    case PP_TYPE_Q4_K:
+        pack_q4_k(l, n_cols / 256, group);
+        break;
+    case PP_TYPE_Q6_K:
+        pack_q6_k(l, n_cols / 256, group);
+        break;
+    default:
+        break;
     }
 }
 
 void pp_pack_rows(uint32_t type, const void *src, int64_t n_rows, int64_t n_cols, int64_t row0, int64_t row1, void *dst)
 {
+    const struct pp_type_info *info = pp_type_info(type);
     size_t row_bytes = pp_type_row_bytes(type, n_cols), group_bytes = pp_pack_group_bytes(type, n_cols);
+    bool scales_first = type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
     for (int64_t first = row0; first < row1; first += PP_GROUP_ROWS) {
         uint8_t *group = (uint8_t *)dst + (size_t)(first / PP_GROUP_ROWS) * group_bytes;
-        int64_t rows = n_rows - first < PP_GROUP_ROWS ? n_rows - first : PP_GROUP_ROWS;
-        memset(group, 0, group_bytes);
-        for (int r = 0; r < rows; r++) {
-            const uint8_t *row = (const uint8_t *)src + (size_t)(first + r) * row_bytes;
-            switch (type) {
-            case PP_TYPE_Q8_0:
-                pack_q8_0(row, n_cols, r, group);
-                break;
-            case PP_TYPE_Q4_0:
-                pack_q4_0(row, n_cols, r, group);
-                break;
-            case PP_TYPE_Q4_K:
-                pack_q4_k(row, n_cols, r, group);
-                break;
-            case PP_TYPE_Q6_K:
-                pack_q6_k(row, n_cols, r, group);
-                break;
-            default:
-                break;
-            }
+        struct lanes l;
+        for (int r = 0; r < PP_GROUP_ROWS; r++) {
+            bool absent = first + r >= n_rows;
+            l.at[r] = absent ? absent_block(type) : (const uint8_t *)src + (size_t)(first + r) * row_bytes;
+            l.step[r] = absent ? 0 : (size_t)info->block_bytes;
         }
+        if (scales_first) { /* what pads them */
+            size_t used = (size_t)n_cols; /* 16 scales of 2 bytes for 32 columns */
+            memset(group + used, 0, pp_pack_scale_bytes(n_cols) - used);
+        }
+        pack_group(type, &l, n_cols, group);
     }
 }
