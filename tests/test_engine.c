@@ -69,70 +69,6 @@ static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t f
     pp_free(batch);
 }
 
-/* Past a chunk of attention and two pages; sanitizers make everything ten times slower. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LENGTH = 75, KEEP_FROM = 60 };
-#else
-enum { LENGTH = 530, KEEP_FROM = 500 };
-#endif
-
-static void check_invariance(uint32_t type, enum pp_kv_type kv)
-{
-    static const int row_counts[] = {1, 2, 3, 4, 8, 16, 23, 31, 32, 33, 64, 65, 512};
-    struct tiny_shape shape = tiny_shape(type);
-    const char *path = tiny_model(&shape);
-    size_t bytes = (size_t)(LENGTH - KEEP_FROM) * (size_t)shape.n_vocab * sizeof(float);
-    float *expected = pp_malloc(bytes), *got = pp_malloc(bytes);
-    bool have_expected = false;
-    for (int isa = 2; isa >= 0; isa--) {
-        static const char *const kernels[] = {"scalar", "avx2", "avx512"};
-        struct pp_engine_options opt = {.kernels = kernels[isa]};
-        struct pp_model *m;
-        struct pp_engine *e = NULL;
-        struct pp_error err;
-        assert_ok(pp_model_open(path, &m, &err), err);
-        bool runs = pp_engine_new(m, &opt, NULL, NULL, &e, &err) == PP_OK;
-        pp_engine_free(e);
-        pp_model_close(m);
-        if (!runs) {
-            assert_int_equal(err.code, PP_ERR_UNSUPPORTED);
-            continue; /* this CPU has none of those */
-        }
-        for (int threads = 1; threads <= 4; threads++) {
-            if (isa == 0 && threads != 3)
-                continue; /* the scalar kernels are slow */
-            struct rig r = rig(path, kernels[isa], threads, kv);
-            for (size_t i = 0; i < sizeof row_counts / sizeof row_counts[0]; i++) {
-                /* Every count at two threads with the fastest kernels; elsewhere one, chosen by the thread count. */
-                if ((isa != 2 || threads != 2) && i != 5 + (size_t)(threads * 2 + isa) % 8)
-                    continue;
-                memset(got, 0, bytes);
-                pp_seq_truncate(r.seq, 0);
-                feed(&r, r.seq, LENGTH, row_counts[i], KEEP_FROM, got);
-                if (!have_expected)
-                    memcpy(expected, got, bytes);
-                else if (memcmp(expected, got, bytes) != 0)
-                    fail_msg("%s, KV %s: other bits with %d rows, %d threads, %s kernels", pp_type_info(type)->name,
-                             pp_kv_type_name(kv), row_counts[i], threads, kernels[isa]);
-                have_expected = true;
-            }
-            unrig(&r);
-        }
-    }
-    for (size_t i = 0; i < bytes / sizeof(float); i++)
-        assert_true(isfinite(expected[i]));
-    pp_free(expected);
-    pp_free(got);
-}
-
-static void invariance_q4_k(void **state) { (void)state; check_invariance(PP_TYPE_Q4_K, PP_KV_Q8_0); }
-static void invariance_q6_k(void **state) { (void)state; check_invariance(PP_TYPE_Q6_K, PP_KV_FP8); }
-static void invariance_q4_0(void **state) { (void)state; check_invariance(PP_TYPE_Q4_0, PP_KV_Q4_0); }
-static void invariance_q8_0(void **state) { (void)state; check_invariance(PP_TYPE_Q8_0, PP_KV_F32); }
-static void invariance_f16(void **state) { (void)state; check_invariance(PP_TYPE_F16, PP_KV_Q8_0); }
-static void invariance_bf16(void **state) { (void)state; check_invariance(PP_TYPE_BF16, PP_KV_F16); }
-static void invariance_f32(void **state) { (void)state; check_invariance(PP_TYPE_F32, PP_KV_F32); }
-
 /* Rows of several sequences in one batch give what each gives alone. */
 static void mixed_batch(void **state)
 {
@@ -566,10 +502,7 @@ static void page_identities(void **state)
 TEST_GROUP(engine)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(invariance_q4_k),            cmocka_unit_test(invariance_q6_k),
-        cmocka_unit_test(invariance_q4_0),            cmocka_unit_test(invariance_q8_0),
-        cmocka_unit_test(invariance_f16),             cmocka_unit_test(invariance_bf16),
-        cmocka_unit_test(invariance_f32),             cmocka_unit_test(mixed_batch),
+        cmocka_unit_test(mixed_batch),
         cmocka_unit_test(forks),                      cmocka_unit_test(trees),
         cmocka_unit_test(refusals),                   cmocka_unit_test(page_limit),
         cmocka_unit_test(no_memory),                  cmocka_unit_test(stopped_load),

@@ -2,9 +2,9 @@
  * into batches, on however many threads, by whichever kernels, as a chain or as a branch of a tree.
  *
  * Every weight type meets every number of rows; thread counts, kernel sets, KV types and adapters take turns, so that
- * each type meets each of them too. What the best kernels gave on one thread is kept, for each KV type, without and
- * with an adapter; all others must repeat it. The scalar kernels are slow: they get one turn for each type and KV
- * type. */
+ * each type meets each of them too, and each meets one KV type in long sequences. What the best kernels gave on one
+ * thread is kept, for each KV type, without and with an adapter; all others must repeat it. The scalar kernels are slow:
+ * they get one turn for each type and KV type. */
 #include <math.h>
 #include <string.h>
 
@@ -231,7 +231,29 @@ static void take_turns(const struct subject *t, struct manner m, int turn, int s
     pp_engine_free(e);
 }
 
-static void check_type(uint32_t type)
+/* To the third chunk of attention from the first token on, at every number of rows with the best kernels. */
+static void check_long(const struct subject *t, enum pp_kv_type kv)
+{
+    enum { OTHERS_ROWS = 65 }; /* of all other kernels, which take longer */
+    enum pp_isa sets[PP_ISA_COUNT];
+    int n_sets = list_sets(sets);
+    for (int k = 0; k < n_sets; k++) {
+        struct manner m = {.isa = sets[k], .n_threads = k ? 3 : 2, .kv = kv};
+        struct pp_engine *e = engine_for(t, &m);
+        for (int i = 0; i < N_COUNTS; i++) {
+            m.rows = row_counts[i];
+            if (k > 0 && m.rows != OTHERS_ROWS)
+                continue;
+            struct pp_seq *s = sequence_for(t, &m, e);
+            feed(t, &m, e, s, LENGTH, m.rows, false);
+            pp_seq_free(s);
+        }
+        pp_engine_free(e);
+    }
+}
+
+/* long_kv: with which type of KV cache there are long sequences, too. */
+static void check_type(uint32_t type, enum pp_kv_type long_kv)
 {
     enum { STRIDE = N_COUNTS }; /* two pairs an engine */
     struct subject t = {.shape = odd_shape(type)};
@@ -242,6 +264,8 @@ static void check_type(uint32_t type)
     assert_ok(pp_adapter_load(t.model, tiny_adapter(&t.shape, 5), &t.adapter, &err), err);
     for (int kv = 0; kv < N_KV; kv++) {
         make_expected(&t, (enum pp_kv_type)kv);
+        if (kv == (int)long_kv)
+            check_long(&t, long_kv);
         for (int i = 0; i < n_sets; i++)
             for (int threads = 1; threads <= MAX_THREADS; threads++) {
                 struct manner m = {.isa = sets[i], .n_threads = threads, .kv = (enum pp_kv_type)kv};
@@ -258,13 +282,13 @@ static void check_type(uint32_t type)
     pp_model_close(t.model);
 }
 
-static void f32(void **state) { (void)state; check_type(PP_TYPE_F32); }
-static void f16(void **state) { (void)state; check_type(PP_TYPE_F16); }
-static void bf16(void **state) { (void)state; check_type(PP_TYPE_BF16); }
-static void q8_0(void **state) { (void)state; check_type(PP_TYPE_Q8_0); }
-static void q4_0(void **state) { (void)state; check_type(PP_TYPE_Q4_0); }
-static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K); }
-static void q6_k(void **state) { (void)state; check_type(PP_TYPE_Q6_K); }
+static void f32(void **state) { (void)state; check_type(PP_TYPE_F32, PP_KV_F32); }
+static void f16(void **state) { (void)state; check_type(PP_TYPE_F16, PP_KV_Q8_0); }
+static void bf16(void **state) { (void)state; check_type(PP_TYPE_BF16, PP_KV_F16); }
+static void q8_0(void **state) { (void)state; check_type(PP_TYPE_Q8_0, PP_KV_F32); }
+static void q4_0(void **state) { (void)state; check_type(PP_TYPE_Q4_0, PP_KV_Q4_0); }
+static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K, PP_KV_Q8_0); }
+static void q6_k(void **state) { (void)state; check_type(PP_TYPE_Q6_K, PP_KV_FP8); }
 
 /* A type that can run and is not in the list above would go unchecked. */
 static void no_type_is_missing(void **state)
