@@ -54,7 +54,7 @@ struct thread_scratch {
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
-    int8_t *q;                  /* [PRIVATE_ROWS, acts_width] */
+    int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
     uint16_t *bf16;             /* [PRIVATE_ROWS, acts_width], where activations are rounded */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;

@@ -65,8 +65,9 @@ static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
     int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
     if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->bf16)))
         return false;
+    if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
+        return false;
     return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
-           make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width) &&
            (t->results[0] = pp_cpu_memory_take(c, results, sizeof(float))) &&
            (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float)));
 }
