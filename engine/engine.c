@@ -163,6 +163,7 @@ int pp_activations_by_name(const char *name)
 struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {
     e->stats.pages_used = pp_kv_pool_used(e->kv);
+    e->stats.pages_cached = pp_kv_pool_cached(e->kv);
     e->stats.engine_bytes = pp_cpu_memory(e->cpu);
     struct pp_weights_state layout_state = pp_weights_state(pp_cpu_weights(e->cpu));
     e->stats.layout_bytes = layout_state.bytes;
@@ -183,11 +184,13 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
         s->tokens = pp_malloc(n_ctx * sizeof *s->tokens);
         s->pages = pp_malloc(n_pages * sizeof *s->pages);
         s->page_data = pp_malloc(n_pages * sizeof *s->page_data);
+        s->names = pp_malloc(n_pages * sizeof *s->names);
     }
-    if (!s || !s->tokens || !s->pages || !s->page_data) {
+    if (!s || !s->tokens || !s->pages || !s->page_data || !s->names) {
         pp_seq_free(s);
         return pp_fail_nomem(err, "a conversation");
     }
+    pp_seq_rekey(s);
     *out = s;
     return PP_OK;
 }
@@ -203,11 +206,12 @@ void pp_seq_free(struct pp_seq *s)
 {
     if (!s)
         return;
-    s->len = 0;
+    pp_seq_truncate(s, 0);
     pp_seq_drop_pages(s);
     pp_free(s->tokens);
     pp_free(s->pages);
     pp_free(s->page_data);
+    pp_free(s->names);
     pp_free(s);
 }
 
@@ -217,7 +221,10 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
         n = 0;
     if (n >= s->len)
         return;
+    pp_seq_publish(s);
     s->len = n;
+    s->plain = n < s->plain ? n : s->plain;
+    s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
     pp_seq_drop_pages(s);
 }
 
@@ -230,6 +237,10 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
     n = n < 0 ? 0 : n > s->len ? s->len : n;
     f->len = n;
     f->adapters = s->adapters;
+    f->key = s->key;
+    f->plain = n < s->plain ? n : s->plain;
+    f->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
+    memcpy(f->names, s->names, (size_t)f->n_named * sizeof *f->names);
     memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
     f->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     for (int64_t i = 0; i < f->n_pages; i++) {
@@ -267,5 +278,6 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
         return code;
     pp_seq_truncate(s, 0);
     s->adapters = set;
+    pp_seq_rekey(s);
     return PP_OK;
 }

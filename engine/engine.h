@@ -218,9 +218,10 @@ struct pp_gen_options {
 
 enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_STOP, PP_FINISH_CONTEXT };
 
-/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, computes the rest in chunks.
- * stats.cached_tokens tells what was kept. Cancelled: what was computed stays in the sequence, so that asking again
- * goes on there. Strings in opt are copied. */
+/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, goes on with pages that another sequence of
+ * the engine, living or gone, has computed for the same tokens under the same adapters, and computes the rest in
+ * chunks. stats.cached_tokens tells what did not have to be computed. Cancelled: what was computed stays in the
+ * sequence, so that asking again goes on there. Strings in opt are copied. */
 enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           const struct pp_cancel *cancel, struct pp_gen **out, struct pp_error *err);
 /* The next piece of the answer: appends to `text` whatever may be shown now (whole UTF-8 characters, nothing that could

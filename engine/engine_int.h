@@ -43,6 +43,10 @@ struct pp_seq {
     uint8_t **page_data;         /* [n_ctx / 64]: where they are */
     int64_t n_pages;
     struct pp_adapter_set adapters;
+    struct pp_sha256 key;        /* of what the pages depend on besides tokens, within an engine: the adapters */
+    int64_t plain;               /* tokens that follow each other, not as a tree's rows of which none were kept yet */
+    struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages */
+    int64_t n_named;
 
     /* -- during pp_step -- */
     int64_t added;               /* rows of the batch so far */
@@ -51,5 +55,13 @@ struct pp_seq {
 
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */
 void pp_seq_drop_pages(struct pp_seq *s);
+
+/* prefix.c: gives the full pages of s their names, so that other sequences find them. */
+void pp_seq_publish(struct pp_seq *s);
+/* prefix.c: s->key, after a change of adapters. */
+void pp_seq_rekey(struct pp_seq *s);
+/* prefix.c: s holds the first s->len of the n tokens. Goes on with pages of other sequences, living or gone, that were
+ * computed for the same tokens under the same adapters, as far as there are any. Returns how many tokens that made. */
+int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n);
 
 #endif

@@ -310,6 +310,7 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
         if (kept == n)
             kept = n - 1; /* the last token again, for its logits */
         pp_seq_truncate(seq, kept);
+        kept += pp_seq_adopt(seq, prompt, n - 1);
         e->stats.prompt_tokens += (uint64_t)n;
         e->stats.cached_tokens += (uint64_t)kept;
         code = feed(seq, prompt, n, true, opt->progress, opt->user, cancel, err);
@@ -321,6 +322,7 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
     if (!code && g->draft) {
         /* The draft reads the prompt too; if it cannot, the answer is made without it. */
         pp_seq_truncate(g->draft, common_prefix(g->draft, prompt, n - 1));
+        pp_seq_adopt(g->draft, prompt, n - 1);
         if (feed(g->draft, prompt, n - 1, false, NULL, NULL, cancel, NULL) != PP_OK)
             g->draft = NULL;
     }

@@ -2,9 +2,6 @@
 
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
-
-#include "engine/base/mem.h"
 
 static const char *const kv_names[] = {[PP_KV_Q8_0] = "q8_0", [PP_KV_F16] = "f16", [PP_KV_F32] = "f32",
                                        [PP_KV_FP8] = "fp8", [PP_KV_Q4_0] = "q4_0"};
@@ -92,112 +89,6 @@ void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int 
 {
     for (size_t h = 0; h < (size_t)l->n_layer * (size_t)l->n_head_kv; h++)
         pp_kv_copy_head_position(l, from + h * l->head_bytes, from_slot, to + h * l->head_bytes, to_slot);
-}
-
-struct pp_kv_pool {
-    struct pp_kv_layout layout;
-    uint8_t *base;        /* reserved: n_pages * stride */
-    size_t stride;        /* page_bytes rounded up to 64 */
-    int32_t n_pages;
-    int32_t n_fresh;      /* pages below this were used before */
-    int32_t n_used;
-    int32_t *refs;        /* [n_pages] */
-    pp_page_id *free_list; /* [n_pages], n_free in use */
-    int32_t n_free;
-};
-
-enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct pp_kv_pool **out, struct pp_error *err)
-{
-    *out = NULL;
-    size_t stride = (l->page_bytes + 63) / 64 * 64;
-    uint64_t n = limit / stride;
-    if (n < 1)
-        n = 1;
-    if (n > INT32_MAX / 2)
-        n = INT32_MAX / 2;
-    struct pp_kv_pool *p = pp_calloc(1, sizeof *p);
-    if (!p)
-        return pp_fail_nomem(err, "the KV cache");
-    p->layout = *l;
-    p->stride = stride;
-    p->n_pages = (int32_t)n;
-    p->refs = pp_calloc((size_t)n, sizeof *p->refs);
-    p->free_list = pp_malloc((size_t)n * sizeof *p->free_list);
-    p->base = mmap(NULL, (size_t)n * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
-    if (p->base == MAP_FAILED)
-        p->base = NULL;
-    if (!p->refs || !p->free_list || !p->base) {
-        pp_kv_pool_free(p);
-        return pp_fail(err, PP_ERR_NOMEM,
-                       "cannot reserve %.1f GB for the KV cache; use a smaller --ctx-size or --kv-memory",
-                       (double)n * (double)stride / 1e9);
-    }
-    *out = p;
-    return PP_OK;
-}
-
-void pp_kv_pool_free(struct pp_kv_pool *p)
-{
-    if (!p)
-        return;
-    if (p->base)
-        munmap(p->base, (size_t)p->n_pages * p->stride);
-    pp_free(p->refs);
-    pp_free(p->free_list);
-    pp_free(p);
-}
-
-const struct pp_kv_layout *pp_kv_pool_layout(const struct pp_kv_pool *p)
-{
-    return &p->layout;
-}
-
-uint64_t pp_kv_pool_used(const struct pp_kv_pool *p)
-{
-    return (uint64_t)p->n_used;
-}
-
-uint64_t pp_kv_pool_total(const struct pp_kv_pool *p)
-{
-    return (uint64_t)p->n_pages;
-}
-
-pp_page_id pp_page_take(struct pp_kv_pool *p)
-{
-    pp_page_id id;
-    if (p->n_free > 0)
-        id = p->free_list[--p->n_free];
-    else if (p->n_fresh < p->n_pages)
-        id = p->n_fresh++;
-    else
-        return PP_NO_PAGE;
-    p->refs[id] = 1;
-    p->n_used++;
-    return id;
-}
-
-void pp_page_retain(struct pp_kv_pool *p, pp_page_id id)
-{
-    p->refs[id]++;
-}
-
-void pp_page_release(struct pp_kv_pool *p, pp_page_id id)
-{
-    if (--p->refs[id] == 0) {
-        p->free_list[p->n_free++] = id;
-        p->n_used--;
-    }
-}
-
-int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id)
-{
-    return p->refs[id];
-}
-
-uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id)
-{
-    return p->base + (size_t)id * p->stride;
 }
 
 struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key,

@@ -1,10 +1,11 @@
 /* kv.h - the KV cache: pages of PP_PAGE_TOKENS positions with reference counts, and their layout.
  *
  * A page holds K and V of all layers for 64 consecutive positions of one token history. Sequences that share a history
- * share its pages; writing into a shared page copies it first. Pages come from one reserved range of addresses whose
- * memory is touched only when used. 64 positions: whole vectors of 16 positions, four pages to a chunk of attention; at
- * a 1B model's 24 KiB a position in Q8_0, 1.5 MiB, small enough that a fork wastes little and large enough that tables
- * stay short.
+ * share its pages; writing into a shared page copies it first. Full pages have names and are kept when nobody needs
+ * them any more, as long as their memory is not needed: whoever computes the same history again finds them. Pages come
+ * from one reserved range of addresses whose memory is touched only when used. 64 positions: whole vectors of 16
+ * positions, four pages to a chunk of attention; at a 1B model's 24 KiB a position in Q8_0, 1.5 MiB, small enough that
+ * a fork wastes little and large enough that tables stay short.
  *
  * One thread owns a pool and everything here. */
 #ifndef PP_ENGINE_KV_H
@@ -82,15 +83,26 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
                             struct pp_error *err);
 void pp_kv_pool_free(struct pp_kv_pool *p);
 const struct pp_kv_layout *pp_kv_pool_layout(const struct pp_kv_pool *p);
-uint64_t pp_kv_pool_used(const struct pp_kv_pool *p);  /* pages */
-uint64_t pp_kv_pool_total(const struct pp_kv_pool *p); /* pages */
+uint64_t pp_kv_pool_used(const struct pp_kv_pool *p);   /* pages that somebody holds */
+uint64_t pp_kv_pool_cached(const struct pp_kv_pool *p); /* pages that nobody holds, but which can be found */
+uint64_t pp_kv_pool_total(const struct pp_kv_pool *p);  /* pages */
 
-/* A page with one reference, or PP_NO_PAGE if the limit is reached. Allocates no heap memory. */
+/* A page with one reference and no name: a free one, a new one, or else the cached one that was held longest ago.
+ * PP_NO_PAGE: all are held. Allocates no heap memory. */
 pp_page_id pp_page_take(struct pp_kv_pool *p);
 void pp_page_retain(struct pp_kv_pool *p, pp_page_id id);
+/* With the last reference, a page with a name becomes cached and another one free. */
 void pp_page_release(struct pp_kv_pool *p, pp_page_id id);
 int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id);
 uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id); /* page_bytes, 64-byte aligned */
+
+/* Makes a held page findable by its identity; if it has a name or another page has this one, nothing changes. What has
+ * a name is not written to any more. */
+void pp_page_name(struct pp_kv_pool *p, pp_page_id id, const struct pp_hash128 *name);
+void pp_page_unname(struct pp_kv_pool *p, pp_page_id id); /* of a held page */
+bool pp_page_named(const struct pp_kv_pool *p, pp_page_id id);
+/* The page of that name, with one more reference, or PP_NO_PAGE. */
+pp_page_id pp_page_find(struct pp_kv_pool *p, const struct pp_hash128 *name);
 
 /* A page's identity: a hash chain over its parent's identity, its tokens, and the KV key (everything else the values
  * depend on). Only full pages have one. parent: of the page before, or NULL for the first. */

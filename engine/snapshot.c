@@ -253,7 +253,7 @@ enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity
     if (!code)
         code = load_pages(s, (int64_t)n_tokens, hashes, &c, err);
     if (!code) {
-        s->len = (int64_t)n_tokens;
+        s->len = s->plain = (int64_t)n_tokens;
         s->engine->stats.restored_tokens += n_tokens;
     }
     return code;

@@ -23,6 +23,7 @@ struct pp_stats {
     uint64_t rows;             /* rows in them */
     /* pages */
     uint64_t pages_used, pages_total;
+    uint64_t pages_cached;     /* that no sequence holds, kept for whoever asks for the same tokens again */
     uint64_t page_bytes;       /* bytes of one page */
     uint64_t engine_bytes;     /* work space and packed weights: memory besides pages and mapped files */
     uint64_t layout_bytes;     /* of packed weights, whether they are made yet or not */

@@ -10,7 +10,8 @@ static enum pp_code no_pages(const struct pp_engine *e, struct pp_error *err)
                    (unsigned long long)pp_kv_pool_total(e->kv));
 }
 
-/* Makes positions up to `end` writable: takes pages, and copies the last one if another sequence shares it. */
+/* Makes positions up to `end` writable: takes pages, and copies the last one if another sequence shares it or may find
+ * it by its name. */
 static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *err)
 {
     struct pp_engine *e = s->engine;
@@ -19,13 +20,21 @@ static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *er
                        "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
                        (long long)e->n_ctx);
     int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
-    if (first < s->n_pages && pp_page_refs(e->kv, s->pages[first]) > 1) {
+    bool shared = first < s->n_pages && pp_page_refs(e->kv, s->pages[first]) > 1;
+    if (shared || (first < s->n_pages && pp_page_named(e->kv, s->pages[first]))) {
         pp_page_id copy = pp_page_take(e->kv);
-        if (copy == PP_NO_PAGE)
+        if (copy == PP_NO_PAGE && shared)
             return no_pages(e, err);
+        if (copy == PP_NO_PAGE) {
+            pp_page_unname(e->kv, s->pages[first]); /* nobody else has it: it need not be findable */
+            copy = s->pages[first];
+            pp_page_retain(e->kv, copy);
+        }
         size_t bytes = pp_kv_pool_layout(e->kv)->page_bytes;
-        memcpy(pp_page_data(e->kv, copy), s->page_data[first], bytes);
-        e->stats.kv_copied_bytes += bytes;
+        if (copy != s->pages[first]) {
+            memcpy(pp_page_data(e->kv, copy), s->page_data[first], bytes);
+            e->stats.kv_copied_bytes += bytes;
+        }
         pp_page_release(e->kv, s->pages[first]);
         s->pages[first] = copy;
         s->page_data[first] = pp_page_data(e->kv, copy);
@@ -129,6 +138,8 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
         e->n_rows = 0;
         return code;
     }
+    for (int i = 0; i < n; i++)
+        pp_seq_publish(rows[i].seq);
     for (int i = 0; i < n && !code; i++)
         code = make_room(rows[i].seq, rows[i].seq->len + rows[i].seq->added, err);
     if (!code)
@@ -145,6 +156,8 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     }
     for (int i = 0; i < n; i++) {
         struct pp_seq *s = rows[i].seq;
+        if (!s->tree && s->plain == s->len)
+            s->plain++;
         s->tokens[s->len++] = rows[i].token;
     }
     e->stats.passes++;
@@ -175,6 +188,11 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
                             s->page_data[to / PP_PAGE_TOKENS], (int)(to % PP_PAGE_TOKENS));
         s->tokens[to] = s->tokens[from];
     }
-    pp_seq_truncate(s, base + n);
+    s->len = base + n;
+    if (s->plain >= base)
+        s->plain = s->len; /* a branch, moved to where it would lie had it been computed alone */
+    if (s->n_named > base / PP_PAGE_TOKENS)
+        s->n_named = base / PP_PAGE_TOKENS;
+    pp_seq_drop_pages(s);
     return PP_OK;
 }

@@ -1,0 +1,359 @@
+/* test_pages.c - pages are found by what was computed in them, by other sequences and after their own is gone; what is
+ * found gives the bits of a cold run; what nobody needs makes room, the longest unused first. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine_int.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+enum { MOST = 400 };
+
+struct rig {
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_adapter *adapter;
+    size_t row; /* bytes of logits */
+};
+
+/* n_pages: how many there are at all. */
+static struct rig rig(int n_pages, enum pp_kv_type kv)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = kv};
+    struct rig r;
+    struct pp_error err;
+    assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)n_pages;
+    pp_engine_free(r.engine);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_ok(pp_adapter_load(r.model, tiny_adapter(&shape, 4), &r.adapter, &err), err);
+    r.row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
+    return r;
+}
+
+static void unrig(struct rig *r)
+{
+    pp_engine_free(r->engine);
+    pp_adapter_free(r->adapter);
+    pp_model_close(r->model);
+}
+
+static struct pp_seq *new_seq(const struct rig *r)
+{
+    struct pp_seq *s;
+    struct pp_error err;
+    assert_ok(pp_seq_new(r->engine, &s, &err), err);
+    return s;
+}
+
+static void use_adapter(const struct rig *r, struct pp_seq *s, float scale)
+{
+    struct pp_error err;
+    struct pp_adapter_use use = {r->adapter, scale};
+    assert_ok(pp_seq_set_adapters(s, &use, 1, &err), err);
+}
+
+/* Computes what is missing of n tokens in steps of `rows`; the last one's logits. */
+static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, int rows, float *logits)
+{
+    struct pp_error err;
+    struct pp_row batch[64];
+    int m = 0;
+    while (pp_seq_len(s) < n) {
+        int64_t at = pp_seq_len(s);
+        m = n - at < rows ? (int)(n - at) : rows;
+        for (int i = 0; i < m; i++)
+            batch[i] = (struct pp_row){.seq = s, .token = tokens[at + i], .parent = PP_PARENT_PREVIOUS,
+                                       .out = at + i == n - 1 ? PP_OUT_LOGITS : PP_OUT_NONE};
+        assert_ok(pp_step(r->engine, batch, m, NULL, &err), err);
+    }
+    if (logits)
+        memcpy(logits, pp_step_output(r->engine, m - 1), r->row);
+}
+
+/* As an answer begins: what the sequence has in common, then what is found, then the rest. Returns how many tokens did
+ * not have to be computed. */
+static int64_t ask(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, int rows, float *logits)
+{
+    int64_t kept = 0;
+    while (kept < n - 1 && kept < pp_seq_len(s) && pp_seq_tokens(s)[kept] == tokens[kept])
+        kept++;
+    pp_seq_truncate(s, kept);
+    kept += pp_seq_adopt(s, tokens, n - 1);
+    assert_int_equal(pp_seq_len(s), kept);
+    assert_memory_equal(pp_seq_tokens(s), tokens, (size_t)kept * sizeof *tokens);
+    feed(r, s, tokens, n, rows, logits);
+    return kept;
+}
+
+/* In an engine of its own that knows nothing. */
+static void ask_cold(float scale, enum pp_kv_type kv, const int32_t *tokens, int64_t n, float *logits)
+{
+    struct rig r = rig(8, kv);
+    struct pp_seq *s = new_seq(&r);
+    use_adapter(&r, s, scale);
+    feed(&r, s, tokens, n, 64, logits);
+    pp_seq_free(s);
+    unrig(&r);
+}
+
+static void write_text(int32_t *tokens, int n, int which)
+{
+    for (int i = 0; i < n; i++)
+        tokens[i] = (i * 37 + 11 * which + i / 50 * which) % 320;
+}
+
+/* Closed and opened again, by another sequence, edited in the middle: computed from the first page that differs. */
+static void found_again(void **state)
+{
+    (void)state;
+    struct rig r = rig(64, PP_KV_Q8_0);
+    int32_t text[MOST];
+    float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    write_text(text, MOST, 1);
+    struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
+    assert_int_equal(ask(&r, s, text, 300, 64, a), 0);
+    assert_int_equal(ask(&r, other, text, 300, 64, b), 256); /* while the first one lives: four full pages */
+    assert_memory_equal(a, b, r.row);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 4 + 2);
+    pp_seq_free(s);
+    pp_seq_free(other);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 0);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_cached, 4);
+    s = new_seq(&r);
+    assert_int_equal(ask(&r, s, text, 257, 7, a), 256);
+    ask_cold(0, PP_KV_Q8_0, text, 257, b);
+    assert_memory_equal(a, b, r.row);
+    text[130] = 5; /* of the third page */
+    assert_int_equal(ask(&r, s, text, 257, 64, a), 130); /* its own beginning of that page is still there */
+    ask_cold(0, PP_KV_Q8_0, text, 257, b);
+    assert_memory_equal(a, b, r.row);
+    text[130] = (130 * 37 + 11 + 130 / 50) % 320; /* and back again */
+    assert_int_equal(ask(&r, s, text, 257, 64, a), 256);
+    assert_int_equal(ask(&r, s, text, 256, 64, NULL), 255); /* the last token is always computed */
+    pp_seq_free(s);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* Pages made under one adapter or strength are never found under another. */
+static void adapters_apart(void **state)
+{
+    (void)state;
+    static const float scales[] = {0, 1, 0.5f};
+    struct rig r = rig(64, PP_KV_F16);
+    int32_t text[MOST];
+    float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    write_text(text, MOST, 2);
+    struct pp_seq *s = new_seq(&r);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 3; i++) {
+            use_adapter(&r, s, scales[i]);
+            assert_int_equal(pp_seq_len(s), 0);
+            assert_int_equal(ask(&r, s, text, 150, 64, a), round ? 128 : 0);
+            ask_cold(scales[i], PP_KV_F16, text, 150, b);
+            assert_memory_equal(a, b, r.row);
+        }
+    pp_seq_free(s);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* Held pages stay; of the others those that were held longest ago make room. */
+static void room_is_made(void **state)
+{
+    (void)state;
+    struct rig r = rig(8, PP_KV_Q8_0); /* as many as one context */
+    int32_t text[4][MOST];
+    struct pp_seq *s = new_seq(&r), *held = new_seq(&r);
+    struct pp_error err;
+    for (int i = 0; i < 4; i++)
+        write_text(text[i], MOST, 3 + i);
+    ask(&r, held, text[0], 130, 64, NULL); /* 3 pages */
+    ask(&r, s, text[1], 129, 64, NULL);    /* 3, two of them with names */
+    ask(&r, s, text[2], 129, 64, NULL);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 6);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_cached, 2);
+    ask(&r, s, text[3], 129, 64, NULL); /* text 1 goes */
+    assert_int_equal(ask(&r, s, text[2], 129, 64, NULL), 128);
+    assert_int_equal(ask(&r, s, text[1], 129, 64, NULL), 0);
+    assert_int_equal(ask(&r, s, text[0], 129, 64, NULL), 128);
+    struct pp_row row = {.seq = held, .token = 1, .parent = PP_PARENT_PREVIOUS};
+    for (int i = 130; i < 320; i++) /* takes all but the others' */
+        assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    assert_memory_equal(pp_seq_tokens(held), text[0], 130 * sizeof text[0][0]);
+    pp_seq_truncate(s, 0);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 5);
+    pp_seq_free(s);
+    pp_seq_free(held);
+    unrig(&r);
+}
+
+/* With all pages held, a page with a name is written to where it lies, and loses its name. */
+static void no_room_to_copy(void **state)
+{
+    (void)state;
+    struct rig r = rig(8, PP_KV_F32);
+    int32_t text[512];
+    float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    write_text(text, 512, 9);
+    struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
+    ask(&r, s, text, 512, 64, NULL);
+    text[490] = 3;
+    assert_int_equal(ask(&r, s, text, 500, 64, a), 490);
+    ask_cold(0, PP_KV_F32, text, 500, b);
+    assert_memory_equal(a, b, r.row);
+    pp_seq_free(s);
+    text[490] = (490 * 37 + 11 * 9 + 490 / 50 * 9) % 320;
+    assert_int_equal(ask(&r, other, text, 512, 64, a), 448);
+    pp_seq_free(other);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* What a tree leaves is found only after a branch was kept, and only that branch. */
+static void trees_are_kept_first(void **state)
+{
+    (void)state;
+    struct rig r = rig(64, PP_KV_Q8_0);
+    int32_t text[MOST];
+    float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    struct pp_error err;
+    write_text(text, MOST, 4);
+    struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
+    feed(&r, s, text, 62, 62, NULL);
+    struct pp_row tree[] = {
+        {.seq = s, .token = 1, .parent = PP_PARENT_COMMITTED},
+        {.seq = s, .token = text[62], .parent = PP_PARENT_COMMITTED},
+        {.seq = s, .token = text[63], .parent = 1},
+    };
+    assert_ok(pp_step(r.engine, tree, 3, NULL, &err), err);
+    text[62] = 1, text[63] = text[64] = 5; /* as the rows lie: no chain */
+    assert_int_equal(ask(&r, other, text, 70, 64, NULL), 0);
+    write_text(text, MOST, 4);
+    assert_ok(pp_seq_keep(s, 62, (const int32_t[]){63, 64}, 2, &err), err);
+    feed(&r, s, text, 66, 1, NULL);
+    assert_int_equal(ask(&r, other, text, 80, 64, a), 64);
+    ask_cold(0, PP_KV_Q8_0, text, 80, b);
+    assert_memory_equal(a, b, r.row);
+    pp_seq_free(s);
+    pp_seq_free(other);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* Inputs that are no tokens have no name. */
+static void vectors_are_not_found(void **state)
+{
+    (void)state;
+    struct rig r = rig(64, PP_KV_Q8_0);
+    int32_t text[MOST];
+    struct pp_error err;
+    float vector[256] = {0.5f, -1};
+    write_text(text, MOST, 5);
+    struct pp_seq *s = new_seq(&r);
+    struct pp_row row = {.seq = s, .token = -1, .vector = vector, .parent = PP_PARENT_PREVIOUS};
+    feed(&r, s, text, 70, 64, NULL);
+    assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    for (row.token = 1; pp_seq_len(s) < 200;)
+        assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    pp_seq_free(s);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_cached, 1);
+    unrig(&r);
+}
+
+/* Many conversations that begin alike, are edited, forked, closed, with few pages: always a cold run's bits. */
+static void any_order(void **state)
+{
+    enum { SEQS = 3, ROUNDS = 120 };
+    static const float scales[] = {0, 0, 1};
+    (void)state;
+    struct rig r = rig(14, PP_KV_Q8_0);
+    struct pp_seq *seqs[SEQS];
+    float scale[SEQS] = {0}, *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    unsigned seed = 12345;
+    uint64_t found = 0;
+    struct pp_error err;
+    for (int i = 0; i < SEQS; i++)
+        seqs[i] = new_seq(&r);
+    for (int round = 0; round < ROUNDS; round++) {
+        int32_t text[MOST];
+        int which = rand_r(&seed) % SEQS, n = 2 + rand_r(&seed) % 250, rows = 1 + rand_r(&seed) % 64;
+        write_text(text, MOST, 6 + rand_r(&seed) % 2);
+        if (rand_r(&seed) % 2)
+            text[rand_r(&seed) % n] = 1 + rand_r(&seed) % 3;
+        switch (rand_r(&seed) % 6) {
+        case 0: {
+            struct pp_seq *fork;
+            int from = rand_r(&seed) % SEQS;
+            assert_ok(pp_seq_fork(seqs[from], rand_r(&seed) % 300, &fork, &err), err);
+            pp_seq_free(seqs[which]);
+            seqs[which] = fork;
+            scale[which] = scale[from];
+            break;
+        }
+        case 1:
+            pp_seq_free(seqs[which]);
+            seqs[which] = new_seq(&r);
+            scale[which] = 0;
+            break;
+        case 2:
+            scale[which] = scales[rand_r(&seed) % 3];
+            use_adapter(&r, seqs[which], scale[which]);
+            break;
+        default:
+            break;
+        }
+        found += (uint64_t)ask(&r, seqs[which], text, n, rows, a);
+        if (round % 4 == 0) {
+            ask_cold(scale[which], PP_KV_Q8_0, text, n, b);
+            assert_memory_equal(a, b, r.row);
+        }
+    }
+    assert_true(found > 64 * ROUNDS / 4);
+    for (int i = 0; i < SEQS; i++)
+        pp_seq_free(seqs[i]);
+    assert_int_equal(pp_engine_stats(r.engine)->pages_used, 0);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
+/* An answer counts what it found as cached. */
+static void answers_use_them(void **state)
+{
+    (void)state;
+    struct rig r = rig(64, PP_KV_Q8_0);
+    struct pp_gen_options opt = {.max_tokens = 1};
+    struct pp_error err;
+    int32_t text[MOST];
+    write_text(text, MOST, 8);
+    for (int i = 0; i < 2; i++) {
+        struct pp_seq *s = new_seq(&r);
+        struct pp_gen *g;
+        assert_ok(pp_gen_start(s, text, 200, &opt, NULL, &g, &err), err);
+        pp_gen_free(g);
+        pp_seq_free(s);
+        assert_int_equal(pp_engine_stats(r.engine)->cached_tokens, i ? 192 : 0);
+        assert_int_equal(pp_engine_stats(r.engine)->prefill_tokens, i ? 208 : 200);
+    }
+    unrig(&r);
+}
+
+TEST_GROUP(pages)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(found_again),          cmocka_unit_test(adapters_apart),
+        cmocka_unit_test(room_is_made),         cmocka_unit_test(no_room_to_copy),
+        cmocka_unit_test(trees_are_kept_first), cmocka_unit_test(vectors_are_not_found),
+        cmocka_unit_test(any_order),            cmocka_unit_test(answers_use_them),
+    };
+    return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
+}
