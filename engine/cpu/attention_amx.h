@@ -4,19 +4,23 @@
  * Scores: a tile of queries [16][64 bytes] holds a block of 32 dimensions and zeros beside it, so that two blocks of K,
  * 16 positions by 64 dimensions, which lie in a page as a tile has them, are multiplied one at a time.
  *
- * Values: a weight is 256 h + l, h signed, l not. Its two bytes lie side by side in memory; with each byte of V
- * followed by a zero, a tile of 16 queries by 32 weights, as it is, gives the sum of l v, and read from one byte
- * further on, that of h v. The tiles make them while vectors make the next queries' weights. */
+ * Values: a weight is 256 h + l, h signed, l not. Tiles of 16 queries by 64 positions hold either byte, and V is
+ * brought into their order once for all queries. The tiles sum l v and h v while vectors make the next queries'
+ * weights.
+ *
+ * Loading a tile, multiplying and storing the sums each take 16 to 52 cycles until their result is there: one behind
+ * the other they would fill the processor's window of instructions with waiting. So a step of either loop multiplies
+ * what the step before has loaded, and stores what it has summed; vectors read what was stored a step earlier still. */
 enum {
     TILE_ROWS = 16,
     TILE_BYTES = 1024,
     MIN_TILE_ROWS = 9,                         /* fewer queries are left to vectors */
-    WIDE_STEPS = PP_KV_CHUNK / (2 * LANES),    /* tiles of 32 positions */
-    WIDE_BYTES = WIDE_STEPS * TILE_BYTES,      /* of 16 dimensions of a chunk */
+    TILE_POSITIONS = 64,                       /* of weights and values */
+    VALUE_BYTES = PP_KV_CHUNK * LANES,         /* of 16 dimensions of a chunk */
 };
 
 _Static_assert((int)TILE_ROWS == (int)PP_PART_QUERIES, "a part of the queries is a tile");
-_Static_assert((int)WEIGHTS_UNIT == 2 * (int)LANES, "a tile has the weights of 32 positions");
+_Static_assert((int)PP_PAGE_TOKENS % (int)TILE_POSITIONS == 0, "a tile's positions are in one page");
 
 typedef int32_t tile_sums[TILE_ROWS][LANES];
 
@@ -36,24 +40,27 @@ static inline tile_sums *sum_tiles(const struct pp_attention *a)
     return tile_starts(a) + a->kv->head_pad / PP_KV_BLOCK;
 }
 
-static inline uint8_t *wide_values(const struct pp_attention *a, int vec)
+static inline uint8_t *tile_values(const struct pp_attention *a, int vec)
 {
-    return (uint8_t *)(sum_tiles(a) + PP_ATTENTION_SUM_TILES) + (size_t)vec * WIDE_BYTES;
+    return (uint8_t *)(sum_tiles(a) + PP_ATTENTION_SUM_TILES) + (size_t)vec * VALUE_BYTES;
 }
 
-/* Weights of 16 queries and their scales: two places, because one part's are made while another's are used. */
+/* Weights of 16 queries and their scales: two places, because one part's are made while another's are used. w: bytes
+ * [head_pad / 32][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
 struct part_weights {
-    int16_t *w;
+    uint8_t *w;
     float *scale;
 };
+
+enum { WEIGHT_ROW = 2 * PP_KV_CHUNK, WEIGHT_BLOCK = TILE_ROWS * WEIGHT_ROW }; /* bytes of a query, of all */
 
 static inline struct part_weights part_weights(const struct pp_attention *a, int which)
 {
     const int pad = a->kv->head_pad;
     if (which == 0)
-        return (struct part_weights){a->w, a->w_scale};
-    int16_t *w = (int16_t *)wide_values(a, pad / LANES);
-    return (struct part_weights){w, (float *)(w + pad / PP_KV_BLOCK * (PP_PART_QUERIES * PP_KV_CHUNK))};
+        return (struct part_weights){(uint8_t *)a->w, a->w_scale};
+    uint8_t *w = tile_values(a, pad / LANES);
+    return (struct part_weights){w, (float *)(w + pad / PP_KV_BLOCK * WEIGHT_BLOCK)};
 }
 
 static inline void configure_tiles(void)
@@ -97,27 +104,56 @@ static void fill_starts(const struct pp_attention *a, int q0, int live)
                                 _mm512_set1_epi32(i < live ? a->q_start[b * n_q + q0 + i] : 0));
 }
 
-/* Sums of 16 queries (in tiles 4 and 5) with a group's 16 positions, of two blocks or one. Registers alternate. */
-ALWAYS_INLINE void multiply_keys(const uint8_t *k, const tile_sums *start, tile_sums *sums, const bool two,
-                                 const int odd)
+/* A step multiplies 16 queries (in tiles 4 and 5) with the 16 positions of a group, of two blocks or one. It stores the
+ * sums of the group before, if there is one, and loads the next one's keys, unless they are NULL. Registers alternate.
+ */
+ALWAYS_INLINE void key_step(const uint8_t *next, const tile_sums *start, tile_sums *before, const bool two,
+                            const int odd)
 {
-#define MULTIPLY_KEYS(keys, first, second)               \
-    do {                                                 \
-        _tile_loadd(keys, k, 64);                        \
-        _tile_loadd(first, start[0], 64);                \
-        _tile_dpbsud(first, 4, keys);                    \
-        _tile_stored(first, sums[0], 64);                \
-        if (two) {                                       \
-            _tile_loadd(second, start[1], 64);           \
-            _tile_dpbsud(second, 5, keys);               \
-            _tile_stored(second, sums[1], 64);           \
-        }                                                \
+#define KEY_STEP(keys, first, second, next_keys, first_before, second_before) \
+    do {                                                                      \
+        if (before) {                                                         \
+            _tile_stored(first_before, before[0], 64);                        \
+            if (two)                                                          \
+                _tile_stored(second_before, before[1], 64);                   \
+        }                                                                     \
+        _tile_dpbsud(first, 4, keys);                                         \
+        if (two)                                                              \
+            _tile_dpbsud(second, 5, keys);                                    \
+        if (next) {                                                           \
+            _tile_loadd(next_keys, next, 64);                                 \
+            _tile_loadd(first_before, start[0], 64);                          \
+            if (two)                                                          \
+                _tile_loadd(second_before, start[1], 64);                     \
+        }                                                                     \
     } while (0)
     if (odd)
-        MULTIPLY_KEYS(7, 2, 3);
+        KEY_STEP(7, 2, 3, 6, 0, 1);
     else
-        MULTIPLY_KEYS(6, 0, 1);
-#undef MULTIPLY_KEYS
+        KEY_STEP(6, 0, 1, 7, 2, 3);
+#undef KEY_STEP
+}
+
+/* What the first step expects of the one before, and the last leaves to do. */
+ALWAYS_INLINE void load_keys(const uint8_t *k, const tile_sums *start, const bool two)
+{
+    _tile_loadd(6, k, 64);
+    _tile_loadd(0, start[0], 64);
+    if (two)
+        _tile_loadd(1, start[1], 64);
+}
+
+ALWAYS_INLINE void store_last_sums(tile_sums *sums, const bool two, const int odd)
+{
+    if (odd) {
+        _tile_stored(2, sums[0], 64);
+        if (two)
+            _tile_stored(3, sums[1], 64);
+    } else {
+        _tile_stored(0, sums[0], 64);
+        if (two)
+            _tile_stored(1, sums[1], 64);
+    }
 }
 
 /* Scores of a group begin with these blocks' shares, or grow by them. */
@@ -136,32 +172,45 @@ ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd
     }
 }
 
-/* Blocks b and, if two, b + 1 of all groups. While a group is scaled, the tiles multiply the next one. */
+/* Where a group's keys of block b are. */
+static inline const uint8_t *group_keys(const struct pp_attention *a, const uint8_t *const *heads, int g, int b)
+{
+    enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
+    return heads[g / IN_PAGE] + ((size_t)(g % IN_PAGE) * (size_t)a->kv->head_pad + (size_t)b * PP_KV_BLOCK) * LANES;
+}
+
+static inline const uint16_t *group_scales(const struct pp_attention *a, const uint8_t *const *heads, int g, int b)
+{
+    enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
+    const uint16_t *kd = (const uint16_t *)(heads[g / IN_PAGE] + a->kv->k_scales);
+    return kd + (g % IN_PAGE * (a->kv->head_pad / PP_KV_BLOCK) + b) * LANES;
+}
+
+/* Blocks b and, if two, b + 1 of all groups. While the tiles multiply a group, the one before the last is scaled. */
 ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *const *heads, int b, const bool two,
                                 const bool first, int q0, int live, int n_groups)
 {
-    enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const size_t group_bytes = (size_t)a->kv->head_pad * LANES, at = (size_t)b * PP_KV_BLOCK * LANES;
     const tile_sums *start = tile_starts(a) + b;
-    tile_sums *sums = sum_tiles(a);
+    tile_sums *const sums = sum_tiles(a); /* of even groups, then of odd ones */
     _tile_loadd(4, tile_queries(a, b) + q0 * 64, 64);
     if (two)
         _tile_loadd(5, tile_queries(a, b + 1) + q0 * 64, 64);
-    multiply_keys(heads[0] + at, start, sums, two, 0);
-    for (int g = 0; g < n_groups; g++) {
-        if (g + 1 < n_groups) {
-            const uint8_t *k = heads[(g + 1) / IN_PAGE] + (size_t)((g + 1) % IN_PAGE) * group_bytes + at;
-            if (g % 2)
-                multiply_keys(k, start, sums, two, 0);
-            else
-                multiply_keys(k, start, sums + 2, two, 1);
-        }
+    load_keys(group_keys(a, heads, 0, b), start, two);
+    for (int g = 0; g <= n_groups; g++) {
+        const uint8_t *next = g + 1 < n_groups ? group_keys(a, heads, g + 1, b) : NULL;
+        if (g == n_groups)
+            store_last_sums(sums + (g - 1) % 2 * 2, two, (g - 1) % 2);
+        else if (g % 2)
+            key_step(next, start, sums, two, 1);
+        else
+            key_step(next, start, g > 0 ? sums + 2 : NULL, two, 0);
         finish_stores();
-        const uint16_t *kd = (const uint16_t *)(heads[g / IN_PAGE] + a->kv->k_scales);
-        scale_scores(a, kd + (g % IN_PAGE * n_blocks + b) * LANES, sums + g % 2 * 2, b, two, first, q0, live,
-                     a->p + g * LANES);
+        if (g > 1)
+            scale_scores(a, group_scales(a, heads, g - 2, b), sums + g % 2 * 2, b, two, first, q0, live,
+                         a->p + (g - 2) * LANES);
     }
+    scale_scores(a, group_scales(a, heads, n_groups - 1, b), sums + (n_groups - 1) % 2 * 2, b, two, first, q0, live,
+                 a->p + (n_groups - 1) * LANES);
 }
 
 static void tile_scores(const struct pp_attention *a, const uint8_t *const *heads, int q0, int live, int n)
@@ -182,27 +231,76 @@ static void tile_scores(const struct pp_attention *a, const uint8_t *const *head
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* V of a chunk's n positions, a multiple of 32, each byte followed by a zero: for each 16 dimensions a tile for each 32
- * positions, whose rows are pairs in the order in which weights lie. */
-static void widen_values(const struct pp_attention *a, const uint8_t *const *heads, int n)
+/* n positions rounded up to tiles. */
+static inline int whole_tiles(int n)
 {
+    return (n + TILE_POSITIONS - 1) / TILE_POSITIONS * TILE_POSITIONS;
+}
+
+/* V of a chunk's n positions, n a multiple of 64: for each 16 dimensions a tile for each 64 positions. Its rows hold
+ * pairs of positions in the order in which packed weights lie; each byte is followed by the one 32 positions on. */
+static void order_values(const struct pp_attention *a, const uint8_t *const *heads, int n)
+{
+    enum { FAR = TILE_POSITIONS / 4 }; /* pairs */
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const size_t pair_bytes = 2 * (size_t)a->kv->head_pad;
-    for (int at = 0; at < n; at += WEIGHTS_UNIT) {
+    for (int at = 0; at < n; at += TILE_POSITIONS) {
         const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
         for (int row = 0; row < TILE_ROWS; row++) {
             const uint8_t *from = values + (size_t)(row / 4 * 2 + row % 4 / 2 * 8 + row % 2) * pair_bytes;
-            uint8_t *to = wide_values(a, 0) + at / WEIGHTS_UNIT * TILE_BYTES + row * 64;
-            for (const uint8_t *end = from + pair_bytes; from < end; from += 32, to += WIDE_BYTES)
-                _mm512_storeu_si512(to, _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)from)));
+            uint8_t *to = tile_values(a, 0) + at / TILE_POSITIONS * TILE_BYTES + row * 64;
+            for (const uint8_t *end = from + pair_bytes; from < end; from += 64, to += 2 * VALUE_BYTES) {
+                __m512i near = _mm512_loadu_si512(from), far = _mm512_loadu_si512(from + FAR * pair_bytes);
+                __m512i low = _mm512_unpacklo_epi8(near, far), high = _mm512_unpackhi_epi8(near, far);
+                _mm512_storeu_si512(to, _mm512_permutex2var_epi32(low, first, high));
+                _mm512_storeu_si512(to + VALUE_BYTES, _mm512_permutex2var_epi32(low, second, high));
+            }
         }
     }
 }
 
-/* Values of a part of the queries, made in steps of a block and 32 positions. */
+/* Products as whole numbers, rounded to nearest even: those of 64 positions in two vectors of 16 bits, then their low
+ * and their high bytes, the second vector's each behind the first one's. */
+ALWAYS_INLINE void split_weights(const v16 x[4], const float *d, uint8_t *w)
+{
+    enum { SELECT = 0xca };
+    const __m512i low = _mm512_set1_epi16(0xff);
+    __m512i near = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x[0], v_load(d))),
+                                      _mm512_cvtps_epi32(v_mul(x[1], v_load(d + LANES))));
+    __m512i far = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x[2], v_load(d + 2 * LANES))),
+                                     _mm512_cvtps_epi32(v_mul(x[3], v_load(d + 3 * LANES))));
+    _mm512_storeu_si512(w, _mm512_ternarylogic_epi32(low, near, _mm512_slli_epi16(far, 8), SELECT));
+    _mm512_storeu_si512(w + 64, _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(near, 8), far, SELECT));
+}
+
+/* whole_weights() for tiles; p: zeros up to the next multiple of 32; n_end: a multiple of 64. */
+static float tile_weights(const struct pp_attention *a, float *p, float largest, int n, int n_end, uint8_t *w)
+{
+    const float inverse = 32767.0f / largest;
+    const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
+    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, end = whole_tiles(n);
+    if (whole_steps(n) < end) {
+        v_store(p + end - 2 * LANES, v_zero());
+        v_store(p + end - LANES, v_zero());
+    }
+    for (int i = 0; i < end; i += TILE_POSITIONS) {
+        v16 x[4];
+        UNROLL for (int j = 0; j < 4; j++)
+            x[j] = v_mul(v_load(p + i + j * LANES), c);
+        for (int b = 0; b < n_blocks; b++)
+            split_weights(x, a->v_scale + b * PP_KV_CHUNK + i, w + b * WEIGHT_BLOCK + 2 * i);
+    }
+    for (int b = 0; end < n_end && b < n_blocks; b++)
+        memset(w + b * WEIGHT_BLOCK + 2 * end, 0, 2 * (size_t)(n_end - end));
+    return largest / 32767.0f;
+}
+
+/* Values of a part of the queries, made in steps of a block and 64 positions. */
 struct value_steps {
     const struct pp_attention *a;
     struct part_weights from;
-    int live, n; /* queries; positions, a multiple of 32 */
+    int live, n; /* queries; positions, a multiple of 64 */
     int b, at;   /* where the next step is; b == n_blocks behind the last */
     float *o;
 };
@@ -218,41 +316,52 @@ static inline void scale_values(const struct value_steps *v, int b, const tile_s
         }
 }
 
-/* One step. Tiles 0 to 3 sum low and high bytes for the block's first 16 dimensions, then for the others; when they
- * have all positions, the block before this one, whose sums have long been stored, is scaled. */
+/* The next step's weights, low and high bytes, and values, a block's first 16 dimensions and the others. */
+static inline void load_values_step(const struct value_steps *v)
+{
+    const uint8_t *w = v->from.w + v->b * WEIGHT_BLOCK + 2 * v->at;
+    const uint8_t *values = tile_values(v->a, 2 * v->b) + v->at / TILE_POSITIONS * TILE_BYTES;
+    _tile_loadd(4, w, WEIGHT_ROW);
+    _tile_loadd(5, w + 64, WEIGHT_ROW);
+    _tile_loadd(6, values, 64);
+    _tile_loadd(7, values + VALUE_BYTES, 64);
+}
+
+/* One step, of what is loaded. Tiles 0 to 3 sum low and high bytes for the block's first 16 dimensions, then for the
+ * others; when they have all positions, the block before this one, whose sums have long been stored, is scaled. */
 static void multiply_values(struct value_steps *v)
 {
-    enum { W_STRIDE = PP_KV_CHUNK * sizeof(int16_t) };
-    const uint8_t *w = (const uint8_t *)(v->from.w + v->b * (PP_PART_QUERIES * PP_KV_CHUNK) + v->at);
-    const uint8_t *wide = wide_values(v->a, 2 * v->b) + v->at / WEIGHTS_UNIT * TILE_BYTES;
+    const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK, b = v->b;
     if (v->at == 0) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     }
-    _tile_loadd(4, w, W_STRIDE);
-    _tile_loadd(6, wide, 64);
     _tile_dpbusd(0, 4, 6);
-    _tile_loadd(7, wide + WIDE_BYTES, 64);
-    _tile_dpbusd(2, 4, 7);
-    _tile_loadd(5, w + 1, W_STRIDE);
     _tile_dpbssd(1, 5, 6);
+    _tile_dpbusd(2, 4, 7);
     _tile_dpbssd(3, 5, 7);
-    v->at += WEIGHTS_UNIT;
-    if (v->at < v->n)
+    v->at += TILE_POSITIONS;
+    const bool whole = v->at == v->n;
+    if (whole) {
+        v->at = 0;
+        v->b++;
+    }
+    if (v->b < n_blocks)
+        load_values_step(v);
+    if (!whole)
         return;
-    tile_sums *sums = sum_tiles(v->a) + v->b % 2 * 4;
+    tile_sums *sums = sum_tiles(v->a) + b % 2 * 4;
     _tile_stored(0, sums[0], 64);
     _tile_stored(1, sums[1], 64);
     _tile_stored(2, sums[2], 64);
     _tile_stored(3, sums[3], 64);
-    if (v->b > 0)
-        scale_values(v, v->b - 1, sum_tiles(v->a) + (v->b - 1) % 2 * 4);
-    v->at = 0;
-    v->b++;
+    if (b > 0)
+        scale_values(v, b - 1, sum_tiles(v->a) + (b - 1) % 2 * 4);
 }
 
+/* The steps that are left. */
 static void finish_values(struct value_steps *v)
 {
     const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK;
@@ -270,14 +379,16 @@ static void weigh_part(const struct pp_attention *a, struct part_weights to, int
                        int first_bad, float *m, float *l, struct value_steps *before)
 {
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const int steps = (n_blocks * before->n / WEIGHTS_UNIT + live - 1) / live; /* a query */
+    const int steps = (n_blocks * before->n / TILE_POSITIONS + live - 1) / live; /* a query */
+    if (before->live)
+        load_values_step(before);
     part_maxima(a, live, n, m);
     for (int i = 0; i < live; i++) {
         float largest = 0, *p = a->p + i * PP_KV_CHUNK;
         for (int s = 0; before->live && s < steps && before->b < n_blocks; s++)
             multiply_values(before);
         l[i] = powers(p, n[i], m[i], a->v_top, &largest);
-        to.scale[i] = whole_weights(a, p, largest, n[i], n_end, to.w + i * PP_KV_CHUNK);
+        to.scale[i] = tile_weights(a, p, largest, n[i], n_end, to.w + i * WEIGHT_ROW);
         if (n[i] > first_bad)
             to.scale[i] = NAN;
     }
@@ -294,19 +405,21 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
         return;
     }
     int limits[MAX_QUERIES] = {0}, q = q0, which = 0;
-    const int most = query_limits(a, row, n_rows, n, limits), first_bad = load_scales(a, heads, most);
+    const int most = query_limits(a, row, n_rows, n, limits), first_bad = load_scales(a, heads, whole_tiles(most));
     struct value_steps values = {.a = a};
     configure_tiles();
-    widen_values(a, heads, whole_steps(most));
+    order_values(a, heads, whole_tiles(most));
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
-        const int part_most = longest(live, limits + q), n_end = whole_steps(part_most);
+        const int part_most = longest(live, limits + q), n_end = whole_tiles(part_most);
         const struct part_weights w = part_weights(a, which);
         tile_scores(a, heads, q, live, part_most);
         weigh_part(a, w, live, limits + q, n_end, first_bad, to->m + q, to->l + q, &values);
         values = (struct value_steps){
             .a = a, .from = w, .live = live, .n = n_end, .o = to->o + q * a->kv->head_pad};
     }
+    if (values.live)
+        load_values_step(&values);
     finish_values(&values);
     _tile_release(); /* tiles in use make every switch of threads dearer */
     for (int nq; q < q1; q += nq) {

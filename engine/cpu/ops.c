@@ -17,11 +17,11 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
 #endif
 };
 
-/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, a chunk's V in twice its bytes, and weights
- * and their scales once more. */
+/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, a chunk's V, and weights and their scales
+ * once more. */
 static size_t tile_bytes(size_t n_blocks)
 {
-    return (n_blocks + PP_ATTENTION_SUM_TILES) * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK * 2 +
+    return (n_blocks + PP_ATTENTION_SUM_TILES) * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK +
            n_blocks * PP_PART_QUERIES * PP_KV_CHUNK * sizeof(int16_t) + PP_PART_QUERIES * sizeof(float);
 }
 
