@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -33,6 +34,13 @@ static uint64_t free_memory(void)
     return kb ? kb * 1024 : (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Address space that the process may have (ulimit -v). */
+static uint64_t allowed_memory(void)
+{
+    struct rlimit most;
+    return getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY ? most.rlim_cur : UINT64_MAX;
+}
+
 static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_error *err)
 {
     *isa = pp_isa_best();
@@ -60,6 +68,8 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
         limit = free_memory() / 4;
         if (limit < MIN_KV_MEMORY)
             limit = MIN_KV_MEMORY;
+        if (limit > allowed_memory() / 4)
+            limit = allowed_memory() / 4;
     }
     uint64_t one_context, n_pages = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     if (__builtin_mul_overflow(n_pages, layout->page_bytes, &one_context))

@@ -77,7 +77,7 @@ struct pp_engine_options {
     enum pp_kv_type kv_type;
     enum pp_activations activations;
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
-    uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of the memory that is free */
+    uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of what is free, or allowed by ulimit -v */
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
     int max_rows;               /* rows of the largest batch; 0: 512 */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */

@@ -54,6 +54,8 @@ static enum pp_code read_figure(const char *path, const cJSON *entry, struct fig
     double repetitions;
     if (!cJSON_IsString(name) || !cJSON_IsString(unit) || !cJSON_IsString(better))
         return fail_file(path, "a figure has no name, unit or direction", err);
+    if (strcmp(better->valuestring, "more") != 0 && strcmp(better->valuestring, "less") != 0)
+        return fail_file(path, "a figure does not say whether more or less of it is better", err);
     *f = (struct figure){.name = name->valuestring,
                          .unit = unit->valuestring,
                          .more_is_better = strcmp(better->valuestring, "more") == 0};

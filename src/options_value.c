@@ -72,8 +72,8 @@ static enum pp_code bad_number(const struct pp_option *opt, const char *kind, co
                                struct pp_error *err)
 {
     if (opt->max >= 1e9)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %g, not \"%s\"", shown, kind, opt->min, value);
-    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %g to %g, not \"%s\"", shown, kind, opt->min, opt->max,
+        return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %.15g, not \"%s\"", shown, kind, opt->min, value);
+    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %.15g to %.15g, not \"%s\"", shown, kind, opt->min, opt->max,
                    value);
 }
 

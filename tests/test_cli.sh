@@ -314,7 +314,7 @@ figure b less 80 1 >"$tmp/new.json"
 run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "of runs with nothing in common" 2
 for bad in '' '{' '[]' '{"results": []}' '{"results": 1}' '{"results": [1]}' '{"results": [{"name": "a"}]}' \
     "$(figure a more 0 1)" "$(figure a more -1 1)" "$(figure a more 1e999 1)" "$(figure a more 1 null)" \
-    "$(figure a more '"1"' 1)" "$(figure a more 1 -1)"; do
+    "$(figure a more '"1"' 1)" "$(figure a more 1 -1)" "$(figure a sideways 1 1)"; do
     printf '%s' "$bad" >"$tmp/new.json"
     run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "bench --compare with \"$bad\"" 1
 done

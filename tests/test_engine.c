@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -499,10 +500,42 @@ static void page_identities(void **state)
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* What a process may have (ulimit -v) can be less than what is free: by default the KV cache keeps to that. */
+static void limited_address_space(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_F16);
+    struct pp_engine_options opt = {.n_threads = 2};
+    struct rlimit before, most;
+    unsigned long long pages = 0;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_true(f && fscanf(f, "%llu", &pages) == 1);
+    fclose(f);
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    most = before;
+    most.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1u << 30);
+    assert_int_equal(setrlimit(RLIMIT_AS, &most), 0);
+    enum pp_code code = pp_engine_new(m, &opt, NULL, NULL, &e, &err);
+    setrlimit(RLIMIT_AS, &before);
+    assert_ok(code, err);
+    assert_true(pp_engine_stats(e)->pages_total * pp_engine_stats(e)->page_bytes <= most.rlim_cur / 4);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+#endif
+
 TEST_GROUP(engine)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_batch),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(limited_address_space),
+#endif
         cmocka_unit_test(forks),                      cmocka_unit_test(trees),
         cmocka_unit_test(refusals),                   cmocka_unit_test(page_limit),
         cmocka_unit_test(no_memory),                  cmocka_unit_test(stopped_load),

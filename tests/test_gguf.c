@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
@@ -233,6 +234,27 @@ static void test_writer_protects(void **state)
     pp_gguf_writer_free(w);
     assert_ok(pp_gguf_writer_new("/nonexistent/folder/x.gguf", &w, &err), err);
     assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
+    pp_gguf_writer_free(w);
+}
+
+/* What is no file keeps its place, and is refused before anything is written. */
+static void test_writer_replaces_files_only(void **state)
+{
+    const char *pipe = temp_file("pipe");
+    struct pp_error err;
+    struct stat st;
+    (void)state;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    struct pp_gguf_writer *w = write_sample(pipe);
+    assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "it is a device or a pipe"));
+    pp_gguf_writer_free(w);
+    assert_int_equal(stat(pipe, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    unlink(pipe);
+    w = write_sample(test_tmpdir());
+    assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "it is a folder"));
     pp_gguf_writer_free(w);
 }
 
@@ -520,7 +542,7 @@ TEST_GROUP(gguf)
         cmocka_unit_test(test_flipped),      cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_bad_metadata), cmocka_unit_test(test_bad_arrays),      cmocka_unit_test(test_bad_tensors),
         cmocka_unit_test(test_alignment),    cmocka_unit_test(test_no_tensors),      cmocka_unit_test(test_block_sizes),
-        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_types),        cmocka_unit_test(test_writer_replaces_files_only),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }

@@ -197,6 +197,7 @@ static void strict_numbers(void **state)
         snprintf(line, sizeof line, "run|--top-k|%s", bad[i]);
         refuse(line, "--top-k expects a whole number");
     }
+    refuse("bench|-p|99999999", "-p expects a whole number from 0 to 16777216, not");
     static const char *const bad_real[] = {"nan", "inf", "-1", "1e999", "0x1p3", "1,5", "", "1.5.2", "101", "--", "e",
                                            "1f"};
     for (size_t i = 0; i < sizeof bad_real / sizeof bad_real[0]; i++) {
