@@ -5,7 +5,9 @@
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
  * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
  * thing a type has to bring. A few tiles of activation rows stand still while the weights stream past
- * (matmul_amx_rows.h); very few rows go to the AVX-512 kernels: the same bits, and nothing to unpack. */
+ * (matmul_amx_rows.h); very few rows go to the AVX-512 kernels: the same bits, and nothing to unpack. So does all of
+ * Q6_K: its two scales a block make two products of half-empty tiles, or of weights taken apart (measured: 190 tokens/s
+ * of prefill where the AVX-512 kernels reach 247). */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -25,23 +27,21 @@ enum {
     PANEL = 4,                /* blocks whose activations stay in tile registers while weight rows pass */
     MAX_GROUPS = 16,          /* groups of weight rows whose accumulators are kept at a time */
     UNITS_BYTES = 160 * 1024, /* of unpacked weights at a time: they stay in the L2 cache while all activations pass */
-    /* Measured on a Sapphire Rapids: the byte dot products are as fast up to 7 rows, and with Q6_K, whose two products
-     * per block are the dearest to open, up to 128 (at 32 rows 36 against 23); what streams past tiles (at 16 rows of
-     * Q4_0 59) is faster than what is opened into the cache first (at 24 rows 39, at 64 54, at 512 62). */
+    /* Measured on a Sapphire Rapids, in GMAC/s of a thread: the byte dot products are as fast up to 7 rows; what
+     * streams past tiles (at 16 rows of Q4_0 59) is faster than what is opened into the cache first (at 24 rows 39, at
+     * 64 54, at 512 62). */
     MIN_ROWS_STREAM = 8,
     MAX_ROWS_STREAM = 48,
-    MIN_ROWS_Q6_K = 128,
     MIN_ROWS_LAST = 9,        /* the last ones of many activation rows that are worth a tile */
 };
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
 
-/* One block of 32 columns of a group of 16 rows: `products` tiles of signed bytes [8][64] whose integer sums are i0 and
- * i1; float scale[16]; with `has_min` float min[16]. With x the block's activations:
- *   acc = fma(scale * dx, products == 2 ? 128 * i1 + i0 : i0, acc)
+/* One block of 32 columns of a group of 16 rows: a tile of signed bytes [8][64]; float scale[16]; with `has_min` float
+ * min[16]. With x the block's activations:
+ *   acc = fma(scale * dx, isum, acc)
  *   with has_min: acc = fma(-min, dx * sum, acc) */
 struct unit_shape {
-    int products;
     bool has_min;
 };
 
@@ -49,7 +49,7 @@ enum { UNIT_TILE = 8 * PP_SLICE };
 
 INLINE size_t unit_bytes(const struct unit_shape s)
 {
-    return (size_t)s.products * UNIT_TILE + PP_SLICE + (s.has_min ? PP_SLICE : 0);
+    return UNIT_TILE + PP_SLICE + (s.has_min ? PP_SLICE : 0);
 }
 
 INLINE __m512 halves(const void *p)
@@ -60,11 +60,6 @@ INLINE __m512 halves(const void *p)
 INLINE __m512 unsigned_bytes(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
-
-INLINE __m512 signed_bytes(const int8_t *p)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
 /* Unpacks block b of a group. */
@@ -131,71 +126,12 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, scale[1]);
 }
 
-/* The scales of 16 rows, each 4 times as 16 bits: rows 0 to 7 in half 0. */
-INLINE __m512i four_times(const int8_t *scales, const int half)
-{
-    __m512i sc = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)scales));
-    __m512i twice = _mm512_or_si512(_mm512_slli_epi32(sc, 16), _mm512_and_si512(sc, _mm512_set1_epi32(0xffff)));
-    const __m512i rows = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return _mm512_permutexvar_epi32(half ? _mm512_add_epi32(rows, _mm512_set1_epi32(8)) : rows, twice);
-}
-
-/* Sub-blocks of 16 columns have scales of their own: sc * (q - 32) is at most 4096, 13 bits. It is taken apart exactly:
- * sc * (q - 32) = 128 * high + low with low in -64..63 and high in -32..32. q: a slice of unsigned 6-bit weights. */
-INLINE void split_q6_k(__m512i q, const __m512i scales[2], uint8_t *low, uint8_t *high)
-{
-    __m512i w = _mm512_sub_epi8(q, _mm512_set1_epi8(32));
-    __m256i lows[2], highs[2];
-    UNROLL for (int half = 0; half < 2; half++)
-    {
-        __m512i wide = _mm512_cvtepi8_epi16(half ? _mm512_extracti64x4_epi64(w, 1) : _mm512_castsi512_si256(w));
-        __m512i up = _mm512_add_epi16(_mm512_mullo_epi16(wide, scales[half]), _mm512_set1_epi16(64));
-        highs[half] = _mm512_cvtepi16_epi8(_mm512_srai_epi16(up, 7));
-        lows[half] = _mm512_cvtepi16_epi8(
-            _mm512_sub_epi16(_mm512_and_si512(up, _mm512_set1_epi16(127)), _mm512_set1_epi16(64)));
-    }
-    _mm512_store_si512(low, _mm512_inserti64x4(_mm512_castsi256_si512(lows[0]), lows[1], 1));
-    _mm512_store_si512(high, _mm512_inserti64x4(_mm512_castsi256_si512(highs[0]), highs[1], 1));
-}
-
-/* Slices v and 4 + v of block b, unsigned; the second one comes times 4. */
-INLINE void slices_q6_k(const struct pp_q6_k_pack *p, const int in, const int v, __m512i *first, __m512i *second)
-{
-    enum { A_AND_B_OR_C = 0xea };
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
-    const __m512i bits45 = _mm512_set1_epi8(0x30), bits23 = _mm512_set1_epi8(0x0c);
-    __m512i ql = _mm512_load_si512(p->q[in].low[v]), qh = _mm512_load_si512(p->q[in].high[v / 2]);
-    __m512i for_first = v % 2 ? _mm512_srli_epi32(qh, 2) : qh;
-    __m512i for_second = v % 2 ? _mm512_slli_epi32(qh, 2) : qh;
-    *first = _mm512_ternarylogic_epi32(for_first, bits45, _mm512_and_si512(ql, low), A_AND_B_OR_C);
-    *second = _mm512_ternarylogic_epi32(for_second, bits23, _mm512_and_si512(ql, high), A_AND_B_OR_C);
-}
-
-INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
-{
-    (void)n_cols;
-    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
-    const int in = (int)(b % 8);
-    const int8_t *sc0 = p->sc[2 * in], *sc1 = p->sc[2 * in + 1];
-    const __m512i scales0[2] = {four_times(sc0, 0), four_times(sc0, 1)};
-    const __m512i scales1[2] = {four_times(sc1, 0), four_times(sc1, 1)};
-    UNROLL for (int v = 0; v < 4; v++)
-    {
-        __m512i first, second;
-        slices_q6_k(p, in, v, &first, &second);
-        second = _mm512_and_si512(_mm512_srli_epi16(second, 2), _mm512_set1_epi8(63));
-        split_q6_k(first, scales0, unit + PP_SLICE * v, unit + UNIT_TILE + PP_SLICE * v);
-        split_q6_k(second, scales1, unit + PP_SLICE * (4 + v), unit + UNIT_TILE + PP_SLICE * (4 + v));
-    }
-    _mm512_store_ps(unit + 2 * UNIT_TILE, halves(p->d));
-}
-
 /* --- a panel of activations --------------------------------------------------------------------------------------- */
 
 /* In the thread's scratch. */
 struct work {
     float acc[MAX_GROUPS][TILE_ROWS][PP_GROUP_ROWS];
-    int32_t sums[2 * PANEL * 2][TILE_ROWS][PP_GROUP_ROWS]; /* of the group that is scaled and of the next one */
+    int32_t sums[2 * PANEL][TILE_ROWS][PP_GROUP_ROWS]; /* of the group that is scaled and of the next one */
     float d[TILE_ROWS][PANEL], dsum[TILE_ROWS][PANEL];     /* of the panel's blocks; dsum: d * sum */
     int8_t q[TILE_ROWS][32 * PANEL];                       /* the panel of an incomplete tile */
     uint8_t units[UNITS_BYTES] __attribute__((aligned(64)));
@@ -303,33 +239,29 @@ INLINE void product_step(const int block, const int odd, int32_t (*before)[PP_GR
 }
 
 /* The products of blocks [j0, j1) of a group, of n_blocks in all; an odd number is made even by doing the last one
- * twice. sums: where the group's go, by product; `before` is of the product before them all, `behind` the tile behind
+ * twice. sums: where the group's go, by block; `before` is of the product before them all, `behind` the tile behind
  * them all. */
 INLINE void multiply_blocks(const int j0, const int j1, const int n_blocks, const uint8_t *units,
                             int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], int32_t (*before)[PP_GROUP_ROWS],
                             const uint8_t *behind, const struct unit_shape s)
 {
-    const int n = n_blocks * s.products, steps = (n + 1) / 2 * 2;
-    const int p0 = j0 * s.products, p1 = j1 == n_blocks ? steps : j1 * s.products;
-    UNROLL for (int p = p0; p < p1; p++)
+    const int steps = (n_blocks + 1) / 2 * 2, end = j1 == n_blocks ? steps : j1;
+    UNROLL for (int j = j0; j < end; j++)
     {
-        const int block = (p < n ? p : n - 1) / s.products, after = p + 1 < n ? p + 1 : n - 1;
-        const uint8_t *next =
-            units + unit_bytes(s) * (size_t)(after / s.products) + (size_t)(UNIT_TILE * (after % s.products));
-        product_step(block, p % 2, p > 0 ? sums[p - 1] : before, p + 1 < steps ? next : behind);
+        const int block = j < n_blocks ? j : n_blocks - 1, after = j + 1 < n_blocks ? j + 1 : n_blocks - 1;
+        const uint8_t *next = units + unit_bytes(s) * (size_t)after;
+        product_step(block, j % 2, j > 0 ? sums[j - 1] : before, j + 1 < steps ? next : behind);
     }
 }
 
-INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
-                       int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], __m512 *acc, const struct unit_shape s)
+INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit, int32_t (*sums)[PP_GROUP_ROWS],
+                       __m512 *acc, const struct unit_shape s)
 {
-    __m512 scale = _mm512_load_ps(unit + s.products * UNIT_TILE);
-    __m512 min = s.has_min ? _mm512_load_ps(unit + s.products * UNIT_TILE + PP_SLICE) : scale;
+    __m512 scale = _mm512_load_ps(unit + UNIT_TILE);
+    __m512 min = s.has_min ? _mm512_load_ps(unit + UNIT_TILE + PP_SLICE) : scale;
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
     {
-        __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[0][i]));
-        if (s.products == 2)
-            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])), _mm512_set1_ps(128), sum);
+        __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[i]));
         acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(k->d[i][j])), sum, acc[i]);
         if (s.has_min)
             acc[i] = _mm512_fnmadd_ps(min, _mm512_set1_ps(k->dsum[i][j]), acc[i]);
@@ -341,12 +273,13 @@ INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit,
 INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const struct unit_shape s)
 {
     const size_t unit = unit_bytes(s), group = unit * (size_t)n_blocks;
-    const int half = PANEL * s.products, last = (n_blocks * s.products + 1) / 2 * 2 - 1;
+    const int last = (n_blocks + 1) / 2 * 2 - 1;
     _tile_loadd(4, units, PP_SLICE);
-    multiply_blocks(0, n_blocks, n_blocks, units, k->sums, k->sums[half + last], units + (n_groups > 1 ? group : 0), s);
+    multiply_blocks(0, n_blocks, n_blocks, units, k->sums, k->sums[PANEL + last],
+                    units + (n_groups > 1 ? group : 0), s);
     for (int g = 0; g < n_groups; g++, units += group) {
-        int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * (g % 2);
-        int32_t(*next)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + half * ((g + 1) % 2);
+        int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + PANEL * (g % 2);
+        int32_t(*next)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + PANEL * ((g + 1) % 2);
         const uint8_t *behind = g + 2 < n_groups ? units + 2 * group : units;
         __m512 acc[TILE_ROWS];
         if (g + 1 == n_groups)
@@ -357,7 +290,7 @@ INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const 
         {
             if (g + 1 < n_groups)
                 multiply_blocks(j, j + 1, n_blocks, units + group, next, sums[last], behind, s);
-            scale_unit(k, j, units + unit * (size_t)j, sums + s.products * j, acc, s);
+            scale_unit(k, j, units + unit * (size_t)j, sums[j], acc, s);
         }
         UNROLL for (int i = 0; i < TILE_ROWS; i++)
             _mm512_store_ps(k->acc[g][i], acc[i]);
@@ -478,7 +411,6 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
 
 /* How a type is multiplied. */
 struct amx_type {
-    bool dear; /* to open: see MIN_ROWS_Q6_K */
     struct rows_type rows;
     unpack_fn *unpack;
     struct unit_shape unit;
@@ -489,8 +421,8 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 {
     struct work *k = scratch;
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    const bool streams = n_blocks % QUAD == 0 && !type.dear;
-    if (m < (type.dear ? MIN_ROWS_Q6_K : MIN_ROWS_STREAM)) {
+    const bool streams = n_blocks % QUAD == 0;
+    if (m < MIN_ROWS_STREAM) {
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
         return;
     }
@@ -525,28 +457,21 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {false, {NULL, scales_plain, false, 544}, unpack_q8_0, {1, false}};
+    const struct amx_type type = {{NULL, scales_plain, false, 544}, unpack_q8_0, {false}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {false, {open_q4_0, scales_plain, false, 288}, unpack_q4_0, {1, false}};
+    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0, {false}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {false, {open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, {1, true}};
-    matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
-}
-
-static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                        float *y, int64_t y_stride, void *scratch)
-{
-    const struct amx_type type = {true, {NULL, NULL, false, 0}, unpack_q6_k, {2, false}};
+    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, {true}};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
@@ -571,7 +496,7 @@ const struct pp_matmul_kernels pp_matmul_amx = {
             [PP_TYPE_Q8_0] = matmul_q8_0,
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
-            [PP_TYPE_Q6_K] = matmul_q6_k,
+            [PP_TYPE_Q6_K] = few_rows, /* any number of them: two products a block, see above */
         },
 };
 
