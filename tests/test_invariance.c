@@ -3,8 +3,8 @@
  *
  * Every weight type meets every number of rows; thread counts, kernel sets, KV types and adapters take turns, so that
  * each type meets each of them too, and each meets one KV type in long sequences. What the best kernels gave on one
- * thread is kept, for each KV type, without and with an adapter; all others must repeat it. The scalar kernels are slow:
- * they get one turn for each type and KV type. */
+ * thread is kept, for each KV type, without and with an adapter; all others must repeat it. The scalar kernels are
+ * slow: they get one turn for each type and KV type. */
 #include <math.h>
 #include <string.h>
 

@@ -52,8 +52,9 @@ static void check_own_bytes(const struct pp_model *m, const char *type, int n_th
 }
 
 /* Batches as large and a context as long as by default. Plain weights want their normed inputs as floats: 8 MiB beside
- * the 36 of the residual stream and the feed-forward part's inner rows, all of which live when those are made. So little
- * is left for threads, half a MiB each: the kernels' and attention's scratch, and results on the way to an epilogue. */
+ * the 36 of the residual stream and the feed-forward part's inner rows, all of which live when those are made. So
+ * little is left for threads, half a MiB each: the kernels' and attention's scratch, and results on the way to an
+ * epilogue. */
 static void work_space_of_8b(void **state)
 {
     static const struct {
