@@ -129,7 +129,7 @@ $(BUILD)/arm/kernel-tests: $(call arm_obj,$(SRC_ARM))
 $(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
--include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')
+-include $(shell find $(wildcard $(BUILD)/obj $(BUILD)/arm/obj) /dev/null -name '*.d')
 
 # --- what a newcomer types -------------------------------------------------------------------------------------
 
