@@ -217,12 +217,19 @@ void pp_seq_free(struct pp_seq *s)
     if (!s)
         return;
     pp_seq_truncate(s, 0);
-    pp_seq_drop_pages(s);
     pp_free(s->tokens);
     pp_free(s->pages);
     pp_free(s->page_data);
     pp_free(s->names);
     pp_free(s);
+}
+
+/* Counts n tokens, at most as many as there are. */
+static void shorten(struct pp_seq *s, int64_t n)
+{
+    s->len = n;
+    s->plain = n < s->plain ? n : s->plain;
+    s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
 }
 
 void pp_seq_truncate(struct pp_seq *s, int64_t n)
@@ -232,9 +239,7 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
     if (n >= s->len)
         return;
     pp_seq_publish(s);
-    s->len = n;
-    s->plain = n < s->plain ? n : s->plain;
-    s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
+    shorten(s, n);
     pp_seq_drop_pages(s);
 }
 
@@ -245,11 +250,11 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
         return code;
     struct pp_seq *f = *out;
     n = n < 0 ? 0 : n > s->len ? s->len : n;
-    f->len = n;
     f->adapters = s->adapters;
     f->key = s->key;
-    f->plain = n < s->plain ? n : s->plain;
-    f->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
+    f->plain = s->plain;
+    f->n_named = s->n_named;
+    shorten(f, n);
     memcpy(f->names, s->names, (size_t)f->n_named * sizeof *f->names);
     memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
     f->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;

@@ -191,7 +191,8 @@ static void open_next(struct pp_pool *p)
 }
 
 /* Takes items of a share: *first and so many behind it. 0: there are none. The owner takes from the front, so that it
- * reads on where it stopped; others from the end. */
+ * reads on where it stopped; others from the end. Who sleeps between the two loads may go by the number of another
+ * part, once: that costs time, never an item. */
 static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
 {
     uint64_t range = atomic_load_explicit(&s->range, memory_order_acquire);

@@ -10,8 +10,32 @@ static enum pp_code no_pages(const struct pp_engine *e, struct pp_error *err)
                    (unsigned long long)pp_kv_pool_total(e->kv));
 }
 
-/* Makes positions up to `end` writable: takes pages, and copies the last one if another sequence shares it or may find
- * it by its name. */
+/* Makes the i-th page writable: a copy, if another sequence holds it or may find it by its name. If there is no page
+ * for a copy, one that nobody else holds loses its name instead. */
+static enum pp_code own_page(struct pp_seq *s, int64_t i, struct pp_error *err)
+{
+    struct pp_engine *e = s->engine;
+    const pp_page_id page = s->pages[i];
+    const bool shared = pp_page_refs(e->kv, page) > 1;
+    if (!shared && !pp_page_named(e->kv, page))
+        return PP_OK;
+    pp_page_id copy = pp_page_take(e->kv);
+    if (copy == PP_NO_PAGE && shared)
+        return no_pages(e, err);
+    if (copy == PP_NO_PAGE) {
+        pp_page_unname(e->kv, page);
+        return PP_OK;
+    }
+    size_t bytes = pp_kv_pool_layout(e->kv)->page_bytes;
+    memcpy(pp_page_data(e->kv, copy), s->page_data[i], bytes);
+    e->stats.kv_copied_bytes += bytes;
+    pp_page_release(e->kv, page);
+    s->pages[i] = copy;
+    s->page_data[i] = pp_page_data(e->kv, copy);
+    return PP_OK;
+}
+
+/* Makes positions from the sequence's end up to `end` writable. */
 static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *err)
 {
     struct pp_engine *e = s->engine;
@@ -20,25 +44,9 @@ static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *er
                        "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
                        (long long)e->n_ctx);
     int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
-    bool shared = first < s->n_pages && pp_page_refs(e->kv, s->pages[first]) > 1;
-    if (shared || (first < s->n_pages && pp_page_named(e->kv, s->pages[first]))) {
-        pp_page_id copy = pp_page_take(e->kv);
-        if (copy == PP_NO_PAGE && shared)
-            return no_pages(e, err);
-        if (copy == PP_NO_PAGE) {
-            pp_page_unname(e->kv, s->pages[first]); /* nobody else has it: it need not be findable */
-            copy = s->pages[first];
-            pp_page_retain(e->kv, copy);
-        }
-        size_t bytes = pp_kv_pool_layout(e->kv)->page_bytes;
-        if (copy != s->pages[first]) {
-            memcpy(pp_page_data(e->kv, copy), s->page_data[first], bytes);
-            e->stats.kv_copied_bytes += bytes;
-        }
-        pp_page_release(e->kv, s->pages[first]);
-        s->pages[first] = copy;
-        s->page_data[first] = pp_page_data(e->kv, copy);
-    }
+    enum pp_code code = first < s->n_pages ? own_page(s, first, err) : PP_OK;
+    if (code)
+        return code;
     while (s->n_pages * PP_PAGE_TOKENS < end) {
         pp_page_id page = pp_page_take(e->kv);
         if (page == PP_NO_PAGE)

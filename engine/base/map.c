@@ -30,6 +30,13 @@ static pthread_once_t install_once = PTHREAD_ONCE_INIT;
 static struct sigaction previous;
 static long page_size;
 
+/* The bare system call: ThreadSanitizer takes mmap() for a write that races with the other readers. */
+bool pp_map_over(void *at, size_t size, int fd, uint64_t offset)
+{
+    int flags = MAP_PRIVATE | MAP_FIXED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    return syscall(SYS_mmap, at, size, PROT_READ, flags, fd, offset) != -1;
+}
+
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
     uintptr_t at = (uintptr_t)info->si_addr;
@@ -38,8 +45,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
         if (!begin || at < begin || at >= begin + atomic_load(&watched[i].size))
             continue;
         void *page = (void *)(at & ~((uintptr_t)page_size - 1));
-        /* The bare system call: ThreadSanitizer takes mmap() for a write that races with the other readers. */
-        if (syscall(SYS_mmap, page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == -1)
+        if (!pp_map_over(page, (size_t)page_size, -1, 0))
             break;
         atomic_store(&watched[i].lost, true);
         return;

@@ -39,6 +39,11 @@ int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
 
+/* Puts read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
+ * and which other threads may be reading. Everything in whole pages of the system. May be called in a signal
+ * handler. */
+bool pp_map_over(void *at, size_t size, int fd, uint64_t offset);
+
 struct stat;
 struct pp_file_id pp_file_id(const struct stat *st);
 

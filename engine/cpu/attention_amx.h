@@ -11,6 +11,8 @@
  * Loading a tile, multiplying and storing the sums each take 16 to 52 cycles until their result is there: one behind
  * the other they would fill the processor's window of instructions with waiting. So a step of either loop multiplies
  * what the step before has loaded, and stores what it has summed; vectors read what was stored a step earlier still. */
+#include "engine/cpu/amx_tiles.h"
+
 enum {
     TILE_ROWS = 16,
     TILE_BYTES = 1024,
@@ -61,27 +63,6 @@ static inline struct part_weights part_weights(const struct pp_attention *a, int
         return (struct part_weights){(uint8_t *)a->w, a->w_scale};
     uint8_t *w = tile_values(a, pad / LANES);
     return (struct part_weights){w, (float *)(w + pad / PP_KV_BLOCK * WEIGHT_BLOCK)};
-}
-
-static inline void configure_tiles(void)
-{
-    static const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {
-        .palette = 1,
-        .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-    };
-    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
-    _tile_loadconfig(&config);
-}
-
-/* The compiler does not know that tile loads read memory, nor what tile stores write. */
-static inline void finish_stores(void)
-{
-    __asm__ volatile("" ::: "memory");
 }
 
 /* A query's quantised block, for scores. */
@@ -406,8 +387,13 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     }
     int limits[MAX_QUERIES] = {0}, q = q0, which = 0;
     const int most = query_limits(a, row, n_rows, n, limits), first_bad = load_scales(a, heads, whole_tiles(most));
+    static const struct tile_shapes whole = {
+        .palette = 1,
+        .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+    };
     struct value_steps values = {.a = a};
-    configure_tiles();
+    shape_tiles(&whole);
     order_values(a, heads, whole_tiles(most));
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
@@ -421,7 +407,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     if (values.live)
         load_values_step(&values);
     finish_values(&values);
-    _tile_release(); /* tiles in use make every switch of threads dearer */
+    _tile_release();
     for (int nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
         chunk_tile(a, heads, q, nq, limits + q, first_bad, to);

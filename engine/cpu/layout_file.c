@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 
 enum { PATH_CAP = 640, WRITE_BYTES = 1 << 22 };
@@ -206,24 +206,10 @@ static int read_header(struct pp_weights *w, int fd, bool by_identity)
 
 /* --- finding ---------------------------------------------------------------------------------------------------- */
 
-/* Threads may be reading what is replaced: by pages with the same bytes, at one moment. ThreadSanitizer takes that for
- * a write unless it is told. */
-#ifdef __SANITIZE_THREAD__
-void AnnotateIgnoreWritesBegin(const char *file, int line);
-void AnnotateIgnoreWritesEnd(const char *file, int line);
-#else
-static void AnnotateIgnoreWritesBegin(const char *file, int line) { (void)file, (void)line; }
-static void AnnotateIgnoreWritesEnd(const char *file, int line) { (void)file, (void)line; }
-#endif
-
-/* Pages of the file instead of what is there now. */
+/* Pages of the file instead of what is there now: the same bytes, while threads read them. */
 static bool map_bytes(struct pp_weights *w, int fd, size_t offset, size_t bytes)
 {
-    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-    void *p = mmap(w->region + offset, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd,
-                   (off_t)(w->store.data_offset + offset));
-    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-    if (p == MAP_FAILED)
+    if (!pp_map_over(w->region + offset, bytes, fd, w->store.data_offset + offset))
         return false;
     atomic_fetch_add(&w->mapped, bytes);
     return true;

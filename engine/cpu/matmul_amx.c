@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "engine/cpu/amx_tiles.h"
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/stream_ahead.h"
@@ -41,15 +42,11 @@ enum {
  * min[16]. With x the block's activations:
  *   acc = fma(scale * dx, isum, acc)
  *   with has_min: acc = fma(-min, dx * sum, acc) */
-struct unit_shape {
-    bool has_min;
-};
-
 enum { UNIT_TILE = 8 * PP_SLICE };
 
-INLINE size_t unit_bytes(const struct unit_shape s)
+INLINE size_t unit_bytes(const bool has_min)
 {
-    return UNIT_TILE + PP_SLICE + (s.has_min ? PP_SLICE : 0);
+    return UNIT_TILE + PP_SLICE + (has_min ? PP_SLICE : 0);
 }
 
 INLINE __m512 halves(const void *p)
@@ -140,26 +137,11 @@ struct work {
 _Static_assert(sizeof(struct work) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
 /* Tile registers: 0 to 3 activations [16][32 bytes], 4 and 5 weights [8][64 bytes], 6 and 7 sums [16][16 x 4 bytes]. */
-INLINE void configure_tiles(void)
-{
-    static const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {
-        .palette = 1,
-        .row_bytes = {32, 32, 32, 32, 64, 64, 64, 64},
-        .rows = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, 8, 8, TILE_ROWS, TILE_ROWS},
-    };
-    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
-    _tile_loadconfig(&config);
-}
-
-/* The compiler does not know that tile loads read memory. */
-INLINE void finish_stores(void)
-{
-    __asm__ volatile("" ::: "memory");
-}
+static const struct tile_shapes panel_shapes = {
+    .palette = 1,
+    .row_bytes = {32, 32, 32, 32, 64, 64, 64, 64},
+    .rows = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, 8, 8, TILE_ROWS, TILE_ROWS},
+};
 
 INLINE void load_activations(const int8_t *q, int64_t stride, const int n_blocks)
 {
@@ -243,40 +225,40 @@ INLINE void product_step(const int block, const int odd, int32_t (*before)[PP_GR
  * them all. */
 INLINE void multiply_blocks(const int j0, const int j1, const int n_blocks, const uint8_t *units,
                             int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], int32_t (*before)[PP_GROUP_ROWS],
-                            const uint8_t *behind, const struct unit_shape s)
+                            const uint8_t *behind, const bool has_min)
 {
     const int steps = (n_blocks + 1) / 2 * 2, end = j1 == n_blocks ? steps : j1;
     UNROLL for (int j = j0; j < end; j++)
     {
         const int block = j < n_blocks ? j : n_blocks - 1, after = j + 1 < n_blocks ? j + 1 : n_blocks - 1;
-        const uint8_t *next = units + unit_bytes(s) * (size_t)after;
+        const uint8_t *next = units + unit_bytes(has_min) * (size_t)after;
         product_step(block, j % 2, j > 0 ? sums[j - 1] : before, j + 1 < steps ? next : behind);
     }
 }
 
 INLINE void scale_unit(const struct work *k, const int j, const uint8_t *unit, int32_t (*sums)[PP_GROUP_ROWS],
-                       __m512 *acc, const struct unit_shape s)
+                       __m512 *acc, const bool has_min)
 {
     __m512 scale = _mm512_load_ps(unit + UNIT_TILE);
-    __m512 min = s.has_min ? _mm512_load_ps(unit + UNIT_TILE + PP_SLICE) : scale;
+    __m512 min = has_min ? _mm512_load_ps(unit + UNIT_TILE + PP_SLICE) : scale;
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
     {
         __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[i]));
         acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(k->d[i][j])), sum, acc[i]);
-        if (s.has_min)
+        if (has_min)
             acc[i] = _mm512_fnmadd_ps(min, _mm512_set1_ps(k->dsum[i][j]), acc[i]);
     }
 }
 
 /* The panel in the tile registers with its units [n_groups][n_blocks], added to k->acc. While a group is scaled,
  * the tiles multiply the next one. */
-INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const struct unit_shape s)
+INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const int n_blocks, const bool has_min)
 {
-    const size_t unit = unit_bytes(s), group = unit * (size_t)n_blocks;
+    const size_t unit = unit_bytes(has_min), group = unit * (size_t)n_blocks;
     const int last = (n_blocks + 1) / 2 * 2 - 1;
     _tile_loadd(4, units, PP_SLICE);
     multiply_blocks(0, n_blocks, n_blocks, units, k->sums, k->sums[PANEL + last],
-                    units + (n_groups > 1 ? group : 0), s);
+                    units + (n_groups > 1 ? group : 0), has_min);
     for (int g = 0; g < n_groups; g++, units += group) {
         int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + PANEL * (g % 2);
         int32_t(*next)[TILE_ROWS][PP_GROUP_ROWS] = k->sums + PANEL * ((g + 1) % 2);
@@ -289,8 +271,8 @@ INLINE void run_panel(struct work *k, const uint8_t *units, int n_groups, const 
         UNROLL for (int j = 0; j < n_blocks; j++)
         {
             if (g + 1 < n_groups)
-                multiply_blocks(j, j + 1, n_blocks, units + group, next, sums[last], behind, s);
-            scale_unit(k, j, units + unit * (size_t)j, sums[j], acc, s);
+                multiply_blocks(j, j + 1, n_blocks, units + group, next, sums[last], behind, has_min);
+            scale_unit(k, j, units + unit * (size_t)j, sums[j], acc, has_min);
         }
         UNROLL for (int i = 0; i < TILE_ROWS; i++)
             _mm512_store_ps(k->acc[g][i], acc[i]);
@@ -307,12 +289,12 @@ struct chunk {
 };
 
 /* Units lie panel by panel, in a panel group by group: in the order they are used in. */
-INLINE void unpack_chunk(const struct chunk *c, uint8_t *unit, unpack_fn *unpack, const struct unit_shape s)
+INLINE void unpack_chunk(const struct chunk *c, uint8_t *unit, unpack_fn *unpack, const bool has_min)
 {
     for (int64_t b = c->b0; b < c->b1; b += PANEL)
         for (int g = 0; g < c->n_groups; g++) {
             const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-            for (int64_t j = b; j < b + PANEL && j < c->b1; j++, unit += unit_bytes(s))
+            for (int64_t j = b; j < b + PANEL && j < c->b1; j++, unit += unit_bytes(has_min))
                 unpack(group, c->w->n_cols, j, unit);
         }
 }
@@ -341,30 +323,30 @@ static void store_accumulators(const struct work *k, const struct chunk *c, int6
 }
 
 INLINE void run_blocks(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live,
-                       int64_t b, const uint8_t *units, const int n_blocks, const struct unit_shape s)
+                       int64_t b, const uint8_t *units, const int n_blocks, const bool has_min)
 {
-    load_panel(k, x, i, live, b, n_blocks, s.has_min);
-    run_panel(k, units, c->n_groups, n_blocks, s);
+    load_panel(k, x, i, live, b, n_blocks, has_min);
+    run_panel(k, units, c->n_groups, n_blocks, has_min);
 }
 
 /* Rows [i, i + live) of x with a chunk whose units are in k. */
 INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, float *y,
-                     int64_t y_stride, const struct unit_shape s)
+                     int64_t y_stride, const bool has_min)
 {
     const uint8_t *units = k->units;
     int64_t b = c->b0;
     load_accumulators(k, c, live, y + i * y_stride, y_stride);
-    for (; b + PANEL <= c->b1; b += PANEL, units += unit_bytes(s) * PANEL * (size_t)c->n_groups)
-        run_blocks(k, c, x, i, live, b, units, PANEL, s);
+    for (; b + PANEL <= c->b1; b += PANEL, units += unit_bytes(has_min) * PANEL * (size_t)c->n_groups)
+        run_blocks(k, c, x, i, live, b, units, PANEL, has_min);
     switch (c->b1 - b) {
     case 1:
-        run_blocks(k, c, x, i, live, b, units, 1, s);
+        run_blocks(k, c, x, i, live, b, units, 1, has_min);
         break;
     case 2:
-        run_blocks(k, c, x, i, live, b, units, 2, s);
+        run_blocks(k, c, x, i, live, b, units, 2, has_min);
         break;
     case 3:
-        run_blocks(k, c, x, i, live, b, units, 3, s);
+        run_blocks(k, c, x, i, live, b, units, 3, has_min);
         break;
     default:
         break;
@@ -413,7 +395,6 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
 struct amx_type {
     struct rows_type rows;
     unpack_fn *unpack;
-    struct unit_shape unit;
 };
 
 INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
@@ -437,41 +418,41 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     }
     if (tiled == 0)
         return;
-    configure_tiles();
+    shape_tiles(&panel_shapes);
     for (int64_t row = row0; row < row1; row += MAX_GROUPS * PP_GROUP_ROWS) {
         struct chunk c = {.w = w, .row0 = row, .row1 = row1};
         if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
             c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
         c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
-        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(type.unit) / c.n_groups / PANEL * PANEL;
+        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(type.rows.has_min) / c.n_groups / PANEL * PANEL;
         for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
             c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
-            unpack_chunk(&c, k->units, type.unpack, type.unit);
+            unpack_chunk(&c, k->units, type.unpack, type.rows.has_min);
             for (int64_t i = 0; i < tiled; i += TILE_ROWS)
-                run_tile(k, &c, x, i, tiled - i < TILE_ROWS ? tiled - i : TILE_ROWS, y, y_stride, type.unit);
+                run_tile(k, &c, x, i, tiled - i < TILE_ROWS ? tiled - i : TILE_ROWS, y, y_stride, type.rows.has_min);
         }
     }
-    _tile_release(); /* tiles in use make every switch of threads dearer */
+    _tile_release();
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{NULL, scales_plain, false, 544}, unpack_q8_0, {false}};
+    const struct amx_type type = {{NULL, scales_plain, false, 544}, unpack_q8_0};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0, {false}};
+    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, {true}};
+    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 

@@ -56,20 +56,15 @@ struct rows_job {
 };
 
 /* Tile registers: 0 and 1 activations, 2 and 3 weights, 4 and 5 sums. */
-INLINE void configure_rows(int64_t m)
+INLINE void shape_row_tiles(int64_t m)
 {
     const uint8_t rows = (uint8_t)m, deep = 8;
-    const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {
+    const struct tile_shapes shapes = {
         .palette = 1,
         .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64},
         .rows = {rows, rows, deep, deep, rows, rows},
     };
-    __asm__ volatile("" : : "r"(&config) : "memory"); /* compilers think that the next line reads 8 bytes of it */
-    _tile_loadconfig(&config);
+    shape_tiles(&shapes);
 }
 
 /* Rows from m on to M are zeros: what becomes of them is of no interest, but it should be ordinary numbers. */
@@ -230,7 +225,7 @@ INLINE void matmul_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 {
     struct rows_job job = {w, x, row0, row1, 0, 0, m, y, y_stride, scratch};
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    configure_rows(m);
+    shape_row_tiles(m);
     for (; job.b0 < n_blocks; job.b0 = job.b1) {
         job.b1 = job.b0 + ROWS_SPAN < n_blocks ? job.b0 + ROWS_SPAN : n_blocks;
         if (m <= 8)
@@ -240,5 +235,5 @@ INLINE void matmul_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, c
         else
             few_and_ready(&job, type, TILE_ROWS);
     }
-    _tile_release(); /* as below */
+    _tile_release();
 }

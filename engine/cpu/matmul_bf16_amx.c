@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "engine/cpu/amx_tiles.h"
 #include "engine/cpu/matmul_bf16.h"
 
 #ifndef UNROLL /* the tests' model of the instructions brings its own */
@@ -96,18 +97,12 @@ INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask3
 
 /* Tile registers: 0 to 3 sums [2 tiles of activations][2 groups], 4 and 5 activations, 6 and 7 weights. rows:
  * activation rows of a tile. */
-static void configure_tiles(int rows)
+static void shape_for(int rows)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
-    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
+    struct tile_shapes shapes = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
     for (int t = 0; t < 8; t++)
-        config.rows[t] = (uint8_t)(t < 6 ? rows : 16);
-    __asm__ volatile("" : : "r"(&config) : "memory"); /* the compiler believes that only 8 bytes of it are read */
-    _tile_loadconfig(&config);
+        shapes.rows[t] = (uint8_t)(t < 6 ? rows : 16);
+    shape_tiles(&shapes);
 }
 
 /* One strip of weights over n_blocks blocks of columns. */
@@ -265,7 +260,7 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     const int64_t cols = m <= FEW_ROWS ? STRIP_MOST : STRIP_COLS;
     /* Few activation rows: further on in the weight rows; many: in the next strip, which comes much later. */
     const size_t ahead = m <= FEW_ROWS ? 1024 : 2 * STRIP_GROUPS * PP_GROUP_ROWS * (size_t)w->n_cols;
-    configure_tiles(m < TILE_ROWS ? rest : TILE_ROWS);
+    shape_for(m < TILE_ROWS ? rest : TILE_ROWS);
     for (int64_t k = 0; k < w->n_cols; k += cols) /* outside: these columns of the activations stay in the L2 cache */
         for (int64_t row = row0; row < row1; row += STRIP_GROUPS * PP_GROUP_ROWS) {
             const struct strip s = make_strip(scratch, w, row, row1, k, at_most(w->n_cols - k, cols), ahead);
@@ -274,9 +269,9 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
             } else {
                 int64_t i = run_strip(&s, x, k, 0, m, TILE_ROWS, y + row, y_stride);
                 if (rest) {
-                    configure_tiles(rest);
+                    shape_for(rest);
                     run_strip(&s, x, k, i, m, rest, y + row, y_stride);
-                    configure_tiles(TILE_ROWS);
+                    shape_for(TILE_ROWS);
                 }
             }
         }
