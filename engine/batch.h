@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "engine/lora.h"
+#include "engine/plan.h"
 
 /* K and V of a row are written to its slot. It attends to slots 0 .. slot; in a tree (tree_mask not 0) to 0 ..
  * tree_base - 1 and to those tree_base + i whose bit i is set: its ancestors and itself. */
@@ -14,7 +15,7 @@ struct pp_batch_row {
     const float *vector;                   /* [n_embd] */
     int64_t position;                      /* for RoPE */
     int64_t slot;                          /* place in the sequence's pages */
-    uint8_t *const *pages;                 /* data of the sequence's pages */
+    uint8_t *const *pages[PP_MAX_TIERS];   /* data of the sequence's pages in each tier */
     uint64_t tree_mask;
     int64_t tree_base;
     const struct pp_adapter_set *adapters; /* NULL or n == 0: none */

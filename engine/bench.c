@@ -45,5 +45,5 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
 
 uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e)
 {
-    return pp_kv_pool_layout(e->kv)->page_bytes / PP_PAGE_TOKENS;
+    return e->stats.page_bytes / PP_PAGE_TOKENS;
 }

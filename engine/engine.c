@@ -58,24 +58,30 @@ static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_
     return PP_OK;
 }
 
-static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layout,
+static uint64_t default_kv_memory(void)
+{
+    uint64_t limit = free_memory() / 4;
+    if (limit < MIN_KV_MEMORY)
+        limit = MIN_KV_MEMORY;
+    return limit < allowed_memory() / 4 ? limit : allowed_memory() / 4;
+}
+
+/* Makes the pools of all tiers; layouts: [n_tiers]. */
+static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layouts,
                             struct pp_error *err)
 {
-    const struct pp_hparams *hp = pp_source_hparams(e->model->source);
-    uint64_t limit = opt->kv_memory;
-    pp_kv_layout_init(layout, opt->kv_type, (int)hp->n_layer, (int)hp->n_head_kv, (int)hp->head_dim);
-    if (!limit) {
-        limit = free_memory() / 4;
-        if (limit < MIN_KV_MEMORY)
-            limit = MIN_KV_MEMORY;
-        if (limit > allowed_memory() / 4)
-            limit = allowed_memory() / 4;
+    const struct pp_plan *plan = &e->model->plan;
+    uint64_t limit = opt->kv_memory ? opt->kv_memory : default_kv_memory(), page_bytes = 0;
+    for (int t = 0; t < plan->n_tiers; t++) {
+        const struct pp_tier_plan *tier = &plan->tiers[t];
+        pp_kv_layout_init(&layouts[t], opt->kv_type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+        page_bytes += layouts[t].page_bytes;
     }
     uint64_t one_context, n_pages = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
-    if (__builtin_mul_overflow(n_pages, layout->page_bytes, &one_context))
+    if (__builtin_mul_overflow(n_pages, page_bytes, &one_context))
         one_context = UINT64_MAX;
     if (limit < one_context) {
-        int64_t fits = (int64_t)(limit / layout->page_bytes) * PP_PAGE_TOKENS;
+        int64_t fits = (int64_t)(limit / page_bytes) * PP_PAGE_TOKENS;
         if (opt->n_ctx || fits < PP_PAGE_TOKENS)
             return pp_fail(err, PP_ERR_NOMEM,
                            "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used; choose a "
@@ -83,7 +89,14 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
                            (long long)e->n_ctx, (double)one_context / 1e9, (double)limit / 1e9);
         e->n_ctx = fits; /* nobody asked for a size: take what fits */
     }
-    return pp_kv_pool_new(layout, limit, &e->kv, err);
+    enum pp_code code = PP_OK;
+    for (e->n_tiers = 0; !code && e->n_tiers < plan->n_tiers; e->n_tiers++) {
+        struct pp_tier *tier = &e->tier[e->n_tiers];
+        tier->window = plan->tiers[e->n_tiers].window;
+        code = pp_kv_pool_new(&layouts[e->n_tiers], limit / page_bytes * layouts[e->n_tiers].page_bytes, &tier->kv,
+                              err);
+    }
+    return code;
 }
 
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
@@ -118,11 +131,16 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         e->pool = opt->share_pool->pool;
     else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
         e->owns_pool = true;
-    struct pp_kv_layout layout;
-    if (!code && !(code = make_kv(e, opt, &layout, err)))
-        pp_pool_interleave(e->pool, pp_page_data(e->kv, 0), pp_kv_pool_total(e->kv) * layout.page_bytes);
+    struct pp_kv_layout layouts[PP_MAX_TIERS];
     if (!code)
-        code = pp_cpu_new(m, e->pool, &layout,
+        code = make_kv(e, opt, layouts, err);
+    for (int t = 0; !code && t < e->n_tiers; t++) {
+        struct pp_kv_pool *kv = e->tier[t].kv;
+        pp_pool_interleave(e->pool, pp_page_data(kv, 0), pp_kv_pool_total(kv) * layouts[t].page_bytes);
+        e->stats.page_bytes += layouts[t].page_bytes;
+    }
+    if (!code)
+        code = pp_cpu_new(m, e->pool, layouts,
                           &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows,
                                                    .bf16_activations = opt->activations == PP_ACT_BF16,
                                                    .cache_dir = opt->cache_dir,
@@ -133,8 +151,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         return code;
     }
     snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), pp_cpu_rounds(e->cpu) ? "+bf16" : "");
-    e->stats.page_bytes = layout.page_bytes;
-    e->stats.pages_total = pp_kv_pool_total(e->kv);
+    e->stats.pages_total = pp_kv_pool_total(e->tier[0].kv);
     *out = e;
     return PP_OK;
 }
@@ -149,7 +166,8 @@ void pp_engine_free(struct pp_engine *e)
     if (!e)
         return;
     pp_cpu_free(e->cpu);
-    pp_kv_pool_free(e->kv);
+    for (int t = 0; t < PP_MAX_TIERS; t++)
+        pp_kv_pool_free(e->tier[t].kv);
     if (e->owns_pool)
         pp_pool_free(e->pool);
     pp_free(e->rows);
@@ -162,7 +180,7 @@ const struct pp_model *pp_engine_model(const struct pp_engine *e) { return e->mo
 int64_t pp_engine_n_ctx(const struct pp_engine *e) { return e->n_ctx; }
 int pp_engine_n_threads(const struct pp_engine *e) { return pp_pool_n(e->pool); }
 int pp_engine_max_rows(const struct pp_engine *e) { return e->max_rows; }
-enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e) { return pp_kv_pool_layout(e->kv)->type; }
+enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e) { return pp_kv_pool_layout(e->tier[0].kv)->type; }
 const char *pp_engine_kernels(const struct pp_engine *e) { return e->kernels; }
 
 int pp_activations_by_name(const char *name)
@@ -172,8 +190,8 @@ int pp_activations_by_name(const char *name)
 
 struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {
-    e->stats.pages_used = pp_kv_pool_used(e->kv);
-    e->stats.pages_cached = pp_kv_pool_cached(e->kv);
+    e->stats.pages_used = pp_kv_pool_used(e->tier[0].kv);
+    e->stats.pages_cached = pp_kv_pool_cached(e->tier[0].kv);
     e->stats.engine_bytes = pp_cpu_memory(e->cpu);
     struct pp_weights_state layout_state = pp_weights_state(pp_cpu_weights(e->cpu));
     e->stats.layout_bytes = layout_state.bytes;
@@ -188,15 +206,21 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
 {
     size_t n_ctx = (size_t)e->n_ctx, n_pages = (n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     struct pp_seq *s = pp_calloc(1, sizeof *s);
+    bool made = s != NULL;
     *out = NULL;
     if (s) {
         s->engine = e;
         s->tokens = pp_malloc(n_ctx * sizeof *s->tokens);
-        s->pages = pp_malloc(n_pages * sizeof *s->pages);
-        s->page_data = pp_malloc(n_pages * sizeof *s->page_data);
         s->names = pp_malloc(n_pages * sizeof *s->names);
+        made = s->tokens && s->names;
     }
-    if (!s || !s->tokens || !s->pages || !s->page_data || !s->names) {
+    for (int t = 0; made && t < e->n_tiers; t++) {
+        struct pp_seq_tier *tier = &s->tier[t];
+        tier->pages = pp_malloc(n_pages * sizeof *tier->pages);
+        tier->page_data = pp_malloc(n_pages * sizeof *tier->page_data);
+        made = tier->pages && tier->page_data;
+    }
+    if (!made) {
         pp_seq_free(s);
         return pp_fail_nomem(err, "a conversation");
     }
@@ -205,11 +229,18 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
     return PP_OK;
 }
 
+void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)
+{
+    s->tier[t].pages[i] = page;
+    s->tier[t].page_data[i] = pp_page_data(s->engine->tier[t].kv, page);
+}
+
 void pp_seq_drop_pages(struct pp_seq *s)
 {
     int64_t needed = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    while (s->n_pages > needed)
-        pp_page_release(s->engine->kv, s->pages[--s->n_pages]);
+    for (int t = 0; t < s->engine->n_tiers; t++)
+        while (s->tier[t].n_pages > needed)
+            pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[--s->tier[t].n_pages]);
 }
 
 void pp_seq_free(struct pp_seq *s)
@@ -218,9 +249,11 @@ void pp_seq_free(struct pp_seq *s)
         return;
     pp_seq_truncate(s, 0);
     pp_free(s->tokens);
-    pp_free(s->pages);
-    pp_free(s->page_data);
     pp_free(s->names);
+    for (int t = 0; t < PP_MAX_TIERS; t++) {
+        pp_free(s->tier[t].pages);
+        pp_free(s->tier[t].page_data);
+    }
     pp_free(s);
 }
 
@@ -257,11 +290,14 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
     shorten(f, n);
     memcpy(f->names, s->names, (size_t)f->n_named * sizeof *f->names);
     memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
-    f->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    for (int64_t i = 0; i < f->n_pages; i++) {
-        f->pages[i] = s->pages[i];
-        f->page_data[i] = s->page_data[i];
-        pp_page_retain(s->engine->kv, s->pages[i]);
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_seq_tier *tier = &f->tier[t];
+        tier->first_page = s->tier[t].first_page;
+        tier->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
+            pp_seq_set_page(f, t, i, s->tier[t].pages[i]);
+            pp_page_retain(s->engine->tier[t].kv, tier->pages[i]);
+        }
     }
     return PP_OK;
 }

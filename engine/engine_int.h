@@ -14,11 +14,18 @@ enum {
     PP_LEAST_CHUNK = 16, /* rows of a prompt computed together at least, and at first */
 };
 
+/* Layers of one geometry and window have pages of their own: one pool, and a page table in each sequence. */
+struct pp_tier {
+    struct pp_kv_pool *kv;
+    int64_t window;              /* 0: none */
+};
+
 struct pp_engine {
     const struct pp_model *model;
     struct pp_pool *pool;
     bool owns_pool;
-    struct pp_kv_pool *kv;
+    struct pp_tier tier[PP_MAX_TIERS];
+    int n_tiers;                 /* as the model's plan has them */
     struct pp_cpu *cpu;
     enum pp_isa isa;
     char kernels[16];            /* "amx", "amx+bf16" */
@@ -35,17 +42,22 @@ struct pp_engine {
     enum pp_row_output *wanted;  /* [max_rows]: of the last step */
 };
 
+/* Pages first_page .. n_pages - 1 are held; those before it are behind the tier's window. */
+struct pp_seq_tier {
+    pp_page_id *pages;           /* [n_ctx / 64] */
+    uint8_t **page_data;         /* [n_ctx / 64]: where they are */
+    int64_t first_page, n_pages;
+};
+
 struct pp_seq {
     struct pp_engine *engine;
     int64_t len;
     int32_t *tokens;             /* [n_ctx] */
-    pp_page_id *pages;           /* [n_ctx / 64]; the first n_pages are held */
-    uint8_t **page_data;         /* [n_ctx / 64]: where they are */
-    int64_t n_pages;
+    struct pp_seq_tier tier[PP_MAX_TIERS]; /* those of the engine */
     struct pp_adapter_set adapters;
     struct pp_sha256 key;        /* of what the pages depend on besides tokens, within an engine: the adapters */
     int64_t plain;               /* tokens that follow each other, not as a tree's rows of which none were kept yet */
-    struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages */
+    struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages, the same in all tiers */
     int64_t n_named;
 
     /* -- during pp_step -- */
@@ -53,6 +65,8 @@ struct pp_seq {
     bool tree;                   /* some row of it names a parent */
 };
 
+/* The i-th page of s in tier t. The caller sees to references and n_pages. */
+void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */
 void pp_seq_drop_pages(struct pp_seq *s);
 

@@ -13,6 +13,36 @@ static const struct {
     {"llama", pp_plan_llama},
 };
 
+/* The tier of layers with this window, made if there is none yet; -1: there are too many. */
+static int tier_of(struct pp_plan *p, const struct pp_hparams *hp, int64_t window)
+{
+    int t = 0;
+    while (t < p->n_tiers && p->tiers[t].window != window)
+        t++;
+    if (t == PP_MAX_TIERS)
+        return -1;
+    if (t == p->n_tiers)
+        p->tiers[p->n_tiers++] = (struct pp_tier_plan){
+            .window = window, .n_head_kv = (int)hp->n_head_kv, .head_dim = (int)hp->head_dim};
+    return t;
+}
+
+/* Gives every layer its place in a tier, in the order of the plan. */
+static enum pp_code place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
+{
+    for (int i = 0; i < p->n_ops; i++) {
+        struct pp_op *op = &p->ops[i];
+        if (op->kind != PP_OP_KV_STORE && op->kind != PP_OP_ATTENTION)
+            continue;
+        if ((op->tier = tier_of(p, pp_source_hparams(s), op->window)) < 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: its layers have more than %d different attention windows",
+                           pp_source_path(s), PP_MAX_TIERS);
+        struct pp_tier_plan *tier = &p->tiers[op->tier];
+        op->tier_layer = op->kind == PP_OP_KV_STORE ? tier->n_layer++ : tier->n_layer - 1;
+    }
+    return PP_OK;
+}
+
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
 {
     const char *arch = pp_source_hparams(s)->arch;
@@ -23,6 +53,8 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
         enum pp_code code = families[i].build(s, plan, err);
         if (!code && plan->bad)
             code = pp_fail_nomem(err, "the model's plan");
+        if (!code)
+            code = place_layers(s, plan, err);
         if (code)
             pp_plan_free(plan);
         return code;

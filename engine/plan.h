@@ -13,6 +13,8 @@
 #include "engine/source.h"
 #include "engine/types.h"
 
+enum { PP_MAX_TIERS = 4 };
+
 enum pp_op_kind {
     PP_OP_EMBED,     /* out = row of `weight` for the row's token, or the row's input vector */
     PP_OP_NORM,      /* out = rms_norm(in) * weight */
@@ -36,9 +38,18 @@ struct pp_linear {
 struct pp_op {
     enum pp_op_kind kind;
     int layer;
+    int64_t window;                  /* of the two that use the cache: how many positions a row sees, itself included,
+                                        or 0: all */
+    int tier, tier_layer;            /* the same two: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     const struct pp_tensor *weight;  /* PP_OP_EMBED, PP_OP_NORM */
+};
+
+/* Layers whose K and V have one geometry and one window: their pages are kept and let go together. */
+struct pp_tier_plan {
+    int64_t window;                  /* 0: none */
+    int n_layer, n_head_kv, head_dim;
 };
 
 struct pp_plan {
@@ -48,6 +59,8 @@ struct pp_plan {
     int n_linears, cap_linears;
     int64_t *slot_width;             /* [n_slots]: values per row */
     int n_slots, cap_slots;
+    struct pp_tier_plan tiers[PP_MAX_TIERS];
+    int n_tiers;                     /* at least 1 */
     bool bad;                        /* out of memory while building */
 };
 

@@ -33,29 +33,44 @@ void pp_seq_publish(struct pp_seq *s)
         int64_t p = s->n_named;
         if (!name_page(s, p, s->tokens + p * PP_PAGE_TOKENS, &s->names[p]))
             return;
-        pp_page_name(s->engine->kv, s->pages[p], &s->names[p]);
+        for (int t = 0; t < s->engine->n_tiers; t++)
+            pp_page_name(s->engine->tier[t].kv, s->tier[t].pages[p], &s->names[p]);
         s->n_named++;
     }
 }
 
+/* The pages of that name in all tiers, each with one more reference; or none. */
+static bool find_pages(struct pp_engine *e, const struct pp_hash128 *name, pp_page_id found[PP_MAX_TIERS])
+{
+    for (int t = 0; t < e->n_tiers; t++)
+        if ((found[t] = pp_page_find(e->tier[t].kv, name)) == PP_NO_PAGE) {
+            while (t-- > 0)
+                pp_page_release(e->tier[t].kv, found[t]);
+            return false;
+        }
+    return true;
+}
+
 int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
 {
-    struct pp_kv_pool *kv = s->engine->kv;
+    struct pp_engine *e = s->engine;
     const int64_t before = s->len;
     pp_seq_publish(s);
     for (int64_t p = s->len / PP_PAGE_TOKENS; p == s->n_named && (p + 1) * PP_PAGE_TOKENS <= n; p++) {
         const int32_t *of_page = tokens + p * PP_PAGE_TOKENS;
         struct pp_hash128 name;
-        pp_page_id page = name_page(s, p, of_page, &name) ? pp_page_find(kv, &name) : PP_NO_PAGE;
-        if (page == PP_NO_PAGE)
+        pp_page_id found[PP_MAX_TIERS];
+        if (!name_page(s, p, of_page, &name) || !find_pages(e, &name, found))
             break;
-        if (p < s->n_pages)
-            pp_page_release(kv, s->pages[p]); /* the beginning of the same */
         memcpy(s->tokens + p * PP_PAGE_TOKENS, of_page, PP_PAGE_TOKENS * sizeof *tokens);
-        s->pages[p] = page;
-        s->page_data[p] = pp_page_data(kv, page);
+        for (int t = 0; t < e->n_tiers; t++) {
+            if (p < s->tier[t].n_pages)
+                pp_page_release(e->tier[t].kv, s->tier[t].pages[p]); /* the beginning of the same */
+            pp_seq_set_page(s, t, p, found[t]);
+            s->tier[t].n_pages = p + 1;
+        }
         s->names[p] = name;
-        s->n_pages = s->n_named = p + 1;
+        s->n_named = p + 1;
         s->len = s->plain = (p + 1) * PP_PAGE_TOKENS;
     }
     return s->len - before;

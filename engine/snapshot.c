@@ -28,7 +28,7 @@ enum { VERSION = 1, HEADER = 56, ALIGNMENT = 64, MAX_KEY = 1 << 16 };
 enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text,
                         struct pp_error *err)
 {
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
+    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->tier[0].kv);
     char hex[65];
     pp_sha256_hex(identity, hex); /* covers the weights and the hyperparameters, RoPE among them */
     pp_buf_fmt(text, "model=%s\n", hex);
@@ -73,7 +73,7 @@ static void copy_filled(const struct pp_kv_layout *l, const uint8_t *page, int n
 enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out,
                               struct pp_error *err)
 {
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
+    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->tier[0].kv);
     size_t begin = out->len, n_pages = (size_t)((s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     int last = (int)(s->len % PP_PAGE_TOKENS);
     struct pp_buf key = {0};
@@ -86,7 +86,7 @@ enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *id
         return code;
     }
     if (partial)
-        copy_filled(l, s->page_data[n_pages - 1], last, partial);
+        copy_filled(l, s->tier[0].page_data[n_pages - 1], last, partial);
 
     pp_buf_add(out, MAGIC, sizeof MAGIC);
     put32(out, VERSION);
@@ -100,12 +100,12 @@ enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *id
     for (int64_t i = 0; i < s->len; i++)
         put32(out, (uint32_t)s->tokens[i]);
     for (size_t i = 0; i < n_pages; i++)
-        put_hash(out, pp_hash128(partial && i == n_pages - 1 ? partial : s->page_data[i], l->page_bytes));
+        put_hash(out, pp_hash128(partial && i == n_pages - 1 ? partial : s->tier[0].page_data[i], l->page_bytes));
     while (!out->bad && (out->len - begin) % ALIGNMENT)
         pp_buf_char(out, 0);
     size_t body = out->len;
     for (size_t i = 0; i < n_pages; i++)
-        pp_buf_add(out, partial && i == n_pages - 1 ? partial : s->page_data[i], l->page_bytes);
+        pp_buf_add(out, partial && i == n_pages - 1 ? partial : s->tier[0].page_data[i], l->page_bytes);
     pp_free(partial);
     pp_buf_free(&key);
     if (out->bad)
@@ -174,7 +174,7 @@ static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n
 static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cursor hashes, struct pp_cursor *c,
                                struct pp_error *err)
 {
-    struct pp_kv_pool *pool = s->engine->kv;
+    struct pp_kv_pool *pool = s->engine->tier[0].kv;
     size_t bytes = pp_kv_pool_layout(pool)->page_bytes;
     int64_t n_pages = (n_tokens + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     for (int64_t i = 0; i < n_pages; i++) {
@@ -182,8 +182,7 @@ static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cur
         pp_page_id page = src ? pp_page_take(pool) : PP_NO_PAGE;
         bool good = false;
         if (page != PP_NO_PAGE) {
-            s->pages[s->n_pages] = page;
-            s->page_data[s->n_pages++] = pp_page_data(pool, page);
+            pp_seq_set_page(s, 0, s->tier[0].n_pages++, page);
             memcpy(pp_page_data(pool, page), src, bytes);
             good = same_hash(get_hash(&hashes), pp_hash128(pp_page_data(pool, page), bytes));
         }
@@ -201,7 +200,7 @@ static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cur
 enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size,
                               struct pp_error *err)
 {
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
+    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->tier[0].kv);
     struct pp_cursor c = pp_cursor(data, size);
     const char *magic = pp_cursor_bytes(&c, sizeof MAGIC);
     if (s->len)

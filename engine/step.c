@@ -3,59 +3,64 @@
 
 #include "engine/engine_int.h"
 
-static enum pp_code no_pages(const struct pp_engine *e, struct pp_error *err)
+static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_NOMEM,
                    "all %llu KV pages are in use; close a conversation, or give more with --kv-memory",
-                   (unsigned long long)pp_kv_pool_total(e->kv));
+                   (unsigned long long)pp_kv_pool_total(kv));
 }
 
-/* Makes the i-th page writable: a copy, if another sequence holds it or may find it by its name. If there is no page
- * for a copy, one that nobody else holds loses its name instead. */
-static enum pp_code own_page(struct pp_seq *s, int64_t i, struct pp_error *err)
+/* Makes the i-th page of a tier writable: a copy, if another sequence holds it or may find it by its name. If there is
+ * no page for a copy, one that nobody else holds loses its name instead. */
+static enum pp_code own_page(struct pp_seq *s, int t, int64_t i, struct pp_error *err)
 {
-    struct pp_engine *e = s->engine;
-    const pp_page_id page = s->pages[i];
-    const bool shared = pp_page_refs(e->kv, page) > 1;
-    if (!shared && !pp_page_named(e->kv, page))
+    struct pp_kv_pool *kv = s->engine->tier[t].kv;
+    const pp_page_id page = s->tier[t].pages[i];
+    const bool shared = pp_page_refs(kv, page) > 1;
+    if (!shared && !pp_page_named(kv, page))
         return PP_OK;
-    pp_page_id copy = pp_page_take(e->kv);
+    pp_page_id copy = pp_page_take(kv);
     if (copy == PP_NO_PAGE && shared)
-        return no_pages(e, err);
+        return no_pages(kv, err);
     if (copy == PP_NO_PAGE) {
-        pp_page_unname(e->kv, page);
+        pp_page_unname(kv, page);
         return PP_OK;
     }
-    size_t bytes = pp_kv_pool_layout(e->kv)->page_bytes;
-    memcpy(pp_page_data(e->kv, copy), s->page_data[i], bytes);
-    e->stats.kv_copied_bytes += bytes;
-    pp_page_release(e->kv, page);
-    s->pages[i] = copy;
-    s->page_data[i] = pp_page_data(e->kv, copy);
+    size_t bytes = pp_kv_pool_layout(kv)->page_bytes;
+    memcpy(pp_page_data(kv, copy), pp_page_data(kv, page), bytes);
+    s->engine->stats.kv_copied_bytes += bytes;
+    pp_page_release(kv, page);
+    pp_seq_set_page(s, t, i, copy);
     return PP_OK;
 }
 
-/* Makes positions from the sequence's end up to `end` writable. */
+/* Makes positions from the sequence's end up to `end` writable in a tier. */
+static enum pp_code make_tier_room(struct pp_seq *s, int t, int64_t end, struct pp_error *err)
+{
+    struct pp_seq_tier *tier = &s->tier[t];
+    struct pp_kv_pool *kv = s->engine->tier[t].kv;
+    int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
+    enum pp_code code = first < tier->n_pages ? own_page(s, t, first, err) : PP_OK;
+    while (!code && tier->n_pages * PP_PAGE_TOKENS < end) {
+        pp_page_id page = pp_page_take(kv);
+        if (page == PP_NO_PAGE)
+            return no_pages(kv, err);
+        pp_seq_set_page(s, t, tier->n_pages++, page);
+    }
+    return code;
+}
+
 static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *err)
 {
     struct pp_engine *e = s->engine;
+    enum pp_code code = PP_OK;
     if (end > e->n_ctx)
         return pp_fail(err, PP_ERR_CONTEXT,
                        "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
                        (long long)e->n_ctx);
-    int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
-    enum pp_code code = first < s->n_pages ? own_page(s, first, err) : PP_OK;
-    if (code)
-        return code;
-    while (s->n_pages * PP_PAGE_TOKENS < end) {
-        pp_page_id page = pp_page_take(e->kv);
-        if (page == PP_NO_PAGE)
-            return no_pages(e, err);
-        s->pages[s->n_pages] = page;
-        s->page_data[s->n_pages] = pp_page_data(e->kv, page);
-        s->n_pages++;
-    }
-    return PP_OK;
+    for (int t = 0; !code && t < e->n_tiers; t++)
+        code = make_tier_room(s, t, end, err);
+    return code;
 }
 
 static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r, struct pp_error *err)
@@ -120,10 +125,11 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
             .vector = rows[i].vector,
             .position = s->len + s->added,
             .slot = s->len + s->added,
-            .pages = s->page_data,
             .adapters = &s->adapters,
             .output = -1,
         };
+        for (int t = 0; t < e->n_tiers; t++)
+            b->pages[t] = s->tier[t].page_data;
         if (s->tree)
             code = place_in_tree(e, rows, i, b, previous_row(rows, i), err);
         e->wanted[i] = rows[i].out;
@@ -183,7 +189,6 @@ const float *pp_step_output(const struct pp_engine *e, int row)
 
 enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, int n, struct pp_error *err)
 {
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->kv);
     for (int i = 0; i < n; i++)
         if (keep[i] < base || keep[i] >= s->len || (i > 0 && keep[i] <= keep[i - 1]))
             return pp_fail(err, PP_ERR_USAGE, "positions to keep must ascend and lie between %lld and %lld",
@@ -192,8 +197,10 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
         int64_t to = base + i, from = keep[i];
         if (to == from)
             continue;
-        pp_kv_copy_position(l, s->page_data[from / PP_PAGE_TOKENS], (int)(from % PP_PAGE_TOKENS),
-                            s->page_data[to / PP_PAGE_TOKENS], (int)(to % PP_PAGE_TOKENS));
+        for (int t = 0; t < s->engine->n_tiers; t++)
+            pp_kv_copy_position(pp_kv_pool_layout(s->engine->tier[t].kv), s->tier[t].page_data[from / PP_PAGE_TOKENS],
+                                (int)(from % PP_PAGE_TOKENS), s->tier[t].page_data[to / PP_PAGE_TOKENS],
+                                (int)(to % PP_PAGE_TOKENS));
         s->tokens[to] = s->tokens[from];
     }
     s->len = base + n;

@@ -23,48 +23,68 @@ static int group_size(const struct pp_cpu *c)
 }
 
 /* Floats of one chunk's sums for n_q queries. */
-static size_t sums_size(const struct pp_cpu *c, int n_q)
+static size_t sums_size(const struct attend_plan *p, int n_q)
 {
-    return (size_t)n_q * ((size_t)c->kv.head_pad + 2);
+    return (size_t)n_q * ((size_t)p->kv.head_pad + 2);
+}
+
+static bool make_plan(struct pp_cpu *c, struct attend_plan *p)
+{
+    int group = group_size(c);
+    p->tile_rows = group < PP_TILE_QUERIES ? PP_TILE_QUERIES / group : 1;
+    p->left = pp_cpu_memory_take(c, ITEMS_PER_THREAD * pp_pool_n(c->pool), sizeof *p->left);
+    p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles);
+    return p->left && p->tiles;
+}
+
+/* What a thread needs for the tiers. No item needs this and the products' scratch, nor two tiers': it is the same
+ * memory. */
+static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
+{
+    size_t kernel = PP_MATMUL_SCRATCH, tail = 0;
+    for (int t = 0; t < c->n_tiers; t++) {
+        const struct attend_plan *p = &c->attend[t];
+        size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * group_size(c));
+        kernel = bytes > kernel ? bytes : kernel;
+        tail = p->kv.head_bytes > tail ? p->kv.head_bytes : tail;
+    }
+    scratch->kernel = pp_cpu_memory_take(c, 1, kernel);
+    scratch->tail = pp_cpu_memory_take(c, 2, tail);
+    if (!scratch->kernel || !scratch->tail)
+        return false;
+    for (int t = 0; t < c->n_tiers; t++) {
+        const struct attend_plan *p = &c->attend[t];
+        scratch->attention[t].group = group_size(c);
+        pp_attention_init(&scratch->attention[t], &p->kv, p->tile_rows * group_size(c), scratch->kernel);
+    }
+    return true;
 }
 
 bool pp_cpu_attend_new(struct pp_cpu *c)
 {
-    struct attend_plan *p = &c->attend;
-    int n_threads = pp_pool_n(c->pool), group = group_size(c);
-    p->tile_rows = group < PP_TILE_QUERIES ? PP_TILE_QUERIES / group : 1;
-    if (!(p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles)))
-        return false;
-    size_t bytes = pp_attention_bytes(&c->kv, p->tile_rows * group);
-    for (int i = 0; i < n_threads; i++) { /* no item needs this and the products' scratch: it is the same memory */
-        struct thread_scratch *t = &c->threads[i];
-        t->kernel = pp_cpu_memory_take(c, 1, bytes > PP_MATMUL_SCRATCH ? bytes : PP_MATMUL_SCRATCH);
-        t->tail = pp_cpu_memory_take(c, 2, c->kv.head_bytes);
-        if (!t->kernel || !t->tail)
+    int n_threads = pp_pool_n(c->pool);
+    for (int t = 0; t < c->n_tiers; t++)
+        if (!make_plan(c, &c->attend[t]))
             return false;
-        t->attention.group = group;
-        pp_attention_init(&t->attention, &c->kv, p->tile_rows * group, t->kernel);
-    }
-    if (n_threads == 1)
+    for (int i = 0; i < n_threads; i++)
+        if (!make_thread(c, &c->threads[i]))
+            return false;
+    if (n_threads == 1 || c->attention_floats >= LEAST_PARTIAL)
         return true;
-    p->max_left = ITEMS_PER_THREAD * n_threads;
-    p->left = pp_cpu_memory_take(c, p->max_left, sizeof *p->left);
-    p->partial = c->attention_room;
-    p->partial_floats = c->attention_floats;
-    if (p->partial_floats < LEAST_PARTIAL) {
-        p->partial = p->own_partial = pp_cpu_memory_take(c, LEAST_PARTIAL, sizeof(float));
-        p->partial_floats = LEAST_PARTIAL;
-    }
-    return p->left && p->partial;
+    c->attention_room = c->own_room = pp_cpu_memory_take(c, LEAST_PARTIAL, sizeof(float));
+    c->attention_floats = LEAST_PARTIAL;
+    return c->own_room != NULL;
 }
 
 void pp_cpu_attend_free(struct pp_cpu *c)
 {
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         pp_free(c->threads[i].tail);
-    pp_free(c->attend.tiles);
-    pp_free(c->attend.left);
-    pp_free(c->attend.own_partial);
+    for (int t = 0; t < c->n_tiers; t++) {
+        pp_free(c->attend[t].tiles);
+        pp_free(c->attend[t].left);
+    }
+    pp_free(c->own_room);
 }
 
 /* Positions that a row attends to. */
@@ -77,14 +97,13 @@ static int64_t row_length(const struct pp_batch_row *r)
  * where it begins. */
 static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b)
 {
-    if (a->pages != b->pages || !a->tree_mask != !b->tree_mask)
+    if (a->pages[0] != b->pages[0] || !a->tree_mask != !b->tree_mask)
         return false;
     return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
 }
 
-void pp_cpu_attend_plan(struct pp_cpu *c)
+static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
 {
-    struct attend_plan *p = &c->attend;
     const struct pp_batch_row *rows = c->batch->rows;
     const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
     int64_t longest = 0;
@@ -97,10 +116,10 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
     p->tiles[p->n_tiles] = n_rows;
     p->n_chunks = (longest + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
     p->n_splits = 1;
-    const int64_t n_items = (int64_t)p->n_tiles * c->kv.n_head_kv;
-    const size_t chunks = (size_t)n_rows * (size_t)c->kv.n_head_kv * (size_t)p->n_chunks;
+    const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
+    const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
     if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks == 1 ||
-        chunks * sums_size(c, group_size(c)) > (size_t)p->partial_floats || (n_rows == 1 && rows[0].tree_mask))
+        chunks * sums_size(p, group_size(c)) > (size_t)c->attention_floats || (n_rows == 1 && rows[0].tree_mask))
         return;
     p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
     if (p->n_splits > p->n_chunks)
@@ -109,28 +128,35 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
         atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
 }
 
+void pp_cpu_attend_plan(struct pp_cpu *c)
+{
+    for (int t = 0; t < c->n_tiers; t++)
+        plan_tier(c, &c->attend[t]);
+}
+
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
 /* x: consecutive heads of a row */
-static void rotate(const struct pp_cpu *c, int row, float *x, int n_heads)
+static void rotate(const struct pp_cpu *c, const struct pp_kv_layout *kv, int row, float *x, int n_heads)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const float *cs = c->cos_sin + (int64_t)row * hp->rope_dim;
     for (int h = 0; h < n_heads; h++)
         c->ops->rope(x + h * hp->head_dim, hp->rope_dim, hp->rope_neox, cs);
-    if (c->kv.rotate)
-        c->ops->hadamard(x, n_heads * hp->head_dim, c->kv.rotate);
+    if (kv->rotate)
+        c->ops->hadamard(x, n_heads * hp->head_dim, kv->rotate);
 }
 
 static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv_head)
 {
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const struct pp_batch_row *r = &c->batch->rows[row];
-    float *k = slot_row(c, s->k, row) + kv_head * c->kv.head_dim;
-    float *v = slot_row(c, s->v, row) + kv_head * c->kv.head_dim;
-    rotate(c, row, k, 1);
-    if (c->kv.rotate)
-        c->ops->hadamard(v, c->kv.head_dim, c->kv.rotate);
-    c->ops->kv_store(&c->kv, r->pages[r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(&c->kv, s->layer, kv_head),
+    float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
+    float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
+    rotate(c, kv, row, k, 1);
+    if (kv->rotate)
+        c->ops->hadamard(v, kv->head_dim, kv->rotate);
+    c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);
 }
 
@@ -139,6 +165,7 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
 struct tile {
     struct pp_cpu *c;
     const struct stage *s;
+    const struct attend_plan *p;      /* of the stage's tier */
     const struct pp_batch_row *rows;  /* the tile's first */
     int row0, n_rows, kv_head, index; /* index: among the counters of what is left */
     size_t head_offset;
@@ -157,13 +184,14 @@ static int in_chunk(const struct pp_batch_row *r, int64_t chunk)
  * chain. tail stands for the pages from tree_base's on. */
 static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
 {
-    const struct pp_kv_layout *l = &t->c->kv;
+    const struct pp_kv_layout *l = &t->p->kv;
     int64_t to = r->tree_base, tail_page = to / PP_PAGE_TOKENS;
     if (to % PP_PAGE_TOKENS)
-        memcpy(t->tail, r->pages[tail_page] + t->head_offset, l->head_bytes);
+        memcpy(t->tail, r->pages[t->s->tier][tail_page] + t->head_offset, l->head_bytes);
     for (uint64_t left = r->tree_mask; left; left &= left - 1, to++) {
         int64_t from = r->tree_base + __builtin_ctzll(left);
-        pp_kv_copy_head_position(l, r->pages[from / PP_PAGE_TOKENS] + t->head_offset, (int)(from % PP_PAGE_TOKENS),
+        pp_kv_copy_head_position(l, r->pages[t->s->tier][from / PP_PAGE_TOKENS] + t->head_offset,
+                                 (int)(from % PP_PAGE_TOKENS),
                                  t->tail + (size_t)(to / PP_PAGE_TOKENS - tail_page) * l->head_bytes,
                                  (int)(to % PP_PAGE_TOKENS));
     }
@@ -178,9 +206,9 @@ static void find_heads(const struct tile *t, int64_t chunk, int64_t end, int64_t
         if (page * PP_PAGE_TOKENS >= end)
             heads[i] = NULL;
         else if (page >= tail_page)
-            heads[i] = t->tail + (size_t)(page - tail_page) * t->c->kv.head_bytes;
+            heads[i] = t->tail + (size_t)(page - tail_page) * t->p->kv.head_bytes;
         else
-            heads[i] = t->rows->pages[page] + t->head_offset;
+            heads[i] = t->rows->pages[t->s->tier][page] + t->head_offset;
     }
 }
 
@@ -217,7 +245,7 @@ static void begin_total(const struct tile *t)
         total->m[q] = -INFINITY;
         total->l[q] = 0;
     }
-    memset(total->o, 0, (size_t)n_q * (size_t)t->c->kv.head_pad * sizeof *total->o);
+    memset(total->o, 0, (size_t)n_q * (size_t)t->p->kv.head_pad * sizeof *total->o);
 }
 
 static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *sums)
@@ -229,7 +257,7 @@ static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_att
 
 static void finish(const struct tile *t)
 {
-    const struct pp_kv_layout *kv = &t->c->kv;
+    const struct pp_kv_layout *kv = &t->p->kv;
     for (int i = 0; i < t->n_rows; i++) {
         float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->kv_head * t->a->group * kv->head_dim;
         t->c->ops->attention_finish(t->a, i, &t->a->total, out);
@@ -241,10 +269,10 @@ static void finish(const struct tile *t)
 /* Where a chunk's sums wait for the others. */
 static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk)
 {
-    const struct attend_plan *p = &t->c->attend;
+    const struct attend_plan *p = t->p;
     const int n_q = t->n_rows * t->a->group;
     size_t before = ((size_t)t->kv_head * (size_t)t->c->batch->n + (size_t)t->row0) * (size_t)p->n_chunks;
-    float *at = p->partial + before * sums_size(t->c, t->a->group) + (size_t)chunk * sums_size(t->c, n_q);
+    float *at = t->c->attention_room + before * sums_size(p, t->a->group) + (size_t)chunk * sums_size(p, n_q);
     return (struct pp_attention_sums){.m = at, .l = at + n_q, .o = at + 2 * n_q};
 }
 
@@ -260,7 +288,7 @@ static bool stopped(struct pp_cpu *c)
 static void attend_alone(const struct tile *t)
 {
     begin_total(t);
-    for (int64_t chunk = 0; chunk < t->c->attend.n_chunks; chunk++) {
+    for (int64_t chunk = 0; chunk < t->p->n_chunks; chunk++) {
         if (stopped(t->c))
             return;
         attend_chunk(t, chunk, &t->a->chunk);
@@ -271,7 +299,7 @@ static void attend_alone(const struct tile *t)
 
 static void attend_share(const struct tile *t, int split)
 {
-    const struct attend_plan *p = &t->c->attend;
+    const struct attend_plan *p = t->p;
     for (int64_t chunk = p->n_chunks * split / p->n_splits; chunk < p->n_chunks * (split + 1) / p->n_splits; chunk++) {
         struct pp_attention_sums sums = partial_sums(t, chunk);
         if (stopped(t->c))
@@ -292,14 +320,14 @@ static void attend_share(const struct tile *t, int split)
 /* A single row's queries are rotated here, in a copy, because other items read them too. */
 static void take_queries(const struct tile *t, bool alone)
 {
-    const struct pp_kv_layout *kv = &t->c->kv;
+    const struct pp_kv_layout *kv = &t->p->kv;
     const int width = t->a->group * kv->head_dim;
     for (int i = 0; i < t->n_rows; i++) {
         float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->kv_head * width;
         if (alone) {
             memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
             q = t->a->total.o;
-            rotate(t->c, t->row0 + i, q, t->a->group);
+            rotate(t->c, kv, t->row0 + i, q, t->a->group);
         }
         t->c->ops->attention_query(t->a, i, q, t->c->scale);
     }
@@ -307,7 +335,7 @@ static void take_queries(const struct tile *t, bool alone)
 
 static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, struct thread_scratch *scratch)
 {
-    const struct attend_plan *p = &c->attend;
+    const struct attend_plan *p = &c->attend[s->tier];
     /* Long rows last would leave threads idle at the end: the last tile, which sees most, comes first. Neighbours share
      * a head. */
     const int kv_head = item / (p->n_tiles * p->n_splits), rest = item % (p->n_tiles * p->n_splits);
@@ -315,13 +343,14 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
     struct tile t = {
         .c = c,
         .s = s,
+        .p = p,
         .rows = c->batch->rows + p->tiles[tile],
         .row0 = p->tiles[tile],
         .n_rows = p->tiles[tile + 1] - p->tiles[tile],
         .kv_head = kv_head,
         .index = kv_head * p->n_tiles + tile,
-        .head_offset = pp_kv_head_offset(&c->kv, s->layer, kv_head),
-        .a = &scratch->attention,
+        .head_offset = pp_kv_head_offset(&p->kv, s->layer, kv_head),
+        .a = &scratch->attention[s->tier],
         .tail = scratch->tail,
     };
     t.a->n_rows = t.n_rows;
@@ -340,17 +369,18 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
  * nothing of the others. */
 void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
-    (void)s;
+    const struct attend_plan *p = &c->attend[s->tier];
     n_items[0] = m > 1 ? m : 0;
-    n_items[1] = c->attend.n_tiles * c->kv.n_head_kv * c->attend.n_splits;
+    n_items[1] = p->n_tiles * p->kv.n_head_kv * p->n_splits;
 }
 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     if (phase == 0) {
-        for (int h = 0; h < c->kv.n_head_kv; h++) {
+        for (int h = 0; h < kv->n_head_kv; h++) {
             store(c, s, item, h);
-            rotate(c, item, slot_row(c, s->q, item) + h * group_size(c) * c->kv.head_dim, group_size(c));
+            rotate(c, kv, item, slot_row(c, s->q, item) + h * group_size(c) * kv->head_dim, group_size(c));
         }
     } else {
         attend(c, s, m, item, &c->threads[thread]);

@@ -144,7 +144,8 @@ static enum pp_code lower_attention(struct lowering *l)
         attention->kind != PP_OP_ATTENTION || attention->in != rope_q->in || store->in != rope_k->in)
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     struct stage *s = new_stage(l, STAGE_ATTEND);
-    s->layer = store->layer;
+    s->tier = store->tier;
+    s->layer = store->tier_layer;
     s->q = rope_q->in;
     s->k = rope_k->in;
     s->v = store->in2;

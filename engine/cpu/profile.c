@@ -115,15 +115,16 @@ void pp_cpu_profile_prepared(struct pp_cpu *c, int thread, uint64_t begin)
 }
 
 /* K and V of the rows' sequences, each once; and for every row two products with each position it sees. */
-static void count_attention(const struct pp_cpu *c, struct pp_profile_line *line)
+static void count_attention(const struct pp_cpu *c, const struct stage *s, struct pp_profile_line *line)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_batch *b = c->batch;
-    uint64_t one_layer = c->kv.page_bytes / PP_PAGE_TOKENS / (uint64_t)c->kv.n_layer;
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    uint64_t one_layer = kv->page_bytes / PP_PAGE_TOKENS / (uint64_t)kv->n_layer;
     for (int i = 0; i < b->n; i++) {
         uint64_t n_kv = (uint64_t)b->rows[i].slot + 1;
         line->macs += 2 * n_kv * (uint64_t)(hp->n_head * hp->head_dim);
-        if (i + 1 == b->n || b->rows[i + 1].pages != b->rows[i].pages)
+        if (i + 1 == b->n || b->rows[i + 1].pages[s->tier] != b->rows[i].pages[s->tier])
             line->bytes += n_kv * one_layer;
     }
 }
@@ -137,7 +138,7 @@ static void count_work(struct pp_cpu *c)
         struct pp_profile_line *line = &p->sum.lines[p->kinds[i]];
         uint64_t m = (uint64_t)(s->selected ? c->batch->n_outputs : c->batch->n);
         if (s->kind == STAGE_ATTEND)
-            count_attention(c, line);
+            count_attention(c, s, line);
         for (int k = 0; s->kind == STAGE_PROJECT && m && k < s->n_projections; k++) {
             const struct pp_tensor *w = c->model->plan.linears[s->projections[k].linear].w;
             line->bytes += w->size;

@@ -42,7 +42,8 @@ struct stage {
     /* EMBED */
     const struct pp_tensor *table;
     /* ATTEND */
-    int layer, q, k, v;
+    int tier, layer;            /* where the cache has it: the layer's place in its tier */
+    int q, k, v;
 };
 
 /* A stage runs in up to three phases; each becomes a part of the pool's work, behind which the threads meet. */
@@ -50,7 +51,7 @@ enum { MAX_PHASES = 3 };
 
 /* What one thread needs for itself. */
 struct thread_scratch {
-    struct pp_attention attention; /* its arrays, for a tile as large as this model needs, lie in `kernel` */
+    struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in `kernel` */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
@@ -71,17 +72,14 @@ enum { RESULT_FLOATS = 16384 };
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
 
-/* How a pass's attention is cut into items, the same in all layers (attend.c). */
+/* How a pass's attention is cut into items, the same in all layers of a tier (attend.c). */
 struct attend_plan {
+    struct pp_kv_layout kv;     /* of the tier's pages */
     int tile_rows;              /* at most */
     int *tiles;                 /* [n_tiles + 1] first rows */
     int n_tiles;
     int n_splits;               /* items that share a tile's chunks of a KV head */
     int64_t n_chunks;           /* of the row that sees most */
-    float *partial;             /* [KV head][tile][chunk] sums, if n_splits > 1; NULL with one thread */
-    int64_t partial_floats;     /* room for them */
-    float *own_partial;         /* that room, if the arena has none; or NULL */
-    int max_left;
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
 };
 
@@ -90,7 +88,6 @@ struct pp_cpu {
     const struct pp_matmul_kernels *mm;
     const struct pp_bf16_kernels *bf16; /* for BF16 weights; NULL: their activations stay float32 */
     const struct pp_cpu_ops *ops;
-    struct pp_kv_layout kv;
     struct pp_pool *pool;
     int max_rows;
 
@@ -103,7 +100,9 @@ struct pp_cpu {
     float *arena;               /* those of all rows: slots that are never needed together share memory */
     size_t arena_bytes;
     float *outputs;             /* those of outputs, where the arena has no room for them; or NULL */
-    float *attention_room;      /* [attention_floats] of the arena: free while attention runs */
+    float *attention_room;      /* [attention_floats] of the arena: free while attention runs, which puts the sums
+                                   [KV head][tile][chunk] there if items share a tile's chunks */
+    float *own_room;            /* that room, if the arena has too little; or NULL */
     int64_t attention_floats;
     int64_t *strides;           /* [n_slots] */
     int max_outputs;
@@ -114,7 +113,8 @@ struct pp_cpu {
     int64_t shared_width;       /* of `shared`: stages that quantise in place do not count */
     struct thread_scratch shared; /* the same arrays with max_rows rows */
     struct thread_scratch *threads; /* [n threads] */
-    struct attend_plan attend;
+    struct attend_plan attend[PP_MAX_TIERS];
+    int n_tiers;
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
 
     float *inv_freq;            /* [rope_dim / 2] */
