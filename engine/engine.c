@@ -125,7 +125,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
     e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);
-    if (!e->rows || !e->output_rows || !e->wanted)
+    e->batch = pp_calloc((size_t)e->max_rows, sizeof *e->batch);
+    if (!e->rows || !e->output_rows || !e->wanted || !e->batch)
         code = pp_fail_nomem(err, "the engine");
     if (!code && opt->share_pool)
         e->pool = opt->share_pool->pool;
@@ -171,6 +172,7 @@ void pp_engine_free(struct pp_engine *e)
     if (e->owns_pool)
         pp_pool_free(e->pool);
     pp_free(e->rows);
+    pp_free(e->batch);
     pp_free(e->output_rows);
     pp_free(e->wanted);
     pp_free(e);
@@ -276,29 +278,33 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
     pp_seq_drop_pages(s);
 }
 
+void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
+{
+    pp_seq_truncate(s, 0);
+    s->plain = from->plain;
+    s->n_named = from->n_named;
+    shorten(s, n);
+    memcpy(s->names, from->names, (size_t)s->n_named * sizeof *s->names);
+    memcpy(s->tokens, from->tokens, (size_t)n * sizeof *s->tokens);
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_seq_tier *tier = &s->tier[t];
+        tier->first_page = from->tier[t].first_page;
+        tier->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
+            pp_seq_set_page(s, t, i, from->tier[t].pages[i]);
+            pp_page_retain(s->engine->tier[t].kv, tier->pages[i]);
+        }
+    }
+}
+
 enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err)
 {
     enum pp_code code = pp_seq_new(s->engine, out, err);
     if (code)
         return code;
-    struct pp_seq *f = *out;
-    n = n < 0 ? 0 : n > s->len ? s->len : n;
-    f->adapters = s->adapters;
-    f->key = s->key;
-    f->plain = s->plain;
-    f->n_named = s->n_named;
-    shorten(f, n);
-    memcpy(f->names, s->names, (size_t)f->n_named * sizeof *f->names);
-    memcpy(f->tokens, s->tokens, (size_t)n * sizeof *f->tokens);
-    for (int t = 0; t < s->engine->n_tiers; t++) {
-        struct pp_seq_tier *tier = &f->tier[t];
-        tier->first_page = s->tier[t].first_page;
-        tier->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
-            pp_seq_set_page(f, t, i, s->tier[t].pages[i]);
-            pp_page_retain(s->engine->tier[t].kv, tier->pages[i]);
-        }
-    }
+    (*out)->adapters = s->adapters;
+    (*out)->key = s->key;
+    pp_seq_share(*out, s, n < 0 ? 0 : n > s->len ? s->len : n);
     return PP_OK;
 }
 

@@ -218,14 +218,43 @@ struct pp_gen_options {
 
 enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_STOP, PP_FINISH_CONTEXT };
 
-/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, goes on with pages that another sequence of
- * the engine, living or gone, has computed for the same tokens under the same adapters, and computes the rest in
- * chunks. stats.cached_tokens tells what did not have to be computed. Cancelled: what was computed stays in the
- * sequence, so that asking again goes on there. Strings in opt are copied. */
+/* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, and goes on with pages that another sequence
+ * of the engine, living or gone, has computed for the same tokens under the same adapters. The rest is computed by
+ * pp_gen_step, with that of other answers. Strings in opt are copied; seq and opt->draft must outlive the answer and
+ * belong to no other. */
+enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
+                          struct pp_gen **out, struct pp_error *err);
+
+enum { PP_MAX_TURNS = 16 };
+
+/* What a pass brings one answer. */
+struct pp_gen_turn {
+    struct pp_gen *gen;
+    struct pp_buf *text;    /* whatever may be shown now is appended: whole UTF-8 characters, nothing that could still
+                             * become a stop text */
+    int n_tokens;           /* out: how many tokens were chosen */
+    enum pp_finish finish;  /* out */
+    enum pp_code code;      /* out: how it went for this answer alone. PP_ERR_NOMEM: asking again goes on */
+    struct pp_error err;
+};
+
+/* One forward pass of the target for up to PP_MAX_TURNS answers of one engine, the most urgent first. Who has read the
+ * prompt gets a token, or several with a draft (which proposes while there is only one answer); prompts are read in
+ * chunks of about 100 ms, of which the first in line gets most. Prompts that begin alike are computed once. Each answer
+ * is the same, token for token, as it would be alone. PP_ERR_CANCELLED: nothing was computed; what was asked for stands,
+ * so that asking again, with all or some of the answers, goes on there. */
+enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
+bool pp_gen_computing_prompt(const struct pp_gen *g); /* no token was chosen yet */
+/* Lets go of the answer's pages, so that others can go on; its next steps compute them again. */
+void pp_gen_suspend(struct pp_gen *g);
+/* What this answer alone has cost: tokens, rows, the time that has passed in its passes. */
+struct pp_stats pp_gen_stats(const struct pp_gen *g);
+
+/* For one answer at a time: pp_gen_begin, and all of the prompt. Cancelled: what was computed stays in the sequence, so
+ * that asking again goes on there. */
 enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           const struct pp_cancel *cancel, struct pp_gen **out, struct pp_error *err);
-/* The next piece of the answer: appends to `text` whatever may be shown now (whole UTF-8 characters, nothing that could
- * still become a stop text) and adds to *n_tokens. One forward pass of the target per call. *finish tells the end. */
+/* pp_gen_step for one answer; adds to *n_tokens. */
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err);
 /* What was held back (an incomplete character or stop text) when an answer is cut short. */

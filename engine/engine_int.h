@@ -33,6 +33,8 @@ struct pp_engine {
     int max_rows;
     int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */
     struct pp_stats stats;
+    int n_answers;               /* struct pp_gen that there are */
+    struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
 
     /* work space of pp_step */
     struct pp_batch_row *rows;   /* [max_rows] */
@@ -59,6 +61,7 @@ struct pp_seq {
     int64_t plain;               /* tokens that follow each other, not as a tree's rows of which none were kept yet */
     struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages, the same in all tiers */
     int64_t n_named;
+    uint64_t copied_bytes;       /* by copy-on-write */
 
     /* -- during pp_step -- */
     int64_t added;               /* rows of the batch so far */
@@ -69,6 +72,10 @@ struct pp_seq {
 void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */
 void pp_seq_drop_pages(struct pp_seq *s);
+
+/* s holds the first s->len tokens of `from`, under the same adapters: it lets go of its pages, and shares those of the
+ * first n tokens of `from`. */
+void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n);
 
 /* prefix.c: gives the full pages of s their names, so that other sequences find them. */
 void pp_seq_publish(struct pp_seq *s);

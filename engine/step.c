@@ -29,6 +29,7 @@ static enum pp_code own_page(struct pp_seq *s, int t, int64_t i, struct pp_error
     size_t bytes = pp_kv_pool_layout(kv)->page_bytes;
     memcpy(pp_page_data(kv, copy), pp_page_data(kv, page), bytes);
     s->engine->stats.kv_copied_bytes += bytes;
+    s->copied_bytes += bytes;
     pp_page_release(kv, page);
     pp_seq_set_page(s, t, i, copy);
     return PP_OK;

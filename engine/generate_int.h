@@ -1,0 +1,57 @@
+/* generate_int.h - the inside of an answer in the making; private to the engine.
+ *
+ *   generate.c   life, choosing, text
+ *   schedule.c   the forward passes that answers share */
+#ifndef PP_ENGINE_GENERATE_INT_H
+#define PP_ENGINE_GENERATE_INT_H
+
+#include "engine/engine_int.h"
+#include "engine/sampler.h"
+
+enum { PP_DEFAULT_DRAFT = 4, PP_MAX_DRAFT = 15 };
+
+/* Between two passes the sequence holds fewer tokens than were chosen: at least the last one is still to be computed,
+ * and at first the prompt is. */
+struct pp_gen {
+    struct pp_seq *seq, *draft;
+    struct pp_sampling sampling;
+    struct pp_sampler sampler;
+    int64_t max_tokens;
+    int draft_max;
+    bool ignore_end;
+    char **stops;
+    int n_stops;
+    size_t longest_stop;
+    pp_progress *progress;
+    void *user;
+
+    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_DRAFT]: prompt and answer; drafted ones may stand behind */
+    int64_t n_prompt, n;    /* n: chosen so far, prompt included */
+    int64_t n_given;        /* of those, the caller was told of */
+    enum pp_finish finish;
+    struct pp_buf held;     /* text chosen but not shown: could be half a character or a stop text */
+    uint64_t begin_ns;
+    uint64_t copied_before; /* seq->copied_bytes when the answer began */
+    struct pp_stats stats;  /* of this answer alone */
+};
+
+/* --- generate.c --- */
+
+/* The number of tokens that s and tokens[0..n) begin with alike. */
+int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t n);
+bool pp_gen_ends(const struct pp_gen *g, int32_t token);
+/* Chooses the token behind tokens[0..n_history); -1 if none can be. */
+int32_t pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
+/* Takes a chosen token into the answer. True if the answer is over. */
+bool pp_gen_accept(struct pp_gen *g, int32_t token);
+/* The error that says why none could be chosen. */
+enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err);
+/* Hands out what may be shown. */
+void pp_gen_give(struct pp_gen_turn *turn);
+
+/* --- schedule.c --- */
+
+/* As pp_gen_step, without handing out text: turn->text may be NULL. */
+enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
+
+#endif

@@ -1,0 +1,378 @@
+/* schedule.c - the forward passes of answers: one pass computes the next row of every answer that is being written,
+ * and with what time is left in it a piece of the prompts that are still to be read. So the weights are read once for
+ * all of them, and none waits for more than one such piece.
+ *
+ * Prompts that begin alike are read once: the later one waits for the earlier one and then shares its pages, and if
+ * they are the same to the end, its logits too.
+ *
+ * Drafting: a smaller model proposes up to draft_max tokens with the same sampling and the same noise; the target
+ * computes all of them in one pass and chooses at every place as it would have anyway. A proposed token stands if and
+ * only if it is that choice, so the answer is the same with and without a draft. An answer drafts while it is alone: with
+ * several, their rows already share the weights that a draft would save reading. */
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/generate_int.h"
+
+/* A piece of a prompt takes at most this long, if it has more rows than the least. */
+static const uint64_t CHUNK_NS = 100000000;
+
+/* What one answer has in the pass. */
+struct part {
+    struct pp_gen_turn *turn;
+    int first, n;           /* rows; n 0: none */
+    int n_draft;            /* the last ones of them were proposed */
+    bool prompt;            /* the answer has not begun */
+    bool chooses;           /* the last row before the drafted ones is the answer's last token */
+    struct part *twin;      /* an earlier part that computes the whole of this prompt, or NULL */
+};
+
+struct pass {
+    struct pp_engine *engine;
+    struct part parts[PP_MAX_TURNS];
+    int n_parts;
+    int n_rows, n_prompt_rows;
+    bool chunk_full;        /* more of the prompts would have been there */
+};
+
+/* Tokens that are chosen but not computed. */
+static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
+
+/* --- prompts that begin alike ---------------------------------------------------------------------------------- */
+
+static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
+{
+    int64_t i = 0;
+    if (memcmp(&a->seq->key, &b->seq->key, sizeof a->seq->key) != 0)
+        return 0;
+    while (i < a->n && i < b->n && a->tokens[i] == b->tokens[i])
+        i++;
+    return i;
+}
+
+static void count_cached(struct pp_gen *g, int64_t n)
+{
+    if (g->n > g->n_prompt)
+        return; /* an answer that was suspended: its prompt was counted */
+    g->stats.cached_tokens += (uint64_t)n;
+    g->seq->engine->stats.cached_tokens += (uint64_t)n;
+}
+
+/* Takes over what another sequence has of the same tokens. */
+static void share(struct pp_gen *g, const struct pp_gen *from, int64_t n)
+{
+    int64_t before = g->seq->len;
+    pp_seq_share(g->seq, from->seq, n);
+    count_cached(g, n - before);
+}
+
+/* What others have computed already; and the one that is about to compute what this one needs, if there is one. */
+static struct part *look_around(struct pass *p, struct part *self)
+{
+    struct pp_gen *g = self->turn->gen;
+    struct part *waits_for = NULL;
+    int64_t most = 0;
+    count_cached(g, pp_seq_adopt(g->seq, g->tokens, g->n - 1));
+    for (int i = 0; i < p->n_parts; i++) {
+        struct part *other = &p->parts[i];
+        const struct pp_gen *o = other->turn->gen;
+        if (other == self)
+            continue;
+        int64_t same = alike(g, o), have = same < o->seq->len ? same : o->seq->len;
+        if (have > g->n - 1)
+            have = g->n - 1;
+        if (have > g->seq->len)
+            share(g, o, have);
+        if (other < self && same > o->seq->len && same > most) {
+            most = same;
+            waits_for = other;
+        }
+    }
+    /* A few tokens are not waited for, unless they are all. */
+    return most == g->n || most > g->seq->len + PP_LEAST_CHUNK ? waits_for : NULL;
+}
+
+/* --- the draft ------------------------------------------------------------------------------------------------- */
+
+/* Computes tokens [len, n) of a draft's sequence, with the logits of the last. */
+static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, const struct pp_cancel *cancel)
+{
+    struct pp_engine *e = s->engine;
+    enum pp_code code = PP_OK;
+    while (!code && s->len < n) {
+        int64_t left = n - s->len;
+        int m = (int)(left < e->max_rows ? left : e->max_rows);
+        for (int i = 0; i < m; i++)
+            e->batch[i] = (struct pp_row){.seq = s, .token = tokens[s->len + i], .parent = PP_PARENT_PREVIOUS};
+        if (m == left)
+            e->batch[m - 1].out = PP_OUT_LOGITS;
+        code = pp_step(e, e->batch, m, cancel, NULL);
+    }
+    return code;
+}
+
+/* Lets the draft propose tokens behind tokens[0 .. n); returns how many. A draft that fails (no pages, say) proposes
+ * none. */
+static int propose(struct pp_gen *g, const struct pp_cancel *cancel)
+{
+    struct pp_seq *d = g->draft;
+    struct pp_engine *e = g->seq->engine;
+    int64_t most = g->draft_max, room = e->n_ctx - g->n - 1, wanted = g->max_tokens - (g->n - g->n_prompt) - 1;
+    most = most < room ? most : room;
+    most = g->max_tokens < 0 || most < wanted ? most : wanted;
+    if (!d || most <= 0)
+        return 0;
+    uint64_t t0 = pp_now_ns();
+    int n = 0;
+    pp_seq_truncate(d, pp_common_prefix(d, g->tokens, g->n));
+    pp_seq_adopt(d, g->tokens, g->n - 1);
+    while (n < most && g->n + n < d->engine->n_ctx) {
+        enum pp_code code = feed(d, g->tokens, g->n + n, cancel);
+        if (code) {
+            g->draft = code == PP_ERR_CANCELLED ? d : NULL;
+            break;
+        }
+        int32_t token = pp_gen_choose(g, pp_step_output(d->engine, d->engine->n_rows - 1), g->n + n);
+        if (token < 0)
+            break;
+        g->tokens[g->n + n++] = token;
+        if (pp_gen_ends(g, token))
+            break;
+    }
+    uint64_t ns = pp_now_ns() - t0;
+    g->stats.draft_ns += ns;
+    g->stats.draft_tokens += (uint64_t)n;
+    e->stats.draft_ns += ns;
+    e->stats.draft_tokens += (uint64_t)n;
+    return n;
+}
+
+/* --- which rows ------------------------------------------------------------------------------------------------ */
+
+/* The next n rows of the answer, drafted ones behind them. */
+static void add_rows(struct pass *p, struct part *part, int n, int n_draft)
+{
+    const struct pp_gen *g = part->turn->gen;
+    struct pp_row *rows = p->engine->batch + p->n_rows;
+    part->first = p->n_rows;
+    part->n = n + n_draft;
+    part->n_draft = n_draft;
+    part->prompt = g->n == g->n_prompt;
+    part->chooses = n == missing(g);
+    for (int i = 0; i < part->n; i++)
+        rows[i] = (struct pp_row){.seq = g->seq,
+                                  .token = g->tokens[g->seq->len + i],
+                                  .parent = PP_PARENT_PREVIOUS,
+                                  .out = part->chooses && i >= n - 1 ? PP_OUT_LOGITS : PP_OUT_NONE};
+    p->n_rows += part->n;
+}
+
+/* Answers that need one row get it. If there are more of them than rows, another one is the first in each pass. */
+static void add_answers(struct pass *p, const struct pp_cancel *cancel)
+{
+    int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0;
+    for (int i = 0; i < p->n_parts && p->n_rows < p->engine->max_rows; i++) {
+        struct part *part = &p->parts[(begin + i) % p->n_parts];
+        struct pp_gen *g = part->turn->gen;
+        if (missing(g) == 1)
+            add_rows(p, part, 1, p->n_parts == 1 && g->n > g->n_prompt ? propose(g, cancel) : 0);
+    }
+}
+
+/* Prompts share a chunk: the first in line gets most of it, but never all while others wait too. */
+static void add_prompts(struct pass *p)
+{
+    struct part *line[PP_MAX_TURNS];
+    int n = 0, room = p->engine->max_rows - p->n_rows;
+    int chunk = p->engine->chunk_rows < room ? p->engine->chunk_rows : room;
+    for (int i = 0; i < p->n_parts; i++) {
+        struct part *part = &p->parts[i];
+        if (missing(part->turn->gen) <= 1 || (part->twin = look_around(p, part)))
+            continue;
+        if (missing(part->turn->gen) == 1) { /* all the rest was found */
+            if (chunk > 0)
+                add_rows(p, part, 1, 0);
+            chunk--;
+        } else {
+            line[n++] = part;
+        }
+    }
+    int kept = n > 1 ? chunk / (2 * n) : 0; /* for each of the others */
+    for (int i = 0; i < n && chunk > 0; i++) {
+        int64_t left = missing(line[i]->turn->gen);
+        int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
+        if (m < 1)
+            continue;
+        add_rows(p, line[i], m, 0);
+        p->n_prompt_rows += m;
+        chunk -= m;
+    }
+    p->chunk_full = chunk <= 0;
+}
+
+/* --- what came of it ------------------------------------------------------------------------------------------- */
+
+/* Fewer rows if this chunk took too long, twice as many if a full one left time for that. Not so few that each costs as
+ * much as reading all weights does. */
+static void adapt_chunk(struct pass *p, uint64_t ns)
+{
+    struct pp_engine *e = p->engine;
+    int m = p->n_prompt_rows;
+    if (ns > CHUNK_NS && m > PP_LEAST_CHUNK)
+        e->chunk_rows = m / 2 > PP_LEAST_CHUNK ? m / 2 : PP_LEAST_CHUNK;
+    else if (m && p->chunk_full && ns < CHUNK_NS / 3)
+        e->chunk_rows = 2 * e->chunk_rows < e->max_rows ? 2 * e->chunk_rows : e->max_rows;
+}
+
+/* The engine's time is divided among prompts and answers by their rows; an answer's own time is the time that passed. */
+static void count_pass(struct pass *p, uint64_t ns)
+{
+    struct pp_stats *total = &p->engine->stats;
+    int prompt_rows = 0;
+    for (int i = 0; i < p->n_parts; i++) {
+        const struct part *part = &p->parts[i];
+        struct pp_stats *s = &part->turn->gen->stats;
+        if (!part->n)
+            continue;
+        s->passes++;
+        s->rows += (uint64_t)part->n;
+        *(part->prompt ? &s->prefill_ns : &s->decode_ns) += ns;
+        if (part->prompt)
+            s->prefill_tokens += (uint64_t)part->n;
+        prompt_rows += part->prompt ? part->n : 0;
+    }
+    total->prefill_tokens += (uint64_t)prompt_rows;
+    total->prefill_ns += ns * (uint64_t)prompt_rows / (uint64_t)p->n_rows;
+    total->decode_ns += ns * (uint64_t)(p->n_rows - prompt_rows) / (uint64_t)p->n_rows;
+}
+
+static void first_token(struct pp_gen *g)
+{
+    g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
+}
+
+/* A choice from the logits of a row. False if the answer is over or none could be made. */
+static bool choose(struct pp_gen_turn *turn, int row)
+{
+    struct pp_gen *g = turn->gen;
+    if (g->max_tokens == 0) {
+        g->finish = PP_FINISH_LENGTH;
+        return false;
+    }
+    int32_t token = pp_gen_choose(g, pp_step_output(g->seq->engine, row), g->n);
+    if (token < 0) {
+        turn->code = pp_gen_no_token(g, &turn->err);
+        return false;
+    }
+    bool first = g->n == g->n_prompt, over = pp_gen_accept(g, token);
+    if (first)
+        first_token(g);
+    return !over;
+}
+
+/* One choice per row, for as long as the proposal agrees. */
+static void take_choices(const struct part *part)
+{
+    struct pp_gen *g = part->turn->gen;
+    int row = part->first + part->n - part->n_draft - 1;
+    for (int i = 0;; i++) {
+        int64_t at = g->n;
+        int32_t proposed = g->tokens[at];
+        bool goes_on = choose(part->turn, row + i);
+        bool stands = i < part->n_draft && g->n > at && g->tokens[at] == proposed;
+        g->stats.draft_accepted += stands;
+        g->seq->engine->stats.draft_accepted += stands;
+        if (!goes_on || !stands)
+            break;
+    }
+    /* Rows of rejected proposals go; the last chosen token is not in the cache yet. */
+    if (g->n > g->n_prompt)
+        pp_seq_truncate(g->seq, g->n - 1);
+}
+
+/* An answer to the very prompt that another part has read to its end in this pass. */
+static void follow_twin(struct part *part)
+{
+    const struct part *twin = part->twin;
+    struct pp_gen *g = part->turn->gen, *t = twin->turn->gen;
+    if (!twin->n || !twin->chooses || twin->n_draft || g->n != g->n_prompt || t->n_prompt != g->n ||
+        alike(g, t) < g->n || t->seq->len < g->n)
+        return;
+    share(g, t, g->n);
+    choose(part->turn, twin->first + twin->n - 1);
+    if (g->n == g->n_prompt) /* no choice was made: as if the last token had not been read */
+        pp_seq_truncate(g->seq, g->n - 1);
+}
+
+static void take_results(struct pass *p)
+{
+    for (int i = 0; i < p->n_parts; i++) {
+        struct part *part = &p->parts[i];
+        struct pp_gen *g = part->turn->gen;
+        if (part->n && part->prompt && g->progress)
+            g->progress(g->user, (uint64_t)g->seq->len, (uint64_t)g->n);
+        if (part->n && part->chooses)
+            take_choices(part);
+        else if (part->twin)
+            follow_twin(part);
+    }
+}
+
+/* --- the pass -------------------------------------------------------------------------------------------------- */
+
+/* A pass for all fails if there is no page for one: each alone, then, so that only who cannot go on is told. */
+static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < p->n_parts && !code; i++)
+        code = pp_gen_advance(p->parts[i].turn, 1, cancel, err);
+    return code;
+}
+
+enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    struct pass p = {.engine = turns[0].gen->seq->engine};
+    uint64_t t0 = pp_now_ns();
+    if (n > PP_MAX_TURNS)
+        return pp_fail(err, PP_ERR_USAGE, "at most %d answers are written at once", PP_MAX_TURNS);
+    for (int i = 0; i < n; i++) {
+        turns[i].code = PP_OK;
+        if (turns[i].gen->seq->engine != p.engine)
+            return pp_fail(err, PP_ERR_USAGE, "an answer belongs to another engine");
+        if (turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_given)
+            p.parts[p.n_parts++] = (struct part){.turn = &turns[i]};
+    }
+    add_answers(&p, cancel);
+    add_prompts(&p);
+    if (!p.n_rows)
+        return PP_OK;
+    struct pp_error why = {0};
+    uint64_t t1 = pp_now_ns();
+    enum pp_code code = pp_step(p.engine, p.engine->batch, p.n_rows, cancel, &why);
+    if (code == PP_ERR_CANCELLED) {
+        if (err)
+            *err = why;
+        return code;
+    }
+    if (code && p.n_parts > 1)
+        return each_alone(&p, cancel, err);
+    if (code) {
+        p.parts[0].turn->code = code;
+        p.parts[0].turn->err = why;
+        return PP_OK;
+    }
+    adapt_chunk(&p, pp_now_ns() - t1);
+    take_results(&p);
+    count_pass(&p, pp_now_ns() - t0);
+    return PP_OK;
+}
+
+enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    enum pp_code code = n > 0 ? pp_gen_advance(turns, n, cancel, err) : PP_OK;
+    for (int i = 0; i < n && !code; i++)
+        if (!turns[i].code)
+            pp_gen_give(&turns[i]);
+    return code;
+}
