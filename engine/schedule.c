@@ -287,8 +287,7 @@ static void take_choices(const struct part *part)
             break;
     }
     /* Rows of rejected proposals go; the last chosen token is not in the cache yet. */
-    if (g->n > g->n_prompt)
-        pp_seq_truncate(g->seq, g->n - 1);
+    pp_seq_truncate(g->seq, g->n - 1);
 }
 
 /* An answer to the very prompt that another part has read to its end in this pass. */
@@ -301,8 +300,7 @@ static void follow_twin(struct part *part)
         return;
     share(g, t, g->n);
     choose(part->turn, twin->first + twin->n - 1);
-    if (g->n == g->n_prompt) /* no choice was made: as if the last token had not been read */
-        pp_seq_truncate(g->seq, g->n - 1);
+    pp_seq_truncate(g->seq, g->n - 1);
 }
 
 static void take_results(struct pass *p)

@@ -40,6 +40,7 @@ struct pp_generate_request {
     int n_stops;
     bool ignore_end;                /* go on past end tokens */
     int64_t message_id;             /* where the io thread saves the answer; 0: nowhere */
+    bool background;                /* nobody waits for it: all others come first */
 };
 
 struct pp_backend {
@@ -49,8 +50,12 @@ struct pp_backend {
 struct pp_backend_ops {
     const char *name;
     void (*load)(struct pp_backend *b, const struct pp_load_request *r);
+    /* Answers are written side by side, several of one conversation too. */
     void (*generate)(struct pp_backend *b, const struct pp_generate_request *r);
-    void (*cancel)(struct pp_backend *b);                          /* the generation under way, within 50 ms */
+    /* The generation of that number, or all so far (0), within 50 ms; the others go on. */
+    void (*cancel)(struct pp_backend *b, uint64_t request);
+    /* Which conversation is on the screen: its answers come first. NULL: none of those that have a key. */
+    void (*show)(struct pp_backend *b, const char *session_key);
     /* The user left this conversation: save its pages, let go of them. */
     void (*leave)(struct pp_backend *b, const char *session_key);
     /* Forget snapshot and pages: the conversation was deleted. */

@@ -318,7 +318,7 @@ bool pp_controller_cancel(struct pp_controller *c)
         return false;
     c->cancel_asked = true;
     if (c->state != PP_STATE_SAVING)
-        c->backend->ops->cancel(c->backend);
+        c->backend->ops->cancel(c->backend, c->request);
     return true;
 }
 

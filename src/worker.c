@@ -135,6 +135,39 @@ static void do_load(struct pp_backend *b, const struct pp_load_request *from)
     }
 }
 
+static void live(struct pp_worker *w, struct request *r)
+{
+    pthread_mutex_lock(&w->lock);
+    r->live_next = w->live;
+    w->live = r;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void not_live(struct pp_worker *w, struct request *r)
+{
+    pthread_mutex_lock(&w->lock);
+    struct request **at = &w->live;
+    while (*at && *at != r)
+        at = &(*at)->live_next;
+    if (*at)
+        *at = r->live_next;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void request_end(struct pp_worker *w, struct request *r)
+{
+    not_live(w, r);
+    request_free(r);
+}
+
+bool request_cancelled(struct pp_worker *w, const struct request *r)
+{
+    pthread_mutex_lock(&w->lock);
+    bool cancelled = r->cancelled;
+    pthread_mutex_unlock(&w->lock);
+    return cancelled;
+}
+
 static void do_generate(struct pp_backend *b, const struct pp_generate_request *from)
 {
     struct pp_worker *w = (struct pp_worker *)b;
@@ -142,25 +175,37 @@ static void do_generate(struct pp_backend *b, const struct pp_generate_request *
     bool ok = r && copy_generate(r, from);
     if (r) {
         r->kind = REQUEST_GENERATE;
-        pthread_mutex_lock(&w->lock);
-        r->serial = ++w->posted;
-        pthread_mutex_unlock(&w->lock);
+        live(w, r);
     }
-    if (!post(w, r, ok)) {
-        struct pp_error err;
-        pp_fail(&err, PP_ERR_NOMEM, "no answer can be made now: out of memory, or pippin is closing");
-        worker_try_send(w, worker_refusal(w, from, &err));
-    }
+    if (r && ok && pp_queue_try_push(w->requests, r))
+        return;
+    if (r)
+        request_end(w, r);
+    struct pp_error err;
+    pp_fail(&err, PP_ERR_NOMEM, "no answer can be made now: out of memory, or pippin is closing");
+    worker_try_send(w, worker_refusal(w, from, &err));
 }
 
-/* Everything asked for so far, whether it has begun or not; never what comes after. */
-static void do_cancel(struct pp_backend *b)
+/* What was asked for so far, whether it has begun or not; never what comes after. */
+static void do_cancel(struct pp_backend *b, uint64_t request)
 {
     struct pp_worker *w = (struct pp_worker *)b;
     pthread_mutex_lock(&w->lock);
-    w->cancelled_to = w->posted;
-    if (w->generating)
-        pp_cancel_request(&w->cancel);
+    for (struct request *r = w->live; r; r = r->live_next) {
+        if (request && r->generate.request != request)
+            continue;
+        r->cancelled = true;
+        if (w->computing)
+            pp_cancel_request(&w->cancel);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void do_show(struct pp_backend *b, const char *key)
+{
+    struct pp_worker *w = (struct pp_worker *)b;
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->shown, sizeof w->shown, "%s", key ? key : "");
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -189,7 +234,7 @@ static void do_close(struct pp_backend *b)
     pthread_mutex_lock(&w->lock);
     w->closing = true;
     pthread_mutex_unlock(&w->lock);
-    do_cancel(b);
+    do_cancel(b, 0);
     pp_cancel_request(&w->load_cancel);
     pp_queue_close(w->requests);
 }
@@ -204,35 +249,18 @@ bool worker_closing(struct pp_worker *w)
 
 /* --- the thread ------------------------------------------------------------------------------------------- */
 
-static void generate(struct pp_worker *w, const struct request *r)
-{
-    pthread_mutex_lock(&w->lock);
-    bool cancelled = r->serial <= w->cancelled_to;
-    pp_cancel_reset(&w->cancel);
-    w->generating = !cancelled;
-    pthread_mutex_unlock(&w->lock);
-    if (cancelled) {
-        struct pp_error err;
-        pp_fail(&err, PP_ERR_CANCELLED, "stopped");
-        worker_send(w, worker_refusal(w, &r->generate, &err));
-        return;
-    }
-    worker_generate(w, r);
-    pthread_mutex_lock(&w->lock);
-    w->generating = false;
-    pthread_mutex_unlock(&w->lock);
-}
-
 static void carry_out(struct pp_worker *w, struct request *r)
 {
     switch (r->kind) {
     case REQUEST_LOAD:
+        while (worker_pass(w))
+            ; /* with the old model */
         if (!worker_closing(w))
             worker_load(w, &r->load);
         break;
     case REQUEST_GENERATE:
-        generate(w, r);
-        break;
+        worker_generate(w, r);
+        return; /* it is taken over */
     case REQUEST_LEAVE:
         slot_leave(w, r->key);
         break;
@@ -248,11 +276,12 @@ static void *worker_main(void *arg)
     struct pp_worker *w = arg;
     pp_priority_compute();
     for (;;) {
-        bool waiting = slots_waiting(w);
-        struct request *r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
+        bool answering = worker_pass(w), waiting = !answering && slots_waiting(w);
+        struct request *r = answering ? pp_queue_try_pop(w->requests)
+                                      : pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
         if (r)
             carry_out(w, r);
-        else if (worker_closing(w))
+        else if (!answering && worker_closing(w))
             break;
         if (waiting)
             slots_save(w, false, 0);
@@ -282,6 +311,7 @@ static const struct pp_backend_ops worker_ops = {
     .load = do_load,
     .generate = do_generate,
     .cancel = do_cancel,
+    .show = do_show,
     .leave = do_leave,
     .forget = do_forget,
     .close = do_close,

@@ -4,7 +4,8 @@
  *   worker.c           the thread, requests, stopping
  *   worker_model.c     models, drafts, adapters, identities
  *   worker_slots.c     one sequence per conversation, and their snapshots
- *   worker_generate.c  prompts and answers */
+ *   worker_answer.c    one answer: its prompt, its text, its figures
+ *   worker_generate.c  the answers under way, side by side */
 #ifndef PP_SRC_WORKER_INT_H
 #define PP_SRC_WORKER_INT_H
 
@@ -12,6 +13,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/cancel.h"
 #include "engine/engine.h"
 #include "engine/text.h"
@@ -20,17 +22,24 @@
 #include "src/snapshots.h"
 #include "src/worker.h"
 
-enum { WORKER_SLOTS = 8, WORKER_ADAPTERS = 64 };
+enum {
+    WORKER_ANSWERS = 8,                  /* written at a time; others wait */
+    WORKER_SLOTS = 16,
+    WORKER_ADAPTERS = 64,
+};
 
 enum request_kind { REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET };
 
 /* A copy of what was asked for: every pointer in it is owned. */
 struct request {
     enum request_kind kind;
-    uint64_t serial;                     /* of generations, ascending */
+    struct request *next;                /* worker thread: in the line of those that wait */
     struct pp_load_request load;
     struct pp_generate_request generate;
     char *key;                           /* LEAVE, FORGET */
+    /* -- generations, protected by the worker's lock */
+    struct request *live_next;           /* among those that have not ended */
+    bool cancelled;
 };
 
 /* A model that is shared with the thread that computes its identity: whoever lets go of it last closes it. */
@@ -59,6 +68,7 @@ struct cached_adapter {
 struct slot {
     char key[33];                        /* "" for a temporary one */
     bool used, temporary;
+    bool busy;                           /* an answer is being written into it */
     bool looked;                         /* for a snapshot */
     bool dirty;                          /* differs from its snapshot */
     bool left;                           /* not on screen any more: save when possible, keep while there is room */
@@ -73,14 +83,14 @@ struct pp_worker {
     char cache_dir[512];                 /* "" for none */
     struct pp_queue *requests;
     pthread_t thread;
-    struct pp_cancel cancel;             /* of the generation under way */
+    struct pp_cancel cancel;             /* of the pass under way */
     struct pp_cancel load_cancel;        /* of whatever is loaded when the end comes; any thread */
 
     pthread_mutex_t lock;
     /* -- protected by lock */
-    uint64_t posted;                     /* serial of the last generation asked for */
-    uint64_t cancelled_to;               /* those up to here are cancelled */
-    bool generating;
+    struct request *live;                /* generations that were asked for and have not ended */
+    bool computing;                      /* a pass is under way, and takes notice of `cancel` */
+    char shown[33];                      /* key of the conversation on the screen */
     bool closing;
 
     /* -- worker thread */
@@ -89,6 +99,9 @@ struct pp_worker {
     struct cached_adapter adapters[WORKER_ADAPTERS];
     int n_adapters;
     struct slot slots[WORKER_SLOTS];
+    struct answer *answers[WORKER_ANSWERS]; /* [n_answers], the oldest first */
+    int n_answers;
+    struct request *waiting;             /* generations that wait for a place among them, in order */
     uint64_t clock;                      /* of slot uses */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
@@ -112,7 +125,8 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
 
 /* --- worker_slots.c --- */
 /* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
- * shared with another conversation that begins alike. */
+ * shared with another conversation that begins alike. A slot of the conversation that is busy is left alone: this is
+ * another branch, then. */
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
 void slot_leave(struct pp_worker *w, const char *key);
@@ -120,12 +134,44 @@ void slot_forget(struct pp_worker *w, const char *key);
 bool slots_waiting(const struct pp_worker *w);      /* some were left but not saved yet */
 void slots_save(struct pp_worker *w, bool all, int wait_ms); /* those that were left, or all */
 void slots_free(struct pp_worker *w);
-/* Frees all but one, to make room for pages. False if there were none. */
-bool slots_free_others(struct pp_worker *w, const struct slot *but);
+/* Frees all that no answer is written into, to make room for pages. False if there were none. */
+bool slots_free_idle(struct pp_worker *w);
 
-/* --- worker_generate.c --- */
-void worker_generate(struct pp_worker *w, const struct request *r);
+/* --- worker_answer.c --- */
+
+/* An answer under way. */
+struct answer {
+    struct pp_worker *w;
+    struct request *request;
+    struct slot *slot;
+    struct pp_gen *gen;
+    struct pp_buf piece;         /* of one step */
+    struct pp_buf unsaved;       /* not handed to the io thread yet */
+    struct pp_buf pending;       /* not sent to the screen yet */
+    int pending_tokens;
+    uint64_t sent_ns, progress_ns;
+    int64_t n_before;            /* tokens of the text that is continued */
+    uint64_t restored_tokens;    /* from a snapshot, for this answer */
+    bool parked;                 /* there were no pages for it: it waits until another answer has ended */
+};
+/* Takes over r. NULL: it failed, and that was told. */
+struct answer *answer_begin(struct pp_worker *w, struct request *r);
+/* Takes in what a step has brought: n_tokens in a->piece. */
+void answer_piece(struct answer *a, int n_tokens);
+/* Tells how it ended and frees it. */
+void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
 /* The end of a generation that never began: noted with its message, and the event that says so. Any thread. */
 struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err);
+
+/* --- worker_generate.c --- */
+/* Takes over r: begins it, or lets it wait. */
+void worker_generate(struct pp_worker *w, struct request *r);
+/* One forward pass for all that are under way. False if there are none. */
+bool worker_pass(struct pp_worker *w);
+
+/* --- worker.c: generations from their posting to their end; any thread --- */
+/* It has ended: frees it. */
+void request_end(struct pp_worker *w, struct request *r);
+bool request_cancelled(struct pp_worker *w, const struct request *r);
 
 #endif

@@ -24,25 +24,18 @@ static void clear(struct slot *s)
     *s = (struct slot){0};
 }
 
-static struct slot *find(struct pp_worker *w, const char *key, bool temporary)
-{
-    for (int i = 0; i < WORKER_SLOTS; i++)
-        if (w->slots[i].used && w->slots[i].temporary == temporary && strcmp(w->slots[i].key, key) == 0)
-            return &w->slots[i];
-    return NULL;
-}
-
 static bool save(struct pp_worker *w, struct slot *s, int wait_ms);
 
-/* An empty slot; if need be, the one that was not used for longest is saved and emptied. */
+/* An empty slot; if need be, the one that was not used for longest is saved and emptied. There are more slots than
+ * answers at a time. */
 static struct slot *take(struct pp_worker *w)
 {
-    struct slot *oldest = &w->slots[0];
+    struct slot *oldest = NULL;
     for (int i = 0; i < WORKER_SLOTS; i++) {
         struct slot *s = &w->slots[i];
         if (!s->used)
             return s;
-        if (s->last_use < oldest->last_use)
+        if (!s->busy && (!oldest || s->last_use < oldest->last_use))
             oldest = s;
     }
     save(w, oldest, 0);
@@ -56,12 +49,12 @@ void slots_free(struct pp_worker *w)
         clear(&w->slots[i]);
 }
 
-bool slots_free_others(struct pp_worker *w, const struct slot *but)
+bool slots_free_idle(struct pp_worker *w)
 {
     bool any = false;
     for (int i = 0; i < WORKER_SLOTS; i++) {
         struct slot *s = &w->slots[i];
-        if (!s->used || s == but)
+        if (!s->used || s->busy)
             continue;
         save(w, s, 0);
         clear(s);
@@ -151,7 +144,7 @@ static bool save(struct pp_worker *w, struct slot *s, int wait_ms)
 bool slots_waiting(const struct pp_worker *w)
 {
     for (int i = 0; i < WORKER_SLOTS; i++)
-        if (w->slots[i].used && w->slots[i].left && w->slots[i].dirty)
+        if (w->slots[i].used && !w->slots[i].busy && w->slots[i].left && w->slots[i].dirty)
             return true;
     return false;
 }
@@ -159,25 +152,33 @@ bool slots_waiting(const struct pp_worker *w)
 void slots_save(struct pp_worker *w, bool all, int wait_ms)
 {
     for (int i = 0; i < WORKER_SLOTS; i++)
-        if (w->slots[i].used && (all || w->slots[i].left))
+        if (w->slots[i].used && !w->slots[i].busy && (all || w->slots[i].left))
             save(w, &w->slots[i], wait_ms);
 }
 
 void slot_leave(struct pp_worker *w, const char *key)
 {
-    struct slot *s = find(w, key, false);
-    if (!s)
-        return;
-    s->left = true;
-    save(w, s, 0);
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        struct slot *s = &w->slots[i];
+        if (!s->used || s->temporary || strcmp(s->key, key) != 0)
+            continue;
+        s->left = true;
+        if (!s->busy)
+            save(w, s, 0);
+    }
 }
 
 void slot_forget(struct pp_worker *w, const char *key)
 {
     char path[PP_SNAPSHOT_PATH];
-    struct slot *s = find(w, key, false);
-    if (s)
-        clear(s);
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        struct slot *s = &w->slots[i];
+        if (!s->used || s->temporary || strcmp(s->key, key) != 0)
+            continue;
+        s->temporary = true; /* an answer that is just being stopped: nothing is kept of it */
+        if (!s->busy)
+            clear(s);
+    }
     if (!w->cache_dir[0])
         return;
     pp_snapshot_path(w->cache_dir, key, path, sizeof path);
@@ -235,10 +236,28 @@ static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct pp_ad
     return code;
 }
 
+/* Of the conversation's slots the one that has most of the tokens. */
+static struct slot *find(struct pp_worker *w, const char *key, bool temporary, const int32_t *tokens, size_t n)
+{
+    struct slot *best = NULL;
+    int64_t most = -1;
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        struct slot *s = &w->slots[i];
+        if (!s->used || s->busy || s->temporary != temporary || strcmp(s->key, key) != 0)
+            continue;
+        int64_t have = s->seq ? common_prefix(s->seq, tokens, n) : 0;
+        if (have > most) {
+            most = have;
+            best = s;
+        }
+    }
+    return best;
+}
+
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err)
 {
-    struct slot *s = find(w, key ? key : "", temporary);
+    struct slot *s = find(w, key ? key : "", temporary, tokens, n);
     *out = NULL;
     if (!s) {
         s = take(w);
@@ -253,6 +272,7 @@ enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, con
         clear(s);
         return code;
     }
+    s->busy = true;
     *out = s;
     return PP_OK;
 }

@@ -13,7 +13,8 @@ struct fake_backend {
     const char *db;              /* when generate is called, its message and the question must be in there */
     int loads, generations, cancels, leaves, forgets, closes;
     bool hold_close;             /* close does not answer */
-    char left[17], forgotten[17];
+    uint64_t cancelled;          /* the last request that was */
+    char left[17], forgotten[17], shown[17];
     /* the last generation */
     uint64_t request;
     int64_t message_id;

@@ -59,10 +59,17 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.committed = is_committed(r);
 }
 
-static void fake_cancel(struct pp_backend *b)
+static void fake_cancel(struct pp_backend *b, uint64_t request)
 {
     (void)b;
     fake.cancels++;
+    fake.cancelled = request;
+}
+
+static void fake_show(struct pp_backend *b, const char *key)
+{
+    (void)b;
+    snprintf(fake.shown, sizeof fake.shown, "%s", key ? key : "");
 }
 
 static void fake_leave(struct pp_backend *b, const char *key)
@@ -97,6 +104,7 @@ static const struct pp_backend_ops fake_ops = {
     .load = fake_load,
     .generate = fake_generate,
     .cancel = fake_cancel,
+    .show = fake_show,
     .leave = fake_leave,
     .forget = fake_forget,
     .close = fake_close,

@@ -236,7 +236,7 @@ static void test_no_model(void **state)
     assert_int_equal(env.done.err.code, PP_ERR_NOT_FOUND);
     env.backend->ops->leave(env.backend, "0123456789abcdef");
     env.backend->ops->forget(env.backend, "../../etc/passwd");
-    env.backend->ops->cancel(env.backend);
+    env.backend->ops->cancel(env.backend, 0);
     end();
 }
 
@@ -392,7 +392,7 @@ static void test_cancel(void **state)
     (void)state;
     if (!begin_starter(256, false))
         return;
-    env.backend->ops->cancel(env.backend); /* of nothing: must not reach what comes after */
+    env.backend->ops->cancel(env.backend, 0); /* of nothing: must not reach what comes after */
     assert_string_equal(answer_to(request(HELLO)), HELLO_ANSWER);
 
     struct pp_generate_request r = request(ASK("Write a short story about a fox."));
@@ -402,7 +402,7 @@ static void test_cancel(void **state)
     post(r);
     take_in(true);
     uint64_t t0 = pp_now_ns();
-    env.backend->ops->cancel(env.backend);
+    env.backend->ops->cancel(env.backend, 0);
     take_in(false);
     uint64_t ms_taken = (pp_now_ns() - t0) / 1000000;
     assert_int_equal(env.done.err.code, PP_ERR_CANCELLED);
@@ -412,7 +412,7 @@ static void test_cancel(void **state)
     snprintf(shown, sizeof shown, "%s", pp_buf_cstr(&env.text));
 
     post(r); /* cancelled before it begins: the worker may or may not have taken it up */
-    env.backend->ops->cancel(env.backend);
+    env.backend->ops->cancel(env.backend, 0);
     take_in(false);
     assert_int_equal(env.done.err.code, PP_ERR_CANCELLED);
     r = request(HELLO);

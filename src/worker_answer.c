@@ -1,0 +1,358 @@
+/* worker_answer.c - one answer: prompt, pages, pieces of text, figures.
+ *
+ * Text goes to the io thread first, which saves it, and then to the screen. It is collected for a few milliseconds,
+ * because waking two threads for every token would cost more than a small model does; and for the screen as long as its
+ * queue is full: a terminal that stands still must not stop the answer or its saving. */
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/prompt.h"
+#include "src/worker_int.h"
+
+static const uint64_t COLLECT_NS = 8000000;   /* the screen draws every 16 ms at most */
+static const uint64_t PROGRESS_NS = 30000000;
+
+/* --- figures ---------------------------------------------------------------------------------------------- */
+
+/* What this answer alone has cost. */
+static struct pp_stats figures(const struct answer *a)
+{
+    if (!a->gen)
+        return (struct pp_stats){0};
+    const struct pp_stats *engine = pp_engine_stats(a->w->engine);
+    struct pp_stats s = pp_gen_stats(a->gen);
+    s.restored_tokens = a->restored_tokens;
+    s.pages_used = engine->pages_used;
+    s.pages_total = engine->pages_total;
+    s.pages_cached = engine->pages_cached;
+    s.page_bytes = engine->page_bytes;
+    return s;
+}
+
+static const struct pp_generate_request *asked(const struct answer *a) { return &a->request->generate; }
+
+static double per_second(uint64_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
+
+static const char *finish_name(enum pp_finish f, enum pp_code code)
+{
+    if (code == PP_ERR_CANCELLED)
+        return "cancelled";
+    if (code != PP_OK)
+        return "error";
+    switch (f) {
+    case PP_FINISH_END:
+        return "end";
+    case PP_FINISH_LENGTH:
+        return "length";
+    case PP_FINISH_STOP:
+        return "stop";
+    case PP_FINISH_CONTEXT:
+        return "context";
+    case PP_FINISH_NONE:
+        break;
+    }
+    return "none";
+}
+
+static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_code code, struct pp_buf *out)
+{
+    pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
+               s->prompt_tokens, s->cached_tokens, s->restored_tokens);
+    pp_buf_fmt(out, ",\"kv_copied_bytes\":%" PRIu64, s->kv_copied_bytes);
+    pp_buf_fmt(out, ",\"prefill_tps\":%.1f,\"decode_tokens\":%" PRIu64 ",\"decode_tps\":%.1f",
+               per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
+               per_second(s->decode_tokens, s->decode_ns));
+    pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64, s->draft_tokens, s->draft_accepted);
+    pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
+               finish_name(finish, code));
+}
+
+/* --- text ------------------------------------------------------------------------------------------------- */
+
+/* Hands what is pending to the screen. Without `wait` it stays pending while the queue is full. */
+static void send_text(struct answer *a, bool wait)
+{
+    struct pp_event *e = a->pending_tokens || a->pending.len ? pp_event_new(PP_EVENT_TEXT) : NULL;
+    if (!e)
+        return;
+    e->request = asked(a)->request;
+    e->n = a->pending_tokens;
+    e->stats = figures(a);
+    e->text_len = a->pending.len;
+    e->text = a->pending.data;
+    bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
+    if (!sent) {
+        e->text = NULL; /* it is still ours */
+        pp_event_free(e);
+        if (!wait)
+            return;
+        pp_buf_free(&a->pending);
+    }
+    a->pending = (struct pp_buf){0};
+    a->pending_tokens = 0;
+}
+
+static void save_text(struct answer *a)
+{
+    if (asked(a)->message_id)
+        pp_io_answer_add(a->w->io, asked(a)->message_id, a->unsaved.data, a->unsaved.len);
+    pp_buf_clear(&a->unsaved);
+}
+
+void answer_piece(struct answer *a, int n_tokens)
+{
+    uint64_t now = pp_now_ns();
+    pp_buf_add(&a->unsaved, a->piece.data, a->piece.len);
+    if (a->unsaved.bad) { /* no memory to collect in: what there was, then this piece by itself */
+        save_text(a);
+        if (asked(a)->message_id)
+            pp_io_answer_add(a->w->io, asked(a)->message_id, a->piece.data, a->piece.len);
+    }
+    pp_buf_add(&a->pending, a->piece.data, a->piece.len);
+    pp_buf_clear(&a->piece);
+    a->pending_tokens += n_tokens;
+    if (now - a->sent_ns >= COLLECT_NS) {
+        a->sent_ns = now;
+        save_text(a);
+        send_text(a, false);
+    }
+}
+
+/* --- prompt ----------------------------------------------------------------------------------------------- */
+
+static enum pp_code choose_template(struct pp_worker *w, const char *source, struct pp_error *err)
+{
+    const char *name = "the chosen chat template";
+    if (!source) {
+        source = pp_model_info(w->target->model)->chat_template;
+        name = "the chat template of the model";
+    }
+    if (!source) {
+        source = pp_template_builtin("plain");
+        name = "plain";
+        if (!w->told_plain)
+            worker_notice(w, "this model brings no chat template: \"plain\" is used; /template chooses another one");
+        w->told_plain = true;
+    }
+    if (w->tmpl && strcmp(w->tmpl_source, source) == 0)
+        return PP_OK;
+    pp_template_free(w->tmpl);
+    pp_free(w->tmpl_source);
+    w->tmpl = NULL;
+    w->tmpl_source = pp_strdup(source);
+    if (!w->tmpl_source)
+        return pp_fail_nomem(err, "the chat template");
+    return pp_template_parse(source, strlen(source), name, &w->tmpl, err);
+}
+
+static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, struct pp_error *err)
+{
+    struct pp_worker *w = a->w;
+    enum pp_code code = choose_template(w, asked(a)->template_source, err);
+    if (code != PP_OK)
+        return code;
+    struct pp_prompt_input in = {
+        .tokenizer = pp_model_tokenizer(w->target->model),
+        .tmpl = w->tmpl,
+        .messages_json = asked(a)->messages_json,
+        .continue_text = asked(a)->continue_text,
+        .now = (int64_t)time(NULL),
+    };
+    code = pp_prompt_tokens(&in, ids, n, err);
+    if (code != PP_OK)
+        return code;
+    int64_t n_ctx = pp_engine_n_ctx(w->engine);
+    if ((int64_t)*n >= n_ctx) {
+        size_t needed = *n;
+        pp_free(*ids);
+        *ids = NULL;
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "the conversation has %zu tokens and the context holds %" PRId64 ": go back with /undo, begin a "
+                       "new one with /new, or start pippin with a larger --ctx-size",
+                       needed, n_ctx);
+    }
+    return PP_OK;
+}
+
+/* How many tokens the text has that an answer goes on from: they count as the answer's. */
+static int64_t count_tokens(const struct pp_worker *w, const char *text)
+{
+    int32_t *ids;
+    size_t n;
+    if (!text || pp_tokenize(pp_model_tokenizer(w->target->model), text, strlen(text), 0, &ids, &n, NULL) != PP_OK)
+        return 0;
+    pp_free(ids);
+    return (int64_t)n;
+}
+
+static int choose_adapters(struct answer *a, struct pp_adapter_use use[static PP_MAX_ADAPTERS])
+{
+    int n = 0;
+    struct pp_error err;
+    for (int i = 0; i < asked(a)->n_adapters && n < PP_MAX_ADAPTERS; i++) {
+        const struct pp_adapter_choice *c = &asked(a)->adapters[i];
+        const struct pp_adapter *adapter = worker_adapter(a->w, c->path, &err);
+        if (adapter)
+            use[n++] = (struct pp_adapter_use){.adapter = adapter, .scale = c->scale};
+        else
+            worker_notice(a->w, "answering without an adapter: %s", err.text);
+    }
+    return n;
+}
+
+static void on_progress(void *user, uint64_t done, uint64_t total)
+{
+    struct answer *a = user;
+    uint64_t now = pp_now_ns();
+    if (done < total && now - a->progress_ns < PROGRESS_NS)
+        return;
+    a->progress_ns = now;
+    struct pp_event *e = pp_event_new(PP_EVENT_PROMPT_PROGRESS);
+    if (e) {
+        e->request = asked(a)->request;
+        e->done = done;
+        e->total = total;
+        e->cached = figures(a).cached_tokens;
+    }
+    worker_try_send(a->w, e);
+}
+
+/* --- the answer ------------------------------------------------------------------------------------------- */
+
+static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, struct pp_error *err)
+{
+    struct pp_worker *w = a->w;
+    const struct pp_generate_request *r = asked(a);
+    struct pp_adapter_use use[PP_MAX_ADAPTERS];
+    int n_use = choose_adapters(a, use);
+    bool temporary = r->temporary || !r->session_key;
+    uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
+    enum pp_code code = slot_open(w, temporary ? NULL : r->session_key, temporary, use, n_use, ids, n, &a->slot, err);
+    a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;
+    if (code == PP_OK && r->use_draft && w->draft_engine && !a->slot->draft &&
+        pp_seq_new(w->draft_engine, &a->slot->draft, NULL) != PP_OK)
+        worker_notice(w, "answering without the draft: out of memory");
+    return code;
+}
+
+static enum pp_code begin(struct answer *a, struct pp_error *err)
+{
+    const struct pp_generate_request *r = asked(a);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    enum pp_code code = make_prompt(a, &ids, &n, err);
+    if (code == PP_OK) {
+        a->n_before = count_tokens(a->w, r->continue_text);
+        code = open_slot(a, ids, n, err);
+    }
+    if (code == PP_OK) {
+        struct pp_gen_options opt = {
+            .sampling = r->sampling,
+            .max_tokens = r->max_tokens,
+            .stops = r->stops,
+            .n_stops = r->n_stops,
+            .ignore_end = r->ignore_end,
+            .draft = r->use_draft ? a->slot->draft : NULL,
+            .draft_max = r->draft_max,
+            .progress = on_progress,
+            .user = a,
+        };
+        a->slot->dirty = true;
+        code = pp_gen_begin(a->slot->seq, ids, (int64_t)n, &opt, &a->gen, err);
+    }
+    pp_free(ids);
+    return code;
+}
+
+static enum pp_message_state state_after(enum pp_code code)
+{
+    return code == PP_OK ? PP_MESSAGE_COMPLETE : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED : PP_MESSAGE_PARTIAL;
+}
+
+/* Notes the end with the message and makes the event that tells of it. */
+static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s,
+                                 enum pp_finish finish, int64_t n_before, const struct pp_error *err)
+{
+    struct pp_buf json = {0};
+    stats_json(s, finish, err->code, &json);
+    if (r->message_id)
+        pp_io_answer_end(w->io, r->message_id, state_after(err->code), json.bad ? NULL : pp_buf_cstr(&json),
+                         n_before + (int64_t)s->decode_tokens);
+    pp_buf_free(&json);
+    struct pp_event *e = pp_event_new(PP_EVENT_DONE);
+    if (e) {
+        e->request = r->request;
+        e->finish = finish;
+        e->stats = *s;
+        e->err = *err;
+    }
+    return e;
+}
+
+struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err)
+{
+    struct pp_stats none = {0};
+    return conclude(w, r, &none, PP_FINISH_NONE, 0, err);
+}
+
+static void send_context(struct answer *a)
+{
+    struct pp_event *e = a->slot ? pp_event_new(PP_EVENT_CONTEXT) : NULL;
+    if (e) {
+        e->request = asked(a)->request;
+        e->done = (uint64_t)pp_seq_len(a->slot->seq);
+        e->total = (uint64_t)pp_engine_n_ctx(a->w->engine);
+    }
+    worker_try_send(a->w, e);
+}
+
+struct answer *answer_begin(struct pp_worker *w, struct request *r)
+{
+    struct answer *a = pp_calloc(1, sizeof *a);
+    struct pp_error err = {0};
+    if (a) {
+        a->w = w;
+        a->request = r;
+    }
+    enum pp_code code = !a          ? pp_fail_nomem(&err, "an answer")
+                        : !w->engine ? pp_fail(&err, PP_ERR_NOT_FOUND, "no model is loaded")
+                                     : begin(a, &err);
+    if (code == PP_OK)
+        return a;
+    if (a) {
+        answer_end(a, PP_FINISH_NONE, &err);
+    } else {
+        worker_send(w, worker_refusal(w, &r->generate, &err));
+        request_end(w, r);
+    }
+    return NULL;
+}
+
+void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err)
+{
+    struct pp_worker *w = a->w;
+    if (a->gen && err->code != PP_OK) {
+        pp_gen_flush(a->gen, &a->piece);
+        answer_piece(a, 0);
+    }
+    struct pp_stats stats = figures(a);
+    save_text(a);
+    send_text(a, true);
+    send_context(a);
+    struct pp_event *done = conclude(w, asked(a), &stats, finish, a->n_before, err);
+    pp_gen_free(a->gen);
+    if (a->slot)
+        a->slot->busy = false;
+    pp_buf_free(&a->piece);
+    pp_buf_free(&a->unsaved);
+    pp_buf_free(&a->pending);
+    request_end(w, a->request);
+    pp_free(a);
+    worker_send(w, done);
+}
