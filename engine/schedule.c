@@ -7,8 +7,8 @@
  *
  * Drafting: a smaller model proposes up to draft_max tokens with the same sampling and the same noise; the target
  * computes all of them in one pass and chooses at every place as it would have anyway. A proposed token stands if and
- * only if it is that choice, so the answer is the same with and without a draft. An answer drafts while it is alone: with
- * several, their rows already share the weights that a draft would save reading. */
+ * only if it is that choice, so the answer is the same with and without a draft. An answer drafts while it is alone:
+ * with several, their rows already share the weights that a draft would save reading. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -225,7 +225,7 @@ static void adapt_chunk(struct pass *p, uint64_t ns)
         e->chunk_rows = 2 * e->chunk_rows < e->max_rows ? 2 * e->chunk_rows : e->max_rows;
 }
 
-/* The engine's time is divided among prompts and answers by their rows; an answer's own time is the time that passed. */
+/* The engine's time is divided among prompts and answers by their rows; an answer's own is the time that passed. */
 static void count_pass(struct pass *p, uint64_t ns)
 {
     struct pp_stats *total = &p->engine->stats;

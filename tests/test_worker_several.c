@@ -229,7 +229,7 @@ static void loading_waits(void **state)
     end();
 }
 
-/* Room for one conversation and a bit: the others wait for its pages, and all come to their end as if they were alone. */
+/* Room for one conversation and a bit: the others wait for its pages, and all end as if they were alone. */
 static void few_pages(void **state)
 {
     char *alone[5];
