@@ -250,6 +250,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "feed_forward_length", hp->n_ff);
     add_number(&k, "attention.head_count", hp->n_head);
     add_number(&k, "attention.head_count_kv", hp->n_head_kv);
+    if (hp->window)
+        add_number(&k, "attention.sliding_window", hp->window);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
     pp_gguf_add_f32(w, key(&k, "attention.layer_norm_rms_epsilon"), hp->norm_eps);

@@ -160,7 +160,9 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     if (hp->n_head % hp->n_head_kv != 0)
         return pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
                        (long long)hp->n_head, (long long)hp->n_head_kv);
-    enum pp_code code = check_positive("norm epsilon", hp->norm_eps, err);
+    enum pp_code code = check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code)
+        code = check_positive("norm epsilon", hp->norm_eps, err);
     return code ? code : check_rope(hp, err);
 }
 
@@ -289,7 +291,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
     hp->n_head_kv = hp->n_head;
     hp->head_dim = hp->n_head > 0 ? hp->n_embd / hp->n_head : 0;
     if ((code = gguf_int(&s, "attention.head_count_kv", false, &hp->n_head_kv, err)) ||
-        (code = gguf_int(&s, "attention.key_length", false, &hp->head_dim, err)))
+        (code = gguf_int(&s, "attention.key_length", false, &hp->head_dim, err)) ||
+        (code = gguf_int(&s, "attention.sliding_window", false, &hp->window, err)))
         return code;
     int64_t value_length = hp->head_dim;
     hp->rope_dim = hp->head_dim;

@@ -170,7 +170,9 @@ static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp
                           (double)hp->rope_factor, (double)hp->rope_low_freq, (double)hp->rope_high_freq,
                           (long long)hp->rope_orig_ctx, (double)hp->rope_attn_factor, (double)hp->rope_beta_fast,
                           (double)hp->rope_beta_slow);
-    pp_sha256_update(s, text, n); /* at most 64 + 19 numbers of 24 characters */
+    if (hp->window)
+        n += (size_t)snprintf(text + n, sizeof text - n, "window %lld\n", (long long)hp->window);
+    pp_sha256_update(s, text, n); /* at most 64 + 20 numbers of 24 characters */
 }
 
 static struct pp_sha256 hash_model(const struct pp_source *source)

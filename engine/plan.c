@@ -27,9 +27,9 @@ static int tier_of(struct pp_plan *p, const struct pp_hparams *hp, int64_t windo
     return t;
 }
 
-/* Gives every layer its place in a tier, in the order of the plan. */
-static enum pp_code place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
+enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
+    p->n_tiers = 0;
     for (int i = 0; i < p->n_ops; i++) {
         struct pp_op *op = &p->ops[i];
         if (op->kind != PP_OP_KV_STORE && op->kind != PP_OP_ATTENTION)
@@ -54,7 +54,7 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
         if (!code && plan->bad)
             code = pp_fail_nomem(err, "the model's plan");
         if (!code)
-            code = place_layers(s, plan, err);
+            code = pp_plan_place_layers(s, plan, err);
         if (code)
             pp_plan_free(plan);
         return code;

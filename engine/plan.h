@@ -68,6 +68,9 @@ struct pp_plan {
  * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
+/* The last step of pp_plan_build: gives every layer its place in a tier, in the order of the plan.
+ * PP_ERR_UNSUPPORTED: there are more than PP_MAX_TIERS windows. */
+enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err);
 
 /* --- for engine/arch/ ------------------------------------------------------------------------------------- */
 

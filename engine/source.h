@@ -26,6 +26,7 @@ struct pp_hparams {
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
     int64_t n_ff;
     int64_t n_ctx_train;
+    int64_t window;         /* positions that attention sees, the row's own included; 0: all */
     float norm_eps;
     float rope_base;
     int64_t rope_dim;       /* rotated dimensions of a head */

@@ -113,16 +113,23 @@ static void check_model(const char *path, const char *expected_path)
     pp_safetensors_close(e);
 }
 
-static void check_family(const char *family)
+/* Skips the test if the family's data are not there. */
+static void check_folder(const char *family, char expected[1024])
 {
-    char relative[256], expected[1024];
+    char relative[256];
     snprintf(relative, sizeof relative, "architectures/%s/expected.safetensors", family);
     const char *path = testdata(relative);
     if (!path)
         skip();
-    snprintf(expected, sizeof expected, "%s", path);
+    snprintf(expected, 1024, "%s", path);
     snprintf(relative, sizeof relative, "architectures/%s", family);
     check_model(testdata(relative), expected);
+}
+
+static void check_family(const char *family)
+{
+    char relative[256], expected[1024];
+    check_folder(family, expected);
     snprintf(relative, sizeof relative, "architectures/%s/model.gguf", family);
     check_model(testdata(relative), expected);
 }
@@ -133,6 +140,20 @@ static void llama_bias(void **state) { (void)state; check_family("llama-bias"); 
 static void llama3_rope(void **state) { (void)state; check_family("llama3-rope"); }
 static void llama_linear(void **state) { (void)state; check_family("llama-linear"); }
 static void llama_yarn(void **state) { (void)state; check_family("llama-yarn"); }
+
+/* A window of 8 positions, from the folder and from the GGUF file that our converter makes of it: other programs' files
+ * of this family do not tell the window. */
+static void mistral_swa(void **state)
+{
+    struct pp_error err;
+    struct pp_convert_options opt = {0};
+    char path[256], expected[1024];
+    (void)state;
+    check_folder("mistral-swa", expected);
+    snprintf(path, sizeof path, "%s/mistral-swa.gguf", test_tmpdir());
+    assert_ok(pp_convert_to_gguf(testdata("architectures/mistral-swa"), path, &opt, &err), err);
+    check_model(path, expected);
+}
 
 /* --- adapters -------------------------------------------------------------------------------------------------- */
 
@@ -339,7 +360,7 @@ TEST_GROUP(golden)
         cmocka_unit_test(llama),          cmocka_unit_test(llama_k256),   cmocka_unit_test(llama_bias),
         cmocka_unit_test(llama3_rope),    cmocka_unit_test(llama_linear), cmocka_unit_test(llama_yarn),
         cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter_folder),
-        cmocka_unit_test(starter_gguf),   cmocka_unit_test(stories),
+        cmocka_unit_test(starter_gguf),   cmocka_unit_test(stories),      cmocka_unit_test(mistral_swa),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }

@@ -208,13 +208,13 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
     return scale * ((high ? byte >> 4 : byte & 15) - 8);
 }
 
-/* Softmax attention in double precision over what is stored. */
-static void reference(const struct cache *c, const float *q, int n, double *out)
+/* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
+static void reference(const struct cache *c, const float *q, int begin, int n, double *out)
 {
     int head_dim = c->layout.head_dim;
     double *s = pp_malloc((size_t)n * sizeof *s), top = -INFINITY, total = 0;
     size_t head = pp_kv_head_offset(&c->layout, 1, 2);
-    for (int i = 0; i < n; i++) {
+    for (int i = begin; i < n; i++) {
         s[i] = 0;
         for (int d = 0; d < head_dim; d++)
             s[i] += (double)q[d] / sqrt(head_dim) *
@@ -224,7 +224,7 @@ static void reference(const struct cache *c, const float *q, int n, double *out)
     }
     for (int d = 0; d < head_dim; d++)
         out[d] = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = begin; i < n; i++) {
         double p = exp(s[i] - top);
         total += p;
         for (int d = 0; d < head_dim; d++)
@@ -251,8 +251,29 @@ static void check_stored(const struct cache *c, int n)
         }
 }
 
-/* Attention of n_rows rows of `group` queries in one tile; row i sees the first n[i] positions. */
-static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int group, int n_rows, const int *n,
+/* What a row that sees the first n positions, or the last `window` of them, sees of a chunk; empty if it is nothing. */
+static struct pp_span in_chunk(int n, int window, int chunk)
+{
+    const int first = window && n > window ? n - window : 0;
+    const int begin = first > chunk ? first - chunk : 0, end = n - chunk < PP_KV_CHUNK ? n - chunk : PP_KV_CHUNK;
+    return begin < end ? (struct pp_span){begin, end} : (struct pp_span){0, 0};
+}
+
+/* One chunk's share of neighbouring rows first .. end - 1, which all see some of it. */
+static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, struct pp_attention *a, int chunk,
+                        int first, int end, const struct pp_span *see)
+{
+    const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
+    for (int r = first; r < end; r++)
+        for (int p = see[r].begin / PP_PAGE_TOKENS; p * PP_PAGE_TOKENS < see[r].end; p++)
+            heads[p] = c->pages[chunk / PP_PAGE_TOKENS + p] + pp_kv_head_offset(&c->layout, 1, 2);
+    ops->attention_chunk(a, heads, first, end - first, see, &a->chunk);
+    ops->attention_merge(a, first, end - first, &a->chunk, &a->total);
+}
+
+/* Attention of n_rows rows of `group` queries in one tile; row i sees the first n[i] positions, or the last `window` of
+ * those. */
+static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int group, int n_rows, const int *n, int window,
                    const float *q, float *out)
 {
     struct pp_attention a = {.n_rows = n_rows, .group = group};
@@ -268,17 +289,16 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
         a.total.l[i] = 0;
         memset(a.total.o + i * c->layout.head_pad, 0, (size_t)c->layout.head_pad * sizeof *a.total.o);
     }
-    for (int begin = 0; begin < n[n_rows - 1]; begin += PP_KV_CHUNK) {
-        const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
-        int in_chunk[PP_TILE_QUERIES], first = n_rows;
-        for (int i = n_rows - 1; i >= 0; i--) {
-            in_chunk[i] = n[i] - begin < PP_KV_CHUNK ? n[i] - begin : PP_KV_CHUNK;
-            first = in_chunk[i] > 0 ? i : first;
+    for (int chunk = 0; chunk < n[n_rows - 1]; chunk += PP_KV_CHUNK) {
+        struct pp_span see[PP_TILE_QUERIES];
+        for (int i = 0; i < n_rows; i++)
+            see[i] = in_chunk(n[i], window, chunk);
+        for (int i = 0, end; i < n_rows; i = end) {
+            for (end = i + 1; see[i].end && end < n_rows && see[end].end;)
+                end++;
+            if (see[i].end)
+                attend_rows(ops, c, &a, chunk, i, end, see);
         }
-        for (int i = 0; i < PP_CHUNK_PAGES && begin / PP_PAGE_TOKENS + i < c->n_pages; i++)
-            heads[i] = c->pages[begin / PP_PAGE_TOKENS + i] + pp_kv_head_offset(&c->layout, 1, 2);
-        ops->attention_chunk(&a, heads, first, n_rows - first, in_chunk, &a.chunk);
-        ops->attention_merge(&a, first, n_rows - first, &a.chunk, &a.total);
     }
     for (int i = 0; i < n_rows; i++)
         ops->attention_finish(&a, i, &a.total, out + i * width);
@@ -298,12 +318,12 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         struct cache c = make_cache(type, head_dim, n, ops);
         float *q = random_floats(n_q * head_dim), *out = pp_malloc(out_bytes);
-        attend(ops, &c, n_q, 1, &n, q, out);
+        attend(ops, &c, n_q, 1, &n, 0, q, out);
         if (isa == 0) {
             double expected[PP_MAX_HEAD_DIM], tolerance = pp_kv_integers(&c.layout) ? 3e-2 : 1e-5;
             check_stored(&c, n);
             for (int h = 0; h < n_q; h++) {
-                reference(&c, q + h * head_dim, n, expected);
+                reference(&c, q + h * head_dim, 0, n, expected);
                 for (int j = 0; j < head_dim; j++)
                     assert_near(out[h * head_dim + j], expected[j], tolerance);
             }
@@ -362,9 +382,9 @@ static void attention_tiles(void **state)
                 int n[PP_TILE_QUERIES];
                 for (int r = 0; r < rows; r++)
                     n[r] = shapes[i].last - rows + 1 + r;
-                attend(ops, &c, group, rows, n, q, together);
+                attend(ops, &c, group, rows, n, 0, q, together);
                 for (int r = 0; r < rows; r++) {
-                    attend(ops, &c, group, 1, &n[r], q + r * width, alone);
+                    attend(ops, &c, group, 1, &n[r], 0, q + r * width, alone);
                     if (memcmp(alone, together + r * width, (size_t)width * sizeof *alone) != 0)
                         fail_msg("%s kernels, KV %s, shape %zu: row %d has other bits in a tile",
                                  pp_isa_name((enum pp_isa)isa), pp_kv_type_name(kv_types[t]), i, r);
@@ -372,6 +392,81 @@ static void attention_tiles(void **state)
                 pp_free(q), pp_free(together), pp_free(alone);
                 free_cache(&c);
             }
+}
+
+/* Positions below `end` are spoilt: no row may look at them. */
+static void spoil(const struct pp_cpu_ops *ops, struct cache *c, int end)
+{
+    float nothing[PP_MAX_HEAD_DIM];
+    for (int d = 0; d < c->layout.head_dim; d++)
+        nothing[d] = NAN;
+    for (int i = 0; i < end; i++)
+        ops->kv_store(&c->layout, c->pages[i / PP_PAGE_TOKENS], pp_kv_head_offset(&c->layout, 1, 2),
+                      i % PP_PAGE_TOKENS, nothing, nothing);
+}
+
+struct window_case {
+    int rows, group, head_dim, last, window;
+};
+
+/* Rows whose windows begin anywhere: by the scalar kernels what the formula says, by the others the same bits; each row
+ * alone as in its tile; nothing before the first window is looked at. first: the scalar kernels' result. */
+static void window_case(const struct window_case *w, enum pp_kv_type type, enum pp_isa isa, float *first)
+{
+    const struct pp_cpu_ops *ops = pp_cpu_ops(isa);
+    const int rows = w->rows, width = w->group * w->head_dim;
+    struct cache c = make_cache(type, w->head_dim, w->last, ops);
+    float *q = random_floats(rows * width), *together = pp_malloc((size_t)(rows * width) * sizeof *q);
+    float *alone = pp_malloc((size_t)width * sizeof *alone);
+    int n[PP_TILE_QUERIES];
+    for (int r = 0; r < rows; r++)
+        n[r] = w->last - rows + 1 + r;
+    if (n[0] > w->window)
+        spoil(ops, &c, n[0] - w->window);
+    attend(ops, &c, w->group, rows, n, w->window, q, together);
+    for (int r = 0; r < rows; r++) {
+        attend(ops, &c, w->group, 1, &n[r], w->window, q + r * width, alone);
+        if (memcmp(alone, together + r * width, (size_t)width * sizeof *alone) != 0)
+            fail_msg("%s kernels, KV %s, window %d: row %d of %d has other bits in a tile", pp_isa_name(isa),
+                     pp_kv_type_name(type), w->window, r, rows);
+        double expected[PP_MAX_HEAD_DIM], tolerance = pp_kv_integers(&c.layout) ? 6e-2 : 1e-5;
+        for (int h = 0; isa == PP_ISA_SCALAR && h < w->group; h++) {
+            reference(&c, q + r * width + h * w->head_dim, n[r] > w->window ? n[r] - w->window : 0, n[r], expected);
+            for (int d = 0; d < w->head_dim; d++)
+                assert_near(together[r * width + h * w->head_dim + d], expected[d], tolerance);
+        }
+    }
+    if (isa == PP_ISA_SCALAR)
+        memcpy(first, together, (size_t)(rows * width) * sizeof *first);
+    if (memcmp(first, together, (size_t)(rows * width) * sizeof *first) != 0)
+        fail_msg("%s kernels, KV %s: other bits for %d rows of %d heads of %d, %d positions, window %d",
+                 pp_isa_name(isa), pp_kv_type_name(type), rows, w->group, w->head_dim, w->last, w->window);
+    pp_free(q), pp_free(together), pp_free(alone);
+    free_cache(&c);
+}
+
+static void attention_windows(void **state)
+{
+    static const int windows[] = {1, 5, 16, 17, 63, 64, 65, 255, 256, 257, 1000};
+    static const struct window_case shapes[] = {
+        {.rows = 1, .group = 5, .head_dim = 64, .last = 300},   {.rows = 40, .group = 1, .head_dim = 32, .last = 275},
+        {.rows = 16, .group = 4, .head_dim = 48, .last = 530},  {.rows = 9, .group = 3, .head_dim = 96, .last = 66},
+        {.rows = 2, .group = 16, .head_dim = 64, .last = 257},
+    };
+    (void)state;
+    float *first = pp_malloc((size_t)(PP_TILE_QUERIES * 96) * sizeof *first);
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
+            for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
+                if ((t + i + j) % SHAPE_STEP)
+                    continue;
+                struct window_case w = shapes[j];
+                w.window = windows[i];
+                for (int isa = 0; isa < PP_ISA_COUNT; isa++)
+                    if (pp_isa_runs((enum pp_isa)isa))
+                        window_case(&w, kv_types[t], (enum pp_isa)isa, first);
+            }
+    pp_free(first);
 }
 
 /* A position whose V is no number spoils the rows that see it, and no others. */
@@ -387,7 +482,7 @@ static void broken_values(void **state)
             float v[32] = {NAN}, *q = random_floats(3 * 32), out[3 * 32];
             static const int n[] = {69, 70, 71};
             ops->kv_store(&c.layout, c.pages[1], pp_kv_head_offset(&c.layout, 1, 2), 70 - PP_PAGE_TOKENS, c.k, v);
-            attend(ops, &c, 1, 3, n, q, out);
+            attend(ops, &c, 1, 3, n, 0, q, out);
             for (int d = 0; d < 32; d++)
                 assert_true(isfinite(out[d]) && isfinite(out[32 + d]));
             assert_true(isnan(out[64]));
@@ -426,7 +521,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
-        cmocka_unit_test(copied_positions),
+        cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

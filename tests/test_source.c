@@ -130,6 +130,29 @@ static void test_config(void **state)
     pp_source_close(s);
 }
 
+/* Mistral's window; it has one unless null says otherwise, and Llama has none. */
+static void test_windows(void **state)
+{
+    static const struct {
+        const char *more;
+        int64_t window;
+    } cases[] = {
+        {",\"model_type\":\"mistral\",\"sliding_window\":128", 128},
+        {",\"model_type\":\"mistral\"", 4096},
+        {",\"model_type\":\"mistral\",\"sliding_window\":null", 0},
+        {",\"model_type\":\"llama\",\"sliding_window\":128", 0},
+        {"", 0},
+    };
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(open_config(cases[i].more, &s, &err), err);
+        assert_int_equal(pp_source_hparams(s)->window, cases[i].window);
+        pp_source_close(s);
+    }
+}
+
 static void test_bad_config(void **state)
 {
     static const struct {
@@ -146,8 +169,8 @@ static void test_bad_config(void **state)
         {",\"rms_norm_eps\":0", PP_ERR_FORMAT, "epsilon"},
         {",\"rms_norm_eps\":1e999", PP_ERR_FORMAT, "epsilon"},
         {",\"hidden_act\":\"gelu\"", PP_ERR_UNSUPPORTED, "gelu"},
-        {",\"sliding_window\":128", PP_ERR_UNSUPPORTED, "sliding window"},
-        {",\"model_type\":\"mistral\",\"max_position_embeddings\":8192", PP_ERR_UNSUPPORTED, "sliding window"},
+        {",\"model_type\":\"mistral\",\"sliding_window\":\"all\"", PP_ERR_FORMAT, "sliding_window"},
+        {",\"model_type\":\"mistral\",\"sliding_window\":-2", PP_ERR_FORMAT, "attention window"},
         {",\"quantization_config\":{\"bits\":4}", PP_ERR_UNSUPPORTED, "quantization_config"},
         {",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", PP_ERR_UNSUPPORTED, "dynamic"},
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
@@ -628,6 +651,7 @@ TEST_GROUP(source)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_bad_folders),
         cmocka_unit_test(test_shards),

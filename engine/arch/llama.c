@@ -57,8 +57,10 @@ enum pp_code pp_plan_llama(const struct pp_source *s, struct pp_plan *p, struct 
         add_linear(p, l, wv, normed, v);
         add(p, PP_OP_ROPE, l, q, -1, q);
         add(p, PP_OP_ROPE, l, k, -1, k);
-        add(p, PP_OP_KV_STORE, l, k, v, -1);
-        add(p, PP_OP_ATTENTION, l, q, -1, att);
+        pp_plan_add(p, (struct pp_op){
+                           .kind = PP_OP_KV_STORE, .layer = l, .window = hp->window, .in = k, .in2 = v, .out = -1});
+        pp_plan_add(p, (struct pp_op){
+                           .kind = PP_OP_ATTENTION, .layer = l, .window = hp->window, .in = q, .in2 = -1, .out = att});
         add_linear(p, l, wo, att, delta);
         add(p, PP_OP_ADD, l, delta, -1, x);
 

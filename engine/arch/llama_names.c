@@ -1,4 +1,4 @@
-/* llama_names.c - Llama 1 to 3 and what is built alike (Mistral without a sliding window, TinyLlama, ...). */
+/* llama_names.c - Llama 1 to 3 and what is built alike (Mistral, TinyLlama, ...). */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -28,17 +28,26 @@ static const char *const classes[] = {
 /* Frequencies that old exporters stored though they follow from the configuration. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", NULL};
 
-/* Mistral's configurations mean a window of 4096 when they do not mention it; null switches it off. */
-static enum pp_code check_window(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+static bool is_mistral(const cJSON *config)
 {
-    const cJSON *model_type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    const cJSON *window = cJSON_GetObjectItemCaseSensitive(config, "sliding_window");
-    bool mistral = cJSON_IsString(model_type) && strcmp(model_type->valuestring, "mistral") == 0;
-    double size = cJSON_IsNumber(window) ? window->valuedouble : mistral && !window ? 4096 : 0;
-    if (size <= 0 || size >= (double)hp->n_ctx_train)
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const cJSON *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    if (cJSON_IsString(type))
+        return strcmp(type->valuestring, "mistral") == 0;
+    return cJSON_IsString(class) && strcmp(class->valuestring, "MistralForCausalLM") == 0;
+}
+
+/* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
+ * off. Llama never looks at such a number. */
+static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!is_mistral(config))
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED,
-                   "the model attends within a sliding window (%.0f tokens), which is not supported", size);
+    if (!cJSON_GetObjectItemCaseSensitive(config, "sliding_window"))
+        hp->window = 4096;
+    if (!pp_json_int(config, "sliding_window", &hp->window))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: sliding_window is not the number it should be");
+    return PP_OK;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -47,13 +56,14 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (cJSON_IsString(act) && strcmp(act->valuestring, "silu") != 0 && strcmp(act->valuestring, "swish") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "activation \"%.40s\" is not supported for this family; silu is",
                        act->valuestring);
-    return check_window(config, hp, err);
+    return read_window(config, hp, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t experts = 0;
-    (void)hp;
+    if (hp->window && pp_gguf_has(g, "llama.attention.sliding_window_pattern"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "windows in some layers only are not supported for this family");
     pp_gguf_int(g, "llama.expert_count", &experts);
     if (experts > 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "models with a mixture of experts (%lld here) are not supported",

@@ -102,19 +102,41 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
     return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
 }
 
+/* The first position that a row attends to. */
+static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
+}
+
+/* The chunks of which some of a tile's rows see something. */
+struct chunks {
+    int64_t first, end;
+};
+
+static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_batch_row *rows, int n_rows)
+{
+    int64_t begin = INT64_MAX, end = 0;
+    for (int i = 0; i < n_rows; i++) {
+        begin = row_begin(p, &rows[i]) < begin ? row_begin(p, &rows[i]) : begin;
+        end = row_length(&rows[i]) > end ? row_length(&rows[i]) : end;
+    }
+    return (struct chunks){begin / PP_KV_CHUNK, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK};
+}
+
 static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
 {
     const struct pp_batch_row *rows = c->batch->rows;
     const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
-    int64_t longest = 0;
     p->n_tiles = 0;
-    for (int i = 0; i < n_rows; i++) {
+    for (int i = 0; i < n_rows; i++)
         if (i == 0 || i - p->tiles[p->n_tiles - 1] == p->tile_rows || !same_tile(&rows[i - 1], &rows[i]))
             p->tiles[p->n_tiles++] = i;
-        longest = row_length(&rows[i]) > longest ? row_length(&rows[i]) : longest;
-    }
     p->tiles[p->n_tiles] = n_rows;
-    p->n_chunks = (longest + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
+    p->n_chunks = 0;
+    for (int i = 0; i < p->n_tiles; i++) {
+        const struct chunks of = tile_chunks(p, rows + p->tiles[i], p->tiles[i + 1] - p->tiles[i]);
+        p->n_chunks = of.end - of.first > p->n_chunks ? of.end - of.first : p->n_chunks;
+    }
     p->n_splits = 1;
     const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
     const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
@@ -168,15 +190,21 @@ struct tile {
     const struct attend_plan *p;      /* of the stage's tier */
     const struct pp_batch_row *rows;  /* the tile's first */
     int row0, n_rows, kv_head, index; /* index: among the counters of what is left */
+    struct chunks chunks;
     size_t head_offset;
     struct pp_attention *a;
     uint8_t *tail;
 };
 
-static int in_chunk(const struct pp_batch_row *r, int64_t chunk)
+/* What a row sees of a chunk; empty if it is nothing. */
+static struct pp_span in_chunk(const struct attend_plan *p, const struct pp_batch_row *r, int64_t chunk)
 {
-    int64_t n = row_length(r) - chunk * PP_KV_CHUNK;
-    return n < 0 ? 0 : n < PP_KV_CHUNK ? (int)n : PP_KV_CHUNK;
+    int64_t begin = row_begin(p, r) - chunk * PP_KV_CHUNK, end = row_length(r) - chunk * PP_KV_CHUNK;
+    if (begin < 0)
+        begin = 0;
+    if (end > PP_KV_CHUNK)
+        end = PP_KV_CHUNK;
+    return begin < end ? (struct pp_span){(int)begin, (int)end} : (struct pp_span){0, 0};
 }
 
 /* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would
@@ -197,13 +225,13 @@ static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
     }
 }
 
-/* Where our head's bytes of a chunk are, up to `end`; from tail_page on in the tail. */
-static void find_heads(const struct tile *t, int64_t chunk, int64_t end, int64_t tail_page,
+/* Where our head's bytes of a chunk are, of which `see` is needed; from tail_page on in the tail. */
+static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, int64_t tail_page,
                        const uint8_t *heads[PP_CHUNK_PAGES])
 {
     for (int i = 0; i < PP_CHUNK_PAGES; i++) {
         int64_t page = chunk * PP_CHUNK_PAGES + i;
-        if (page * PP_PAGE_TOKENS >= end)
+        if ((i + 1) * PP_PAGE_TOKENS <= see.begin || i * PP_PAGE_TOKENS >= see.end)
             heads[i] = NULL;
         else if (page >= tail_page)
             heads[i] = t->tail + (size_t)(page - tail_page) * t->p->kv.head_bytes;
@@ -212,29 +240,40 @@ static void find_heads(const struct tile *t, int64_t chunk, int64_t end, int64_t
     }
 }
 
+/* The sums of a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
+static void attend_rows(const struct tile *t, int64_t chunk, int first, int end, const struct pp_span *see,
+                        const struct pp_attention_sums *to)
+{
+    const uint8_t *heads[PP_CHUNK_PAGES];
+    struct pp_span all = see[first];
+    for (int i = first; i < end; i++) {
+        all.begin = see[i].begin < all.begin ? see[i].begin : all.begin;
+        all.end = see[i].end > all.end ? see[i].end : all.end;
+    }
+    find_heads(t, chunk, all, INT64_MAX, heads);
+    t->c->ops->attention_chunk(t->a, heads, first, end - first, see, to);
+}
+
 /* The sums of a chunk for all rows that see some of it. */
 static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *to)
 {
-    const struct pp_cpu_ops *ops = t->c->ops;
-    const uint8_t *heads[PP_CHUNK_PAGES];
-    int n[PP_TILE_QUERIES], first = t->n_rows;
-    int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
-    for (int i = t->n_rows - 1; i >= 0; i--)
-        if ((n[i] = in_chunk(&t->rows[i], chunk)) > 0)
-            first = i;
-    if (!t->rows->tree_mask || end <= tail_page * PP_PAGE_TOKENS) { /* lengths ascend, or all see all */
-        if (first == t->n_rows)
-            return;
-        find_heads(t, chunk, row_length(&t->rows[t->n_rows - 1]), INT64_MAX, heads);
-        ops->attention_chunk(t->a, heads, first, t->n_rows - first, n, to);
-        return;
-    }
+    struct pp_span see[PP_TILE_QUERIES];
+    const int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
+    const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
     for (int i = 0; i < t->n_rows; i++)
-        if (n[i]) {
+        see[i] = in_chunk(t->p, &t->rows[i], chunk);
+    for (int i = 0, next; i < t->n_rows; i = next) {
+        for (next = i + 1; !gathered && next < t->n_rows && see[i].end && see[next].end;)
+            next++;
+        if (see[i].end && gathered) {
+            const uint8_t *heads[PP_CHUNK_PAGES];
             gather_branch(t, &t->rows[i]);
-            find_heads(t, chunk, row_length(&t->rows[i]), tail_page, heads);
-            ops->attention_chunk(t->a, heads, i, 1, n, to);
+            find_heads(t, chunk, see[i], tail_page, heads);
+            t->c->ops->attention_chunk(t->a, heads, i, 1, see, to);
+        } else if (see[i].end) {
+            attend_rows(t, chunk, i, next, see, to);
         }
+    }
 }
 
 static void begin_total(const struct tile *t)
@@ -251,7 +290,7 @@ static void begin_total(const struct tile *t)
 static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *sums)
 {
     for (int i = 0; i < t->n_rows; i++)
-        if (in_chunk(&t->rows[i], chunk))
+        if (in_chunk(t->p, &t->rows[i], chunk).end)
             t->c->ops->attention_merge(t->a, i, 1, sums, &t->a->total);
 }
 
@@ -272,7 +311,8 @@ static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk
     const struct attend_plan *p = t->p;
     const int n_q = t->n_rows * t->a->group;
     size_t before = ((size_t)t->kv_head * (size_t)t->c->batch->n + (size_t)t->row0) * (size_t)p->n_chunks;
-    float *at = t->c->attention_room + before * sums_size(p, t->a->group) + (size_t)chunk * sums_size(p, n_q);
+    float *at = t->c->attention_room + before * sums_size(p, t->a->group) +
+                (size_t)(chunk - t->chunks.first) * sums_size(p, n_q);
     return (struct pp_attention_sums){.m = at, .l = at + n_q, .o = at + 2 * n_q};
 }
 
@@ -288,7 +328,7 @@ static bool stopped(struct pp_cpu *c)
 static void attend_alone(const struct tile *t)
 {
     begin_total(t);
-    for (int64_t chunk = 0; chunk < t->p->n_chunks; chunk++) {
+    for (int64_t chunk = t->chunks.first; chunk < t->chunks.end; chunk++) {
         if (stopped(t->c))
             return;
         attend_chunk(t, chunk, &t->a->chunk);
@@ -300,7 +340,8 @@ static void attend_alone(const struct tile *t)
 static void attend_share(const struct tile *t, int split)
 {
     const struct attend_plan *p = t->p;
-    for (int64_t chunk = p->n_chunks * split / p->n_splits; chunk < p->n_chunks * (split + 1) / p->n_splits; chunk++) {
+    const int64_t first = t->chunks.first, n = t->chunks.end - first;
+    for (int64_t chunk = first + n * split / p->n_splits; chunk < first + n * (split + 1) / p->n_splits; chunk++) {
         struct pp_attention_sums sums = partial_sums(t, chunk);
         if (stopped(t->c))
             return;
@@ -310,7 +351,7 @@ static void attend_share(const struct tile *t, int split)
         return;
     atomic_store_explicit(&p->left[t->index], p->n_splits, memory_order_relaxed); /* for the next layer */
     begin_total(t);
-    for (int64_t chunk = 0; chunk < p->n_chunks; chunk++) {
+    for (int64_t chunk = first; chunk < t->chunks.end; chunk++) {
         struct pp_attention_sums sums = partial_sums(t, chunk);
         merge_chunk(t, chunk, &sums);
     }
@@ -354,6 +395,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
         .tail = scratch->tail,
     };
     t.a->n_rows = t.n_rows;
+    t.chunks = tile_chunks(p, t.rows, t.n_rows);
     if (m == 1 && split == p->n_splits - 1) /* the last chunk is the one that needs it */
         store(c, s, 0, kv_head);
     take_queries(&t, m == 1);

@@ -167,18 +167,18 @@ static inline const uint16_t *group_scales(const struct pp_attention *a, const u
     return kd + (g % IN_PAGE * (a->kv->head_pad / PP_KV_BLOCK) + b) * LANES;
 }
 
-/* Blocks b and, if two, b + 1 of all groups. While the tiles multiply a group, the one before the last is scaled. */
+/* Blocks b and, if two, b + 1 of n_groups groups from g0 on. While the tiles multiply a group, the one before the last is scaled. */
 ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *const *heads, int b, const bool two,
-                                const bool first, int q0, int live, int n_groups)
+                                const bool first, int q0, int live, int g0, int n_groups)
 {
     const tile_sums *start = tile_starts(a) + b;
     tile_sums *const sums = sum_tiles(a); /* of even groups, then of odd ones */
     _tile_loadd(4, tile_queries(a, b) + q0 * 64, 64);
     if (two)
         _tile_loadd(5, tile_queries(a, b + 1) + q0 * 64, 64);
-    load_keys(group_keys(a, heads, 0, b), start, two);
+    load_keys(group_keys(a, heads, g0, b), start, two);
     for (int g = 0; g <= n_groups; g++) {
-        const uint8_t *next = g + 1 < n_groups ? group_keys(a, heads, g + 1, b) : NULL;
+        const uint8_t *next = g + 1 < n_groups ? group_keys(a, heads, g0 + g + 1, b) : NULL;
         if (g == n_groups)
             store_last_sums(sums + (g - 1) % 2 * 2, two, (g - 1) % 2);
         else if (g % 2)
@@ -187,46 +187,43 @@ ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *con
             key_step(next, start, g > 0 ? sums + 2 : NULL, two, 0);
         finish_stores();
         if (g > 1)
-            scale_scores(a, group_scales(a, heads, g - 2, b), sums + g % 2 * 2, b, two, first, q0, live,
-                         a->p + (g - 2) * LANES);
+            scale_scores(a, group_scales(a, heads, g0 + g - 2, b), sums + g % 2 * 2, b, two, first, q0, live,
+                         a->p + (g0 + g - 2) * LANES);
     }
-    scale_scores(a, group_scales(a, heads, n_groups - 1, b), sums + (n_groups - 1) % 2 * 2, b, two, first, q0, live,
-                 a->p + (n_groups - 1) * LANES);
+    const int last = g0 + n_groups - 1;
+    scale_scores(a, group_scales(a, heads, last, b), sums + (n_groups - 1) % 2 * 2, b, two, first, q0, live,
+                 a->p + last * LANES);
 }
 
-static void tile_scores(const struct pp_attention *a, const uint8_t *const *heads, int q0, int live, int n)
+static void tile_scores(const struct pp_attention *a, const uint8_t *const *heads, int q0, int live,
+                        struct pp_span see)
 {
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, n_groups = (n + LANES - 1) / LANES;
+    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, g0 = see.begin / LANES;
+    const int n_groups = (see.end + LANES - 1) / LANES - g0;
     fill_starts(a, q0, live);
     finish_stores();
     if (n_blocks > 1)
-        score_blocks(a, heads, 0, true, true, q0, live, n_groups);
+        score_blocks(a, heads, 0, true, true, q0, live, g0, n_groups);
     else
-        score_blocks(a, heads, 0, false, true, q0, live, n_groups);
+        score_blocks(a, heads, 0, false, true, q0, live, g0, n_groups);
     for (int b = 2; b < n_blocks; b += 2)
         if (b + 1 < n_blocks)
-            score_blocks(a, heads, b, true, false, q0, live, n_groups);
+            score_blocks(a, heads, b, true, false, q0, live, g0, n_groups);
         else
-            score_blocks(a, heads, b, false, false, q0, live, n_groups);
+            score_blocks(a, heads, b, false, false, q0, live, g0, n_groups);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* n positions rounded up to tiles. */
-static inline int whole_tiles(int n)
-{
-    return (n + TILE_POSITIONS - 1) / TILE_POSITIONS * TILE_POSITIONS;
-}
-
-/* V of a chunk's n positions, n a multiple of 64: for each 16 dimensions a tile for each 64 positions. Its rows hold
+/* V of a chunk's positions; all: multiples of 64. For each 16 dimensions a tile for each 64 positions. Its rows hold
  * pairs of positions in the order in which packed weights lie; each byte is followed by the one 32 positions on. */
-static void order_values(const struct pp_attention *a, const uint8_t *const *heads, int n)
+static void order_values(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
     enum { FAR = TILE_POSITIONS / 4 }; /* pairs */
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const size_t pair_bytes = 2 * (size_t)a->kv->head_pad;
-    for (int at = 0; at < n; at += TILE_POSITIONS) {
+    for (int at = all.begin; at < all.end; at += TILE_POSITIONS) {
         const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
         for (int row = 0; row < TILE_ROWS; row++) {
             const uint8_t *from = values + (size_t)(row / 4 * 2 + row % 4 / 2 * 8 + row % 2) * pair_bytes;
@@ -255,25 +252,34 @@ ALWAYS_INLINE void split_weights(const v16 x[4], const float *d, uint8_t *w)
     _mm512_storeu_si512(w + 64, _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(near, 8), far, SELECT));
 }
 
-/* whole_weights() for tiles; p: zeros up to the next multiple of 32; n_end: a multiple of 64. */
-static float tile_weights(const struct pp_attention *a, float *p, float largest, int n, int n_end, uint8_t *w)
+/* whole_weights() for tiles; all: multiples of 64. */
+static float tile_weights(const struct pp_attention *a, float *p, float largest, struct pp_span see,
+                          struct pp_span all, uint8_t *w)
 {
     const float inverse = 32767.0f / largest;
     const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, end = whole_tiles(n);
-    if (whole_steps(n) < end) {
-        v_store(p + end - 2 * LANES, v_zero());
-        v_store(p + end - LANES, v_zero());
+    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const struct pp_span known = widened(see, WHOLE_STEP);
+    see = widened(see, TILE_POSITIONS);
+    if (see.begin < known.begin) {
+        v_store(p + see.begin, v_zero());
+        v_store(p + see.begin + LANES, v_zero());
     }
-    for (int i = 0; i < end; i += TILE_POSITIONS) {
+    if (known.end < see.end) {
+        v_store(p + see.end - 2 * LANES, v_zero());
+        v_store(p + see.end - LANES, v_zero());
+    }
+    for (int i = see.begin; i < see.end; i += TILE_POSITIONS) {
         v16 x[4];
         UNROLL for (int j = 0; j < 4; j++)
             x[j] = v_mul(v_load(p + i + j * LANES), c);
         for (int b = 0; b < n_blocks; b++)
             split_weights(x, a->v_scale + b * PP_KV_CHUNK + i, w + b * WEIGHT_BLOCK + 2 * i);
     }
-    for (int b = 0; end < n_end && b < n_blocks; b++)
-        memset(w + b * WEIGHT_BLOCK + 2 * end, 0, 2 * (size_t)(n_end - end));
+    for (int b = 0; see.begin > all.begin && b < n_blocks; b++)
+        memset(w + b * WEIGHT_BLOCK + 2 * all.begin, 0, 2 * (size_t)(see.begin - all.begin));
+    for (int b = 0; see.end < all.end && b < n_blocks; b++)
+        memset(w + b * WEIGHT_BLOCK + 2 * see.end, 0, 2 * (size_t)(all.end - see.end));
     return largest / 32767.0f;
 }
 
@@ -281,8 +287,9 @@ static float tile_weights(const struct pp_attention *a, float *p, float largest,
 struct value_steps {
     const struct pp_attention *a;
     struct part_weights from;
-    int live, n; /* queries; positions, a multiple of 64 */
-    int b, at;   /* where the next step is; b == n_blocks behind the last */
+    int live;            /* queries */
+    struct pp_span all;  /* positions: multiples of 64 */
+    int b, at;           /* where the next step is; b == n_blocks behind the last */
     float *o;
 };
 
@@ -313,7 +320,7 @@ static inline void load_values_step(const struct value_steps *v)
 static void multiply_values(struct value_steps *v)
 {
     const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK, b = v->b;
-    if (v->at == 0) {
+    if (v->at == v->all.begin) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
@@ -324,9 +331,9 @@ static void multiply_values(struct value_steps *v)
     _tile_dpbusd(2, 4, 7);
     _tile_dpbssd(3, 5, 7);
     v->at += TILE_POSITIONS;
-    const bool whole = v->at == v->n;
+    const bool whole = v->at == v->all.end;
     if (whole) {
-        v->at = 0;
+        v->at = v->all.begin;
         v->b++;
     }
     if (v->b < n_blocks)
@@ -356,21 +363,23 @@ static void finish_values(struct value_steps *v)
 }
 
 /* A part's probabilities as whole numbers, by vectors, while the tiles make the values of the part before. */
-static void weigh_part(const struct pp_attention *a, struct part_weights to, int live, const int *n, int n_end,
-                       int first_bad, float *m, float *l, struct value_steps *before)
+static void weigh_part(const struct pp_attention *a, struct part_weights to, int live, const struct pp_span *see,
+                       struct pp_span all, const struct bad_values *bad, float *m, float *l,
+                       struct value_steps *before)
 {
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const int steps = (n_blocks * before->n / TILE_POSITIONS + live - 1) / live; /* a query */
+    const int n_before = (before->all.end - before->all.begin) / TILE_POSITIONS;
+    const int steps = (n_blocks * n_before + live - 1) / live; /* a query */
     if (before->live)
         load_values_step(before);
-    part_maxima(a, live, n, m);
+    part_maxima(a, live, see, m);
     for (int i = 0; i < live; i++) {
         float largest = 0, *p = a->p + i * PP_KV_CHUNK;
         for (int s = 0; before->live && s < steps && before->b < n_blocks; s++)
             multiply_values(before);
-        l[i] = powers(p, n[i], m[i], a->v_top, &largest);
-        to.scale[i] = tile_weights(a, p, largest, n[i], n_end, to.w + i * WEIGHT_ROW);
-        if (n[i] > first_bad)
+        l[i] = powers(p, see[i], m[i], a->v_top, &largest);
+        to.scale[i] = tile_weights(a, p, largest, see[i], all, to.w + i * WEIGHT_ROW);
+        if (sees_bad(bad, see[i]))
             to.scale[i] = NAN;
     }
     finish_values(before);
@@ -378,15 +387,17 @@ static void weigh_part(const struct pp_attention *a, struct part_weights to, int
 }
 
 static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
-                                  int n_rows, const int *n, const struct pp_attention_sums *to)
+                                  int n_rows, const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
     if (a->kv->type != PP_KV_Q8_0 || q1 - q0 < MIN_TILE_ROWS) {
-        attention_chunk(a, heads, row, n_rows, n, to);
+        attention_chunk(a, heads, row, n_rows, see, to);
         return;
     }
-    int limits[MAX_QUERIES] = {0}, q = q0, which = 0;
-    const int most = query_limits(a, row, n_rows, n, limits), first_bad = load_scales(a, heads, whole_tiles(most));
+    struct pp_span limits[MAX_QUERIES] = {0};
+    const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), TILE_POSITIONS);
+    const struct bad_values bad = load_scales(a, heads, all);
+    int q = q0, which = 0;
     static const struct tile_shapes whole = {
         .palette = 1,
         .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
@@ -394,15 +405,15 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     };
     struct value_steps values = {.a = a};
     shape_tiles(&whole);
-    order_values(a, heads, whole_tiles(most));
+    order_values(a, heads, all);
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
-        const int part_most = longest(live, limits + q), n_end = whole_tiles(part_most);
+        const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
         const struct part_weights w = part_weights(a, which);
-        tile_scores(a, heads, q, live, part_most);
-        weigh_part(a, w, live, limits + q, n_end, first_bad, to->m + q, to->l + q, &values);
+        tile_scores(a, heads, q, live, seen);
+        weigh_part(a, w, live, limits + q, part, &bad, to->m + q, to->l + q, &values);
         values = (struct value_steps){
-            .a = a, .from = w, .live = live, .n = n_end, .o = to->o + q * a->kv->head_pad};
+            .a = a, .from = w, .live = live, .all = part, .at = part.begin, .o = to->o + q * a->kv->head_pad};
     }
     if (values.live)
         load_values_step(&values);
@@ -410,6 +421,6 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     _tile_release();
     for (int nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, first_bad, to);
+        chunk_tile(a, heads, q, nq, limits + q, &bad, to);
     }
 }

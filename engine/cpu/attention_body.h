@@ -186,11 +186,12 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
         score_block(a, type, k + (size_t)b * block_bytes, group_bytes, kd + b * LANES, wide, b, false, q0, nq, p);
 }
 
+/* Scores of the groups of 16 that hold some of the positions. */
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              int q0, const int nq, int n)
+                              int q0, const int nq, struct pp_span see)
 {
-    const int wide = tile_width(nq), n_groups = (n + LANES - 1) / LANES, in_page = PP_PAGE_TOKENS / LANES;
-    for (int g = 0; g < n_groups;) {
+    const int wide = tile_width(nq), n_groups = (see.end + LANES - 1) / LANES, in_page = PP_PAGE_TOKENS / LANES;
+    for (int g = see.begin / LANES; g < n_groups;) {
         const uint8_t *head = heads[g / in_page];
         float *p = a->p + g * LANES;
         if (wide > 1 && g + wide <= n_groups && g % wide == 0) { /* wide divides a page's groups */
@@ -209,12 +210,13 @@ ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_typ
     }
 }
 
-typedef void tile_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int n);
+typedef void tile_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, struct pp_span see);
 
 #define SCORES(name, type)                                                                                             \
-    static void scores_##name(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, int n)        \
+    static void scores_##name(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq,               \
+                              struct pp_span see)                                                                      \
     {                                                                                                                  \
-        FOR_TILE(nq, score_tile(a, type, heads, q0, NQ, n));                                                           \
+        FOR_TILE(nq, score_tile(a, type, heads, q0, NQ, see));                                                         \
     }
 SCORES(f32, PP_KV_F32)
 SCORES(f16, PP_KV_F16)
@@ -238,103 +240,143 @@ static inline float largest_score(const float *p, int n)
     return v_largest(v_max(odd, even));
 }
 
-/* p [n]: scores become 2^(score - m), and zeros up to the next multiple of 32. Returns their sum; with v_top also the
- * largest of their products with it. */
-ALWAYS_INLINE float powers(float *p, int n, float m, const float *v_top, float *largest)
+/* What powers() sums up. */
+struct power_sums {
+    v16 sum, top;
+};
+
+ALWAYS_INLINE void add_powers(float *p, v16 e, const float *v_top, struct power_sums *s)
 {
-    v16 sum = v_zero(), top = v_zero(), max = v_set1(m);
-    const int whole = n / LANES * LANES;
-    UNROLL_TWICE for (int i = 0; i < whole; i += LANES) {
-        v16 e = v_exp2(v_sub(v_load(p + i), max));
-        v_store(p + i, e);
-        sum = v_add(sum, e);
-        if (v_top)
-            top = v_max(v_mul(e, v_load(v_top + i)), top);
-    }
-    if (n > whole) {
-        v16 e = v_keep_first(v_exp2(v_sub(v_load(p + whole), max)), n - whole, 0);
-        v_store(p + whole, e);
-        sum = v_add(sum, e);
-        if (v_top)
-            top = v_max(v_mul(e, v_load(v_top + whole)), top);
-    }
-    const int end = (n + LANES - 1) / LANES * LANES;
-    if (end % (2 * LANES))
-        v_store(p + end, v_zero());
+    v_store(p, e);
+    s->sum = v_add(s->sum, e);
     if (v_top)
-        *largest = v_largest(top);
-    return v_sum(sum);
+        s->top = v_max(v_mul(e, v_load(v_top)), s->top);
 }
 
-/* The largest scores of nq queries, which see n[i] positions. */
-static void part_maxima(const struct pp_attention *a, int nq, const int *n, float *m)
+/* p: scores become 2^(score - m), and zeros from the multiple of 32 before the first to the one behind the last.
+ * Returns their sum; with v_top also the largest of their products with it. */
+ALWAYS_INLINE float powers(float *p, struct pp_span see, float m, const float *v_top, float *largest)
+{
+    struct power_sums s = {v_zero(), v_zero()};
+    const v16 max = v_set1(m);
+    const int whole = see.end / LANES * LANES;
+    int at = see.begin / LANES * LANES;
+    if (at % (2 * LANES))
+        v_store(p + at - LANES, v_zero());
+    if (see.begin > at) {
+        const int end = see.end < at + LANES ? see.end - at : LANES;
+        v16 e = v_keep(v_exp2(v_sub(v_load(p + at), max)), see.begin - at, end, 0);
+        add_powers(p + at, e, v_top ? v_top + at : NULL, &s);
+        at += LANES;
+    }
+    UNROLL_TWICE for (; at < whole; at += LANES)
+        add_powers(p + at, v_exp2(v_sub(v_load(p + at), max)), v_top ? v_top + at : NULL, &s);
+    if (see.end > at) {
+        v16 e = v_keep(v_exp2(v_sub(v_load(p + at), max)), 0, see.end - at, 0);
+        add_powers(p + at, e, v_top ? v_top + at : NULL, &s);
+        at += LANES;
+    }
+    if (at % (2 * LANES))
+        v_store(p + at, v_zero());
+    if (v_top)
+        *largest = v_largest(s.top);
+    return v_sum(s.sum);
+}
+
+/* The largest scores of nq queries. */
+static void part_maxima(const struct pp_attention *a, int nq, const struct pp_span *see, float *m)
 {
     for (int i = 0; i < nq; i++) {
         float *p = a->p + i * PP_KV_CHUNK;
-        const int last = (n[i] - 1) / LANES * LANES;
-        if (n[i] % LANES)
-            v_store(p + last, v_keep_first(v_load(p + last), n[i] - last, -INFINITY));
-        m[i] = largest_score(p, last + LANES);
+        const int first = see[i].begin / LANES * LANES, last = (see[i].end - 1) / LANES * LANES;
+        if (see[i].begin > first)
+            v_store(p + first, v_keep(v_load(p + first), see[i].begin - first, LANES, -INFINITY));
+        if (see[i].end % LANES)
+            v_store(p + last, v_keep(v_load(p + last), 0, see[i].end - last, -INFINITY));
+        m[i] = largest_score(p + first, last + LANES - first);
     }
 }
 
 /* Their scores become probabilities. m, l: theirs. */
-static void softmax(const struct pp_attention *a, int nq, const int *n, const float *v_top, float *m, float *l,
-                    float *largest)
+static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, const float *v_top, float *m,
+                    float *l, float *largest)
 {
-    part_maxima(a, nq, n, m); /* apart from the rest, which waits for m */
+    part_maxima(a, nq, see, m); /* apart from the rest, which waits for m */
     if (v_top)
         for (int i = 0; i < nq; i++)
-            l[i] = powers(a->p + i * PP_KV_CHUNK, n[i], m[i], v_top, &largest[i]);
+            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], v_top, &largest[i]);
     else
         for (int i = 0; i < nq; i++)
-            l[i] = powers(a->p + i * PP_KV_CHUNK, n[i], m[i], NULL, NULL);
+            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], NULL, NULL);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* V's scales of a chunk's n positions as floats, and zeros where they are no numbers. Returns the first such position,
- * or 256. */
-static int load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, int n)
+/* Positions of a chunk whose V is no number. */
+struct bad_values {
+    bool any;
+    uint64_t at[PP_KV_CHUNK / 64];
+};
+
+static void note_bad(struct pp_span see, float *scales, struct bad_values *bad)
 {
-    int first_bad = PP_KV_CHUNK;
+    for (int i = see.begin; i < see.end; i++)
+        if (!(fabsf(scales[i]) <= FLT_MAX)) {
+            scales[i] = 0;
+            bad->any = true;
+            bad->at[i / 64] |= (uint64_t)1 << i % 64;
+        }
+}
+
+static bool sees_bad(const struct bad_values *bad, struct pp_span see)
+{
+    for (int i = see.begin; bad->any && i < see.end; i++)
+        if (bad->at[i / 64] >> i % 64 & 1)
+            return true;
+    return false;
+}
+
+/* V's scales as floats, and zeros where they are no numbers; see: multiples of 16. */
+static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see,
+                              struct bad_values *bad)
+{
     for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
         float *to = a->v_scale + b * PP_KV_CHUNK;
         v16 check = v_zero();
-        for (int i = 0; i < n; i += LANES) {
+        for (int i = see.begin; i < see.end; i += LANES) {
             const uint16_t *vd = (const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales);
             v16 d = v_load_f16(vd + b * PP_PAGE_TOKENS + i % PP_PAGE_TOKENS);
             v_store(to + i, d);
             check = v_fma(d, v_zero(), check); /* not 0 if d is NaN or infinite */
         }
         if (v_sum(check) != 0)
-            for (int i = (n + LANES - 1) / LANES * LANES; i-- > 0;)
-                if (!(fabsf(to[i]) <= FLT_MAX)) {
-                    to[i] = 0;
-                    first_bad = i < first_bad ? i : first_bad;
-                }
-        for (int i = 0; i < n; i += LANES) {
+            note_bad(see, to, bad);
+        for (int i = see.begin; i < see.end; i += LANES) {
             v16 d = v_load(to + i), size = v_max(d, v_sub(v_zero(), d));
             v_store(a->v_top + i, b ? v_max(v_load(a->v_top + i), size) : size);
         }
     }
-    return first_bad;
 }
 
-/* o += sum over positions from .. to - 1 ascending of p v, for nq queries and `wide` vectors of dimensions; from 0, o
- * is not read. p, o: the first query's. */
+/* Where sums of values begin: at zero, or where those of earlier positions ended. */
+enum values_from { FROM_ZERO, FROM_SUMS };
+
+/* o = or += sum over positions ascending of p v, for nq queries and `wide` vectors of dimensions. p, o: the first
+ * query's. */
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const float *p, const int nq, int vec, const int wide, int from, int to, float *o)
+                              const float *p, const int nq, int vec, const int wide, struct pp_span see,
+                              enum values_from from, float *o)
 {
     const size_t pad = (size_t)a->kv->head_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
     v16 acc[TILE_MAX][WIDE_MAX];
     o += vec * LANES;
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
-            acc[i][w] = from ? v_load(o + (size_t)i * pad + w * LANES) : v_zero();
-    p += from;
-    for (int at = from; at < to;) {
-        const int slot = at % PP_PAGE_TOKENS, n = PP_PAGE_TOKENS - slot < to - at ? PP_PAGE_TOKENS - slot : to - at;
+            acc[i][w] = from == FROM_SUMS ? v_load(o + (size_t)i * pad + w * LANES) : v_zero();
+    p += see.begin;
+    for (int at = see.begin; at < see.end;) {
+        const int slot = at % PP_PAGE_TOKENS, left = see.end - at;
+        const int n = PP_PAGE_TOKENS - slot < left ? PP_PAGE_TOKENS - slot : left;
         const uint8_t *v = heads[at / PP_PAGE_TOKENS] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
         for (const float *end = p + n; p < end; p++, v += pad * size)
             UNROLL for (int w = 0; w < wide; w++) {
@@ -351,24 +393,24 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
 
 /* All vectors of dimensions. */
 ALWAYS_INLINE void value_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const float *p, const int nq, int from, int to, float *o)
+                              const float *p, const int nq, struct pp_span see, enum values_from from, float *o)
 {
     const int wide = tile_width(nq), n_vecs = a->kv->head_pad / LANES;
     int vec = 0;
     for (; vec + wide <= n_vecs; vec += wide)
-        add_values(a, type, heads, p, nq, vec, wide, from, to, o);
+        add_values(a, type, heads, p, nq, vec, wide, see, from, o);
     for (; wide > 1 && vec < n_vecs; vec++)
-        add_values(a, type, heads, p, nq, vec, 1, from, to, o);
+        add_values(a, type, heads, p, nq, vec, 1, see, from, o);
 }
 
 typedef void float_values_fn(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,
-                             int from, int to, float *o);
+                             struct pp_span see, enum values_from from, float *o);
 
 #define VALUES(name, type)                                                                                             \
     static void values_##name(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,       \
-                              int from, int to, float *o)                                                              \
+                              struct pp_span see, enum values_from from, float *o)                                     \
     {                                                                                                                  \
-        FOR_TILE(nq, value_tile(a, type, heads, p, NQ, from, to, o));                                                 \
+        FOR_TILE(nq, value_tile(a, type, heads, p, NQ, see, from, o));                                                 \
     }
 VALUES(f32, PP_KV_F32)
 VALUES(f16, PP_KV_F16)
@@ -378,60 +420,105 @@ VALUES(fp8, PP_KV_FP8)
 static float_values_fn *const value_fns[] = {[PP_KV_F32] = values_f32, [PP_KV_F16] = values_f16,
                                              [PP_KV_FP8] = values_fp8};
 
-/* n: what each query sees. A tile shares what all of its queries see; the rest is each one's own, so that nobody
- * multiplies a position that it must not see, were it only by zero. */
-static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const int *n, float *o)
+/* What all of nq queries see; empty if there is nothing. */
+static struct pp_span common_span(int nq, const struct pp_span *see)
 {
-    float_values_fn *values = value_fns[a->kv->type];
-    int common = PP_KV_CHUNK;
-    for (int i = 0; i < nq; i++)
-        common = n[i] < common ? n[i] : common;
-    values(a, heads, a->p, nq, 0, common, o);
-    for (int i = 0; i < nq; i++)
-        if (n[i] > common)
-            values(a, heads, a->p + i * PP_KV_CHUNK, 1, common, n[i], o + i * a->kv->head_pad);
+    struct pp_span all = see[0];
+    for (int i = 1; i < nq; i++) {
+        all.begin = see[i].begin > all.begin ? see[i].begin : all.begin;
+        all.end = see[i].end < all.end ? see[i].end : all.end;
+    }
+    return all;
 }
 
-/* FP8 has one scale for a position's V: it goes into the probabilities. */
-static void scale_weights(const struct pp_attention *a, int nq, int n_end)
+/* What some of nq queries see. */
+static struct pp_span whole_span(int nq, const struct pp_span *see)
 {
+    struct pp_span all = see[0];
+    for (int i = 1; i < nq; i++) {
+        all.begin = see[i].begin < all.begin ? see[i].begin : all.begin;
+        all.end = see[i].end > all.end ? see[i].end : all.end;
+    }
+    return all;
+}
+
+/* A tile shares what all of its queries see; the rest is each one's own, so that nobody multiplies a position that it
+ * must not see, were it only by zero. */
+static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const struct pp_span *see,
+                         float *o)
+{
+    float_values_fn *values = value_fns[a->kv->type];
+    const struct pp_span common = common_span(nq, see), whole = whole_span(nq, see);
+    const size_t pad = (size_t)a->kv->head_pad;
+    if (common.begin >= common.end) {
+        for (int i = 0; i < nq; i++)
+            values(a, heads, a->p + i * PP_KV_CHUNK, 1, see[i], FROM_ZERO, o + (size_t)i * pad);
+        return;
+    }
+    const enum values_from from = whole.begin < common.begin ? FROM_SUMS : FROM_ZERO;
+    for (int i = 0; from == FROM_SUMS && i < nq; i++) /* before the common ones; nothing, and zero, for some */
+        values(a, heads, a->p + i * PP_KV_CHUNK, 1, (struct pp_span){see[i].begin, common.begin}, FROM_ZERO,
+               o + (size_t)i * pad);
+    values(a, heads, a->p, nq, common, from, o);
     for (int i = 0; i < nq; i++)
-        for (int j = 0; j < n_end; j += LANES) {
+        if (see[i].end > common.end)
+            values(a, heads, a->p + i * PP_KV_CHUNK, 1, (struct pp_span){common.end, see[i].end}, FROM_SUMS,
+                   o + (size_t)i * pad);
+}
+
+/* A span widened to multiples of n: what is multiplied together. */
+static inline struct pp_span widened(struct pp_span see, int n)
+{
+    return (struct pp_span){see.begin / n * n, (see.end + n - 1) / n * n};
+}
+
+enum { WHOLE_STEP = 2 * LANES };
+
+/* FP8 has one scale for a position's V: it goes into the probabilities. */
+static void scale_weights(const struct pp_attention *a, int nq, struct pp_span see)
+{
+    see = widened(see, LANES);
+    for (int i = 0; i < nq; i++)
+        for (int j = see.begin; j < see.end; j += LANES) {
             float *p = a->p + i * PP_KV_CHUNK + j;
             v_store(p, v_mul(v_load(p), v_load(a->v_scale + j)));
         }
 }
 
-static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *heads, int n)
+static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see)
 {
-    for (int i = 0; i < n; i += LANES)
+    for (int i = see.begin; i < see.end; i += LANES)
         v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales) +
                                            i % PP_PAGE_TOKENS));
 }
 
-/* One query's p [n] (zeros up to the next multiple of 32) times V's scales of each block, as whole numbers, and zeros
- * up to n_end. w: the first block's. Returns their scale. */
-static float whole_weights(const struct pp_attention *a, const float *p, float largest, int n, int n_end, int16_t *w)
+/* One query's p (zeros around what it sees, to multiples of 32) times V's scales of each block, as whole numbers, and
+ * zeros elsewhere in `all`, which its tile sees. w: the first block's. Returns their scale. */
+static float whole_weights(const struct pp_attention *a, const float *p, float largest, struct pp_span see,
+                           struct pp_span all, int16_t *w)
 {
+    enum { BLOCK = PP_PART_QUERIES * PP_KV_CHUNK };
     const float inverse = 32767.0f / largest;
     const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
     const float *d = a->v_scale;
-    for (int i = 0; i < n; i += 2 * LANES) {
+    see = widened(see, WHOLE_STEP);
+    for (int i = see.begin; i < see.end; i += WHOLE_STEP) {
         v16 x = v_mul(v_load(p + i), c), y = v_mul(v_load(p + i + LANES), c);
         for (int b = 0; b < n_blocks; b++)
-            v_store_weights(w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + i, v_mul(x, v_load(d + b * PP_KV_CHUNK + i)),
+            v_store_weights(w + b * BLOCK + i, v_mul(x, v_load(d + b * PP_KV_CHUNK + i)),
                             v_mul(y, v_load(d + b * PP_KV_CHUNK + i + LANES)));
     }
-    n = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
-    for (int b = 0; n < n_end && b < n_blocks; b++)
-        memset(w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + n, 0, (size_t)(n_end - n) * sizeof *w);
+    for (int b = 0; see.begin > all.begin && b < n_blocks; b++)
+        memset(w + b * BLOCK + all.begin, 0, (size_t)(see.begin - all.begin) * sizeof *w);
+    for (int b = 0; see.end < all.end && b < n_blocks; b++)
+        memset(w + b * BLOCK + see.end, 0, (size_t)(all.end - see.end) * sizeof *w);
     return largest / 32767.0f;
 }
 
-/* o = sum over n positions, for nq queries and `wide` of the two vectors of a block; n: a multiple of 32. */
+/* o = sum over the positions, for nq queries and `wide` of the two vectors of a block; see: multiples of 32. */
 ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                                const int nq, int b, int half, const int wide, int n, float *o)
+                                const int nq, int b, int half, const int wide, struct pp_span see, float *o)
 {
     enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
     const size_t pad = (size_t)a->kv->head_pad;
@@ -440,7 +527,7 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = i_set1(0);
-    for (int at = 0; at < n; at += WEIGHTS_UNIT) {
+    for (int at = see.begin; at < see.end; at += WEIGHTS_UNIT) {
         const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)b * block_bytes +
                                 (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
         const int16_t *weights = a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + at;
@@ -465,106 +552,94 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
 }
 
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const int nq, int n, float *o)
+                              const int nq, struct pp_span see, float *o)
 {
     for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
         if (tile_width(nq) > 1) {
-            block_values(a, type, heads, nq, b, 0, 2, n, o);
+            block_values(a, type, heads, nq, b, 0, 2, see, o);
         } else {
-            block_values(a, type, heads, nq, b, 0, 1, n, o);
-            block_values(a, type, heads, nq, b, 1, 1, n, o);
+            block_values(a, type, heads, nq, b, 0, 1, see, o);
+            block_values(a, type, heads, nq, b, 1, 1, see, o);
         }
     }
 }
 
-typedef void block_values_fn(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o);
-
-static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o)
+static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
+                              struct pp_span see, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, n, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, see, o));
 }
 
-static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, int n, float *o)
+static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
+                              struct pp_span see, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, n, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, see, o));
 }
 
 /* --- a chunk and the whole --------------------------------------------------------------------------------- */
 
-static int longest(int nq, const int *n)
-{
-    int most = n[0];
-    for (int i = 1; i < nq; i++)
-        most = n[i] > most ? n[i] : most;
-    return most;
-}
-
-/* n: of rows. Returns the most. */
-static int query_limits(const struct pp_attention *a, int row, int n_rows, const int *n, int limits[MAX_QUERIES])
+/* see: of rows. limits: of their queries. Returns what some of them see. */
+static struct pp_span query_limits(const struct pp_attention *a, int row, int n_rows, const struct pp_span *see,
+                                   struct pp_span limits[MAX_QUERIES])
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
     for (int q = q0; q < q1; q++)
-        limits[q] = n[q / a->group];
-    return longest(q1 - q0, limits + q0);
+        limits[q] = see[q / a->group];
+    return whole_span(q1 - q0, limits + q0);
 }
 
-/* n positions rounded up to what is multiplied together. */
-static inline int whole_steps(int n)
-{
-    return (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
-}
-
-/* Probabilities of nq queries as whole numbers, up to n_end, a multiple of 32. */
-static void integer_weights(const struct pp_attention *a, int nq, const int *n, int n_end, int first_bad, float *m,
-                            float *l)
+/* Probabilities of nq queries as whole numbers; all: multiples of 32. */
+static void integer_weights(const struct pp_attention *a, int nq, const struct pp_span *see, struct pp_span all,
+                            const struct bad_values *bad, float *m, float *l)
 {
     float largest[PP_PART_QUERIES];
-    softmax(a, nq, n, a->v_top, m, l, largest);
+    softmax(a, nq, see, a->v_top, m, l, largest);
     for (int i = 0; i < nq; i++) {
-        a->w_scale[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, largest[i], n[i], n_end, a->w + i * PP_KV_CHUNK);
-        if (n[i] > first_bad)
+        a->w_scale[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, largest[i], see[i], all, a->w + i * PP_KV_CHUNK);
+        if (sees_bad(bad, see[i]))
             a->w_scale[i] = NAN;
     }
 }
 
-/* Queries q .. q + nq - 1, nq one of the tiles' sizes; limits: what each sees. */
-static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq, const int *n,
-                       int first_bad, const struct pp_attention_sums *to)
+/* Queries q .. q + nq - 1, nq one of the tiles' sizes; see: what each sees. */
+static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq,
+                       const struct pp_span *see, const struct bad_values *bad, const struct pp_attention_sums *to)
 {
-    const int most = longest(nq, n), n_end = whole_steps(most);
+    const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
     float *o = to->o + q * a->kv->head_pad;
-    score_fns[a->kv->type](a, heads, q, nq, most);
+    score_fns[a->kv->type](a, heads, q, nq, all);
     if (pp_kv_integers(a->kv)) {
-        integer_weights(a, nq, n, n_end, first_bad, to->m + q, to->l + q);
-        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, n_end, o);
+        integer_weights(a, nq, see, steps, bad, to->m + q, to->l + q);
+        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, o);
     } else {
-        softmax(a, nq, n, NULL, to->m + q, to->l + q, NULL);
+        softmax(a, nq, see, NULL, to->m + q, to->l + q, NULL);
         if (a->kv->type == PP_KV_FP8)
-            scale_weights(a, nq, most);
-        float_values(a, heads, nq, n, o);
+            scale_weights(a, nq, all);
+        float_values(a, heads, nq, see, o);
     }
 }
 
-/* V's scales of the positions that anybody sees. Returns the first whose V is no number, or 256. */
-static int load_scales(const struct pp_attention *a, const uint8_t *const *heads, int most)
+/* V's scales of the positions that anybody sees; all: multiples of 16. */
+static struct bad_values load_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
-    const int n_end = whole_steps(most);
+    struct bad_values bad = {0};
     if (pp_kv_integers(a->kv))
-        return load_value_scales(a, heads, n_end);
-    if (a->kv->type == PP_KV_FP8)
-        load_fp8_scales(a, heads, n_end);
-    return PP_KV_CHUNK;
+        load_value_scales(a, heads, all, &bad);
+    else if (a->kv->type == PP_KV_FP8)
+        load_fp8_scales(a, heads, all);
+    return bad;
 }
 
 static void attention_chunk(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
-                            int n_rows, const int *n, const struct pp_attention_sums *to)
+                            int n_rows, const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
-    int limits[MAX_QUERIES] = {0};
-    const int first_bad = load_scales(a, heads, query_limits(a, row, n_rows, n, limits));
+    struct pp_span limits[MAX_QUERIES] = {0};
+    const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), WHOLE_STEP);
+    const struct bad_values bad = load_scales(a, heads, all);
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, first_bad, to);
+        chunk_tile(a, heads, q, nq, limits + q, &bad, to);
     }
 }
 

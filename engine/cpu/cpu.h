@@ -26,7 +26,8 @@ struct pp_cpu_options {
 };
 
 /* Lowers the model's plan and sets up memory; weights are packed later, by the passes that need them (layout.h).
- * Progress is in bytes of weights. pool must outlive it. kv: of each of the plan's tiers; all have the same head size. */
+ * Progress is in bytes of weights. pool must outlive it. kv: of each of the plan's tiers; all have the same head
+ * size. */
 enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const struct pp_kv_layout *kv,
                         const struct pp_cpu_options *opt, pp_progress *progress, void *user, struct pp_cpu **out,
                         struct pp_error *err);

@@ -28,6 +28,11 @@ struct pp_attention_sums {
     float *o;                   /* [n_q, head_pad] */
 };
 
+/* Positions begin .. end - 1 of a chunk. */
+struct pp_span {
+    int begin, end;
+};
+
 /* A tile: the queries of some rows that share a KV head, and what a thread needs to work on them. */
 struct pp_attention {
     const struct pp_kv_layout *kv;
@@ -60,7 +65,8 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
  * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V
  * is quantised in blocks, (p c) times V's scale becomes a whole number, with c = 32767 / max (p times the largest of
  * the position's scales), the chunk's sum is exact, and a product with 1 / c makes it a float. A query's bits depend on
- * nothing but its own positions: not on its tile, nor on how chunks are shared out. */
+ * nothing but its own positions: not on its tile, nor on how chunks are shared out. With a window the positions begin
+ * in the middle of a chunk, and earlier chunks have no part in it: chunks begin at multiples of 256 all the same. */
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
@@ -79,11 +85,11 @@ struct pp_cpu_ops {
                      const float *v);
     /* Takes in a row's queries, float [group, head_dim], after RoPE, rotated if kv->rotate. */
     void (*attention_query)(const struct pp_attention *a, int row, const float *q, float scale);
-    /* One chunk for rows row .. row + n_rows - 1 of the tile, row i with its first n[i] >= 1 positions, i counted from
-     * the tile's first row; heads: our KV head's bytes in the chunk's pages, as many as are needed. Writes those rows'
-     * places in *to. */
+    /* One chunk for rows row .. row + n_rows - 1 of the tile, row i with the positions see[i], one at least, i counted
+     * from the tile's first row; heads: our KV head's bytes in the chunk's pages; those of which no row sees anything
+     * are not looked at. Writes those rows' places in *to. */
     void (*attention_chunk)(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
-                            int n_rows, const int *n, const struct pp_attention_sums *to);
+                            int n_rows, const struct pp_span *see, const struct pp_attention_sums *to);
     /* Adds a chunk's sums to the total for rows row .. row + n_rows - 1. A total begins with m = -inf, l = 0, o = 0. */
     void (*attention_merge)(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
                             const struct pp_attention_sums *total);

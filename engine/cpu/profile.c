@@ -122,7 +122,9 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     uint64_t one_layer = kv->page_bytes / PP_PAGE_TOKENS / (uint64_t)kv->n_layer;
     for (int i = 0; i < b->n; i++) {
-        uint64_t n_kv = (uint64_t)b->rows[i].slot + 1;
+        uint64_t n_kv = (uint64_t)b->rows[i].slot + 1, window = (uint64_t)c->attend[s->tier].window;
+        if (window && n_kv > window)
+            n_kv = window;
         line->macs += 2 * n_kv * (uint64_t)(hp->n_head * hp->head_dim);
         if (i + 1 == b->n || b->rows[i + 1].pages[s->tier] != b->rows[i].pages[s->tier])
             line->bytes += n_kv * one_layer;

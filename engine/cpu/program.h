@@ -51,7 +51,8 @@ enum { MAX_PHASES = 3 };
 
 /* What one thread needs for itself. */
 struct thread_scratch {
-    struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in `kernel` */
+    struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in
+                                                    `kernel` */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
@@ -75,11 +76,12 @@ enum { PRIVATE_ROWS = 4 };
 /* How a pass's attention is cut into items, the same in all layers of a tier (attend.c). */
 struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
+    int64_t window;             /* positions that a row sees, or 0 */
     int tile_rows;              /* at most */
     int *tiles;                 /* [n_tiles + 1] first rows */
     int n_tiles;
     int n_splits;               /* items that share a tile's chunks of a KV head */
-    int64_t n_chunks;           /* of the row that sees most */
+    int64_t n_chunks;           /* of the tile whose rows see most */
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
 };
 

@@ -156,8 +156,10 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     c->bf16 = opt->bf16_activations ? pp_bf16_kernels(opt->isa) : NULL;
     c->ops = pp_cpu_ops(opt->isa);
     c->n_tiers = m->plan.n_tiers;
-    for (int t = 0; t < c->n_tiers; t++)
+    for (int t = 0; t < c->n_tiers; t++) {
         c->attend[t].kv = kv[t];
+        c->attend[t].window = m->plan.tiers[t].window;
+    }
     c->pool = pool;
     c->max_rows = opt->max_rows;
     c->scale = 1.0f / sqrtf((float)kv->head_dim);

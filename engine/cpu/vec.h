@@ -62,9 +62,9 @@ static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), _mm512_setzero_ps());
 }
-static inline v16 v_keep_first(v16 a, int n, float fill)
+static inline v16 v_keep(v16 a, int from, int to, float fill)
 {
-    return _mm512_mask_mov_ps(_mm512_set1_ps(fill), (__mmask16)((1u << n) - 1), a);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(fill), (__mmask16)((1u << to) - (1u << from)), a);
 }
 static inline i16x32 i_set1(int32_t x) { return _mm512_set1_epi32(x); }
 
@@ -175,12 +175,12 @@ static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
     return (v16){_mm256_andnot_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_LT_OQ), y.lo),
                  _mm256_andnot_ps(_mm256_cmp_ps(x.hi, limit.hi, _CMP_LT_OQ), y.hi)};
 }
-static inline v16 v_keep_first(v16 a, int n, float fill)
+static inline v16 v_keep(v16 a, int from, int to, float fill)
 {
     float t[LANES];
     v_store(t, a);
-    for (int l = n; l < LANES; l++)
-        t[l] = fill;
+    for (int l = 0; l < LANES; l++)
+        t[l] = l >= from && l < to ? t[l] : fill;
     return v_load(t);
 }
 static inline i16x32 i_set1(int32_t x) { return (i16x32){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -355,10 +355,9 @@ static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
     EACH_LANE if (x.l[l] < limit.l[l]) y.l[l] = 0;
     return y;
 }
-static inline v16 v_keep_first(v16 a, int n, float fill)
+static inline v16 v_keep(v16 a, int from, int to, float fill)
 {
-    for (int l = n; l < LANES; l++)
-        a.l[l] = fill;
+    EACH_LANE a.l[l] = l >= from && l < to ? a.l[l] : fill;
     return a;
 }
 static inline i16x32 i_set1(int32_t x) { i16x32 r; EACH_LANE r.l[l] = x; return r; }

@@ -47,12 +47,12 @@ static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
         vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y.r[j]), vcltq_f32(x.r[j], limit.r[j])));
     return y;
 }
-static inline v16 v_keep_first(v16 a, int n, float fill)
+static inline v16 v_keep(v16 a, int from, int to, float fill)
 {
     float t[LANES];
     v_store(t, a);
-    for (int l = n; l < LANES; l++)
-        t[l] = fill;
+    for (int l = 0; l < LANES; l++)
+        t[l] = l >= from && l < to ? t[l] : fill;
     return v_load(t);
 }
 static inline i16x32 i_set1(int32_t x) { i16x32 a; EACH_PART a.r[j] = vdupq_n_s32(x); return a; }
