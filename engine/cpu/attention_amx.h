@@ -167,7 +167,8 @@ static inline const uint16_t *group_scales(const struct pp_attention *a, const u
     return kd + (g % IN_PAGE * (a->kv->head_pad / PP_KV_BLOCK) + b) * LANES;
 }
 
-/* Blocks b and, if two, b + 1 of n_groups groups from g0 on. While the tiles multiply a group, the one before the last is scaled. */
+/* Blocks b and, if two, b + 1 of n_groups groups from g0 on. While the tiles multiply a group, the one before the last
+ * is scaled. */
 ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *const *heads, int b, const bool two,
                                 const bool first, int q0, int live, int g0, int n_groups)
 {
