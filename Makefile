@@ -34,7 +34,7 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
+SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/fill_store.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
@@ -128,6 +128,9 @@ $(BUILD)/arm/kernel-tests: $(call arm_obj,$(SRC_ARM))
 
 $(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
+
+$(BUILD)/make-store: $(call obj,tests/make_store.c tests/fill_store.c src/store.c src/store_message.c src/store_schema.c src/store_list.c src/paths.c src/near.c) $(BUILD)/libpippin.a
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lsqlite3 $(LIBS_ENGINE)
 
 -include $(shell find $(wildcard $(BUILD)/obj $(BUILD)/arm/obj) /dev/null -name '*.d')
 

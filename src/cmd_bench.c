@@ -26,6 +26,7 @@ static const struct {
     {"tokenizer", BENCH_TOKENIZER},
     {"resume", BENCH_RESUME},
     {"trace", BENCH_TRACE},
+    {"sessions", BENCH_SESSIONS},
     {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_RESUME | BENCH_TRACE},
 };
 
@@ -39,7 +40,7 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
         if (!what)
             return pp_fail(err, PP_ERR_USAGE,
                            "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
-                           "memory, micro, start, tokenizer, resume, trace and all",
+                           "memory, micro, start, tokenizer, resume, trace, sessions and all",
                            b->o->args[i]);
         b->what |= what;
     }
@@ -255,7 +256,8 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         return code;
     if (b->o->bench.write)
         return keep_random(b, err);
-    code = open_model(b, err);
+    if (b->what != BENCH_SESSIONS)
+        code = open_model(b, err);
     if (!code && b->what & BENCH_PASSES)
         code = bench_measure(b, err);
     if (!code && b->what & BENCH_START)
@@ -266,6 +268,8 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         code = bench_resume(b, err);
     if (!code && b->what & BENCH_TRACE)
         code = bench_trace(b, err);
+    if (!code && b->what & BENCH_SESSIONS)
+        code = bench_sessions(b, err);
     if (!code && b->what & BENCH_MICRO)
         code = bench_micro(b, err);
     if (!code)

@@ -186,8 +186,12 @@ static void json_memory(struct pp_buf *out, const struct bench_memory *m)
 
 static void json_about(struct pp_buf *out, const struct bench *b)
 {
-    const struct pp_model_info *info = pp_model_info(b->model);
     const struct bench_report *r = &b->report;
+    if (!b->model) {
+        pp_cli_json_int(out, "repetitions", b->repetitions);
+        return;
+    }
+    const struct pp_model_info *info = pp_model_info(b->model);
     if (bench_find(r, "decode"))
         pp_cli_json_real(out, "choose_us", r->choose_us, 2);
     pp_cli_json_int(out, "n_prompt", b->n_prompt);
@@ -324,7 +328,7 @@ void bench_print_text(const struct bench *b)
     for (size_t i = 0; i < r->n; i++)
         if ((int)strlen(r->results[i].name) > width)
             width = (int)strlen(r->results[i].name);
-    if (b->what != BENCH_MICRO) /* which needs no model */
+    if (b->what & ~(unsigned)(BENCH_MICRO | BENCH_SESSIONS)) /* which need no model */
         text_head(b);
     for (size_t i = 0; i < r->n; i++)
         text_result(&r->results[i], width);

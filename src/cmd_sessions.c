@@ -38,32 +38,70 @@ static void add_title(struct pp_buf *b, const struct pp_session *s)
         pp_buf_char(b, *c == '\n' || *c == '\t' ? ' ' : *c);
 }
 
-static enum pp_code list(const struct pp_options *o, struct pp_store *st, const char *query, struct pp_error *err)
+static void print_list(const struct pp_options *o, const struct pp_session *sessions, size_t n, struct pp_buf *out)
 {
-    struct pp_session *sessions = NULL;
-    size_t n = 0;
-    struct pp_buf out = {0};
-    enum pp_code code = pp_store_session_list(st, query, &sessions, &n, err);
-    if (code)
-        return code;
     if (o->json)
-        pp_buf_char(&out, '[');
+        pp_buf_char(out, '[');
     for (size_t i = 0; i < n; i++) {
         char when[32];
         if (o->json) {
-            pp_cli_json_next(&out);
-            pp_buf_char(&out, '{');
-            json_session(&out, &sessions[i]);
-            pp_buf_char(&out, '}');
+            pp_cli_json_next(out);
+            pp_buf_char(out, '{');
+            json_session(out, &sessions[i]);
+            if (sessions[i].excerpt)
+                pp_cli_json_str(out, "excerpt", sessions[i].excerpt);
+            pp_buf_char(out, '}');
             continue;
         }
         format_time(sessions[i].updated, when);
-        pp_buf_fmt(&out, "%s  %s  %4lld  ", sessions[i].key, when, (long long)sessions[i].n_messages);
-        add_title(&out, &sessions[i]);
-        pp_buf_char(&out, '\n');
+        pp_buf_fmt(out, "%s  %s  %4lld  ", sessions[i].key, when, (long long)sessions[i].n_messages);
+        add_title(out, &sessions[i]);
+        pp_buf_char(out, '\n');
     }
     if (o->json)
-        pp_buf_str(&out, "]\n");
+        pp_buf_str(out, "]\n");
+}
+
+/* A database of an older version: what it lacks of the index, before anything is looked for. */
+static enum pp_code complete_index(struct pp_store *st, struct pp_error *err)
+{
+    enum { AT_ONCE = 2000 };
+    struct pp_cli_bar bar = {0};
+    int64_t left, all = 0;
+    enum pp_code code = pp_store_index_left(st, &left, err);
+    for (all = left; left && !code; code = pp_store_index_more(st, AT_ONCE, &left, err))
+        pp_cli_bar_show(&bar, "preparing the search", (uint64_t)(all - left), (uint64_t)all);
+    pp_cli_bar_clear(&bar);
+    return code;
+}
+
+static enum pp_code search(const struct pp_options *o, struct pp_store *st, struct pp_session **sessions, size_t *n,
+                           struct pp_error *err)
+{
+    enum { FEW = 100 };
+    bool ranked = false;
+    struct pp_search what = {.text = o->args[0], .best_first = o->best_first, .before = INT64_MAX,
+                             .limit = o->limit > 0 ? (size_t)o->limit : FEW};
+    enum pp_code code = complete_index(st, err);
+    if (!code)
+        code = pp_store_search(st, &what, sessions, n, &ranked, err);
+    if (!code && o->best_first && !ranked)
+        pp_cli_say("more than %d messages match: the newest come first", PP_SEARCH_RANKED);
+    if (!code && o->limit <= 0 && *n == FEW)
+        pp_cli_say("these are the first %d; --limit N prints more", FEW);
+    return code;
+}
+
+static enum pp_code list(const struct pp_options *o, struct pp_store *st, bool searching, struct pp_error *err)
+{
+    struct pp_session *sessions = NULL;
+    size_t n = 0, most = o->limit > 0 ? (size_t)o->limit : SIZE_MAX;
+    struct pp_buf out = {0};
+    enum pp_code code = searching ? search(o, st, &sessions, &n, err)
+                                  : pp_store_session_page(st, NULL, false, most, &sessions, &n, err);
+    if (code)
+        return code;
+    print_list(o, sessions, n, &out);
     if (out.bad)
         code = pp_fail_nomem(err, "the list of conversations");
     else
@@ -198,9 +236,9 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
     const char *sub = o->subcommand ? o->subcommand : "list";
     enum pp_code code;
     if (strcmp(sub, "list") == 0)
-        return (code = pp_cli_args(o, 0, 0, "", err)) ? code : list(o, st, NULL, err);
+        return (code = pp_cli_args(o, 0, 0, "", err)) ? code : list(o, st, false, err);
     if (strcmp(sub, "search") == 0)
-        return (code = pp_cli_args(o, 1, 1, "TEXT", err)) ? code : list(o, st, o->args[0], err);
+        return (code = pp_cli_args(o, 1, 1, "TEXT", err)) ? code : list(o, st, true, err);
     if (strcmp(sub, "show") == 0)
         return (code = pp_cli_args(o, 1, 1, "ID", err)) ? code : show(o, st, o->args[0], err);
     if (strcmp(sub, "rm") == 0)

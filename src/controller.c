@@ -274,6 +274,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
         (code = ctl_apply_options(c, err)) || (code = load_first(c, err)))
         return code;
     ctl_scan(c);
+    ctl_index_start(c);
     if (c->session.id)
         ctl_update_session(c, UPDATE_CHOICES); /* what this command line has chosen stays with the conversation */
     ctl_mark_current(c);
@@ -356,8 +357,7 @@ bool pp_controller_free(struct pp_controller *c)
     pp_branch_free(&c->branch);
     pp_branch_free(&c->saved_tail);
     pp_session_clear(&c->session);
-    if (c->sessions)
-        pp_session_list_free(c->sessions, c->n_sessions);
+    ctl_list_free(&c->list);
     pp_free(c->template_source);
     pp_free(c->unsent);
     pp_free(c->wanted_model);

@@ -106,9 +106,13 @@ void pp_controller_new_session(struct pp_controller *c);
 void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
 void pp_controller_delete(struct pp_controller *c, int64_t session); /* the current one too: a new one opens */
-/* Asks for the list anew (PP_DIRTY_LISTS when it is there); query as in pp_store_session_list. */
+/* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
+ * when it is there. What was asked for before and is not there yet is dropped. */
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);
-const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n);
+/* How many rows there are. A search counts one more than it has while there may be more. */
+size_t pp_controller_n_sessions(const struct pp_controller *c);
+/* Row i, newest first. NULL: it is not here; it is being fetched (PP_DIRTY_LISTS, then ask again). */
+const struct pp_session *pp_controller_session_at(struct pp_controller *c, size_t i);
 int64_t pp_controller_session_id(const struct pp_controller *c); /* 0 while unsaved */
 
 /* --- choices; each is stored with the conversation and used from the next answer on -------------------------- */

@@ -4,6 +4,7 @@
  *   controller.c           life, states, events, status
  *   controller_answer.c    sending, answering, stopping
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
+ *   controller_list.c      the list of them, and the search
  *   controller_choices.c   adapters, templates, personas, parameters
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
  *   controller_jobs.c      what the io thread does for all of them */
@@ -34,6 +35,16 @@ struct named_list {
 
 /* What is to happen once the answer under way has ended. */
 enum afterwards { THEN_NOTHING, THEN_NEW, THEN_OPEN, THEN_DELETE, THEN_FORK };
+
+/* Conversations as the screen lists them: rows first to first + n - 1 of `total` are here. */
+struct ctl_list {
+    struct pp_session *items;     /* [n] */
+    size_t n, cap, first, total;
+    char *query;                  /* what they were found by; "" or NULL: all */
+    char *wanted;                 /* what is to be asked as soon as the job under way has ended; NULL: nothing */
+    struct ctl_list_job *busy;    /* the job under way, or NULL */
+    bool failed;                  /* the last job did: nothing is fetched until the list is asked for anew */
+};
 
 struct pp_controller {
     const struct pp_options *o;
@@ -83,9 +94,7 @@ struct pp_controller {
     bool draft_on;
 
     /* lists and status */
-    struct pp_session *sessions;
-    size_t n_sessions;
-    uint64_t list_serial;         /* only the answer to the last question counts */
+    struct ctl_list list;
     struct pp_status status;
     char adapters_line[512], notice[600];
 };
@@ -122,6 +131,14 @@ void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
+
+/* --- controller_list.c --- */
+
+void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
+void ctl_list_remove(struct pp_controller *c, int64_t session);
+void ctl_list_free(struct ctl_list *l);
+/* Builds what an older database lacks of the search's index, bit by bit, between the other jobs. */
+void ctl_index_start(struct pp_controller *c);
 
 /* --- controller_choices.c --- */
 
@@ -183,7 +200,6 @@ struct ctl_job {
     struct pp_message user, answer;
     int step;
     struct pp_message *list;     /* [n] a branch */
-    struct pp_session *sessions; /* [n] */
     size_t n;
     int lock_fd;                 /* -1 */
     char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
@@ -206,7 +222,6 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st);
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st);
 void ctl_run_fork(struct pp_job *job, struct pp_store *st);
 void ctl_run_delete(struct pp_job *job, struct pp_store *st);
-void ctl_run_list(struct pp_job *job, struct pp_store *st);
 void ctl_run_template(struct pp_job *job, struct pp_store *st);
 void ctl_run_unlock(struct pp_job *job, struct pp_store *st);
 /* controller_scan.c */

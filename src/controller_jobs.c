@@ -43,8 +43,6 @@ void ctl_job_free(struct pp_job *job)
     pp_message_clear(&j->answer);
     if (j->list)
         pp_message_list_free(j->list, j->n);
-    if (j->sessions)
-        pp_session_list_free(j->sessions, j->n);
     if (j->lock_fd >= 0)
         close(j->lock_fd);
     pp_free(j->adapters.items);
@@ -261,13 +259,6 @@ void ctl_run_delete(struct pp_job *job, struct pp_store *st)
         job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_session_delete(st, j->id, &job->err);
-}
-
-/* In: query. Out: sessions and n. */
-void ctl_run_list(struct pp_job *job, struct pp_store *st)
-{
-    struct ctl_job *j = (struct ctl_job *)job;
-    job->code = pp_store_session_list(st, j->query, &j->sessions, &j->n, &job->err);
 }
 
 /* In: lock_fd. A job, so that everything that was posted for that session before is done when the lock goes. */

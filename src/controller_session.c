@@ -288,12 +288,13 @@ void ctl_start_fork(struct pp_controller *c)
     pp_buf_free(&title);
 }
 
-/* --- rename, delete, list --------------------------------------------------------------------------------- */
+/* --- rename, delete --------------------------------------------------------------------------------- */
 
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {
     char line[PP_TITLE_BYTES];
     pp_title(title, strlen(title), line);
+    ctl_list_rename(c, session ? session : c->session.id, line);
     if (!session || session == c->session.id) {
         if (ctl_set_string(c, &c->session.title, line))
             ctl_update_session(c, UPDATE_TITLE);
@@ -324,7 +325,7 @@ static void on_deleted(struct pp_job *job, void *controller)
         }
         c->backend->ops->forget(c->backend, j->session.key);
         ctl_notice(c, false, "deleted: %s", *j->session.title ? j->session.title : j->session.key);
-        ctl_dirty(c, PP_DIRTY_LISTS);
+        ctl_list_remove(c, j->id);
     }
     ctl_job_free(job);
 }
@@ -350,41 +351,6 @@ void ctl_start_delete(struct pp_controller *c, int64_t session)
         post_switch(c, j);
     else
         ctl_job_post(c, j);
-}
-
-static void on_listed(struct pp_job *job, void *controller)
-{
-    struct pp_controller *c = controller;
-    struct ctl_job *j = (struct ctl_job *)job;
-    if (job->code != PP_OK) {
-        ctl_notice(c, true, "%s", job->err.text);
-    } else if (j->serial == c->list_serial) {
-        if (c->sessions)
-            pp_session_list_free(c->sessions, c->n_sessions);
-        c->sessions = j->sessions;
-        c->n_sessions = j->n;
-        j->sessions = NULL;
-        ctl_dirty(c, PP_DIRTY_LISTS);
-    }
-    ctl_job_free(job);
-}
-
-void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
-{
-    struct ctl_job *j = ctl_job_new(c, ctl_run_list, on_listed);
-    if (!j)
-        return;
-    j->serial = ++c->list_serial;
-    if (ctl_set_string(c, &j->query, query))
-        ctl_job_post(c, j);
-    else
-        ctl_job_free(&j->job);
-}
-
-const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n)
-{
-    *n = c->n_sessions;
-    return c->sessions;
 }
 
 int64_t pp_controller_session_id(const struct pp_controller *c)

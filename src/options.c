@@ -185,6 +185,7 @@ static void set_defaults(struct pp_options *o)
         .n_prompt = 512,
         .n_gen = 32,
         .repetitions = 5,
+        .limit = -1,
         .bench = {.type = "q4_k_m", .threshold = 5, .adapters = 16, .requests = 64, .zipf = 1},
         .sampling = pp_sampling_default(),
     };

@@ -61,6 +61,8 @@ struct pp_options {
     bool save;                 /* --save */
     bool resume_latest;        /* --continue */
     const char *resume;        /* --resume ID */
+    int64_t limit;             /* sessions --limit; -1: all of a list, 100 of a search */
+    bool best_first;           /* sessions search --best-first */
 
     /* output */
     bool stats;                /* --stats */

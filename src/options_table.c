@@ -5,7 +5,8 @@
 #include "src/options_internal.h"
 
 #define PP_BENCH_WORDS                                                                                                 \
-    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | trace | all]..."
+    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | trace | " \
+    "sessions | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
@@ -145,6 +146,13 @@ const struct pp_option pp_option_specs[] = {
      .help = "go on with this conversation (the first digits of its ID do)"},
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
      .help = "keep question and answer as a conversation"},
+
+    {.name = "limit", .arg = "N", .set = pp_set_int64, AT(limit), .min = 1, .max = 1 << 30,
+     .commands = PP_BIT(SESSIONS), .group = PP_GROUP_SESSION,
+     .help = "print the newest N; default: all of a list, 100 of a search"},
+    {.name = "best-first", .set = pp_set_flag, AT(best_first), .commands = PP_BIT(SESSIONS),
+     .group = PP_GROUP_SESSION,
+     .help = "search: by relevance instead of newest first (if at most 10,000 messages match)"},
 
     /* output */
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,

@@ -17,8 +17,12 @@
 
 #define SESSION_COLUMNS                                                                                         \
     "SELECT s.id, s.key, s.title, s.model, s.template_name, s.system, s.adapters, s.settings, s.created_ms,"    \
-    " s.updated_ms, s.head, (SELECT count(*) FROM message m WHERE m.session = s.id) FROM session s "
+    " s.updated_ms, s.head, s.n_messages FROM session s "
 #define NEWEST_FIRST " ORDER BY s.updated_ms DESC, s.id DESC"
+
+#define SEARCH_COLUMNS                                                                                          \
+    "SELECT t.rowid, m.session, snippet(message_text, 0, '', '', '…', 12) FROM message_text t"              \
+    " CROSS JOIN message m INDEXED BY message_session ON m.id = t.rowid WHERE t.message_text MATCH ?1 "
 
 #define MESSAGE_COLUMNS                                                                                         \
     " m.id, m.session, m.parent, m.role, m.state, m.content, m.model, m.adapters, m.params, m.stats,"           \
@@ -37,11 +41,23 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     /* Keys are lower-case hexadecimal: 'g' is the first character behind them. */
     [PP_STMT_SESSION_FIND] = SESSION_COLUMNS "WHERE s.key >= ?1 AND s.key < ?1 || 'g' LIMIT 2",
     [PP_STMT_SESSION_LATEST] = SESSION_COLUMNS NEWEST_FIRST " LIMIT 1",
-    [PP_STMT_SESSION_LIST] = SESSION_COLUMNS NEWEST_FIRST,
-    [PP_STMT_SESSION_SEARCH] = SESSION_COLUMNS
-        "WHERE s.id IN (SELECT rowid FROM session_text WHERE session_text MATCH ?1"
-        " UNION SELECT session FROM message WHERE id IN (SELECT rowid FROM message_text WHERE message_text MATCH ?1))"
-        NEWEST_FIRST,
+    [PP_STMT_SESSION_COUNT] = "SELECT count(*) FROM session",
+    [PP_STMT_SESSIONS_OLDER] = SESSION_COLUMNS "WHERE (s.updated_ms, s.id) < (?1, ?2)" NEWEST_FIRST " LIMIT ?3",
+    [PP_STMT_SESSIONS_NEWER] =
+        SESSION_COLUMNS "WHERE (s.updated_ms, s.id) > (?1, ?2) ORDER BY s.updated_ms, s.id LIMIT ?3",
+    /* CROSS JOIN: in this order. fresh() is asked before an excerpt is made. */
+    [PP_STMT_SEARCH_NEWEST] = SEARCH_COLUMNS "AND t.rowid < ?2 AND fresh(m.session) ORDER BY t.rowid DESC",
+    [PP_STMT_SEARCH_BEST] = SEARCH_COLUMNS "AND fresh(m.session) ORDER BY t.rank",
+    [PP_STMT_SEARCH_TITLES] =
+        "SELECT t.rowid, s.newest FROM session_text t CROSS JOIN session s INDEXED BY session_newest ON s.id = t.rowid"
+        " WHERE t.session_text MATCH ?1",
+    [PP_STMT_SEARCH_COUNT] =
+        "SELECT count(*) FROM (SELECT 1 FROM message_text t WHERE t.message_text MATCH ?1 LIMIT 10001)",
+    [PP_STMT_INDEX_LEFT] = "SELECT indexed_from FROM search_state",
+    [PP_STMT_INDEX_NEXT] = "SELECT id FROM message WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2",
+    [PP_STMT_INDEX_ADD] =
+        "INSERT INTO message_text (rowid, content) SELECT id, content FROM message WHERE id >= ?1 AND id < ?2",
+    [PP_STMT_INDEX_MARK] = "UPDATE search_state SET indexed_from = ?1",
     [PP_STMT_SESSION_UPDATE] =
         "UPDATE session SET title = ?2, model = ?3, template_name = ?4, system = ?5, adapters = ?6, settings = ?7,"
         " head = ?8 WHERE id = ?1",
@@ -99,6 +115,11 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     default:
         return pp_fail(err, PP_ERR_IO, "cannot %s: %s", what, st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc));
     }
+}
+
+const char *pp_store_sql(enum pp_stmt which)
+{
+    return statement_texts[which];
 }
 
 enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err)
@@ -219,6 +240,8 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     if (!st)
         return pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (rc == SQLITE_OK)
+        rc = pp_store_prepare_lists(st);
     if (rc != SQLITE_OK) {
         pp_store_fail(st, rc, "open the conversations", err);
         code = pp_fail_prefix(err, "%s", path);
@@ -258,6 +281,7 @@ void pp_session_clear(struct pp_session *s)
     pp_free(s->system);
     pp_free(s->adapters);
     pp_free(s->settings);
+    pp_free(s->excerpt);
     memset(s, 0, sizeof *s);
 }
 
@@ -268,7 +292,7 @@ void pp_session_list_free(struct pp_session *list, size_t n)
     pp_free(list);
 }
 
-static enum pp_code read_session(sqlite3_stmt *stmt, struct pp_session *s, struct pp_error *err)
+enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, struct pp_error *err)
 {
     char *key = pp_store_column(stmt, 1, NULL);
     *s = (struct pp_session){
@@ -281,6 +305,7 @@ static enum pp_code read_session(sqlite3_stmt *stmt, struct pp_session *s, struc
         .settings = pp_store_column(stmt, 7, NULL),
         .created = sqlite3_column_int64(stmt, 8) / 1000,
         .updated = sqlite3_column_int64(stmt, 9) / 1000,
+        .updated_ms = sqlite3_column_int64(stmt, 9),
         .head = sqlite3_column_int64(stmt, 10),
         .n_messages = sqlite3_column_int64(stmt, 11),
     };
@@ -306,7 +331,7 @@ static enum pp_code one_session(struct pp_store *st, sqlite3_stmt *stmt, struct 
     enum pp_code code;
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW)
-        code = read_session(stmt, out, err);
+        code = pp_store_read_session(stmt, out, err);
     else if (rc == SQLITE_DONE)
         code = pp_fail(err, PP_ERR_NOT_FOUND,
                        "there is no such conversation; `pippin sessions list` shows those there are");
@@ -359,6 +384,7 @@ enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, str
     if (!code) {
         s->id = id;
         s->created = s->updated = now / 1000;
+        s->updated_ms = now;
         memcpy(s->key, key, sizeof key);
     }
     return code;
@@ -406,7 +432,7 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
     pp_store_bind_text(stmt, 1, folded);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW) {
-        code = read_session(stmt, out, err);
+        code = pp_store_read_session(stmt, out, err);
         rc = sqlite3_step(stmt);
         if (!code && rc == SQLITE_ROW)
             code = pp_fail(err, PP_ERR_USAGE, "several conversations begin with %s; give more digits", folded);
@@ -419,78 +445,6 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
     if (code)
         pp_session_clear(out);
     pp_store_done(stmt);
-    return code;
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* Any text as a query of FTS5: every word becomes a quoted phrase, the last one the beginning of a word. Empty if there
- * are no words. */
-static void write_query(struct pp_buf *b, const char *text)
-{
-    enum { MAX_WORDS = 32 }; /* the depth of FTS5's expressions is limited */
-    int words = 0;
-    while (words < MAX_WORDS) {
-        while (is_blank(*text))
-            text++;
-        if (!*text)
-            break;
-        pp_buf_str(b, words++ ? " \"" : "\"");
-        for (; *text && !is_blank(*text); text++) {
-            if (*text == '"')
-                pp_buf_char(b, '"');
-            pp_buf_char(b, *text);
-        }
-        pp_buf_char(b, '"');
-    }
-    if (words)
-        pp_buf_char(b, '*');
-}
-
-static enum pp_code read_sessions(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session **list, size_t *n,
-                                  struct pp_error *err)
-{
-    size_t cap = 0;
-    int rc;
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(list, &cap, *n + 1, sizeof **list) != 0)
-            return pp_fail_nomem(err, "the list of conversations");
-        enum pp_code code = read_session(stmt, &(*list)[*n], err);
-        if (code)
-            return code;
-        ++*n;
-    }
-    return rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, "list the conversations", err);
-}
-
-enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
-                                   struct pp_error *err)
-{
-    struct pp_buf match = {0};
-    sqlite3_stmt *stmt;
-    *list = NULL;
-    *n = 0;
-    write_query(&match, query ? query : "");
-    if (match.bad) {
-        pp_buf_free(&match);
-        return pp_fail_nomem(err, "a search");
-    }
-    enum pp_code code = pp_store_stmt(st, match.len ? PP_STMT_SESSION_SEARCH : PP_STMT_SESSION_LIST, &stmt, err);
-    if (!code) {
-        if (match.len)
-            pp_store_bind_text(stmt, 1, match.data);
-        code = read_sessions(st, stmt, list, n, err);
-        pp_store_done(stmt);
-    }
-    pp_buf_free(&match);
-    if (code) {
-        pp_session_list_free(*list, *n);
-        *list = NULL;
-        *n = 0;
-    }
     return code;
 }
 

@@ -32,8 +32,11 @@ struct pp_session {
     char *adapters;        /* JSON array of {"path": ..., "scale": ...} */
     char *settings;        /* JSON object: sampling parameters that differ from the default, "draft": true, ... */
     int64_t created, updated; /* seconds since the epoch */
+    int64_t updated_ms;    /* the same in milliseconds; read only: its place in the list */
     int64_t head;          /* message at the tip of the branch on screen, 0 if there is none */
-    int64_t n_messages;    /* on all branches */
+    int64_t n_messages;    /* on all branches; read only */
+    int64_t hit;           /* found by a search: the message, or the newest one if the title matches; else 0 */
+    char *excerpt;         /* ... some words around what was found; NULL: the title matches */
 };
 void pp_session_clear(struct pp_session *s); /* frees the strings */
 
@@ -43,11 +46,41 @@ enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, str
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
 enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err);
 enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err);
-/* Newest first. *list has *n entries; release with pp_session_list_free. query: full-text search in titles and
- * messages, NULL or "" for all; any text is a valid query. */
+/* The list, newest first, a page at a time: at most `limit` conversations that come after `from` (NULL: the newest
+ * ones), or, with `newer`, before it (NULL: the oldest ones). Of *from only id and updated_ms are read. *list has *n
+ * entries; release with pp_session_list_free. */
+enum pp_code pp_store_session_page(struct pp_store *st, const struct pp_session *from, bool newer, size_t limit,
+                                   struct pp_session **list, size_t *n, struct pp_error *err);
+enum pp_code pp_store_session_count(struct pp_store *st, int64_t *n, struct pp_error *err);
+
+/* Full-text search in titles and messages, a page at a time. Conversations come in the order of their newest message
+ * that matches; a title that matches puts its conversation where the list has it. */
+enum { PP_SEARCH_RANKED = 10000 };
+struct pp_search {
+    const char *text;          /* any text; all words must be there, "two words" next to each other; the last one may be
+                                  the beginning of a word; without words nothing is found */
+    bool best_first;           /* order by relevance, if no more than PP_SEARCH_RANKED messages match */
+    int64_t before;            /* INT64_MAX, or `hit` of the last one of the page before */
+    const int64_t *known;      /* [n_known] ids of the conversations on the pages before */
+    size_t n_known, limit;
+    bool (*stop)(void *user);  /* asked now and then; true: PP_ERR_CANCELLED. NULL: never */
+    void *user;
+};
+/* *ranked (may be NULL): they are ordered by relevance. While the index is being built (below), older messages are not
+ * found yet. */
+enum pp_code pp_store_search(struct pp_store *st, const struct pp_search *what, struct pp_session **list, size_t *n,
+                             bool *ranked, struct pp_error *err);
+/* Everything at once; query: text of a search, NULL or "" for all. */
 enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
                                    struct pp_error *err);
 void pp_session_list_free(struct pp_session *list, size_t n);
+
+/* A database of an older version gets its index of words bit by bit, from the newest message down, so that opening it
+ * does not wait: *left is about how many messages are missing, 0 when it is complete. pp_store_index_more adds at most
+ * `limit` messages. */
+enum pp_code pp_store_index_left(struct pp_store *st, int64_t *left, struct pp_error *err);
+enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *left, struct pp_error *err);
+
 /* Writes title, model, template_name, system, adapters, settings and head. */
 enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err);
 enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_error *err);

@@ -15,8 +15,17 @@ enum pp_stmt {
     PP_STMT_SESSION_GET,
     PP_STMT_SESSION_FIND,
     PP_STMT_SESSION_LATEST,
-    PP_STMT_SESSION_LIST,
-    PP_STMT_SESSION_SEARCH,
+    PP_STMT_SESSION_COUNT,
+    PP_STMT_SESSIONS_OLDER,
+    PP_STMT_SESSIONS_NEWER,
+    PP_STMT_SEARCH_NEWEST,
+    PP_STMT_SEARCH_BEST,
+    PP_STMT_SEARCH_TITLES,
+    PP_STMT_SEARCH_COUNT,
+    PP_STMT_INDEX_LEFT,
+    PP_STMT_INDEX_NEXT,
+    PP_STMT_INDEX_ADD,
+    PP_STMT_INDEX_MARK,
     PP_STMT_SESSION_UPDATE,
     PP_STMT_SESSION_TOUCH,
     PP_STMT_SESSION_DELETE,
@@ -31,6 +40,7 @@ enum pp_stmt {
 struct pp_store {
     sqlite3 *db;
     sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
+    const struct pp_store_seen *seen;   /* of the search under way */
 };
 
 /* An SQLite result as an error: `what` says what was being done ("save the message"). */
@@ -53,6 +63,13 @@ void pp_store_bind_id(sqlite3_stmt *stmt, int index, int64_t id);         /* 0 i
 /* A copy of a text column, "" for NULL; NULL: out of memory. len may be NULL. */
 char *pp_store_column(sqlite3_stmt *stmt, int column, size_t *len);
 int64_t pp_store_now_ms(void);
+/* The row of a statement that begins with the columns of a session. */
+enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, struct pp_error *err);
+/* The text of a statement, for tests that look at its plan. */
+const char *pp_store_sql(enum pp_stmt which);
+
+/* store_list.c: the SQL functions that the statements use. An SQLite result. */
+int pp_store_prepare_lists(struct pp_store *st);
 
 /* store_schema.c: settings of the connection, checks, migrations. */
 enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, struct pp_error *err);

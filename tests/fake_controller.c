@@ -450,10 +450,14 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
     c->dirty |= PP_DIRTY_LISTS;
 }
 
-const struct pp_session *pp_controller_sessions(const struct pp_controller *c, size_t *n)
+size_t pp_controller_n_sessions(const struct pp_controller *c)
 {
-    *n = c->n_sessions;
-    return c->sessions;
+    return c->n_sessions;
+}
+
+const struct pp_session *pp_controller_session_at(struct pp_controller *c, size_t i)
+{
+    return i < c->n_sessions ? &c->sessions[i] : NULL;
 }
 
 int64_t pp_controller_session_id(const struct pp_controller *c)

@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "src/title.h"
 #include "tests/backend_fake.h"
+#include "tests/fill_store.h"
 
 static struct fixture fix;
 
@@ -529,7 +530,6 @@ static void test_resume(void **state)
 
 static void test_list_rename_delete(void **state)
 {
-    size_t n;
     (void)state;
     fixture_turn(&fix, "about apples", "red");
     int64_t apples = pp_controller_session_id(fix.c);
@@ -538,14 +538,11 @@ static void test_list_rename_delete(void **state)
     int64_t pears = pp_controller_session_id(fix.c);
     pp_controller_refresh_sessions(fix.c, "");
     fixture_flush(&fix);
-    pp_controller_sessions(fix.c, &n);
-    assert_int_equal(n, 2);
+    assert_int_equal(pp_controller_n_sessions(fix.c), 2);
     pp_controller_refresh_sessions(fix.c, "pears");
-    pp_controller_refresh_sessions(fix.c, "apples");
-    fixture_flush(&fix);
-    const struct pp_session *s = pp_controller_sessions(fix.c, &n);
-    assert_int_equal(n, 1);
-    assert_int_equal(s[0].id, apples);
+    pp_controller_refresh_sessions(fix.c, "apples"); /* the search for pears is dropped */
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 1);
+    assert_int_equal(pp_controller_session_at(fix.c, 0)->id, apples);
     pp_controller_rename(fix.c, apples, "fruit\x1b[31m");
     pp_controller_delete(fix.c, pears);
     fixture_flush(&fix);
@@ -554,12 +551,81 @@ static void test_list_rename_delete(void **state)
     assert_int_equal(fix.fake->forgets, 1);
     pp_controller_refresh_sessions(fix.c, "");
     fixture_flush(&fix);
-    s = pp_controller_sessions(fix.c, &n);
-    assert_int_equal(n, 1);
-    assert_string_equal(s[0].title, "fruit [31m");
+    assert_int_equal(pp_controller_n_sessions(fix.c), 1);
+    assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "fruit [31m");
     pp_controller_open(fix.c, apples);
     pump_until(&fix, pp_controller_session_id(fix.c) == apples);
     assert_string_equal(status()->title, "fruit [31m");
+}
+
+/* 300 conversations from before this controller opened the database. */
+static void fill(void)
+{
+    struct pp_store *st = open_store();
+    pp_store_close(st);
+    struct fill_options o = {.sessions = 300, .messages = 900, .words = 4, .seed = 3, .everywhere = "everywhere"};
+    assert_int_equal(fill_store(fix.paths.db, &o), 0);
+}
+
+static const struct pp_session *row(size_t i)
+{
+    const struct pp_session *s;
+    pump_until(&fix, (s = pp_controller_session_at(fix.c, i)) != NULL);
+    return s;
+}
+
+/* Only pages come from the database, wherever the screen looks, and together they are the list. */
+static void test_the_list_comes_by_pages(void **state)
+{
+    struct pp_error err;
+    struct pp_session *all;
+    size_t n;
+    (void)state;
+    fill();
+    struct pp_store *st = open_store();
+    assert_ok(pp_store_session_list(st, "", &all, &n, &err), err);
+    pp_store_close(st);
+    assert_int_equal(n, 300);
+    pp_controller_refresh_sessions(fix.c, "");
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 300);
+    assert_true(fix.c->list.n < 100);
+    static const size_t looks[] = {0, 20, 63, 64, 130, 299, 240, 200, 0, 5, 299, 150};
+    for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
+        assert_int_equal(row(looks[i])->id, all[looks[i]].id);
+        assert_true(fix.c->list.n <= 300);
+    }
+    assert_null(pp_controller_session_at(fix.c, 300));
+    pp_controller_refresh_sessions(fix.c, "");
+    pump_until(&fix, fix.c->list.n < 100);
+    assert_int_equal(row(299)->id, all[299].id); /* End: the last page alone */
+    assert_true(fix.c->list.n < 100 && fix.c->list.first > 200);
+
+    int64_t gone = row(298)->id; /* what is deleted leaves the list, and what is behind it moves up */
+    pp_controller_delete(fix.c, gone);
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 299);
+    assert_int_equal(row(298)->id, all[299].id);
+    pp_controller_rename(fix.c, row(298)->id, "last of all");
+    assert_string_equal(row(298)->title, "last of all");
+    pp_session_list_free(all, n);
+}
+
+static void test_a_search_comes_by_pages(void **state)
+{
+    (void)state;
+    fill();
+    static const char *const typed[] = {"e", "ev", "eve", "ever", "every"};
+    pp_controller_refresh_sessions(fix.c, "");
+    for (size_t i = 0; i < sizeof typed / sizeof *typed; i++)
+        pp_controller_refresh_sessions(fix.c, typed[i]); /* only the last one is looked for */
+    pump_until(&fix, fix.c->list.query && strcmp(fix.c->list.query, "every") == 0 && !fix.c->list.busy);
+    assert_int_equal(pp_controller_n_sessions(fix.c), 65); /* a page, and there may be more */
+    assert_non_null(row(0)->excerpt);
+    for (size_t i = 0; i < 300; i++)
+        row(i);
+    pump_until(&fix, !fix.c->list.busy);
+    assert_int_equal(pp_controller_n_sessions(fix.c), 300);
+    pp_controller_refresh_sessions(fix.c, "nothingofthekind");
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 0);
 }
 
 /* --- choices ---------------------------------------------------------------------------------------------- */
@@ -871,6 +937,8 @@ TEST_GROUP(controller)
         READY(test_open_elsewhere),
         FRESH(test_resume),
         READY(test_list_rename_delete),
+        READY(test_the_list_comes_by_pages),
+        READY(test_a_search_comes_by_pages),
         FRESH(test_choices_are_kept),
         FRESH(test_options_are_kept),
         FRESH(test_damaged_adapter_is_listed),

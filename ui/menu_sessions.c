@@ -1,5 +1,7 @@
-/* menu_sessions.c - F2: conversations, newest first; typing searches titles and messages. */
+/* menu_sessions.c - F2: conversations, newest first; typing searches titles and messages. Rows that are not there yet
+ * are dots until the next drawing. */
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "ui/format.h"
@@ -7,9 +9,7 @@
 
 static const struct pp_session *at(struct pp_ui *ui, size_t i)
 {
-    size_t n;
-    const struct pp_session *list = pp_controller_sessions(ui->controller, &n);
-    return i < n ? &list[i] : NULL;
+    return pp_controller_session_at(ui->controller, i);
 }
 
 static const char *title_of(const struct pp_session *s)
@@ -25,10 +25,23 @@ static void open_menu(struct pp_ui *ui, struct pp_menu *m)
 
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
-    size_t n;
     (void)m;
-    pp_controller_sessions(ui->controller, &n);
-    return n;
+    return pp_controller_n_sessions(ui->controller);
+}
+
+/* The title, and what was found behind it, on one line. */
+static void describe_hit(const struct pp_session *s, char *out, size_t cap)
+{
+    enum { TITLE = 36 }; /* bytes: what was found is to be seen */
+    const char *title = title_of(s);
+    size_t n = strlen(title);
+    bool cut = n > TITLE;
+    for (n = cut ? TITLE : n; cut && n && ((unsigned char)title[n] & 0xC0) == 0x80;)
+        n--;
+    snprintf(out, cap, "%.*s%s: %.200s", (int)n, title, cut ? "…" : "", s->excerpt);
+    for (char *c = out; *c; c++)
+        if (*c == '\n' || *c == '\r' || *c == '\t')
+            *c = ' ';
 }
 
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
@@ -36,10 +49,15 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     const struct pp_session *s = at(ui, i);
     char age[32];
     (void)m;
-    if (!s)
+    if (!s) {
+        snprintf(row->left, sizeof row->left, "…");
         return;
+    }
     pp_format_age(age, sizeof age, s->updated, (int64_t)time(NULL));
-    snprintf(row->left, sizeof row->left, "%s", title_of(s));
+    if (s->excerpt && *s->excerpt)
+        describe_hit(s, row->left, sizeof row->left);
+    else
+        snprintf(row->left, sizeof row->left, "%s", title_of(s));
     snprintf(row->right, sizeof row->right, "%s", age);
     row->current = s->id == pp_controller_session_id(ui->controller);
 }
@@ -53,7 +71,9 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct pp_session *s = at(ui, m->selected);
-    if (s && s->id != pp_controller_session_id(ui->controller)) {
+    if (!s)
+        return; /* it is on its way */
+    if (s->id != pp_controller_session_id(ui->controller)) {
         pp_controller_open(ui->controller, s->id);
         pp_transcript_end(ui);
     }
@@ -88,13 +108,11 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     pp_controller_rename(ui->controller, m->subject, text);
-    pp_controller_refresh_sessions(ui->controller, m->search.text);
 }
 
 static void confirmed(struct pp_ui *ui, struct pp_menu *m)
 {
     pp_controller_delete(ui->controller, m->subject);
-    pp_controller_refresh_sessions(ui->controller, m->search.text);
 }
 
 const struct pp_menu_class pp_menu_sessions = {

@@ -22,6 +22,7 @@ struct plain {
     struct pp_buf typed;      /* read from stdin, not yet used */
     bool end_of_input;
     bool leaving, failed;
+    bool listing;             /* the list of conversations was asked for */
     bool prompted;            /* "> " stands at the left and nothing after it */
     uint64_t notice_serial;
     enum pp_state state;      /* as last seen */
@@ -91,7 +92,7 @@ static void say(struct plain *p, const char *text)
 
 static void prompt(struct plain *p)
 {
-    if (p->prompted || p->leaving || pp_controller_status(p->c)->state != PP_STATE_IDLE)
+    if (p->prompted || p->leaving || p->listing || pp_controller_status(p->c)->state != PP_STATE_IDLE)
         return;
     fputs("> ", stdout);
     fflush(stdout);
@@ -160,10 +161,29 @@ static void greet(struct plain *p, const struct pp_status *s)
     read_out(p);
 }
 
+static void list_sessions(struct plain *p)
+{
+    size_t n = pp_controller_n_sessions(p->c), shown = 0;
+    const struct pp_session *row;
+    for (; shown < n && (row = pp_controller_session_at(p->c, shown)); shown++) {
+        struct pp_buf line = {0};
+        pp_buf_fmt(&line, "%s  %s", row->key, row->title ? row->title : "");
+        say(p, pp_buf_cstr(&line));
+        pp_buf_free(&line);
+    }
+    if (shown < n)
+        say(p, "These are the newest ones; `pippin sessions list` shows all.");
+    say(p, "`pippin --plain --resume ID` opens one of them.");
+}
+
 static void pump(struct plain *p)
 {
-    pp_controller_pump(p->c);
+    unsigned dirty = pp_controller_pump(p->c);
     const struct pp_status *s = pp_controller_status(p->c);
+    if (p->listing && dirty & PP_DIRTY_LISTS) {
+        p->listing = false;
+        list_sessions(p);
+    }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
     if (answering(p->state) || answering(s->state))
@@ -197,19 +217,6 @@ static void list_commands(struct plain *p)
     }
 }
 
-static void list_sessions(struct plain *p)
-{
-    size_t n;
-    const struct pp_session *list = pp_controller_sessions(p->c, &n);
-    for (size_t i = 0; i < n; i++) {
-        struct pp_buf line = {0};
-        pp_buf_fmt(&line, "%s  %s", list[i].key, list[i].title ? list[i].title : "");
-        say(p, pp_buf_cstr(&line));
-        pp_buf_free(&line);
-    }
-    say(p, "`pippin --plain --resume ID` opens one of them.");
-}
-
 static void take_line(struct plain *p, const char *line)
 {
     char arg[512];
@@ -224,7 +231,10 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_ERROR:
         break;
     case PP_SLASH_HELP: list_commands(p); break;
-    case PP_SLASH_SESSIONS: list_sessions(p); break;
+    case PP_SLASH_SESSIONS:
+        p->listing = true;
+        pp_controller_refresh_sessions(p->c, "");
+        break;
     case PP_SLASH_QUIT: leave(p); break;
     default: say(p, "This needs the full screen, or arguments: /help shows them.");
     }
@@ -233,7 +243,7 @@ static void take_line(struct plain *p, const char *line)
 /* One line at a time, and only when the answer before is complete. */
 static void take_typed(struct plain *p)
 {
-    while (!p->leaving && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
+    while (!p->leaving && !p->listing && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
         char *end = p->typed.len ? memchr(p->typed.data, '\n', p->typed.len) : NULL;
         if (!end && !(p->end_of_input && p->typed.len)) {
             if (p->end_of_input)

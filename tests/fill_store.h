@@ -1,0 +1,25 @@
+/* fill_store.h - conversations by the thousand, for tests and measurements of the store.
+ *
+ * Everything follows from the seed. Words come by Zipf's law from 50,000 made-up ones (the commonest are "the", "of",
+ * ...), with some Chinese, Japanese and emoji among them; answers are a few times as long as questions, one in 500 is
+ * thousands of words long; conversations take turns, as they do when people go back to older ones; one question in 30
+ * has a second answer. Rows go through the tables and triggers of the schema, in large transactions. */
+#ifndef PP_TESTS_FILL_STORE_H
+#define PP_TESTS_FILL_STORE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+struct fill_options {
+    int64_t sessions;       /* how many to add */
+    int64_t messages;       /* in all of them together, about */
+    int64_t words;          /* of a question, on average; answers have four times as many */
+    uint64_t seed;
+    const char *everywhere; /* a word that every message begins with; NULL: none */
+    FILE *progress;         /* where to say how far it is; NULL: nowhere */
+};
+
+/* Adds to the database at path, which pp_store_open has made. 0, or -1 after a sentence on stderr. */
+int fill_store(const char *path, const struct fill_options *o);
+
+#endif
