@@ -227,8 +227,10 @@ static void on_saved(struct pp_job *job, void *controller)
         return;
     }
     pp_branch_truncate(&c->saved_tail, 0);
-    if (j->n_more)
+    if (j->n_more) {
         ctl_update_session(c, UPDATE_HEAD); /* the first of them, not the last */
+        ctl_notice(c, false, "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
+    }
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     ctl_job_free(job);

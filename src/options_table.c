@@ -5,7 +5,7 @@
 #include "src/options_internal.h"
 
 #define PP_BENCH_WORDS                                                                                                 \
-    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | trace | " \
+    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | several | trace | " \
     "sessions | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
