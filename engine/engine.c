@@ -250,6 +250,7 @@ void pp_seq_free(struct pp_seq *s)
     if (!s)
         return;
     pp_seq_truncate(s, 0);
+    pp_row_logits_release(s->logits);
     pp_free(s->tokens);
     pp_free(s->names);
     for (int t = 0; t < PP_MAX_TIERS; t++) {
@@ -263,6 +264,7 @@ void pp_seq_free(struct pp_seq *s)
 static void shorten(struct pp_seq *s, int64_t n)
 {
     s->len = n;
+    s->logits_len = 0;
     s->plain = n < s->plain ? n : s->plain;
     s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
 }

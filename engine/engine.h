@@ -270,13 +270,47 @@ void pp_gen_free(struct pp_gen *g);
 enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text,
                         struct pp_error *err);
 
-/* Serialises the sequence (key, tokens, pages, checksums; format: pippin-formats(5)). The bytes may be written by
- * another thread. */
-enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out,
-                              struct pp_error *err);
-/* Restores into an empty sequence whose adapters are set. Nothing is used before key, tokens and checksums agree;
- * PP_ERR_MISMATCH or PP_ERR_FORMAT tell in one sentence why not, and the sequence stays empty. */
-enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size,
-                              struct pp_error *err);
+/* What is saved of a conversation lies in two files, BASE.pack and BASE.manifest (formats: pippin-formats(5)): the KV
+ * pages of its branches, each page once, and what they are. A snapshot is a cache: it may vanish, be old or lie, and is
+ * checked. `owner` names the conversation (at most 63 bytes): files of another one are not used.
+ *
+ * Saving is done in steps by two threads, so that nobody who computes waits for a disk. */
+struct pp_save;
+
+struct pp_save_counts {
+    uint64_t pages_written, page_bytes_written; /* new ones */
+    uint64_t pages_kept;       /* of this branch, found in the pack */
+    uint64_t pages_moved;      /* to make the pack shorter, more than half of which was not used */
+    uint64_t manifest_bytes;
+    uint32_t branches;         /* in the manifest now */
+};
+
+/* Holds everything of s as it is: no KV is copied. The engine's thread. PP_ERR_USAGE: s is empty;
+ * PP_ERR_UNSUPPORTED: it has inputs that are no tokens. */
+enum pp_code pp_save_new(struct pp_seq *s, const struct pp_sha256 *identity, const char *base, const char *owner,
+                         struct pp_save **out, struct pp_error *err);
+/* Looks at what is there, once, and decides what is to be written. *bytes: what both files will take. Any one thread,
+ * the same that calls pp_save_write. The folder must exist. Branches unused for longest go until it is at most `limit`;
+ * PP_ERR_NOMEM: even this branch alone takes more. */
+enum pp_code pp_save_plan(struct pp_save *j, uint64_t limit, uint64_t *bytes, struct pp_error *err);
+/* Writes about `budget` bytes (at least a page) and says in *done whether that was all, after a failure too. Until the
+ * last call has ended the files say what they said before. PP_ERR_IO: a full disk, say; PP_ERR_CANCELLED. */
+enum pp_code pp_save_write(struct pp_save *j, uint64_t budget, const struct pp_cancel *cancel, bool *done,
+                           struct pp_error *err);
+const struct pp_save_counts *pp_save_counts(const struct pp_save *j); /* what was done so far; the writer's thread */
+void pp_save_free(struct pp_save *j); /* the engine's thread; before the engine goes. NULL is fine */
+
+/* Removes both files (and what version 1 wrote). That there are none is no error. Any thread. */
+enum pp_code pp_snapshot_remove(const char *base, struct pp_error *err);
+
+/* Makes s, whose adapters are set, begin as far as possible like prompt[0..n): keeps what it has in common with it,
+ * goes on with pages that the engine has, and reads the rest from whichever branch follows the prompt for longest, on
+ * all threads.
+ * Nothing is used before key, tokens and checksums agree. If they do not, PP_ERR_MISMATCH or PP_ERR_FORMAT tell in one
+ * sentence why not, nothing is read, and a damaged manifest is removed. PP_ERR_NOT_FOUND: nothing was saved;
+ * PP_ERR_NOMEM: too few free pages. stats.restored_tokens counts what was read. */
+enum pp_code pp_snapshot_restore(struct pp_seq *s, const struct pp_sha256 *identity, const char *base,
+                                 const char *owner, const int32_t *prompt, int64_t n, const struct pp_cancel *cancel,
+                                 struct pp_error *err);
 
 #endif

@@ -51,6 +51,13 @@ struct pp_seq_tier {
     int64_t first_page, n_pages;
 };
 
+/* Logits of a row, held by a sequence and by those who save it; counted on the engine's thread. */
+struct pp_row_logits {
+    int refs;
+    int64_t n;
+    float values[];              /* [n_vocab] */
+};
+
 struct pp_seq {
     struct pp_engine *engine;
     int64_t len;
@@ -62,6 +69,8 @@ struct pp_seq {
     struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages, the same in all tiers */
     int64_t n_named;
     uint64_t copied_bytes;       /* by copy-on-write */
+    struct pp_row_logits *logits; /* of the last token if logits_len is len; or NULL */
+    int64_t logits_len;          /* 0 after every change of the tokens */
 
     /* -- during pp_step -- */
     int64_t added;               /* rows of the batch so far */
@@ -84,5 +93,14 @@ void pp_seq_rekey(struct pp_seq *s);
 /* prefix.c: s holds the first s->len of the n tokens. Goes on with pages of other sequences, living or gone, that were
  * computed for the same tokens under the same adapters, as far as there are any. Returns how many tokens that made. */
 int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n);
+
+/* snapshot.c: logits of the row behind which a sequence goes on, so that what is saved with it gives its first token
+ * without a pass. Room for them, if there is memory: call where allocating is allowed. */
+void pp_seq_reserve_logits(struct pp_seq *s);
+/* Those of the last token of s; NULL: not known. Without room nothing is kept. */
+void pp_seq_keep_logits(struct pp_seq *s, const float *values);
+const float *pp_seq_logits(const struct pp_seq *s); /* [n_vocab], or NULL: not known, or s has changed since */
+struct pp_row_logits *pp_seq_hold_logits(struct pp_seq *s); /* one more reference, or NULL */
+void pp_row_logits_release(struct pp_row_logits *l);        /* NULL is fine */
 
 #endif

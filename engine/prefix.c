@@ -72,6 +72,7 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
         s->names[p] = name;
         s->n_named = p + 1;
         s->len = s->plain = (p + 1) * PP_PAGE_TOKENS;
+        s->logits_len = 0;
     }
     return s->len - before;
 }

@@ -252,15 +252,15 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* A choice from the logits of a row. False if the answer is over or none could be made. */
-static bool choose(struct pp_gen_turn *turn, int row)
+/* A choice from logits. False if the answer is over or none could be made. */
+static bool choose(struct pp_gen_turn *turn, const float *logits)
 {
     struct pp_gen *g = turn->gen;
     if (g->max_tokens == 0) {
         g->finish = PP_FINISH_LENGTH;
         return false;
     }
-    int32_t token = pp_gen_choose(g, pp_step_output(g->seq->engine, row), g->n);
+    int32_t token = pp_gen_choose(g, logits, g->n);
     if (token < 0) {
         turn->code = pp_gen_no_token(g, &turn->err);
         return false;
@@ -275,11 +275,11 @@ static bool choose(struct pp_gen_turn *turn, int row)
 static void take_choices(const struct part *part)
 {
     struct pp_gen *g = part->turn->gen;
-    int row = part->first + part->n - part->n_draft - 1;
-    for (int i = 0;; i++) {
+    int row = part->first + part->n - part->n_draft - 1, i = 0;
+    for (;; i++) {
         int64_t at = g->n;
         int32_t proposed = g->tokens[at];
-        bool goes_on = choose(part->turn, row + i);
+        bool goes_on = choose(part->turn, pp_step_output(g->seq->engine, row + i));
         bool stands = i < part->n_draft && g->n > at && g->tokens[at] == proposed;
         g->stats.draft_accepted += stands;
         g->seq->engine->stats.draft_accepted += stands;
@@ -288,6 +288,21 @@ static void take_choices(const struct part *part)
     }
     /* Rows of rejected proposals go; the last chosen token is not in the cache yet. */
     pp_seq_truncate(g->seq, g->n - 1);
+    if (g->finish != PP_FINISH_NONE && g->n > g->n_prompt)
+        pp_seq_keep_logits(g->seq, pp_step_output(g->seq->engine, row + i));
+}
+
+/* The first choice of an answer to a prompt whose last logits are known, as after reading it from the disk. */
+static void choose_ahead(struct pp_gen_turn *turn)
+{
+    const struct pp_gen *g = turn->gen;
+    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || missing(g) > 0)
+        return;
+    const float *logits = pp_seq_logits(g->seq);
+    if (logits)
+        choose(turn, logits);
+    if (g->n == g->n_prompt) /* no choice was made: as if the last token had not been read */
+        pp_seq_truncate(g->seq, g->n - 1);
 }
 
 /* An answer to the very prompt that another part has read to its end in this pass. */
@@ -299,7 +314,7 @@ static void follow_twin(struct part *part)
         alike(g, t) < g->n || t->seq->len < g->n)
         return;
     share(g, t, g->n);
-    choose(part->turn, twin->first + twin->n - 1);
+    choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1));
     pp_seq_truncate(g->seq, g->n - 1);
 }
 
@@ -338,7 +353,8 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
         turns[i].code = PP_OK;
         if (turns[i].gen->seq->engine != p.engine)
             return pp_fail(err, PP_ERR_USAGE, "an answer belongs to another engine");
-        if (turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_given)
+        choose_ahead(&turns[i]);
+        if (!turns[i].code && turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_given)
             p.parts[p.n_parts++] = (struct part){.turn = &turns[i]};
     }
     add_answers(&p, cancel);

@@ -1,29 +1,15 @@
-/* snapshot.c - a sequence as bytes, and back. Little-endian throughout.
- *
- *   OFFSET  SIZE  DESCRIPTION
- *        0     8  magic "PIPPINKV"
- *        8     4  version, 1
- *       12     4  bytes of the key text, K
- *       16     8  number of tokens, T
- *       24     4  positions in a page, 64
- *       28     4  reserved, 0
- *       32     8  bytes of a page, P
- *       40    16  XXH3-128 of everything from offset 56 to the first page (low, high)
- *       56     K  key text: what the KV depends on besides tokens, one name=value a line
- *     56+K   4*T  tokens, int32
- *        .  16*N  XXH3-128 of each page (low, high), N = ceil(T / 64)
- *        .     -  zeros up to a multiple of 64
- *        .   P*N  pages; layout: engine/kv.h. Positions behind the last token are zeros
- *
- * A snapshot is a cache and untrusted: key, tokens and every checksum are checked before a page is used. */
+/* snapshot.c - a sequence goes on from what was saved of its conversation: the branch that the prompt follows for
+ * longest is found by names, its pages are read into our own by all threads, and hashed while they are in a core's
+ * cache. Nothing of the sequence changes before every checksum agrees. */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
-#include "engine/base/cursor.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/engine_int.h"
-
-static const char MAGIC[8] = "PIPPINKV";
-enum { VERSION = 1, HEADER = 56, ALIGNMENT = 64, MAX_KEY = 1 << 16 };
+#include "engine/snapshot.h"
 
 enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *text,
                         struct pp_error *err)
@@ -41,97 +27,221 @@ enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity
     return text->bad ? pp_fail_nomem(err, "the cache key") : PP_OK;
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------- */
+/* --- the last row's logits ------------------------------------------------------------------------------------- */
 
-static void put32(struct pp_buf *b, uint32_t v)
+void pp_row_logits_release(struct pp_row_logits *l)
 {
-    uint8_t bytes[4];
-    for (int i = 0; i < 4; i++)
-        bytes[i] = (uint8_t)(v >> (8 * i));
-    pp_buf_add(b, bytes, sizeof bytes);
+    if (l && --l->refs == 0)
+        pp_free(l);
 }
 
-static void put64(struct pp_buf *b, uint64_t v)
+void pp_seq_reserve_logits(struct pp_seq *s)
 {
-    put32(b, (uint32_t)v);
-    put32(b, (uint32_t)(v >> 32));
+    const int64_t n = s->engine->model->info.n_vocab;
+    if (s->logits && s->logits->refs == 1)
+        return;
+    struct pp_row_logits *fresh = pp_malloc(sizeof *fresh + (size_t)n * sizeof fresh->values[0]);
+    if (!fresh)
+        return; /* the first token will cost a pass, nothing else */
+    fresh->refs = 1;
+    fresh->n = n;
+    if (s->logits)
+        memcpy(fresh->values, s->logits->values, (size_t)n * sizeof fresh->values[0]);
+    pp_row_logits_release(s->logits);
+    s->logits = fresh;
 }
 
-static void put_hash(struct pp_buf *b, struct pp_hash128 h)
+void pp_seq_keep_logits(struct pp_seq *s, const float *values)
 {
-    put64(b, h.lo);
-    put64(b, h.hi);
+    s->logits_len = 0;
+    if (!values || !s->logits || s->logits->refs != 1)
+        return;
+    memcpy(s->logits->values, values, (size_t)s->logits->n * sizeof *values);
+    s->logits_len = s->len;
 }
 
-/* The last page with zeros behind the sequence's end, so that equal sequences give equal bytes. */
-static void copy_filled(const struct pp_kv_layout *l, const uint8_t *page, int n_filled, uint8_t *zeroed)
+const float *pp_seq_logits(const struct pp_seq *s)
 {
-    for (int i = 0; i < n_filled; i++)
-        pp_kv_copy_position(l, page, i, zeroed, i);
+    return s->logits && s->logits_len == s->len && s->len > 0 ? s->logits->values : NULL;
 }
 
-enum pp_code pp_snapshot_save(const struct pp_seq *s, const struct pp_sha256 *identity, struct pp_buf *out,
-                              struct pp_error *err)
+struct pp_row_logits *pp_seq_hold_logits(struct pp_seq *s)
 {
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->tier[0].kv);
-    size_t begin = out->len, n_pages = (size_t)((s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
-    int last = (int)(s->len % PP_PAGE_TOKENS);
-    struct pp_buf key = {0};
-    uint8_t *partial = NULL;
-    enum pp_code code = pp_seq_key(s, identity, &key, err);
-    if (!code && last && !(partial = pp_calloc(1, l->page_bytes)))
-        code = pp_fail_nomem(err, "a snapshot");
-    if (code) {
-        pp_buf_free(&key);
-        return code;
+    if (!pp_seq_logits(s))
+        return NULL;
+    s->logits->refs++;
+    return s->logits;
+}
+
+/* --- the branch ------------------------------------------------------------------------------------------------ */
+
+/* What of a snapshot goes into a sequence. */
+struct way {
+    uint32_t *nodes;        /* [n_pages]: of the prompt's pages, the last perhaps agreeing only at its beginning */
+    int64_t n_pages;
+    int64_t n_tokens;       /* that the prompt has in common with them */
+};
+
+static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* The way from the root along the prompt. */
+static enum pp_code find_way(const struct snapshot *s, uint32_t key, const int32_t *prompt, int64_t n, struct way *w,
+                             struct pp_error *err)
+{
+    struct pp_sha256 hash = pp_sha256(s->keys[key].data, s->keys[key].len);
+    uint32_t at = PP_NO_NODE, best = PP_NO_NODE;
+    int64_t most = 0;
+    *w = (struct way){.nodes = pp_malloc((size_t)(n / PP_PAGE_TOKENS + 1) * sizeof *w->nodes)};
+    if (!w->nodes)
+        return pp_fail_nomem(err, "the saved cache");
+    while (w->n_tokens + PP_PAGE_TOKENS <= n) {
+        const int32_t *tokens = prompt + w->n_tokens;
+        struct pp_hash128 name =
+            pp_snapshot_name(at == PP_NO_NODE ? NULL : &s->nodes[at].name, &hash, tokens, PP_PAGE_TOKENS);
+        uint32_t next = pp_snapshot_child(s, at, &name, tokens, PP_PAGE_TOKENS);
+        if (next == PP_NO_NODE)
+            break;
+        w->nodes[w->n_pages++] = at = next;
+        w->n_tokens += PP_PAGE_TOKENS;
     }
-    if (partial)
-        copy_filled(l, s->tier[0].page_data[n_pages - 1], last, partial);
-
-    pp_buf_add(out, MAGIC, sizeof MAGIC);
-    put32(out, VERSION);
-    put32(out, (uint32_t)key.len);
-    put64(out, (uint64_t)s->len);
-    put32(out, PP_PAGE_TOKENS);
-    put32(out, 0);
-    put64(out, l->page_bytes);
-    put_hash(out, (struct pp_hash128){0}); /* filled in below */
-    pp_buf_add(out, key.data, key.len);
-    for (int64_t i = 0; i < s->len; i++)
-        put32(out, (uint32_t)s->tokens[i]);
-    for (size_t i = 0; i < n_pages; i++)
-        put_hash(out, pp_hash128(partial && i == n_pages - 1 ? partial : s->tier[0].page_data[i], l->page_bytes));
-    while (!out->bad && (out->len - begin) % ALIGNMENT)
-        pp_buf_char(out, 0);
-    size_t body = out->len;
-    for (size_t i = 0; i < n_pages; i++)
-        pp_buf_add(out, partial && i == n_pages - 1 ? partial : s->tier[0].page_data[i], l->page_bytes);
-    pp_free(partial);
-    pp_buf_free(&key);
-    if (out->bad)
-        return pp_fail_nomem(err, "a snapshot");
-    struct pp_buf hash = {0};
-    put_hash(&hash, pp_hash128(out->data + begin + HEADER, body - begin - HEADER));
-    if (hash.bad)
-        return pp_fail_nomem(err, "a snapshot");
-    memcpy(out->data + begin + 40, hash.data, 16);
-    pp_buf_free(&hash);
+    for (uint32_t i = at == PP_NO_NODE ? 0 : at + 1; i < s->n_nodes; i++) {
+        const struct snapshot_node *node = &s->nodes[i];
+        int64_t left = n - w->n_tokens, most_of_it = left < node->n ? left : node->n;
+        int64_t same = node->parent == at ? agree(node->tokens, prompt + w->n_tokens, most_of_it) : 0;
+        if (same <= most)
+            continue;
+        struct pp_hash128 name =
+            pp_snapshot_name(at == PP_NO_NODE ? NULL : &s->nodes[at].name, &hash, node->tokens, node->n);
+        if (name.lo != node->name.lo || name.hi != node->name.hi)
+            continue; /* of other adapters */
+        most = same;
+        best = i;
+    }
+    if (best != PP_NO_NODE) {
+        w->nodes[w->n_pages++] = best;
+        w->n_tokens += most;
+    }
     return PP_OK;
+}
+
+/* The first page of tier t that a sequence of n tokens reads from. */
+static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
+{
+    int64_t window = e->tier[t].window;
+    return window && n > window ? (n - window) / PP_PAGE_TOKENS : 0;
+}
+
+/* Shortens the way until all pages from `have` on that a sequence of its length needs are in the pack. */
+static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int64_t have, struct way *w)
+{
+    for (bool whole = false; !whole && w->n_tokens > have;) {
+        whole = true;
+        for (int t = 0; whole && t < e->n_tiers; t++) {
+            int64_t p = first_needed(e, t, w->n_tokens);
+            for (p = p < have / PP_PAGE_TOKENS ? have / PP_PAGE_TOKENS : p; whole && p < w->n_pages; p++)
+                whole = s->nodes[w->nodes[p]].place[t].offset != 0;
+        }
+        if (!whole) {
+            w->n_pages--;
+            w->n_tokens = w->n_pages * PP_PAGE_TOKENS;
+        }
+    }
 }
 
 /* --- reading --------------------------------------------------------------------------------------------------- */
 
-static struct pp_hash128 get_hash(struct pp_cursor *c)
+struct bite {
+    uint64_t from;           /* in the pack */
+    uint8_t *to;
+    size_t n;
+    struct pp_hash128 sum;   /* of what was read */
+};
+
+struct reading {
+    int fd;
+    struct bite *bites;      /* [n_bites] */
+    size_t n_bites, cap_bites;
+    uint64_t begin, end;     /* in the pack */
+    const struct pp_cancel *cancel;
+    atomic_bool failed, cold;
+};
+
+/* Tells the system, once, to fetch everything, if the first try shows that something is not in memory: from then on
+ * disk and copying go side by side. */
+static size_t read_if_there(struct reading *r, const struct bite *b)
 {
-    struct pp_hash128 h;
-    h.lo = pp_cursor_u64(c);
-    h.hi = pp_cursor_u64(c);
-    return h;
+    struct iovec to = {.iov_base = b->to, .iov_len = b->n};
+    if (atomic_load_explicit(&r->cold, memory_order_relaxed))
+        return 0;
+    ssize_t n = preadv2(r->fd, &to, 1, (off_t)b->from, RWF_NOWAIT);
+    if (n < 0 || (size_t)n < b->n)
+        if (!atomic_exchange(&r->cold, true))
+            (void)posix_fadvise(r->fd, (off_t)r->begin, (off_t)(r->end - r->begin), POSIX_FADV_WILLNEED);
+    return n > 0 ? (size_t)n : 0;
 }
 
-static bool same_hash(struct pp_hash128 a, struct pp_hash128 b)
+static void read_bite(void *arg, int part, int item, int thread)
 {
-    return a.lo == b.lo && a.hi == b.hi;
+    struct reading *r = arg;
+    struct bite *b = &r->bites[item];
+    (void)part;
+    (void)thread;
+    if (atomic_load_explicit(&r->failed, memory_order_relaxed) || pp_cancelled(r->cancel))
+        return;
+    for (size_t at = read_if_there(r, b); at < b->n;) {
+        ssize_t n = pread(r->fd, b->to + at, b->n - at, (off_t)(b->from + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            atomic_store(&r->failed, true);
+            return;
+        }
+        at += (size_t)n;
+    }
+    b->sum = pp_hash128(b->to, b->n);
+}
+
+/* A page to be read: what it is and where it goes. */
+struct page_read {
+    uint32_t node;
+    int tier;
+    int64_t page;
+    pp_page_id id;
+    size_t bite;             /* its first */
+};
+
+static bool add_bites(struct reading *r, const struct snapshot_place *place, uint8_t *to, size_t bytes)
+{
+    if (pp_grow(&r->bites, &r->cap_bites, r->n_bites + pp_snapshot_n_bites(bytes), sizeof *r->bites) != 0)
+        return false;
+    for (size_t at = 0; at < bytes; at += PP_SNAPSHOT_BITE)
+        r->bites[r->n_bites++] = (struct bite){
+            .from = place->offset + at,
+            .to = to + at,
+            .n = bytes - at < PP_SNAPSHOT_BITE ? bytes - at : PP_SNAPSHOT_BITE,
+        };
+    if (place->offset < r->begin)
+        r->begin = place->offset;
+    if (place->offset + bytes > r->end)
+        r->end = place->offset + bytes;
+    return true;
+}
+
+static bool right(const struct snapshot *s, const struct page_read *p, const struct reading *r,
+                  struct pp_hash128 *sums)
+{
+    const struct snapshot_node *node = &s->nodes[p->node];
+    size_t n = pp_snapshot_n_bites(s->page_bytes[p->tier]);
+    for (size_t i = 0; i < n; i++)
+        sums[i] = r->bites[p->bite + i].sum;
+    struct pp_hash128 sum = pp_snapshot_sum(&node->name, (uint32_t)p->tier, sums, n);
+    return sum.lo == node->place[p->tier].sum.lo && sum.hi == node->place[p->tier].sum.hi;
 }
 
 static enum pp_code damaged(struct pp_error *err, const char *what)
@@ -139,121 +249,165 @@ static enum pp_code damaged(struct pp_error *err, const char *what)
     return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
 }
 
-/* The line of text[0..n) that begins with name, which need not end with \n; its length, 0 if there is none. */
-static size_t find_line(const char *text, size_t n, const char *name, const char **line)
+/* Takes pages for everything from page `from` on and fills them. On failure they are given back. */
+static enum pp_code read_pages(const struct pp_seq *seq, const struct snapshot *s, const struct way *w, int64_t from,
+                               struct reading *r, struct page_read *pages, size_t *n_pages, struct pp_error *err)
 {
-    *line = memmem(text, n, name, strlen(name));
-    if (!*line)
-        return 0;
-    size_t left = n - (size_t)(*line - text);
-    const char *end = memchr(*line, '\n', left);
-    return end ? (size_t)(end - *line) : left;
-}
-
-/* Says in which of its lines the file's key differs from ours. */
-static enum pp_code wrong_key(struct pp_error *err, const char *theirs, size_t n, const struct pp_buf *ours)
-{
-    static const struct { const char *line, *reason; } reasons[] = {
-        {"model=", "the model is another one, or was changed"},
-        {"kv=", "the type of the KV cache is another one"},
-        {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations"},
-    };
-    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
-        const char *a, *b;
-        size_t la = find_line(theirs, n, reasons[i].line, &a);
-        size_t lb = find_line(ours->data, ours->len, reasons[i].line, &b);
-        if (!la || la != lb || memcmp(a, b, la) != 0)
-            return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: %s; it is computed again",
-                           reasons[i].reason);
-    }
-    return pp_fail(err, PP_ERR_MISMATCH,
-                   "the saved cache is not used: the adapters or their strengths are others; it is computed again");
-}
-
-/* Copies and checks the pages; nothing of the sequence changes unless all are right. */
-static enum pp_code load_pages(struct pp_seq *s, int64_t n_tokens, struct pp_cursor hashes, struct pp_cursor *c,
-                               struct pp_error *err)
-{
-    struct pp_kv_pool *pool = s->engine->tier[0].kv;
-    size_t bytes = pp_kv_pool_layout(pool)->page_bytes;
-    int64_t n_pages = (n_tokens + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    for (int64_t i = 0; i < n_pages; i++) {
-        const void *src = pp_cursor_bytes(c, bytes);
-        pp_page_id page = src ? pp_page_take(pool) : PP_NO_PAGE;
-        bool good = false;
-        if (page != PP_NO_PAGE) {
-            pp_seq_set_page(s, 0, s->tier[0].n_pages++, page);
-            memcpy(pp_page_data(pool, page), src, bytes);
-            good = same_hash(get_hash(&hashes), pp_hash128(pp_page_data(pool, page), bytes));
-        }
-        if (!good) {
-            pp_seq_drop_pages(s);
-            if (src && page == PP_NO_PAGE)
-                return pp_fail(err, PP_ERR_NOMEM,
+    struct pp_engine *e = seq->engine;
+    enum pp_code code = PP_OK;
+    struct pp_hash128 *sums = NULL;
+    size_t largest = 0;
+    *n_pages = 0;
+    for (int t = 0; t < e->n_tiers; t++) {
+        int64_t p = first_needed(e, t, w->n_tokens);
+        largest = s->page_bytes[t] > largest ? s->page_bytes[t] : largest;
+        for (p = p < from ? from : p; p < w->n_pages && !code; p++) {
+            pp_page_id id = pp_page_take(e->tier[t].kv);
+            if (id == PP_NO_PAGE) {
+                code = pp_fail(err, PP_ERR_NOMEM,
                                "there are too few free KV pages for the saved cache; it is computed again");
-            return damaged(err, src ? "a page's checksum is wrong" : "it is cut short");
+                break;
+            }
+            pages[(*n_pages)++] =
+                (struct page_read){.node = w->nodes[p], .tier = t, .page = p, .id = id, .bite = r->n_bites};
+            if (!add_bites(r, &s->nodes[w->nodes[p]].place[t], pp_page_data(e->tier[t].kv, id), s->page_bytes[t]))
+                code = pp_fail_nomem(err, "the saved cache");
         }
     }
-    return PP_OK;
+    if (!code && (r->n_bites > INT32_MAX || !(sums = pp_malloc(pp_snapshot_n_bites(largest) * sizeof *sums))))
+        code = pp_fail_nomem(err, "the saved cache");
+    if (!code) {
+        const int n_items = (int)r->n_bites;
+        pp_pool_run(e->pool, read_bite, r, &n_items, 1);
+        if (atomic_load(&r->failed))
+            code = damaged(err, "its pack cannot be read");
+        else if (pp_cancelled(r->cancel))
+            code = pp_fail(err, PP_ERR_CANCELLED, "stopped");
+    }
+    for (size_t i = 0; i < *n_pages && !code; i++)
+        if (!right(s, &pages[i], r, sums))
+            code = damaged(err, "a page's checksum is wrong");
+    for (size_t i = 0; i < *n_pages && code; i++)
+        pp_page_release(e->tier[pages[i].tier].kv, pages[i].id);
+    pp_free(sums);
+    return code;
 }
 
-enum pp_code pp_snapshot_load(struct pp_seq *s, const struct pp_sha256 *identity, const void *data, size_t size,
-                              struct pp_error *err)
-{
-    const struct pp_kv_layout *l = pp_kv_pool_layout(s->engine->tier[0].kv);
-    struct pp_cursor c = pp_cursor(data, size);
-    const char *magic = pp_cursor_bytes(&c, sizeof MAGIC);
-    if (s->len)
-        return pp_fail(err, PP_ERR_USAGE, "a snapshot is restored into an empty conversation only");
-    if (!magic || memcmp(magic, MAGIC, sizeof MAGIC) != 0)
-        return damaged(err, "it is no snapshot");
-    uint32_t version = pp_cursor_u32(&c), key_len = pp_cursor_u32(&c);
-    uint64_t n_tokens = pp_cursor_u64(&c);
-    uint32_t page_tokens = pp_cursor_u32(&c);
-    pp_cursor_u32(&c);
-    uint64_t page_bytes = pp_cursor_u64(&c);
-    struct pp_hash128 head_hash = get_hash(&c);
-    if (version != VERSION && !c.bad)
-        return pp_fail(err, PP_ERR_MISMATCH,
-                       "the saved cache has format %u, this pippin reads %d; it is computed again", version, VERSION);
-    if (c.bad || key_len > MAX_KEY || n_tokens > size / 4)
-        return damaged(err, "its header is wrong");
-    const char *key = pp_cursor_bytes(&c, key_len);
-    struct pp_cursor tokens = c;
-    pp_cursor_bytes(&c, 4 * n_tokens);
-    struct pp_cursor hashes = c;
-    uint64_t n_pages = (n_tokens + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    pp_cursor_bytes(&c, 16 * n_pages);
-    if (!c.bad)
-        pp_cursor_seek(&c, (c.pos + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-    if (c.bad)
-        return damaged(err, "it is cut short");
-    if (!same_hash(head_hash, pp_hash128((const uint8_t *)data + HEADER, c.pos - HEADER)))
-        return damaged(err, "its checksum is wrong");
+/* --- into the sequence ----------------------------------------------------------------------------------------- */
 
-    struct pp_buf ours = {0};
-    enum pp_code code = pp_seq_key(s, identity, &ours, err);
-    if (!code && (ours.len != key_len || memcmp(ours.data, key, key_len) != 0))
-        code = wrong_key(err, key, key_len, &ours);
-    pp_buf_free(&ours);
-    if (!code && (page_tokens != PP_PAGE_TOKENS || page_bytes != l->page_bytes))
-        code = damaged(err, "its pages have another size");
-    if (!code && n_tokens > (uint64_t)s->engine->n_ctx)
-        code = pp_fail(err, PP_ERR_CONTEXT,
-                       "the saved cache has %llu tokens, more than the context of %lld; it is computed again",
-                       (unsigned long long)n_tokens, (long long)s->engine->n_ctx);
-    for (uint64_t i = 0; !code && i < n_tokens; i++) {
-        uint32_t token = pp_cursor_u32(&tokens);
-        if (token >= (uint64_t)s->engine->model->info.n_vocab)
-            code = damaged(err, "a token is not in the vocabulary");
-        else
-            s->tokens[i] = (int32_t)token;
+/* The pages that were read become the sequence's, in place of what it held from there on. */
+static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct way *w, int64_t from,
+                      const struct page_read *pages, size_t n_pages)
+{
+    struct pp_engine *e = seq->engine;
+    for (int t = 0; t < e->n_tiers; t++) {
+        struct pp_seq_tier *tier = &seq->tier[t];
+        int64_t first = first_needed(e, t, w->n_tokens);
+        while (tier->n_pages > from) {
+            tier->n_pages--;
+            if (tier->n_pages >= tier->first_page)
+                pp_page_release(e->tier[t].kv, tier->pages[tier->n_pages]);
+        }
+        if (first > from) { /* what it held lies behind the window */
+            while (tier->first_page < tier->n_pages)
+                pp_page_release(e->tier[t].kv, tier->pages[tier->first_page++]);
+            tier->first_page = first;
+        }
+        tier->n_pages = w->n_pages;
     }
+    for (size_t i = 0; i < n_pages; i++)
+        pp_seq_set_page(seq, pages[i].tier, pages[i].page, pages[i].id);
+    memcpy(seq->tokens + seq->len, prompt + seq->len, (size_t)(w->n_tokens - seq->len) * sizeof *prompt);
+    e->stats.restored_tokens += (uint64_t)(w->n_tokens - seq->len);
+    seq->len = seq->plain = w->n_tokens;
+    seq->logits_len = 0;
+    pp_seq_publish(seq);
+}
+
+/* The stored logits, if the sequence ends where they were made. */
+static void take_logits(struct pp_seq *seq, const struct snapshot *s, uint32_t key, const struct way *w)
+{
+    int64_t n = w->n_tokens % PP_PAGE_TOKENS;
+    if (!w->n_pages || !s->logits || !s->n_branches || s->branches[0].key != key || seq->len != w->n_tokens ||
+        s->branches[0].leaf != w->nodes[w->n_pages - 1] ||
+        s->nodes[s->branches[0].leaf].n != (n ? n : PP_PAGE_TOKENS) ||
+        s->n_logits != (uint64_t)seq->engine->model->info.n_vocab)
+        return;
+    pp_seq_reserve_logits(seq);
+    pp_seq_keep_logits(seq, s->logits);
+}
+
+static enum pp_code fill(struct pp_seq *seq, const struct snapshot *s, const char *base, const struct way *w,
+                         const int32_t *prompt, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    int64_t from = seq->len / PP_PAGE_TOKENS;
+    size_t n_pages = 0;
+    struct reading r = {.fd = -1, .begin = UINT64_MAX, .cancel = cancel};
+    struct page_read *pages =
+        pp_malloc((size_t)(w->n_pages - from) * (size_t)seq->engine->n_tiers * sizeof *pages);
+    enum pp_code code = pages ? PP_OK : pp_fail_nomem(err, "the saved cache");
     if (!code)
-        code = load_pages(s, (int64_t)n_tokens, hashes, &c, err);
+        code = pp_snapshot_open_pack(s, base, O_RDONLY, &r.fd, err);
+    if (!code)
+        code = read_pages(seq, s, w, from, &r, pages, &n_pages, err);
+    if (!code)
+        take_over(seq, prompt, w, from, pages, n_pages);
+    if (r.fd >= 0)
+        close(r.fd);
+    pp_free(r.bites);
+    pp_free(pages);
+    return code;
+}
+
+enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256 *identity, const char *base,
+                                      const char *owner, const void *manifest, size_t size, const int32_t *prompt,
+                                      int64_t n, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    struct snapshot s = {0};
+    struct pp_buf ours = {0};
+    struct way w = {0};
+    uint32_t key = 0;
+    enum pp_code code = pp_seq_key(seq, identity, &ours, err);
+    if (!code)
+        code = pp_snapshot_decode(manifest, size, &s, err);
+    if (!code)
+        code = pp_snapshot_fits(&s, seq, owner, &ours, &key, err);
+    if (n > seq->engine->n_ctx)
+        n = seq->engine->n_ctx;
+    for (int64_t i = 0; i < n; i++)
+        if (prompt[i] < 0 || prompt[i] >= seq->engine->model->info.n_vocab)
+            n = i;
+    if (!code)
+        code = find_way(&s, key, prompt, n, &w, err);
     if (!code) {
-        s->len = s->plain = (int64_t)n_tokens;
-        s->engine->stats.restored_tokens += n_tokens;
+        pp_seq_truncate(seq, agree(seq->tokens, prompt, seq->len < n ? seq->len : n));
+        pp_seq_adopt(seq, prompt, n);
+        shorten_way(seq->engine, &s, seq->len, &w);
+        if (w.n_tokens > seq->len)
+            code = fill(seq, &s, base, &w, prompt, cancel, err);
+        if (!code && !pp_seq_logits(seq))
+            take_logits(seq, &s, key, &w);
     }
+    pp_free(w.nodes);
+    pp_buf_free(&ours);
+    pp_snapshot_free(&s);
+    return code;
+}
+
+enum pp_code pp_snapshot_restore(struct pp_seq *seq, const struct pp_sha256 *identity, const char *base,
+                                 const char *owner, const int32_t *prompt, int64_t n, const struct pp_cancel *cancel,
+                                 struct pp_error *err)
+{
+    char *path = pp_snapshot_file(base, ".manifest"), *data = NULL;
+    size_t size = 0;
+    if (!path)
+        return pp_fail_nomem(err, "the saved cache");
+    enum pp_code code = pp_read_file(path, PP_SNAPSHOT_MANIFEST_MAX, &data, &size, err);
+    if (!code)
+        code = pp_snapshot_restore_from(seq, identity, base, owner, data, size, prompt, n, cancel, err);
+    if (code == PP_ERR_FORMAT)
+        unlink(path); /* or what is saved next would build on it */
+    pp_free(data);
+    pp_free(path);
     return code;
 }

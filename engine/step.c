@@ -174,6 +174,7 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
         if (!s->tree && s->plain == s->len)
             s->plain++;
         s->tokens[s->len++] = rows[i].token;
+        s->logits_len = 0;
     }
     e->stats.passes++;
     e->stats.rows += (uint64_t)n;
@@ -205,6 +206,7 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
         s->tokens[to] = s->tokens[from];
     }
     s->len = base + n;
+    s->logits_len = 0;
     if (s->plain >= base)
         s->plain = s->len; /* a branch, moved to where it would lie had it been computed alone */
     if (s->n_named > base / PP_PAGE_TOKENS)

@@ -1,78 +1,187 @@
-/* cmd_bench_resume.c - how long it takes to save the KV cache of a conversation and to go on from it: as the program
- * does it at the end of a turn and when a conversation is opened again, without the hash of the model, which the cache
- * remembers. The file is read from where it was just written, the system's page cache. */
+/* cmd_bench_resume.c - how long it takes to save what is computed of a conversation and to go on from it: as the
+ * program does it after a turn and when a conversation is opened again, without the hash of the model, which the cache
+ * remembers. Restored in an engine of its own each time: its pages have never been touched, as in a program that has
+ * just been started. Once with the files in the system's page cache, once with them dropped from there; beside that,
+ * the same bytes read past the page cache into memory that has been touched, which is what the disk gives. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
 static const struct pp_sha256 identity; /* of no model: the same both times is enough */
+static const char OWNER[] = "bench";
+
+enum { TURN = 20, READ_BYTES = 1 << 20, READ_ALIGN = 4096, MAX_READERS = 64 };
+
+enum { SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS };
 
 struct resume {
     struct bench *b;
+    struct pp_engine_options options;
     struct pp_engine *engine;
     struct pp_seq *seq;         /* the conversation */
-    char path[1024];            /* of its snapshot */
-    size_t results[4];          /* saved: ms, MB/s; read: ms, MB/s */
+    char base[1024];            /* of its snapshot */
+    size_t results[N_RESULTS];
 };
 
-/* A snapshot made and written. */
+static const char *file_of(const struct resume *r, const char *ending, char path[static 1040])
+{
+    snprintf(path, 1040, "%s%s", r->base, ending);
+    return path;
+}
+
+static double since(uint64_t begin)
+{
+    return (double)(pp_now_ns() - begin) / 1e6;
+}
+
+/* Everything that is new of the sequence, down to the disk. */
 static enum pp_code save(const struct resume *r, double *ms, size_t *bytes, struct pp_error *err)
 {
-    struct pp_buf data = {0};
+    struct pp_save *j;
+    uint64_t all;
+    bool done = false;
     uint64_t begin = pp_now_ns();
-    enum pp_code code = pp_snapshot_save(r->seq, &identity, &data, err);
+    enum pp_code code = pp_save_new(r->seq, &identity, r->base, OWNER, &j, err);
     if (!code)
-        code = pp_write_file(r->path, data.data, data.len, 0600, err);
-    *ms = (double)(pp_now_ns() - begin) / 1e6;
-    *bytes = data.len;
-    pp_buf_free(&data);
+        code = pp_save_plan(j, UINT64_MAX, &all, err);
+    while (!code && !done)
+        code = pp_save_write(j, UINT64_MAX, NULL, &done, err);
+    *ms = since(begin);
+    *bytes = code ? 0 : pp_save_counts(j)->page_bytes_written + pp_save_counts(j)->manifest_bytes;
+    pp_save_free(j);
     return code;
 }
 
-/* Read, checked and restored into a conversation of its own. */
+/* Read, checked and restored into a conversation of an engine that knows nothing. */
 static enum pp_code restore(const struct resume *r, double *ms, struct pp_error *err)
 {
+    struct pp_engine *engine = NULL;
     struct pp_seq *seq = NULL;
-    struct pp_map map = {0};
+    struct pp_engine_options opt = r->options;
+    opt.share_pool = r->engine;
+    opt.layout_quota = PP_LAYOUTS_OFF;
+    enum pp_code code = pp_engine_new(r->b->model, &opt, NULL, NULL, &engine, err);
     uint64_t begin = pp_now_ns();
-    enum pp_code code = pp_map_open(r->path, &map, err);
     if (!code)
-        code = pp_seq_new(r->engine, &seq, err);
+        code = pp_seq_new(engine, &seq, err);
     if (!code)
         code = pp_seq_set_adapters(seq, r->b->uses, r->b->n_adapters, err);
     if (!code)
-        code = pp_snapshot_load(seq, &identity, map.data, map.size, err);
-    *ms = (double)(pp_now_ns() - begin) / 1e6;
+        code = pp_snapshot_restore(seq, &identity, r->base, OWNER, pp_seq_tokens(r->seq), pp_seq_len(r->seq),
+                                   r->b->cancel, err);
+    *ms = since(begin);
     if (!code && pp_seq_len(seq) != pp_seq_len(r->seq))
         code = pp_fail(err, PP_ERR_FORMAT, "a snapshot came back with another length");
-    pp_map_close(&map);
     pp_seq_free(seq);
+    pp_engine_free(engine);
     return code;
 }
+
+/* --- the disk alone ----------------------------------------------------------------------------------------------- */
+
+/* Lets the system forget what it holds of the files. */
+static void drop(const struct resume *r)
+{
+    static const char *const endings[] = {".pack", ".manifest"};
+    char path[1040];
+    for (int i = 0; i < 2; i++) {
+        int fd = open(file_of(r, endings[i], path), O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        fdatasync(fd);
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+}
+
+struct direct {
+    int fd;
+    size_t size;
+    atomic_size_t next;
+    atomic_bool failed;
+    uint8_t *buffers; /* [readers][READ_BYTES] */
+    atomic_int n_started;
+};
+
+static void *read_direct(void *arg)
+{
+    struct direct *d = arg;
+    uint8_t *to = d->buffers + (size_t)atomic_fetch_add(&d->n_started, 1) * READ_BYTES;
+    for (size_t at; (at = atomic_fetch_add(&d->next, READ_BYTES)) < d->size;) {
+        size_t n = d->size - at < READ_BYTES ? d->size - at : READ_BYTES;
+        if (pread(d->fd, to, n, (off_t)at) != (ssize_t)n)
+            atomic_store(&d->failed, true);
+    }
+    return NULL;
+}
+
+/* The pack read by as many threads, past the page cache where the file system knows how. */
+static enum pp_code direct(const struct resume *r, double *ms, struct pp_error *err)
+{
+    char path[1040];
+    struct stat st;
+    pthread_t threads[MAX_READERS];
+    int n = pp_engine_n_threads(r->engine), started = 0;
+    n = n < MAX_READERS ? n : MAX_READERS;
+    struct direct d = {.fd = open(file_of(r, ".pack", path), O_RDONLY | O_DIRECT | O_CLOEXEC)};
+    if (d.fd < 0)
+        d.fd = open(path, O_RDONLY | O_CLOEXEC);
+    d.buffers = pp_aligned(READ_ALIGN, (size_t)n * READ_BYTES);
+    enum pp_code code = d.buffers ? PP_OK : pp_fail_nomem(err, "a buffer");
+    if (!code && (d.fd < 0 || fstat(d.fd, &st) != 0))
+        code = pp_fail(err, PP_ERR_IO, "cannot read %s", path);
+    if (!code) {
+        memset(d.buffers, 1, (size_t)n * READ_BYTES);
+        d.size = (size_t)st.st_size;
+        uint64_t begin = pp_now_ns();
+        while (started < n - 1 && pthread_create(&threads[started], NULL, read_direct, &d) == 0)
+            started++;
+        read_direct(&d);
+        for (int i = 0; i < started; i++)
+            pthread_join(threads[i], NULL);
+        *ms = since(begin);
+        if (atomic_load(&d.failed))
+            code = pp_fail(err, PP_ERR_IO, "cannot read %s", path);
+    }
+    if (d.fd >= 0)
+        close(d.fd);
+    pp_free(d.buffers);
+    return code;
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 static enum pp_code add_results(struct resume *r, int64_t tokens, struct pp_error *err)
 {
     static const struct {
         const char *what, *name, *unit;
-    } rows[4] = {
-        {"save", "%lld tokens saved", "ms"},
-        {"save_rate", "%lld tokens saved, with checksums", "MB/s"},
-        {"resume", "%lld tokens read again", "ms"},
-        {"resume_rate", "%lld tokens read again, checked", "MB/s"},
+    } rows[N_RESULTS] = {
+        [SAVE] = {"save", "%lld tokens saved", "ms"},
+        [SAVE_RATE] = {"save_rate", "%lld tokens saved, with checksums", "MB/s"},
+        [TURN_SAVE] = {"save_turn", "20 tokens more after %lld saved", "ms"},
+        [RESUME] = {"resume", "%lld tokens read again", "ms"},
+        [RESUME_RATE] = {"resume_rate", "%lld tokens read again, checked", "MB/s"},
+        [COLD] = {"resume_cold", "%lld tokens read from the disk", "ms"},
+        [COLD_RATE] = {"resume_cold_rate", "%lld tokens read from the disk, checked", "MB/s"},
+        [DIRECT] = {"direct", "the file of %lld tokens alone, directly", "ms"},
+        [DIRECT_RATE] = {"direct_rate", "the file of %lld tokens alone, at", "MB/s"},
     };
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < N_RESULTS; i++) {
         struct bench_result *result = bench_add(&r->b->report, r->b->repetitions);
         if (!result)
             return pp_fail_nomem(err, "the results");
         r->results[i] = r->b->report.n - 1;
         result->what = rows[i].what;
         result->unit = rows[i].unit;
-        result->more_is_better = i % 2;
+        result->more_is_better = rows[i].unit[0] == 'M';
         result->tokens = tokens;
         result->kv_type = pp_kv_type_name(pp_engine_kv_type(r->engine));
         snprintf(result->name, sizeof result->name, rows[i].name, (long long)tokens);
@@ -80,16 +189,23 @@ static enum pp_code add_results(struct resume *r, int64_t tokens, struct pp_erro
     return PP_OK;
 }
 
-static void add_samples(const struct resume *r, int first, double ms, size_t bytes)
+static void add_sample(const struct resume *r, int which, double value)
 {
-    for (int i = first; i < first + 2; i++) {
-        struct bench_result *result = &r->b->report.results[r->results[i]];
-        result->samples[result->n++] = i % 2 ? (double)bytes / 1e3 / ms : ms;
-    }
+    struct bench_result *result = &r->b->report.results[r->results[which]];
+    result->samples[result->n++] = value;
 }
 
+/* A time and the rate that it means; the rate's row comes next. */
+static void add_samples(const struct resume *r, int which, double ms, size_t bytes)
+{
+    add_sample(r, which, ms);
+    add_sample(r, which + 1, (double)bytes / 1e3 / ms);
+}
+
+/* Computes what the conversation lacks of so many tokens. */
 static enum pp_code feed(const struct resume *r, int64_t tokens, struct pp_error *err)
 {
+    size_t have = (size_t)pp_seq_len(r->seq), n = (size_t)tokens - have;
     int32_t *prompt = pp_malloc((size_t)tokens * sizeof *prompt);
     if (!prompt)
         return pp_fail_nomem(err, "the prompt");
@@ -97,9 +213,46 @@ static enum pp_code feed(const struct resume *r, int64_t tokens, struct pp_error
         prompt[i] = (int32_t)(i * 7 % pp_model_info(r->b->model)->n_vocab);
     enum pp_code code = pp_seq_set_adapters(r->seq, r->b->uses, r->b->n_adapters, err);
     if (!code)
-        code = pp_cli_feed(r->engine, r->seq, prompt, (size_t)tokens, (size_t)tokens, NULL, NULL, r->b->cancel, err);
+        code = pp_cli_feed(r->engine, r->seq, prompt + have, n, n, NULL, NULL, r->b->cancel, err);
     pp_free(prompt);
     return code;
+}
+
+/* --- the measurement ---------------------------------------------------------------------------------------------- */
+
+/* One of everything. Warming up: nothing is noted. */
+static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct pp_error *err)
+{
+    double save_ms, turn_ms, warm_ms, cold_ms, direct_ms;
+    size_t bytes, of_turn;
+    if (pp_cancelled(r->b->cancel))
+        return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    enum pp_code code = pp_snapshot_remove(r->base, err);
+    pp_seq_truncate(r->seq, tokens);
+    if (!code)
+        code = save(r, &save_ms, &bytes, err);
+    if (!code)
+        code = restore(r, &warm_ms, err);
+    if (!code) {
+        drop(r);
+        code = direct(r, &direct_ms, err);
+    }
+    if (!code) {
+        drop(r);
+        code = restore(r, &cold_ms, err);
+    }
+    if (!code)
+        code = feed(r, tokens + TURN, err);
+    if (!code)
+        code = save(r, &turn_ms, &of_turn, err);
+    if (code || warming)
+        return code;
+    add_samples(r, SAVE, save_ms, bytes);
+    add_sample(r, TURN_SAVE, turn_ms);
+    add_samples(r, RESUME, warm_ms, bytes);
+    add_samples(r, COLD, cold_ms, bytes);
+    add_samples(r, DIRECT, direct_ms, bytes);
+    return PP_OK;
 }
 
 static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error *err)
@@ -111,15 +264,8 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
     if (!code)
         code = add_results(r, tokens, err);
     for (int round = -1; round < r->b->repetitions && !code; round++) { /* the first warms up */
-        double save_ms, restore_ms;
-        size_t bytes;
         pp_cli_bar_show(&r->b->bar, "saving and reading", (uint64_t)(round + 1), (uint64_t)r->b->repetitions + 1);
-        if (pp_cancelled(r->b->cancel))
-            code = pp_fail(err, PP_ERR_CANCELLED, "interrupted");
-        else if (!(code = save(r, &save_ms, &bytes, err)) && !(code = restore(r, &restore_ms, err)) && round >= 0) {
-            add_samples(r, 0, save_ms, bytes);
-            add_samples(r, 2, restore_ms, bytes);
-        }
+        code = once(r, tokens, round < 0, err);
     }
     pp_seq_free(r->seq);
     r->seq = NULL;
@@ -128,25 +274,25 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
 
 enum pp_code bench_resume(struct bench *b, struct pp_error *err)
 {
-    struct resume r = {.b = b};
-    struct pp_engine_options opt = pp_cli_engine_options(b->o);
+    struct resume r = {.b = b, .options = pp_cli_engine_options(b->o)};
+    struct pp_engine_options *opt = &r.options;
     int64_t longest = b->n_prompt;
     for (int64_t i = 0; i < b->n_depths; i++)
         longest = b->depths[i] > longest ? b->depths[i] : longest;
-    opt.cache_dir = b->temporary ? NULL : b->paths->cache;
-    opt.n_threads = (int)b->threads[0];
-    opt.kv_type = (enum pp_kv_type)b->kv_types[0];
-    if (opt.n_ctx == 0)
-        opt.n_ctx = longest;
-    bench_temporary(r.path, sizeof r.path, ".kv");
-    enum pp_code code = pp_engine_new(b->model, &opt, NULL, NULL, &r.engine, err);
+    opt->cache_dir = b->temporary ? NULL : b->paths->cache;
+    opt->n_threads = (int)b->threads[0];
+    opt->kv_type = (enum pp_kv_type)b->kv_types[0];
+    if (opt->n_ctx == 0)
+        opt->n_ctx = longest + TURN;
+    bench_temporary(r.base, sizeof r.base, "");
+    enum pp_code code = pp_engine_new(b->model, opt, NULL, NULL, &r.engine, err);
     for (int64_t i = 0; i < b->n_depths && !code; i++)
         if (b->depths[i] > 0)
             code = resume_at(&r, b->depths[i], err);
     if (!code && !b->n_depths)
         code = resume_at(&r, b->n_prompt, err);
     pp_cli_bar_clear(&b->bar);
-    unlink(r.path);
+    (void)pp_snapshot_remove(r.base, NULL);
     pp_engine_free(r.engine);
     return code;
 }

@@ -452,7 +452,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     size_t n = 0;
     enum pp_code code = make_prompt(r, &ids, &n, err);
     if (!code) {
-        run_snapshot_load(&r->session, r->p, r->seq, r->target.model);
+        run_snapshot_load(&r->session, r->o, r->p, r->seq, r->target.model, ids, n);
         code = generate(r, ids, n, err);
     }
     pp_free(ids);
@@ -513,7 +513,7 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
         pp_cli_say("%s", why.text);
     }
     if (r->asked && !saved)
-        run_snapshot_save(&r->session, r->p, r->seq, r->target.model);
+        run_snapshot_save(&r->session, r->o, r->p, r->seq, r->target.model);
     return code;
 }
 

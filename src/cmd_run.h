@@ -44,9 +44,9 @@ void run_session_close(struct run_session *rs);
 
 /* The snapshot beside the conversation. A snapshot that does not fit is said and left; one that cannot be written is
  * said. */
-void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq,
-                       const struct pp_model *model);
-void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq,
-                       const struct pp_model *model);
+void run_snapshot_load(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                       struct pp_seq *seq, const struct pp_model *model, const int32_t *ids, size_t n);
+void run_snapshot_save(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                       struct pp_seq *seq, const struct pp_model *model);
 
 #endif

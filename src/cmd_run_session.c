@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/title.h"
 #include "src/snapshots.h"
-#include "src/worker.h"
 
 /* --- opening ---------------------------------------------------------------------------------------------- */
 
@@ -214,56 +212,52 @@ enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer
 
 /* --- snapshots -------------------------------------------------------------------------------------------- */
 
-void run_snapshot_load(const struct run_session *rs, const struct pp_paths *p, struct pp_seq *seq,
-                       const struct pp_model *model)
+static bool snapshot_base(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                          char base[static PP_SNAPSHOT_PATH])
 {
-    char path[PP_SNAPSHOT_PATH];
-    struct pp_map map;
+    base[0] = 0;
+    if (o->snapshot_quota != PP_SNAPSHOTS_OFF)
+        pp_snapshot_base(p->cache, rs->session.key, base, PP_SNAPSHOT_PATH);
+    return base[0] != 0;
+}
+
+void run_snapshot_load(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                       struct pp_seq *seq, const struct pp_model *model, const int32_t *ids, size_t n)
+{
+    char base[PP_SNAPSHOT_PATH], manifest[PP_SNAPSHOT_PATH + 16];
     struct pp_sha256 identity;
     struct pp_error err;
-    if (!rs->kept || rs->fresh)
+    if (!rs->kept || rs->fresh || !snapshot_base(rs, o, p, base))
         return;
-    pp_snapshot_path(p->cache, rs->session.key, path, sizeof path);
-    enum pp_code code = pp_map_open(path, &map, &err);
-    if (code == PP_ERR_NOT_FOUND)
-        return; /* it may vanish at any time */
-    if (!code) {
-        code = pp_model_identity(model, p->cache, &identity, &err);
-        if (!code)
-            code = pp_snapshot_load(seq, &identity, map.data, map.size, &err);
-        pp_map_close(&map);
-        pp_snapshot_touch(path);
-    }
-    if (code)
+    snprintf(manifest, sizeof manifest, "%s.manifest", base);
+    if (access(manifest, F_OK) != 0)
+        return; /* it may vanish at any time; and the model's identity may have to be computed first */
+    enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
+    if (!code)
+        code = pp_snapshot_restore(seq, &identity, base, rs->session.key, ids, (int64_t)n, NULL, &err);
+    if (!code)
+        pp_snapshot_touch(base);
+    else if (code != PP_ERR_NOT_FOUND)
         pp_cli_say("the snapshot of this conversation is not used: %s", err.text);
 }
 
-void run_snapshot_save(const struct run_session *rs, const struct pp_paths *p, const struct pp_seq *seq,
-                       const struct pp_model *model)
+void run_snapshot_save(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                       struct pp_seq *seq, const struct pp_model *model)
 {
-    char path[PP_SNAPSHOT_PATH];
-    struct pp_buf data = {0};
+    struct pp_snapshot_writer w = {.quota = o->snapshot_quota ? o->snapshot_quota : PP_SNAPSHOT_QUOTA};
     struct pp_sha256 identity;
-    struct pp_error err;
-    if (!rs->kept || !rs->session.id)
+    struct pp_error err = {0};
+    if (!rs->kept || !rs->session.id || pp_seq_len(seq) == 0 || !snapshot_base(rs, o, p, w.base))
         return;
-    pp_snapshot_path(p->cache, rs->session.key, path, sizeof path);
-    char *slash = strrchr(path, '/');
     enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
     if (!code)
-        code = pp_snapshot_save(seq, &identity, &data, &err);
-    if (!code && !pp_snapshot_make_room(NULL, p->cache, path, data.len, PP_SNAPSHOT_QUOTA))
-        code = pp_fail(&err, PP_ERR_IO, "it is larger than all snapshots together may be");
-    if (!code && !slash)
-        code = pp_fail(&err, PP_ERR_IO, "the path of the cache folder is too long");
+        code = pp_save_new(seq, &identity, w.base, rs->session.key, &w.save, &err);
     if (!code) {
-        *slash = 0;
-        code = pp_make_dirs(path, &err);
-        *slash = '/';
+        while (!pp_snapshot_slice(&w, &err))
+            continue;
+        code = err.code;
     }
-    if (!code)
-        code = pp_write_file(path, pp_buf_cstr(&data), data.len, 0600, &err);
     if (code)
         pp_cli_say("no snapshot is kept: %s", err.text);
-    pp_buf_free(&data);
+    pp_save_free(w.save);
 }

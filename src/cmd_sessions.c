@@ -8,7 +8,7 @@
 #include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/store.h"
-#include "src/worker.h"
+#include "src/snapshots.h"
 
 /* --- list, search ----------------------------------------------------------------------------------------- */
 
@@ -190,11 +190,9 @@ static enum pp_code show(const struct pp_options *o, struct pp_store *st, const 
 
 static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, struct pp_error *err)
 {
-    char path[600];
-    pp_snapshot_path(p->cache, key, path, sizeof path);
-    if (unlink(path) != 0 && errno != ENOENT)
-        return pp_fail(err, PP_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
-    return PP_OK;
+    char base[PP_SNAPSHOT_PATH];
+    pp_snapshot_base(p->cache, key, base, sizeof base);
+    return base[0] ? pp_snapshot_remove(base, err) : PP_OK;
 }
 
 /* Both need the conversation for themselves: a program that has it open would write the snapshot again. */

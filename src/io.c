@@ -1,6 +1,7 @@
 /* io.c - one thread, one line of items.
  *
- * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted. Posting never
+ * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted; tasks, which may
+ * take long, have a line of their own and run in slices while the other is empty. Posting never
  * waits for the disk, and the io thread never waits for the screen: events that find no room in the queue stay in
  * `done_jobs` until there is. */
 #include "src/io.h"
@@ -24,7 +25,7 @@ static const uint64_t commit_after_ns = 700 * (uint64_t)MS;
 static const uint64_t retry_after_ns = 1000 * (uint64_t)MS;
 static const uint64_t deliver_after_ns = 50 * (uint64_t)MS;
 
-enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE };
+enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE, ITEM_TASK };
 
 struct text_item {
     struct pp_io_item item;
@@ -72,6 +73,7 @@ struct pp_io {
     pthread_cond_t wake;
     /* -- protected by lock */
     struct line posted;
+    struct line tasks;
     bool stopping;
     bool lost; /* something could not even be taken in: out of memory */
 
@@ -117,13 +119,18 @@ static struct pp_job *job_of(struct pp_io_item *item)
     return (struct pp_job *)(void *)((char *)item - offsetof(struct pp_job, item));
 }
 
+static struct pp_io_task *task_of(struct pp_io_item *item)
+{
+    return (struct pp_io_task *)(void *)((char *)item - offsetof(struct pp_io_task, item));
+}
+
 /* --- posting (any thread) ---------------------------------------------------------------------------------------- */
 
 static void post(struct pp_io *io, struct pp_io_item *item, enum item_kind kind)
 {
     item->kind = (int)kind;
     pthread_mutex_lock(&io->lock);
-    append(&io->posted, item);
+    append(kind == ITEM_TASK ? &io->tasks : &io->posted, item);
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
 }
@@ -139,6 +146,11 @@ static void note_loss(struct pp_io *io)
 void pp_io_post(struct pp_io *io, struct pp_job *job)
 {
     post(io, &job->item, ITEM_JOB);
+}
+
+void pp_io_post_task(struct pp_io *io, struct pp_io_task *task)
+{
+    post(io, &task->item, ITEM_TASK);
 }
 
 /* Appends to the last item of the line if that is the same answer: a busy database must not make the line long. */
@@ -428,6 +440,16 @@ static void take_job(struct pp_io *io, struct pp_job *job)
         job->release(job);
 }
 
+/* A slice of the task at the head of its line. */
+static void take_task(struct pp_io *io, struct pp_io_item *item)
+{
+    if (task_of(item)->slice(task_of(item)))
+        return;
+    pthread_mutex_lock(&io->lock);
+    put_back(&io->tasks, item);
+    pthread_mutex_unlock(&io->lock);
+}
+
 static void take_item(struct pp_io *io, struct pp_io_item *item)
 {
     switch ((enum item_kind)item->kind) {
@@ -435,6 +457,7 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     case ITEM_TEXT: take_text(io, (struct text_item *)(void *)item); break;
     case ITEM_END: take_end(io, (struct end_item *)(void *)item); break;
     case ITEM_FILE: take_file(io, (struct file_item *)(void *)item); break;
+    case ITEM_TASK: take_task(io, item); break;
     }
 }
 
@@ -449,13 +472,13 @@ static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
     uint64_t due = earlier(io->commit_at, io->deliver_at);
     struct timespec until = {.tv_sec = (time_t)(due / 1000000000u), .tv_nsec = (long)(due % 1000000000u)};
     pthread_mutex_lock(&io->lock);
-    while (!io->posted.first && !io->stopping && !io->lost) {
+    while (!io->posted.first && !io->tasks.first && !io->stopping && !io->lost) {
         if (!due)
             pthread_cond_wait(&io->wake, &io->lock);
         else if (pthread_cond_timedwait(&io->wake, &io->lock, &until) != 0)
             break;
     }
-    struct pp_io_item *item = take(&io->posted);
+    struct pp_io_item *item = take(io->posted.first ? &io->posted : &io->tasks);
     *stop = !item && io->stopping;
     *lost = io->lost;
     io->lost = false;

@@ -49,6 +49,16 @@ void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,
                       int64_t n_tokens);
 
+/* Work on files that may take long. Tasks run one after the other in the order in which they were posted, a slice of
+ * about 100 ms at a time, and only while nothing else waits: a large file never keeps an answer from being saved. */
+struct pp_io_task {
+    /* io thread. True: that was the last slice; the task is not touched any more. */
+    bool (*slice)(struct pp_io_task *task);
+    struct pp_io_item item; /* private */
+};
+/* Any thread. The task is the io thread's until its last slice. */
+void pp_io_post_task(struct pp_io *io, struct pp_io_task *task);
+
 /* Writes (temp, fsync, rename, mode 0600) or, with data NULL, removes a file. Takes over *data. Folders are made as
  * needed (0700). Failures become PP_EVENT_IO_ERROR. */
 void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data);

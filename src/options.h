@@ -38,6 +38,7 @@ struct pp_options {
     bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
     uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
+    uint64_t snapshot_quota;   /* --snapshot-quota, in bytes; 0: PP_SNAPSHOT_QUOTA; PP_SNAPSHOTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
     const char *activations;   /* --activations f32|bf16; NULL: f32 */
     struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */

@@ -5,8 +5,8 @@
 #include "src/options_internal.h"
 
 #define PP_BENCH_WORDS                                                                                                 \
-    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | several | " \
-    "trace | sessions | all]..."
+    "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | trace | " \
+    "sessions | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
@@ -73,6 +73,9 @@ const struct pp_option pp_option_specs[] = {
     {.name = "layout-cache", .arg = "BYTES", .choices = "off", .set = pp_set_layout_cache, AT(layout_cache),
      .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "disk for packed weights, such as 20G, or off; default: a quarter of what is free, at most 64G"},
+    {.name = "snapshot-quota", .arg = "BYTES", .choices = "off", .set = pp_set_snapshot_quota, AT(snapshot_quota),
+     .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
+     .help = "disk for what is computed of conversations, such as 20G, or off; default: 4G"},
     {.name = "lora", .arg = "FILE", .choices = "FILE", .set = pp_set_lora, .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL, .help = "use an adapter; may be repeated"},
     {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "FILE", .set = pp_set_lora_scaled, .min = -100,

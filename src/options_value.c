@@ -8,6 +8,7 @@
 
 #include "engine/base/mem.h"
 #include "src/options_internal.h"
+#include "src/snapshots.h"
 
 /* --- memory that lives until exit -------------------------------------------------------------------------------- */
 
@@ -146,8 +147,9 @@ enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-enum pp_code pp_set_layout_cache(struct pp_parse *ps, const struct pp_option *opt, const char *value,
-                                 const char *shown, struct pp_error *err)
+/* A size or "off". No room is no cache: that is `off`, and 0 is left to say that nothing was chosen. */
+static enum pp_code set_quota(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                              uint64_t off, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     uint64_t *quota = field(ps, opt);
@@ -156,8 +158,20 @@ enum pp_code pp_set_layout_cache(struct pp_parse *ps, const struct pp_option *op
     else if ((code = pp_set_bytes(ps, opt, value, shown, err)))
         return pp_fail(err, code, "%s expects a size such as 20G, or off, not \"%s\"", shown, value);
     if (!*quota)
-        *quota = PP_LAYOUTS_OFF; /* no room is no cache; the engine's 0 is its own choice */
+        *quota = off;
     return PP_OK;
+}
+
+enum pp_code pp_set_layout_cache(struct pp_parse *ps, const struct pp_option *opt, const char *value,
+                                 const char *shown, struct pp_error *err)
+{
+    return set_quota(ps, opt, value, shown, PP_LAYOUTS_OFF, err);
+}
+
+enum pp_code pp_set_snapshot_quota(struct pp_parse *ps, const struct pp_option *opt, const char *value,
+                                   const char *shown, struct pp_error *err)
+{
+    return set_quota(ps, opt, value, shown, PP_SNAPSHOTS_OFF, err);
 }
 
 enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,

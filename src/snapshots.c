@@ -10,51 +10,99 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
-#include "src/worker.h"
+#include "src/paths.h"
 
+/* Written between two looks at what else there is to do: a slow disk takes 100 ms for it. */
+static const uint64_t SLICE_BYTES = 16u << 20;
+
+enum { KEY_MAX = 32 };
+
+/* The files of a conversation. */
 struct found {
-    char name[48];
+    char key[KEY_MAX + 1];
     uint64_t size;
-    struct timespec used;
+    struct timespec used; /* of the one that was written last */
 };
 
 bool pp_snapshot_key_ok(const char *key)
 {
     size_t n = key ? strspn(key, "0123456789abcdef") : 0;
-    return n >= 1 && n <= 32 && !key[n];
+    return n >= 1 && n <= KEY_MAX && !key[n];
 }
 
-void pp_snapshot_path(const char *cache_dir, const char *session_key, char *out, size_t cap)
+void pp_snapshot_base(const char *cache_dir, const char *session_key, char *out, size_t cap)
 {
-    int n = pp_snapshot_key_ok(session_key) ? snprintf(out, cap, "%s/kv/%s.kv", cache_dir, session_key) : -1;
+    int n = pp_snapshot_key_ok(session_key) ? snprintf(out, cap, "%s/kv/%s", cache_dir, session_key) : -1;
     if (cap && (n < 0 || (size_t)n >= cap))
         out[0] = 0;
 }
 
-void pp_snapshot_touch(const char *path)
+void pp_snapshot_touch(const char *base)
 {
+    char path[PP_SNAPSHOT_PATH + 16];
+    snprintf(path, sizeof path, "%s.manifest", base);
     (void)!utimensat(AT_FDCWD, path, NULL, 0);
+}
+
+/* --- which go -------------------------------------------------------------------------------------------------- */
+
+static bool later(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
 }
 
 static int oldest_first(const void *pa, const void *pb)
 {
     const struct found *a = pa, *b = pb;
-    if (a->used.tv_sec != b->used.tv_sec)
-        return a->used.tv_sec < b->used.tv_sec ? -1 : 1;
-    return (a->used.tv_nsec > b->used.tv_nsec) - (a->used.tv_nsec < b->used.tv_nsec);
+    return later(&a->used, &b->used) - later(&b->used, &a->used);
 }
 
-static bool is_snapshot(const char *name)
+/* KEY in KEY.manifest, KEY.pack, KEY.kv (of version 1) and KEY.manifest.PID.tmp (of a process that was killed). */
+static bool key_of_file(const char *name, char key[static KEY_MAX + 1])
 {
-    size_t n = strlen(name);
-    return n > 3 && n < sizeof((struct found *)0)->name && strcmp(name + n - 3, ".kv") == 0;
+    static const char *const endings[] = {".manifest", ".pack", ".kv"};
+    size_t n = strspn(name, "0123456789abcdef");
+    if (n < 1 || n > KEY_MAX)
+        return false;
+    memcpy(key, name, n);
+    key[n] = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (strcmp(name + n, endings[i]) == 0)
+            return true;
+    size_t len = strlen(name);
+    return strncmp(name + n, ".manifest.", 10) == 0 && len > 4 && strcmp(name + len - 4, ".tmp") == 0;
 }
 
-/* All snapshots in a folder but the one named; *total is their size. */
+static int by_key(const void *pa, const void *pb)
+{
+    const struct found *a = pa, *b = pb;
+    return strcmp(a->key, b->key);
+}
+
+/* One entry for each conversation instead of one for each file. */
+static size_t merge(struct found *list, size_t n)
+{
+    size_t kept = 0;
+    if (n)
+        qsort(list, n, sizeof *list, by_key);
+    for (size_t i = 0; i < n; i++) {
+        if (!kept || strcmp(list[kept - 1].key, list[i].key) != 0) {
+            list[kept++] = list[i];
+            continue;
+        }
+        list[kept - 1].size += list[i].size;
+        if (later(&list[i].used, &list[kept - 1].used))
+            list[kept - 1].used = list[i].used;
+    }
+    return kept;
+}
+
+/* All snapshots in a folder but those of `but`; *total is their size. */
 static struct found *find_all(const char *folder, const char *but, size_t *n, uint64_t *total)
 {
     struct found *list = NULL;
     size_t cap = 0;
+    char key[KEY_MAX + 1];
     *n = 0;
     *total = 0;
     DIR *d = opendir(folder);
@@ -62,40 +110,108 @@ static struct found *find_all(const char *folder, const char *but, size_t *n, ui
         return NULL;
     for (struct dirent *e; (e = readdir(d));) {
         struct stat st;
-        if (!is_snapshot(e->d_name) || strcmp(e->d_name, but) == 0 ||
-            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode) ||
-            pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
+        if (!key_of_file(e->d_name, key) || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(st.st_mode))
+            continue;
+        if (strcmp(key, but) == 0) {
+            const char *ending = strrchr(e->d_name, '.');
+            if (strcmp(ending, ".tmp") == 0 || strcmp(ending, ".kv") == 0)
+                unlinkat(dirfd(d), e->d_name, 0); /* nobody else writes this conversation */
+            continue;
+        }
+        if (pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
             continue;
         struct found *f = &list[(*n)++];
-        snprintf(f->name, sizeof f->name, "%.47s", e->d_name);
-        f->size = (uint64_t)st.st_size;
-        f->used = st.st_mtim;
+        *f = (struct found){.size = (uint64_t)st.st_size, .used = st.st_mtim};
+        snprintf(f->key, sizeof f->key, "%s", key);
         *total += f->size;
     }
     closedir(d);
+    *n = merge(list, *n);
     return list;
 }
 
-bool pp_snapshot_make_room(struct pp_io *io, const char *cache_dir, const char *path, uint64_t incoming, uint64_t quota)
+/* Everything of a conversation. */
+static void remove_all(const char *folder, const char *key)
 {
-    char folder[PP_SNAPSHOT_PATH], victim[PP_SNAPSHOT_PATH + 48];
-    const char *slash = strrchr(path, '/');
+    char of_file[KEY_MAX + 1];
+    DIR *d = opendir(folder);
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (key_of_file(e->d_name, of_file) && strcmp(of_file, key) == 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+}
+
+bool pp_snapshot_make_room(const char *base, uint64_t bytes, uint64_t quota)
+{
+    char folder[PP_SNAPSHOT_PATH];
     size_t n;
     uint64_t total;
-    if (incoming > quota)
+    const char *slash = strrchr(base, '/');
+    if (bytes > quota)
         return false;
-    snprintf(folder, sizeof folder, "%s/kv", cache_dir);
-    struct found *list = find_all(folder, slash ? slash + 1 : path, &n, &total);
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - base) : 1, slash ? base : ".");
+    struct found *list = find_all(folder, slash ? slash + 1 : base, &n, &total);
     if (n)
         qsort(list, n, sizeof *list, oldest_first);
-    for (size_t i = 0; i < n && total > quota - incoming; i++) {
-        snprintf(victim, sizeof victim, "%s/%s", folder, list[i].name);
-        if (io)
-            pp_io_write_file(io, victim, NULL);
-        else
-            unlink(victim);
+    for (size_t i = 0; i < n && total > quota - bytes; i++) {
+        remove_all(folder, list[i].key);
         total -= list[i].size;
     }
     pp_free(list);
     return true;
+}
+
+/* --- saving, forgetting ---------------------------------------------------------------------------------------- */
+
+static enum pp_code begin(const struct pp_snapshot_writer *w, struct pp_error *err)
+{
+    char folder[PP_SNAPSHOT_PATH];
+    uint64_t bytes;
+    const char *slash = strrchr(w->base, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - w->base) : 1, slash ? w->base : ".");
+    enum pp_code code = pp_make_dirs(folder, err);
+    if (!code)
+        code = pp_save_plan(w->save, w->quota, &bytes, err);
+    if (!code && !pp_snapshot_make_room(w->base, bytes, w->quota))
+        code = pp_fail(err, PP_ERR_NOMEM, "it is larger than all snapshots together may be; see --snapshot-quota");
+    return code;
+}
+
+bool pp_snapshot_slice(struct pp_snapshot_writer *w, struct pp_error *err)
+{
+    bool done = true;
+    enum pp_code code = w->begun ? PP_OK : begin(w, err);
+    w->begun = true;
+    if (!code)
+        code = pp_save_write(w->save, SLICE_BYTES, &w->cancel, &done, err);
+    err->code = code;
+    return done;
+}
+
+struct removal {
+    struct pp_io_task task; /* first */
+    char base[PP_SNAPSHOT_PATH];
+};
+
+static bool remove_files(struct pp_io_task *task)
+{
+    struct removal *r = (struct removal *)task;
+    (void)pp_snapshot_remove(r->base, NULL);
+    pp_free(r);
+    return true;
+}
+
+void pp_snapshot_forget(struct pp_io *io, const char *base)
+{
+    struct removal *r = pp_calloc(1, sizeof *r);
+    if (!r) {
+        (void)pp_snapshot_remove(base, NULL);
+        return;
+    }
+    r->task.slice = remove_files;
+    snprintf(r->base, sizeof r->base, "%s", base);
+    pp_io_post_task(io, &r->task);
 }

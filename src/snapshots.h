@@ -1,25 +1,46 @@
-/* snapshots.h - where the KV snapshots of conversations live, and how much room they may take. (What is in them:
- * engine.h.) */
+/* snapshots.h - where the KV snapshots of conversations live, and how much room they may take. (What is in them, and
+ * how they are written: engine.h.)
+ *
+ * Those of a conversation begin with CACHE/kv/KEY. Which were used last is told by the times of their manifests. */
 #ifndef PP_SRC_SNAPSHOTS_H
 #define PP_SRC_SNAPSHOTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/engine.h"
 #include "src/io.h"
 
 enum { PP_SNAPSHOT_PATH = 640 };
 
-/* All snapshots together, unless the caller says otherwise. */
+/* All snapshots together, unless the user says otherwise. */
 #define PP_SNAPSHOT_QUOTA (UINT64_C(4) << 30)
+/* As a quota: none are read or written. */
+#define PP_SNAPSHOTS_OFF UINT64_MAX
 
 /* True for 1 to 32 hexadecimal digits: nothing else ever becomes part of a file name. */
 bool pp_snapshot_key_ok(const char *session_key);
-/* Makes room for `incoming` bytes at `path`: the snapshots unused for longest are removed (by the io thread, or at once
- * if io is NULL) until the rest fits `quota`. False if it would not fit even alone. Any thread. */
-bool pp_snapshot_make_room(struct pp_io *io, const char *cache_dir, const char *path, uint64_t incoming,
-                           uint64_t quota);
+/* What the names of a conversation's two files begin with: CACHE/kv/KEY; "" if that is none or does not fit. */
+void pp_snapshot_base(const char *cache_dir, const char *session_key, char *out, size_t cap);
+/* Removes what was left half done of this conversation's snapshot, and makes room for its `bytes`: the snapshots of
+ * others that were unused for longest go until the rest fits `quota`. False if it would not fit even alone. Whoever
+ * writes files. */
+bool pp_snapshot_make_room(const char *base, uint64_t bytes, uint64_t quota);
 /* Marks a snapshot as used just now. */
-void pp_snapshot_touch(const char *path);
+void pp_snapshot_touch(const char *base);
+/* The io thread removes it, after whatever is being saved. Any thread. */
+void pp_snapshot_forget(struct pp_io *io, const char *base);
+
+/* Saving in slices: folder, plan and room with the first one, about 100 ms of writing with each. By whoever writes
+ * files. */
+struct pp_snapshot_writer {
+    struct pp_save *save;
+    char base[PP_SNAPSHOT_PATH];
+    uint64_t quota;
+    struct pp_cancel cancel;
+    bool begun;                  /* private */
+};
+/* True: that was the last one; *err (code PP_OK: saved) tells how it ended. */
+bool pp_snapshot_slice(struct pp_snapshot_writer *w, struct pp_error *err);
 
 #endif

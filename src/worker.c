@@ -262,10 +262,12 @@ static void carry_out(struct pp_worker *w, struct request *r)
         worker_generate(w, r);
         return; /* it is taken over */
     case REQUEST_LEAVE:
-        slot_leave(w, r->key);
-        break;
+        break; /* it was saved after its last turn, and is kept while there is room */
     case REQUEST_FORGET:
         slot_forget(w, r->key);
+        break;
+    case REQUEST_SAVED:
+        saves_collect(w);
         break;
     }
     request_free(r);
@@ -284,9 +286,9 @@ static void *worker_main(void *arg)
         else if (!answering && worker_closing(w))
             break;
         if (waiting)
-            slots_save(w, false, 0);
+            slots_save(w, 0);
     }
-    slots_save(w, true, CLOSE_WAIT_MS);
+    slots_save(w, CLOSE_WAIT_MS);
     worker_unload(w);
     worker_send(w, pp_event_new(PP_EVENT_CLOSED));
     return NULL;
@@ -302,6 +304,7 @@ static void do_free(struct pp_backend *b)
     for (struct request *r; (r = pp_queue_try_pop(w->requests));)
         request_free(r);
     pp_queue_free(w->requests);
+    pthread_cond_destroy(&w->saved);
     pthread_mutex_destroy(&w->lock);
     pp_free(w);
 }
@@ -351,8 +354,14 @@ enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const ch
         pp_free(w);
         return code;
     }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->saved, &attr);
+    pthread_condattr_destroy(&attr);
     if (start_thread(w) != 0) {
+        pthread_cond_destroy(&w->saved);
         pthread_mutex_destroy(&w->lock);
         pp_queue_free(w->requests);
         pp_free(w);

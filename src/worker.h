@@ -8,7 +8,4 @@
 enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
                              struct pp_error *err);
 
-/* One conversation's snapshot: DIR/kv/KEY.kv. out: at least 512 bytes. */
-void pp_snapshot_path(const char *cache_dir, const char *session_key, char *out, size_t cap);
-
 #endif

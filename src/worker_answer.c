@@ -263,7 +263,7 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .progress = on_progress,
             .user = a,
         };
-        a->slot->dirty = true;
+        a->slot->dirty |= !r->background; /* what nobody sees is not kept */
         code = pp_gen_begin(a->slot->seq, ids, (int64_t)n, &opt, &a->gen, err);
     }
     pp_free(ids);
@@ -347,8 +347,10 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
     send_context(a);
     struct pp_event *done = conclude(w, asked(a), &stats, finish, a->n_before, err);
     pp_gen_free(a->gen);
-    if (a->slot)
+    if (a->slot) {
         a->slot->busy = false;
+        slot_save(w, a->slot, 0);
+    }
     pp_buf_free(&a->piece);
     pp_buf_free(&a->unsaved);
     pp_buf_free(&a->pending);

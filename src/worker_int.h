@@ -3,7 +3,8 @@
  *
  *   worker.c           the thread, requests, stopping
  *   worker_model.c     models, drafts, adapters, identities
- *   worker_slots.c     one sequence per conversation, and their snapshots
+ *   worker_slots.c     one sequence per conversation
+ *   worker_saves.c     what is kept of them on the disk
  *   worker_answer.c    one answer: its prompt, its text, its figures
  *   worker_generate.c  the answers under way, side by side */
 #ifndef PP_SRC_WORKER_INT_H
@@ -28,7 +29,7 @@ enum {
     WORKER_ADAPTERS = 64,
 };
 
-enum request_kind { REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET };
+enum request_kind { REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED };
 
 /* A copy of what was asked for: every pointer in it is owned. */
 struct request {
@@ -69,9 +70,8 @@ struct slot {
     char key[33];                        /* "" for a temporary one */
     bool used, temporary;
     bool busy;                           /* an answer is being written into it */
-    bool looked;                         /* for a snapshot */
-    bool dirty;                          /* differs from its snapshot */
-    bool left;                           /* not on screen any more: save when possible, keep while there is room */
+    bool told;                           /* why what was saved of it is not used */
+    bool dirty;                          /* differs from what is saved of it */
     struct pp_seq *seq, *draft;          /* draft: NULL as long as none was used */
     uint64_t last_use;
 };
@@ -92,6 +92,7 @@ struct pp_worker {
     bool computing;                      /* a pass is under way, and takes notice of `cancel` */
     char shown[33];                      /* key of the conversation on the screen */
     bool closing;
+    pthread_cond_t saved;                /* a saving has ended */
 
     /* -- worker thread */
     struct shared_model *target, *draft_model;
@@ -105,7 +106,10 @@ struct pp_worker {
     uint64_t clock;                      /* of slot uses */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
-    bool told_plain;
+    bool told_plain, told_off;
+    uint64_t snapshot_quota;             /* as in the request to load */
+    struct saving *savings;              /* with the io thread */
+    enum pp_code save_trouble;           /* told of, and not over yet */
 };
 
 /* --- worker.c --- */
@@ -129,13 +133,24 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
  * another branch, then. */
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
-void slot_leave(struct pp_worker *w, const char *key);
 void slot_forget(struct pp_worker *w, const char *key);
-bool slots_waiting(const struct pp_worker *w);      /* some were left but not saved yet */
-void slots_save(struct pp_worker *w, bool all, int wait_ms); /* those that were left, or all */
+bool slots_waiting(const struct pp_worker *w);      /* some have still to be saved */
+void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is written into */
 void slots_free(struct pp_worker *w);
 /* Frees all that no answer is written into, to make room for pages. False if there were none. */
 bool slots_free_idle(struct pp_worker *w);
+
+/* --- worker_saves.c --- */
+/* Hands what the disk lacks of a conversation to the io thread: microseconds. False if that has to wait for the
+ * identity of the model, and wait_ms were not enough. */
+bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms);
+/* Reads what the sequence lacks of the prompt and the disk has. */
+void slot_restore(struct pp_worker *w, struct slot *s, const int32_t *tokens, size_t n);
+void saves_collect(struct pp_worker *w);            /* lets go of the pages of savings that have ended */
+bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, or (NULL) any */
+/* Waits for all; what takes longer than wait_ms is given up. */
+void saves_finish(struct pp_worker *w, int wait_ms);
+void saves_forget(struct pp_worker *w, const char *key);
 
 /* --- worker_answer.c --- */
 

@@ -10,6 +10,8 @@
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
+enum { SAVE_WAIT_MS = 5000 }; /* for the disk, when an engine goes: what takes longer is computed again one day */
+
 /* --- a model and its identity ----------------------------------------------------------------------------- */
 
 static void let_go(struct shared_model *s)
@@ -174,6 +176,7 @@ static void drop_draft(struct pp_worker *w)
 void worker_unload(struct pp_worker *w)
 {
     slots_free(w);
+    saves_finish(w, SAVE_WAIT_MS);
     drop_draft(w);
     pp_engine_free(w->engine);
     w->engine = NULL;
@@ -228,9 +231,10 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
         send_refusal(w, &err);
         return;
     }
-    slots_save(w, true, 0);
+    slots_save(w, 0);
     worker_unload(w);
     w->told_plain = false;
+    w->snapshot_quota = r->snapshot_quota;
     w->target = target;
     if (code == PP_OK)
         code = make_engine(w, r, &err);

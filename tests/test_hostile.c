@@ -13,82 +13,6 @@
 #include "tests/support.h"
 #include "ui/input.h"
 
-static const struct pp_sha256 identity = {{1}};
-
-/* --- snapshots --------------------------------------------------------------------------------------------- */
-
-enum { HEADER = 56, KEY_BYTES_AT = 12, HASH_AT = 40 }; /* pippin-formats(5) */
-
-static void put_hash(uint8_t *p, struct pp_hash128 h)
-{
-    for (int i = 0; i < 8; i++) {
-        p[i] = (uint8_t)(h.lo >> (8 * i));
-        p[8 + i] = (uint8_t)(h.hi >> (8 * i));
-    }
-}
-
-static struct pp_seq *new_seq(void)
-{
-    struct pp_seq *s;
-    struct pp_error err;
-    assert_ok(pp_seq_new(tiny_engine(), &s, &err), err);
-    return s;
-}
-
-/* A whole snapshot of no tokens whose key is these bytes, in memory that ends with it. */
-static void snapshot_with_key(void **state)
-{
-    static const char *const keys[] = {
-        "model=xx", "model=", "kv=", "", "\n\n\n", "model=\nkv=\narithmetic=\nadapter=x"};
-    (void)state;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        size_t len = strlen(keys[i]), size = (HEADER + len + 63) / 64 * 64;
-        struct pp_seq *s = new_seq();
-        struct pp_error err;
-        uint8_t *data = pp_calloc(1, size);
-        assert_non_null(data);
-        memcpy(data, "PIPPINKV\1", 9);
-        data[KEY_BYTES_AT] = (uint8_t)len;
-        memcpy(data + HEADER, keys[i], len);
-        put_hash(data + HASH_AT, pp_hash128(data + HEADER, size - HEADER));
-        assert_int_equal(pp_snapshot_load(s, &identity, data, size, &err), PP_ERR_MISMATCH);
-        assert_non_null(strstr(err.text, "the model is another one"));
-        assert_int_equal(pp_seq_len(s), 0);
-        pp_free(data);
-        pp_seq_free(s);
-    }
-}
-
-/* Every byte of a saved snapshot is covered by a checksum or checked itself, but for the reserved ones. */
-static void snapshot_with_one_wrong_byte(void **state)
-{
-    struct pp_seq *s = new_seq(), *copy = new_seq();
-    struct pp_buf saved = {0};
-    struct pp_error err;
-    (void)state;
-    for (int i = 0; i < 70; i++)
-        tiny_step(s, i % TINY_VOCAB);
-    assert_int_equal(pp_seq_len(s), 70);
-    assert_ok(pp_snapshot_save(s, &identity, &saved, &err), err);
-    for (size_t at = 0; at < saved.len; at += at < 1024 ? 1 : 97) {
-        if (at >= 28 && at < 32)
-            continue;
-        saved.data[at] = (char)(saved.data[at] ^ 0x10);
-        assert_int_not_equal(pp_snapshot_load(copy, &identity, saved.data, saved.len, &err), PP_OK);
-        assert_int_equal(pp_seq_len(copy), 0);
-        saved.data[at] = (char)(saved.data[at] ^ 0x10);
-    }
-    for (size_t n = 0; n < saved.len; n += n < 1024 ? 1 : 97) {
-        assert_int_not_equal(pp_snapshot_load(copy, &identity, saved.data, n, &err), PP_OK);
-        assert_int_equal(pp_seq_len(copy), 0);
-    }
-    assert_ok(pp_snapshot_load(copy, &identity, saved.data, saved.len, &err), err);
-    assert_int_equal(pp_seq_len(copy), 70);
-    pp_buf_free(&saved);
-    pp_seq_free(copy);
-    pp_seq_free(s);
-}
-
 /* --- numbers ----------------------------------------------------------------------------------------------- */
 
 /* Keys that a broken model computes: what is stored must not depend on what a cast of NaN happens to give. */
@@ -180,8 +104,6 @@ static void keys_of_nothing(void **state)
 TEST_GROUP(hostile)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(snapshot_with_key),
-        cmocka_unit_test(snapshot_with_one_wrong_byte),
         cmocka_unit_test(keys_that_are_no_numbers),
         cmocka_unit_test(adapter_with_many_patterns),
         cmocka_unit_test(value_of_many_lines),

@@ -1,4 +1,5 @@
 /* test_options.c - command line, environment and pippin.conf; help and completion. */
+#include "src/snapshots.h"
 #include "tests/support.h"
 
 #include <fcntl.h>
@@ -154,6 +155,14 @@ static void values(void **state)
     assert_true(o.layout_cache == PP_LAYOUTS_OFF);
     accept("bench|--layout-cache|0");
     assert_true(o.layout_cache == PP_LAYOUTS_OFF);
+    accept("chat");
+    assert_int_equal(o.snapshot_quota, 0);
+    accept("chat|--snapshot-quota|20G");
+    assert_true(o.snapshot_quota == 20ull << 30);
+    accept("run|--snapshot-quota|0");
+    assert_true(o.snapshot_quota == PP_SNAPSHOTS_OFF);
+    accept("chat|--snapshot-quota|off");
+    assert_true(o.snapshot_quota == PP_SNAPSHOTS_OFF);
 }
 
 static void lists(void **state)

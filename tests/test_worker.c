@@ -36,6 +36,7 @@ static struct {
     char notice[512];
     int n_progress;
     uint64_t context_used;
+    uint64_t quota; /* of snapshots, with the next load */
     bool stays; /* the failed loading left the model that was there */
 } env;
 
@@ -98,7 +99,8 @@ static void end(void)
 static enum pp_code load(const char *model, const char *draft, int64_t n_ctx, struct pp_loaded *info)
 {
     struct pp_load_request r = {
-        .model = model, .draft = draft, .engine = {.n_threads = 2, .kv_type = PP_KV_F32, .n_ctx = n_ctx}};
+        .model = model, .draft = draft, .engine = {.n_threads = 2, .kv_type = PP_KV_F32, .n_ctx = n_ctx},
+        .snapshot_quota = env.quota};
     env.backend->ops->load(env.backend, &r);
     for (;;) {
         struct pp_event *e = next_event();
@@ -263,13 +265,13 @@ static void test_snapshot_path(void **state)
 {
     char path[64];
     (void)state;
-    pp_snapshot_path("/c", "0123456789abcdef", path, sizeof path);
-    assert_string_equal(path, "/c/kv/0123456789abcdef.kv");
-    pp_snapshot_path("/c", "../x", path, sizeof path);
+    pp_snapshot_base("/c", "0123456789abcdef", path, sizeof path);
+    assert_string_equal(path, "/c/kv/0123456789abcdef");
+    pp_snapshot_base("/c", "../x", path, sizeof path);
     assert_string_equal(path, "");
-    pp_snapshot_path("/c", "", path, sizeof path);
+    pp_snapshot_base("/c", "", path, sizeof path);
     assert_string_equal(path, "");
-    pp_snapshot_path("/c", "0123456789abcdef", path, 10);
+    pp_snapshot_base("/c", "0123456789abcdef", path, 10);
     assert_string_equal(path, "");
 }
 
@@ -278,40 +280,51 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+static void make_old(const char *path, int seconds)
+{
+    struct pp_error err;
+    struct timespec t[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
+    assert_ok(pp_write_file(path, "0123456789", 10, 0600, &err), err);
+    assert_int_equal(utimensat(0, path, t, 0), 0);
+}
+
+/* The conversations unused for longest go first, with everything that is theirs. */
 static void test_make_room(void **state)
 {
-    char path[3][300], folder[260];
+    static const char *const endings[] = {".manifest", ".pack", ".kv", ".manifest.12.tmp"};
+    char path[3][4][340], base[3][300], folder[260], other[300];
     struct pp_error err;
     (void)state;
-    struct pp_queue *events;
-    struct pp_io *io;
-    char cache[200], db[240];
-    snprintf(cache, sizeof cache, "%s/room", test_tmpdir());
-    snprintf(db, sizeof db, "%s/room.db", test_tmpdir());
-    snprintf(folder, sizeof folder, "%s/kv", cache);
-    assert_ok(pp_queue_new(8, &events, &err), err);
-    assert_ok(pp_io_start(db, events, &io, &err), err);
+    snprintf(folder, sizeof folder, "%s/room/kv", test_tmpdir());
     assert_ok(pp_make_dirs(folder, &err), err);
     for (int i = 0; i < 3; i++) {
-        struct timespec t[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
-        snprintf(path[i], sizeof path[i], "%s/%d%d.kv", folder, i, i);
-        assert_ok(pp_write_file(path[i], "0123456789", 10, 0600, &err), err);
-        assert_int_equal(utimensat(0, path[i], t, 0), 0);
+        snprintf(base[i], sizeof base[i], "%s/%d%d", folder, i, i);
+        for (int k = 0; k < 4; k++) {
+            snprintf(path[i][k], sizeof path[i][k], "%.300s%s", base[i], endings[k]);
+            make_old(path[i][k], 1000 + i);
+        }
     }
-    pp_snapshot_touch(path[0]);                                                   /* now the second is the oldest */
-    assert_false(pp_snapshot_make_room(io, cache, "x/new.kv", 41, 40));
-    assert_true(pp_snapshot_make_room(io, cache, "x/new.kv", 10, 40));   /* fits */
-    assert_true(pp_snapshot_make_room(io, cache, "x/22.kv", 20, 40));    /* replaces itself */
-    assert_true(pp_snapshot_make_room(io, cache, "x/new.kv", 15, 40));
-    pp_io_stop(io);
-    assert_true(exists(path[0]));
-    assert_false(exists(path[1]));
-    assert_true(exists(path[2]));
-    assert_null(pp_queue_try_pop(events)); /* no complaints */
-    pp_queue_free(events);
-    assert_true(pp_snapshot_make_room(NULL, cache, "x/new.kv", 25, 40)); /* at once, without an io thread */
-    assert_false(exists(path[2]));
-    assert_true(exists(path[0]));
+    snprintf(other, sizeof other, "%s/notes.txt", folder);
+    make_old(other, 1);
+    pp_snapshot_touch(base[0]); /* now the second is the oldest */
+    snprintf(base[1], sizeof base[1], "%s/aa", folder);
+    assert_false(pp_snapshot_make_room(base[1], 121, 120));
+    assert_true(pp_snapshot_make_room(base[1], 40, 160)); /* fits */
+    assert_true(exists(path[1][0]));
+    assert_true(pp_snapshot_make_room(base[2], 40, 120)); /* its own is not counted; what was left half done goes */
+    assert_true(exists(path[1][1]));
+    assert_true(exists(path[2][1]));
+    assert_false(exists(path[2][2]));
+    assert_false(exists(path[2][3]));
+    assert_true(pp_snapshot_make_room(base[2], 50, 120));
+    for (int k = 0; k < 4; k++) {
+        assert_true(exists(path[0][k]));
+        assert_false(exists(path[1][k]));
+    }
+    assert_true(pp_snapshot_make_room(base[2], 119, 120));
+    assert_false(exists(path[0][0]));
+    assert_true(exists(path[2][0]));
+    assert_true(exists(other));
 }
 
 /* --- with the starter ------------------------------------------------------------------------------------- */
@@ -450,53 +463,117 @@ static void restart_with_starter(void)
     assert_int_equal(load(testdata("starter/target"), NULL, 1024, NULL), PP_OK);
 }
 
-static void snapshot_of(const char *key, char path[static 640])
+static char *file_of_session(const char *ending)
 {
-    pp_snapshot_path(env.cache, key, path, 640);
+    static char paths[2][680];
+    static int n;
+    char base[PP_SNAPSHOT_PATH];
+    pp_snapshot_base(env.cache, env.session.key, base, sizeof base);
+    snprintf(paths[++n % 2], sizeof paths[0], "%s%s", base, ending);
+    return paths[n % 2];
 }
 
 static void test_snapshots(void **state)
 {
-    char path[640], *data;
+    char *data;
     size_t size;
     struct pp_error err;
     (void)state;
     if (!begin_starter(256, false))
         return;
-    snapshot_of(env.session.key, path);
     struct pp_generate_request r = request(HELLO);
     assert_string_equal(answer_to(r), HELLO_ANSWER);
     env.backend->ops->leave(env.backend, env.session.key);
     assert_string_equal(answer_to(r), HELLO_ANSWER); /* left, but still at hand */
     assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
     restart_with_starter();
-    assert_true(exists(path));
-    struct stat st;
-    assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_mode & 0777, 0600);
+    for (int i = 0; i < 2; i++) {
+        struct stat st;
+        assert_int_equal(stat(file_of_session(i ? ".pack" : ".manifest"), &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
     assert_string_equal(answer_to(r), HELLO_ANSWER); /* resumed: nothing is computed again */
     assert_string_equal(env.notice, "");
     assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
+    assert_int_equal(env.done.stats.restored_tokens, env.done.stats.prompt_tokens);
 
     /* a damaged one is refused with a reason, and the answer is the same */
     restart_with_starter();
-    assert_ok(pp_read_file(path, 1u << 28, &data, &size, &err), err);
-    data[size / 2] ^= 1;
-    assert_ok(pp_write_file(path, data, size, 0600, &err), err);
+    assert_ok(pp_read_file(file_of_session(".pack"), 1u << 28, &data, &size, &err), err);
+    memset(data + 4096, 1, 3);
+    assert_ok(pp_write_file(file_of_session(".pack"), data, size, 0600, &err), err);
     pp_free(data);
     assert_string_equal(answer_to(r), HELLO_ANSWER);
-    assert_true(env.notice[0]);
+    assert_non_null(strstr(env.notice, "damaged"));
     assert_int_equal(env.done.stats.cached_tokens, 0);
+    restart_with_starter();
+    env.notice[0] = 0;
+    assert_string_equal(answer_to(r), HELLO_ANSWER); /* and what was saved then is good again */
+    assert_string_equal(env.notice, "");
+    assert_int_equal(env.done.stats.restored_tokens, env.done.stats.prompt_tokens);
 
     env.backend->ops->forget(env.backend, env.session.key);
     restart_with_starter();
-    assert_false(exists(path));
+    assert_false(exists(file_of_session(".manifest")));
+    assert_false(exists(file_of_session(".pack")));
 
     r.temporary = true;
     assert_string_equal(answer_to(r), HELLO_ANSWER);
     env.backend->ops->leave(env.backend, env.session.key);
     restart_with_starter();
-    assert_false(exists(path));
+    assert_false(exists(file_of_session(".manifest")));
+    end();
+}
+
+static void wait_notice(const char *text)
+{
+    while (!strstr(env.notice, text)) {
+        struct pp_event *e = next_event();
+        if (e->type == PP_EVENT_NOTICE)
+            snprintf(env.notice, sizeof env.notice, "%s", e->text);
+        pp_event_free(e);
+    }
+    assert_null(strchr(env.notice, '\n'));
+}
+
+/* What cannot be kept is told of in one line, once, and the chat goes on. */
+static void test_not_kept(void **state)
+{
+    struct pp_error err;
+    char folder[240];
+    (void)state;
+    if (!begin_starter(256, false))
+        return;
+    struct pp_generate_request r = request(HELLO);
+    snprintf(folder, sizeof folder, "%s/kv", env.cache);
+    assert_ok(pp_make_dirs(env.cache, &err), err);
+    assert_ok(pp_write_file(folder, "a file", 6, 0600, &err), err); /* as good as a folder that cannot be written to */
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    wait_notice("not kept ready");
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(answer_to(r), HELLO_ANSWER);
+        assert_string_equal(env.notice, "");
+    }
+    unlink(folder);
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    restart_with_starter();
+    assert_true(exists(file_of_session(".manifest")));
+    env.backend->ops->forget(env.backend, env.session.key);
+
+    static const uint64_t quotas[] = {PP_SNAPSHOTS_OFF, 1000};
+    for (int k = 0; k < 2; k++) {
+        env.quota = quotas[k];
+        restart_with_starter();
+        assert_string_equal(answer_to(r), HELLO_ANSWER);
+        wait_notice("--snapshot-quota");
+        for (int i = 0; i < 2; i++) {
+            assert_string_equal(answer_to(r), HELLO_ANSWER);
+            assert_string_equal(env.notice, "");
+        }
+        env.quota = 0;
+        restart_with_starter();
+        assert_false(exists(file_of_session(".manifest")));
+    }
     end();
 }
 
@@ -513,8 +590,8 @@ static void test_sharing(void **state)
     assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
     /* The other one shares its pages; what is copied is at most the page that both go on writing into. */
     assert_in_range(env.done.stats.kv_copied_bytes, 0, env.done.stats.page_bytes);
-    assert_string_equal(answer_to(r), HELLO_ANSWER); /* regenerated: nothing is shared any more, nothing is copied */
-    assert_int_equal(env.done.stats.kv_copied_bytes, 0);
+    assert_string_equal(answer_to(r), HELLO_ANSWER); /* regenerated: at most what is just being saved is copied */
+    assert_in_range(env.done.stats.kv_copied_bytes, 0, env.done.stats.page_bytes);
     for (int i = 0; i < 12; i++) { /* more than there are slots */
         char key[17];
         snprintf(key, sizeof key, "%016x", i + 1);
@@ -649,6 +726,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_stopped_screen),
         cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_not_kept),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_other_model),

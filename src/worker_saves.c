@@ -1,0 +1,209 @@
+/* worker_saves.c - what is kept of conversations on the disk: saved after each turn, looked for when one is opened.
+ *
+ * The worker only holds the pages; the io thread hashes and writes them, and sends the job back through the line of
+ * requests; then the worker lets the pages go. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/worker_int.h"
+
+enum {
+    IDENTITY_WAIT_MS = 5000,      /* for a model below IDENTITY_QUICK_BYTES: about a second is needed */
+    IDENTITY_CACHED_WAIT_MS = 200, /* for a larger one: enough if its identity is in the cache */
+};
+
+static const uint64_t IDENTITY_QUICK_BYTES = UINT64_C(1) << 30;
+
+/* A branch on its way to the disk. */
+struct saving {
+    struct pp_io_task task;          /* first */
+    struct saving *next;             /* worker thread */
+    struct pp_worker *w;
+    char key[33];
+    struct pp_snapshot_writer writer;
+    struct pp_error err;             /* how it ended */
+    bool ended;                      /* protected by the worker's lock */
+};
+
+/* --- the io thread's side --------------------------------------------------------------------------------- */
+
+static bool slice(struct pp_io_task *task)
+{
+    struct saving *s = (struct saving *)task;
+    struct pp_worker *w = s->w;
+    if (!pp_snapshot_slice(&s->writer, &s->err))
+        return false;
+    struct request *wake = pp_calloc(1, sizeof *wake); /* without it the pages are let go a little later */
+    if (wake)
+        wake->kind = REQUEST_SAVED;
+    pthread_mutex_lock(&w->lock);
+    s->ended = true; /* from here on it may be gone, and w with it once the lock is free */
+    if (wake && !pp_queue_try_push(w->requests, wake))
+        pp_free(wake);
+    pthread_cond_broadcast(&w->saved);
+    pthread_mutex_unlock(&w->lock);
+    return true;
+}
+
+/* --- saving ----------------------------------------------------------------------------------------------- */
+
+static bool base_of(const struct pp_worker *w, const struct slot *s, char base[static PP_SNAPSHOT_PATH])
+{
+    base[0] = 0;
+    if (w->cache_dir[0] && !s->temporary && w->snapshot_quota != PP_SNAPSHOTS_OFF)
+        pp_snapshot_base(w->cache_dir, s->key, base, PP_SNAPSHOT_PATH);
+    return base[0] != 0;
+}
+
+/* Tells of a trouble when it begins, and again only after it was over. */
+static void trouble(struct pp_worker *w, const struct pp_error *err)
+{
+    if (err->code == PP_ERR_CANCELLED || err->code == w->save_trouble)
+        return;
+    w->save_trouble = err->code;
+    if (err->code)
+        worker_notice(w, "conversations are not kept ready on the disk: %s", err->text);
+}
+
+static void say_off(struct pp_worker *w, const struct slot *s)
+{
+    if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->told_off || !w->cache_dir[0] || s->temporary)
+        return;
+    w->told_off = true;
+    worker_notice(w, "conversations are not kept ready on the disk (--snapshot-quota off): they are computed again");
+}
+
+bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
+{
+    char base[PP_SNAPSHOT_PATH];
+    struct pp_sha256 identity;
+    struct pp_error err = {0};
+    if (!s->used || !s->dirty || !s->seq || pp_seq_len(s->seq) == 0)
+        return true;
+    say_off(w, s);
+    if (!base_of(w, s, base)) {
+        s->dirty = false;
+        return true;
+    }
+    if (!worker_identity(w, wait_ms, &identity))
+        return false;
+    s->dirty = false;
+    struct saving *job = pp_calloc(1, sizeof *job);
+    if (!job || (err.code = pp_save_new(s->seq, &identity, base, s->key, &job->writer.save, &err))) {
+        if (!job)
+            pp_fail_nomem(&err, "a snapshot");
+        pp_free(job);
+        trouble(w, &err);
+        return true;
+    }
+    job->w = w;
+    job->task.slice = slice;
+    job->writer.quota = w->snapshot_quota ? w->snapshot_quota : PP_SNAPSHOT_QUOTA;
+    memcpy(job->writer.base, base, sizeof job->writer.base);
+    memcpy(job->key, s->key, sizeof job->key);
+    job->next = w->savings;
+    w->savings = job;
+    pp_io_post_task(w->io, &job->task);
+    return true;
+}
+
+void saves_collect(struct pp_worker *w)
+{
+    for (struct saving **at = &w->savings; *at;) {
+        struct saving *s = *at;
+        pthread_mutex_lock(&w->lock);
+        bool ended = s->ended;
+        pthread_mutex_unlock(&w->lock);
+        if (!ended) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        trouble(w, &s->err);
+        pp_save_free(s->writer.save);
+        pp_free(s);
+    }
+}
+
+static bool all_ended(const struct pp_worker *w)
+{
+    for (const struct saving *s = w->savings; s; s = s->next)
+        if (!s->ended)
+            return false;
+    return true;
+}
+
+void saves_finish(struct pp_worker *w, int wait_ms)
+{
+    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
+    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+    bool in_time = true;
+    pthread_mutex_lock(&w->lock);
+    while (!all_ended(w)) {
+        if (in_time && pthread_cond_timedwait(&w->saved, &w->lock, &ts) != 0) {
+            in_time = false;
+            for (struct saving *s = w->savings; s; s = s->next)
+                pp_cancel_request(&s->writer.cancel); /* within a page */
+        } else if (!in_time) {
+            pthread_cond_wait(&w->saved, &w->lock);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    saves_collect(w);
+}
+
+bool saves_pending(struct pp_worker *w, const char *key)
+{
+    saves_collect(w);
+    for (const struct saving *s = w->savings; s; s = s->next)
+        if (!key || strcmp(s->key, key) == 0)
+            return true;
+    return false;
+}
+
+void saves_forget(struct pp_worker *w, const char *key)
+{
+    char base[PP_SNAPSHOT_PATH];
+    for (struct saving *s = w->savings; s; s = s->next)
+        if (strcmp(s->key, key) == 0)
+            pp_cancel_request(&s->writer.cancel);
+    if (!w->cache_dir[0])
+        return;
+    pp_snapshot_base(w->cache_dir, key, base, sizeof base);
+    if (base[0])
+        pp_snapshot_forget(w->io, base);
+}
+
+/* --- restoring -------------------------------------------------------------------------------------------- */
+
+static void refused(struct pp_worker *w, struct slot *s, const char *why)
+{
+    if (!s->told)
+        worker_notice(w, "%s", why);
+    s->told = true;
+}
+
+void slot_restore(struct pp_worker *w, struct slot *s, const int32_t *tokens, size_t n)
+{
+    char base[PP_SNAPSHOT_PATH], manifest[PP_SNAPSHOT_PATH + 16];
+    struct pp_sha256 identity;
+    struct pp_error err;
+    if (!base_of(w, s, base) || saves_pending(w, s->key)) /* then its pages are still here, and will be found */
+        return;
+    snprintf(manifest, sizeof manifest, "%s.manifest", base);
+    if (access(manifest, F_OK) != 0)
+        return;
+    bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
+    if (!worker_identity(w, quick ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS, &identity)) {
+        refused(w, s, "the saved cache is not used: the model is still being checked; it is computed again");
+        return;
+    }
+    enum pp_code code = pp_snapshot_restore(s->seq, &identity, base, s->key, tokens, (int64_t)n, NULL, &err);
+    if (code == PP_OK)
+        pp_snapshot_touch(base);
+    else if (code != PP_ERR_NOT_FOUND)
+        refused(w, s, err.text);
+}
