@@ -25,9 +25,11 @@ static const struct {
     {"start", BENCH_START},
     {"tokenizer", BENCH_TOKENIZER},
     {"resume", BENCH_RESUME},
+    {"several", BENCH_SEVERAL},
     {"trace", BENCH_TRACE},
     {"sessions", BENCH_SESSIONS},
-    {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_RESUME | BENCH_TRACE},
+    {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_RESUME | BENCH_SEVERAL |
+                BENCH_TRACE},
 };
 
 static enum pp_code read_words(struct bench *b, struct pp_error *err)
@@ -40,7 +42,7 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
         if (!what)
             return pp_fail(err, PP_ERR_USAGE,
                            "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
-                           "memory, micro, start, tokenizer, resume, trace, sessions and all",
+                           "memory, micro, start, tokenizer, resume, several, trace, sessions and all",
                            b->o->args[i]);
         b->what |= what;
     }
@@ -266,6 +268,8 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         code = bench_tokenizer(b, err);
     if (!code && b->what & BENCH_RESUME)
         code = bench_resume(b, err);
+    if (!code && b->what & BENCH_SEVERAL)
+        code = bench_several(b, err);
     if (!code && b->what & BENCH_TRACE)
         code = bench_trace(b, err);
     if (!code && b->what & BENCH_SESSIONS)

@@ -112,6 +112,10 @@ void pp_controller_load(struct pp_controller *c, const char *model)
                    c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
         return;
     }
+    if (c->away) {
+        ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended", c->away->title);
+        return;
+    }
     if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK) {
         ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
         return;
@@ -149,7 +153,6 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
 
 static void take_event(struct pp_controller *c, struct pp_event *e)
 {
-    bool current = e->request == c->request;
     switch (e->type) {
     case PP_EVENT_LOAD_PROGRESS:
         if (c->state == PP_STATE_LOADING) {
@@ -166,18 +169,17 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         load_failed(c, e);
         break;
     case PP_EVENT_PROMPT_PROGRESS:
-        if (current)
-            ctl_on_prompt_progress(c, e);
+        ctl_on_prompt_progress(c, e);
         break;
     case PP_EVENT_TEXT:
-        if (current)
-            ctl_on_text(c, e);
+        ctl_on_text(c, e);
         break;
     case PP_EVENT_DONE:
-        if (current)
-            ctl_on_done(c, e);
+        ctl_on_done(c, e);
         break;
     case PP_EVENT_CONTEXT:
+        if (!ctl_in_front(c, e->request))
+            break;
         c->status.ctx_used = (int64_t)e->done;
         c->status.ctx_total = (int64_t)e->total;
         ctl_dirty(c, PP_DIRTY_STATUS);
@@ -355,6 +357,7 @@ bool pp_controller_free(struct pp_controller *c)
     if (c->lock_fd >= 0)
         close(c->lock_fd);
     ctl_choices_free(c);
+    ctl_free_running(c);
     pp_branch_free(&c->branch);
     pp_branch_free(&c->saved_tail);
     pp_session_clear(&c->session);

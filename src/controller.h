@@ -61,6 +61,12 @@ struct pp_chat_message {
 size_t pp_controller_n_messages(const struct pp_controller *c);
 const struct pp_chat_message *pp_controller_message(const struct pp_controller *c, size_t i);
 
+/* The answers that were asked for together stand side by side until one of them is gone on from; 0: there are none. The
+ * one that is chosen, with pp_controller_sibling, is the last message. */
+enum { PP_MAX_ALTERNATIVES = 8 };
+size_t pp_controller_n_alternatives(const struct pp_controller *c);
+const struct pp_chat_message *pp_controller_alternative(const struct pp_controller *c, size_t i);
+
 struct pp_status {
     enum pp_state state;
     struct pp_loaded model;      /* name "" while none is loaded */
@@ -89,7 +95,8 @@ bool pp_controller_send(struct pp_controller *c, const char *text);
  * caller's (pp_free); NULL if there is none. */
 char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
-void pp_controller_regenerate(struct pp_controller *c);  /* a new sibling of the last answer */
+/* n new siblings of the last answer, 1 to PP_MAX_ALTERNATIVES; several are written side by side. */
+void pp_controller_regenerate(struct pp_controller *c, int n);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
 /* A new branch from a changed message of the user. */
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);
@@ -114,6 +121,10 @@ size_t pp_controller_n_sessions(const struct pp_controller *c);
 /* Row i, newest first. NULL: it is not here; it is being fetched (PP_DIRTY_LISTS, then ask again). */
 const struct pp_session *pp_controller_session_at(struct pp_controller *c, size_t i);
 int64_t pp_controller_session_id(const struct pp_controller *c); /* 0 while unsaved */
+/* Answers go on in conversations that the user has left. */
+enum pp_session_activity { PP_SESSION_QUIET, PP_SESSION_ANSWERING, PP_SESSION_ANSWERED /* and not looked at yet */ };
+enum pp_session_activity pp_controller_session_activity(const struct pp_controller *c, int64_t session);
+int pp_controller_n_elsewhere(const struct pp_controller *c); /* answers being written in other conversations */
 
 /* --- choices; each is stored with the conversation and used from the next answer on -------------------------- */
 

@@ -1,6 +1,4 @@
-/* controller_answer.c - sending, answering, stopping: the part of the state machine between IDLE and IDLE. */
-#include <inttypes.h>
-#include <math.h>
+/* controller_answer.c - sending, asking, stopping: how an answer begins. How it goes on: controller_running.c. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,6 +7,9 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 #include "src/title.h"
+
+/* Numbers that JSON and people can carry without loss. */
+static const uint64_t MAX_SEED = (UINT64_C(1) << 53) - 1;
 
 bool ctl_answering(const struct pp_controller *c)
 {
@@ -47,19 +48,30 @@ static size_t last(const struct pp_controller *c)
     return c->branch.n - 1;
 }
 
-/* The worker is to write the last message of the branch. continue_text: what is there of it already. */
-static void start_generation(struct pp_controller *c, const char *continue_text)
+static void no_generation(struct pp_controller *c)
+{
+    ctl_notice(c, true, "out of memory");
+    ctl_set_state(c, PP_STATE_IDLE);
+    ctl_show_running(c); /* those beside it may have begun */
+}
+
+/* The worker is to write an answer to the branch without its last message. continue_text: what is there of it
+ * already. */
+static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, const char *continue_text,
+                             uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    const struct pp_chat_message *answer = &c->branch.items[last(c)].msg;
     char *messages = pp_branch_json(&c->branch, last(c), c->session.system);
-    if (!messages) {
-        ctl_notice(c, true, "out of memory");
-        ctl_set_state(c, PP_STATE_IDLE);
+    struct ctl_running *run = messages ? ctl_running_add(c, answer) : NULL;
+    if (!run) {
+        pp_free(messages);
+        no_generation(c);
         return;
     }
+    run->sibling = answer->sibling;
+    run->n_siblings = answer->n_siblings;
     struct pp_generate_request r = {
-        .request = ++c->request,
+        .request = run->request,
         .session_key = c->session.key,
         .messages_json = messages,
         .continue_text = continue_text,
@@ -75,15 +87,14 @@ static void start_generation(struct pp_controller *c, const char *continue_text)
         .ignore_end = c->o->ignore_eos,
         .message_id = answer->id,
     };
-    c->answer_base = continue_text ? answer->n_tokens : 0;
-    c->context_base = 0;
-    c->prompt_started_ns = 0;
+    r.sampling.seed = seed;
     c->cancel_asked = false;
     c->status.progress_done = c->status.progress_total = 0;
     c->status.eta_s = -1;
     c->status.tokens_per_s = 0;
     c->status.acceptance = -1;
     ctl_set_state(c, PP_STATE_PREFILL);
+    c->backend->ops->show(c->backend, c->session.key);
     c->backend->ops->generate(c->backend, &r);
     pp_free(messages);
 }
@@ -93,6 +104,10 @@ static void end_unbegun(struct pp_controller *c)
 {
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_CANCELLED);
     pp_io_answer_end(c->io, c->branch.items[last(c)].msg.id, PP_MESSAGE_CANCELLED, NULL, 0);
+    for (size_t i = 0; i < c->group.n; i++) {
+        pp_branch_set_state(&c->group, i, PP_MESSAGE_CANCELLED);
+        pp_io_answer_end(c->io, c->group.items[i].msg.id, PP_MESSAGE_CANCELLED, NULL, 0);
+    }
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     ctl_set_state(c, PP_STATE_IDLE);
     ctl_run_afterwards(c);
@@ -157,53 +172,92 @@ static void take_session(struct pp_controller *c, struct ctl_job *j)
     j->session.title = title;
 }
 
+/* The answer and those beside it, as the screen shows them. */
+static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
+{
+    for (int i = -1; i < j->n_more; i++) {
+        const struct pp_message *m = i < 0 ? &j->answer : &j->more[i];
+        struct pp_branch *b[] = {i < 0 ? &c->branch : NULL, j->n_more ? &c->group : NULL};
+        for (int k = 0; k < 2; k++) {
+            struct pp_branch_item *it = b[k] ? pp_branch_append(b[k], PP_ROLE_ASSISTANT, "", 0) : NULL;
+            if (b[k] && !it)
+                return false;
+            if (!it)
+                continue;
+            it->msg.id = m->id;
+            it->msg.sibling = m->sibling;
+            it->msg.n_siblings = j->answer.sibling + 1 + j->n_more;
+            it->msg.state = PP_MESSAGE_PARTIAL;
+        }
+    }
+    return true;
+}
+
+/* Alternatives differ in nothing but their seeds. */
+static uint64_t seed_of(const struct pp_controller *c, int alternative)
+{
+    return (c->sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
+}
+
+static void start_answers(struct pp_controller *c)
+{
+    if (!c->group.n)
+        start_generation(c, &c->branch.items[last(c)].msg, NULL, c->sampling.seed);
+    for (size_t i = 0; i < c->group.n; i++)
+        start_generation(c, &c->group.items[i].msg, NULL, seed_of(c, (int)i));
+}
+
 /* UI thread: question and answer are in the database. */
 static void on_saved(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    struct pp_branch_item *answer = NULL;
     if (job->code == PP_OK) {
         if (!c->session.id)
             take_session(c, j);
         if (j->user.content)
             c->branch.items[last(c)].msg.id = j->user.id;
         c->session.head = j->answer.id;
-        answer = pp_branch_append(&c->branch, PP_ROLE_ASSISTANT, "", 0);
-        if (!answer)
+        if (!append_answers(c, j))
             job->code = pp_fail_nomem(&job->err, "the answer");
     }
-    if (!answer) {
+    if (job->code != PP_OK) {
         saving_failed(c, j);
         ctl_job_free(job);
         return;
     }
-    answer->msg.id = j->answer.id;
-    answer->msg.sibling = j->answer.sibling;
-    answer->msg.n_siblings = j->answer.sibling + 1;
-    answer->msg.state = PP_MESSAGE_PARTIAL;
     pp_branch_truncate(&c->saved_tail, 0);
+    if (j->n_more) {
+        ctl_update_session(c, UPDATE_HEAD); /* the first of them, not the last */
+        ctl_notice(c, false, "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
+    }
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     ctl_job_free(job);
     if (c->cancel_asked || c->state != PP_STATE_SAVING)
         end_unbegun(c);
     else
-        start_generation(c, NULL);
+        start_answers(c);
+    if (ctl_answering(c))
+        ctl_run_afterwards(c);
 }
 
-static bool fill_answer(struct pp_controller *c, struct pp_message *m)
+static void choose_seed(struct pp_controller *c)
 {
-    char label[192];
     if (!c->seed_fixed && getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
         c->sampling.seed = pp_now_ns();
-    c->sampling.seed &= (UINT64_C(1) << 53) - 1; /* a number that JSON and people can carry without loss */
+    c->sampling.seed &= MAX_SEED;
+}
+
+static bool fill_answer(struct pp_controller *c, struct pp_message *m, uint64_t seed)
+{
+    char label[192];
     snprintf(label, sizeof label, "%s (%s)", c->status.model.name, c->status.model.type_name);
     m->role = PP_ROLE_ASSISTANT;
     m->state = PP_MESSAGE_PARTIAL;
     m->model = pp_strdup(label);
     m->adapters = ctl_adapters_json(c);
-    m->params = ctl_params_json(c, c->sampling.seed);
+    m->params = ctl_params_json(c, seed);
     return m->model && m->adapters && m->params;
 }
 
@@ -212,9 +266,9 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
     return i ? c->branch.items[i - 1].msg.id : 0;
 }
 
-/* Puts a question (or, text NULL, only a new answer) after the first n messages; what follows them becomes another
+/* Puts a question (or, text NULL, only new answers) after the first n messages; what follows them becomes another
  * branch. */
-static bool save_turn(struct pp_controller *c, size_t n, const char *text)
+static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n_answers)
 {
     char title[PP_TITLE_BYTES];
     struct ctl_job *j = ctl_job_new(c, ctl_run_send, on_saved);
@@ -222,9 +276,16 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text)
         return false;
     const struct pp_chat_message *old = n < c->branch.n ? &c->branch.items[n].msg : NULL;
     int sibling = old ? old->n_siblings : 0;
-    bool ok = ctl_note_choices(c) && ctl_copy_session(&j->session, &c->session) && fill_answer(c, &j->answer);
+    choose_seed(c);
+    bool ok = ctl_note_choices(c) && ctl_copy_session(&j->session, &c->session) &&
+              fill_answer(c, &j->answer, seed_of(c, 0));
     j->answer.parent = id_before(c, n);
     j->answer.sibling = text ? 0 : sibling;
+    for (int i = 0; ok && i < n_answers - 1; i++) {
+        j->n_more++;
+        j->more[i].sibling = j->answer.sibling + 1 + i;
+        ok = fill_answer(c, &j->more[i], seed_of(c, i + 1));
+    }
     if (ok && text) {
         pp_title(text, strlen(text), title);
         ok = (j->user.content = pp_strdup(text)) && (*c->session.title || ctl_set_string(c, &j->session.title, title));
@@ -248,6 +309,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text)
         q->msg.sibling = sibling;
         q->msg.n_siblings = sibling + 1;
     }
+    pp_branch_truncate(&c->group, 0);
     c->cancel_asked = false;
     ctl_set_state(c, PP_STATE_SAVING);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
@@ -264,7 +326,7 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
 {
     if (blank(text) || !may_answer(c))
         return false;
-    return save_turn(c, c->branch.n, text);
+    return save_turn(c, c->branch.n, text, 1);
 }
 
 char *pp_controller_take_unsent(struct pp_controller *c)
@@ -282,10 +344,10 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
     }
     if (blank(text) || !may_answer(c))
         return false;
-    return save_turn(c, message, text);
+    return save_turn(c, message, text, 1);
 }
 
-void pp_controller_regenerate(struct pp_controller *c)
+void pp_controller_regenerate(struct pp_controller *c, int n_answers)
 {
     size_t n = c->branch.n;
     if (!may_answer(c))
@@ -294,8 +356,10 @@ void pp_controller_regenerate(struct pp_controller *c)
         n--;
     if (!n)
         ctl_notice(c, true, "there is no answer yet that could be made anew");
+    else if (n_answers < 1 || n_answers > PP_MAX_ALTERNATIVES)
+        ctl_notice(c, true, "1 to %d answers can be written at once", PP_MAX_ALTERNATIVES);
     else
-        save_turn(c, n, NULL);
+        save_turn(c, n, NULL, n_answers);
 }
 
 void pp_controller_continue(struct pp_controller *c)
@@ -309,7 +373,7 @@ void pp_controller_continue(struct pp_controller *c)
     /* The text moves when it grows: the request copies it at once. */
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    start_generation(c, c->branch.items[last(c)].msg.text);
+    start_generation(c, &c->branch.items[last(c)].msg, c->branch.items[last(c)].msg.text, c->sampling.seed);
 }
 
 bool pp_controller_cancel(struct pp_controller *c)
@@ -318,93 +382,11 @@ bool pp_controller_cancel(struct pp_controller *c)
         return false;
     c->cancel_asked = true;
     if (c->state != PP_STATE_SAVING)
-        c->backend->ops->cancel(c->backend, c->request);
+        ctl_cancel_in(c, c->session.id);
     return true;
 }
 
-/* --- the answer comes ------------------------------------------------------------------------------------- */
-
-void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
-{
-    if (c->state != PP_STATE_PREFILL)
-        return;
-    uint64_t now = pp_now_ns();
-    uint64_t fresh = e->done > e->cached ? e->done - e->cached : 0; /* computed, not found in pages */
-    if (!c->prompt_started_ns)
-        c->prompt_started_ns = now;
-    double seconds = (double)(now - c->prompt_started_ns) * 1e-9;
-    c->status.progress_done = e->done;
-    c->status.progress_total = e->total;
-    c->status.eta_s = fresh && seconds > 0.05 && e->total > e->done
-                          ? (float)(seconds / (double)fresh * (double)(e->total - e->done))
-                          : -1;
-    c->context_base = (int64_t)e->total;
-    c->status.ctx_used = (int64_t)e->done;
-    ctl_dirty(c, PP_DIRTY_STATUS);
-}
-
-static void take_stats(struct pp_controller *c, const struct pp_stats *s, struct pp_chat_message *m)
-{
-    if (s->decode_ns && s->decode_tokens)
-        m->tokens_per_s = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
-    if (s->draft_tokens)
-        m->acceptance = (float)((double)s->draft_accepted / (double)s->draft_tokens);
-    c->status.tokens_per_s = m->tokens_per_s;
-    c->status.acceptance = m->acceptance;
-}
-
-void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
-{
-    if (!c->branch.n || !(ctl_answering(c) || c->state == PP_STATE_CLOSING))
-        return;
-    size_t i = last(c);
-    struct pp_chat_message *m = &c->branch.items[i].msg;
-    if (c->state == PP_STATE_PREFILL)
-        ctl_set_state(c, PP_STATE_ANSWER);
-    m->n_tokens = c->answer_base + (int64_t)e->stats.decode_tokens;
-    if (e->text_len && !pp_branch_grow(&c->branch, i, e->text, e->text_len))
-        ctl_notice(c, true, "out of memory: the screen shows only part of the answer, all of it is saved");
-    if (c->context_base)
-        c->status.ctx_used = c->context_base + (int64_t)e->stats.decode_tokens;
-    take_stats(c, &e->stats, m);
-    ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
-}
-
-static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
-{
-    if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
-        ctl_notice(c, true, "%s", e->err.text);
-    else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
-        ctl_notice(c, false, "stopped after %" PRId64 " tokens, as set; /continue goes on", c->max_tokens);
-    else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
-        ctl_notice(c, true,
-                   "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");
-}
-
-void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
-{
-    if (c->state != PP_STATE_PREFILL && c->state != PP_STATE_ANSWER && c->state != PP_STATE_CLOSING)
-        return;
-    if (c->branch.n) {
-        size_t i = last(c);
-        struct pp_chat_message *m = &c->branch.items[i].msg;
-        take_stats(c, &e->stats, m);
-        c->prompt_tokens = e->stats.prompt_tokens;
-        c->cached_tokens = e->stats.cached_tokens;
-        c->kv_copied_bytes = e->stats.kv_copied_bytes;
-        if (e->stats.decode_tokens)
-            m->n_tokens = c->answer_base + (int64_t)e->stats.decode_tokens;
-        pp_branch_set_state(&c->branch, i, e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE
-                                           : e->err.code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
-                                                                             : PP_MESSAGE_PARTIAL);
-    }
-    say_why_it_ended(c, e);
-    c->cancel_asked = false;
-    c->status.eta_s = -1;
-    ctl_set_state(c, PP_STATE_IDLE);
-    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    ctl_run_afterwards(c);
-}
+/* --- afterwards ------------------------------------------------------------------------------------------- */
 
 void ctl_run_afterwards(struct pp_controller *c)
 {

@@ -2,7 +2,8 @@
  * says otherwise.
  *
  *   controller.c           life, states, events, status
- *   controller_answer.c    sending, answering, stopping
+ *   controller_answer.c    sending, asking, stopping
+ *   controller_running.c   the answers that are being written, here and in conversations that were left
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
  *   controller_list.c      the list of them, and the search
  *   controller_choices.c   adapters, templates, personas, parameters
@@ -46,6 +47,32 @@ struct ctl_list {
     bool failed;                  /* the last job did: nothing is fetched until the list is asked for anew */
 };
 
+/* An answer that is being written. */
+struct ctl_running {
+    struct ctl_running *next;     /* a later one */
+    uint64_t request;
+    int64_t session, message;     /* whose it is, and where it is saved */
+    int sibling, n_siblings;
+    struct pp_buf text;           /* of the message, so far */
+    int64_t base;                 /* tokens that the continued answer had before */
+    int64_t n_tokens;             /* and since */
+    int64_t prompt_tokens;        /* 0: not known yet */
+    uint64_t done, total;         /* of the prompt, in tokens */
+    uint64_t prompt_started_ns;
+    float eta_s, tokens_per_s, acceptance; /* as in struct pp_status and struct pp_chat_message */
+    bool begun;                   /* text has come */
+};
+
+/* A conversation that is not on the screen and in which answers are being written. */
+struct ctl_away {
+    struct ctl_away *next;
+    int64_t session;
+    char key[33];
+    char *title;
+    int lock_fd;
+    bool to_be_deleted;
+};
+
 struct pp_controller {
     const struct pp_options *o;
     const struct pp_paths *paths;
@@ -69,17 +96,20 @@ struct pp_controller {
     enum afterwards then;
     int64_t then_session;
 
-    /* the answer */
-    uint64_t request;             /* number of the current or last generation */
-    bool cancel_asked;
+    /* answers */
+    uint64_t request;             /* number of the last generation */
+    struct ctl_running *running;
+    struct ctl_away *away;
+    int64_t unseen[64];           /* conversations with an answer that was not looked at: [n_unseen] */
+    size_t n_unseen;
+    int64_t ended_meanwhile;      /* conversation of the last answer that ended while one is being opened */
+    struct pp_branch group;       /* the alternatives side by side */
+    bool cancel_asked;            /* SAVING */
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */
-    int64_t answer_base;          /* tokens that the continued answer had before */
-    int64_t context_base;         /* tokens of the prompt */
     uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and what of it was at hand */
     uint64_t kv_copied_bytes;              /* and what of the cache was copied for it: nothing but a fork's last page */
-    uint64_t prompt_started_ns;
 
     /* choices */
     struct adapter_list adapters;
@@ -109,13 +139,36 @@ bool ctl_set_string(struct pp_controller *c, char **slot, const char *value);
 
 /* --- controller_answer.c --- */
 
-void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e);
-void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
-void ctl_on_done(struct pp_controller *c, const struct pp_event *e);
 bool ctl_answering(const struct pp_controller *c); /* SAVING, PREFILL or ANSWER */
 void ctl_run_afterwards(struct pp_controller *c);
 /* True if the tree of messages may change now; else a notice. */
 bool ctl_may_change(struct pp_controller *c);
+
+/* --- controller_running.c --- */
+
+void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_done(struct pp_controller *c, const struct pp_event *e);
+/* An answer to the conversation on the screen, with a new number; m: its message as it is. NULL: out of memory. */
+struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m);
+struct ctl_running *ctl_running_find(const struct pp_controller *c, uint64_t request);
+bool ctl_in_front(const struct pp_controller *c, uint64_t request); /* the last message on the screen is its */
+/* Stops what is written in a conversation. False: nothing is. */
+bool ctl_cancel_in(struct pp_controller *c, int64_t session);
+/* After the branch was read anew: what is being written of it appears as far as it is. */
+void ctl_show_running(struct pp_controller *c);
+void ctl_on_shown(struct pp_controller *c); /* another conversation is on the screen */
+/* The conversation on the screen is left while answers are written in it: they go on, and keep its lock. False: none
+ * are. */
+bool ctl_go_away(struct pp_controller *c);
+/* A copy of the lock of a conversation that was left so; -1: it was not. */
+int ctl_away_lock(const struct pp_controller *c, int64_t session);
+void ctl_come_back(struct pp_controller *c, int64_t session); /* it is on the screen again, with that copy */
+/* Stops what is written in such a conversation, then deletes it. False: it is none. */
+bool ctl_delete_away(struct pp_controller *c, int64_t session);
+/* Chooses the alternative to the left (-1) or right of the last message. False: there is none. */
+bool ctl_choose_alternative(struct pp_controller *c, int step);
+void ctl_free_running(struct pp_controller *c);
 
 /* --- controller_session.c --- */
 
@@ -126,6 +179,7 @@ enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
 /* Lets go of the session on screen: its pages are saved, its lock opened. */
 void ctl_leave(struct pp_controller *c);
+void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c);
@@ -198,6 +252,8 @@ struct ctl_job {
     size_t text_len;
     char *query;
     struct pp_message user, answer;
+    struct pp_message more[PP_MAX_ALTERNATIVES - 1]; /* [n_more]: answers beside it */
+    int n_more;
     int step;
     struct pp_message *list;     /* [n] a branch */
     size_t n;

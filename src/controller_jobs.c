@@ -41,6 +41,8 @@ void ctl_job_free(struct pp_job *job)
     pp_free(j->query);
     pp_message_clear(&j->user);
     pp_message_clear(&j->answer);
+    for (int i = 0; i < j->n_more; i++)
+        pp_message_clear(&j->more[i]);
     if (j->list)
         pp_message_list_free(j->list, j->n);
     if (j->lock_fd >= 0)
@@ -98,8 +100,8 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
-/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer. Out: the
- * ids of all three, lock_fd. The words of the user are committed before the answer is. */
+/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer, and those
+ * beside it. Out: the ids of all, lock_fd. The words of the user are committed before the answer is. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -118,6 +120,11 @@ void ctl_run_send(struct pp_job *job, struct pp_store *st)
     if (job->code == PP_OK) {
         j->answer.session = j->session.id;
         job->code = pp_store_message_add(st, &j->answer, err);
+    }
+    for (int i = 0; i < j->n_more && job->code == PP_OK; i++) {
+        j->more[i].session = j->session.id;
+        j->more[i].parent = j->answer.parent;
+        job->code = pp_store_message_add(st, &j->more[i], err);
     }
     if (job->code != PP_OK && fresh && j->session.id)
         pp_store_session_delete(st, j->session.id, NULL); /* nothing half begun stays; the screen still has the text */
@@ -143,8 +150,8 @@ static enum pp_code read_again(struct ctl_job *j, struct pp_store *st, struct pp
     return pp_store_session_get(st, id, &j->session, err);
 }
 
-/* In: id, or key (unique prefix), or neither for the latest. Out: session, list and n, lock_fd, text (its template's
- * source), query (a complaint about the template, or NULL). */
+/* In: id, or key (unique prefix), or neither for the latest; lock_fd, if this program has its lock. Out: session, list
+ * and n, lock_fd, text (its template's source), query (a complaint about the template, or NULL). */
 void ctl_run_open(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -154,7 +161,7 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st)
         job->code = pp_store_session_find(st, j->key, &j->session, &job->err);
     else
         job->code = pp_store_session_latest(st, &j->session, &job->err);
-    if (job->code == PP_OK)
+    if (job->code == PP_OK && j->lock_fd < 0)
         job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
         job->code = read_again(j, st, &job->err);

@@ -56,20 +56,28 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
 
 /* --- leaving and entering --------------------------------------------------------------------------------- */
 
-void ctl_leave(struct pp_controller *c)
+void ctl_release_lock(struct pp_controller *c, int *fd)
 {
-    if (c->session.id)
-        c->backend->ops->leave(c->backend, c->session.key);
-    if (c->lock_fd < 0)
+    if (*fd < 0)
         return;
     struct ctl_job *j = ctl_job_new(c, ctl_run_unlock, NULL);
     if (j) {
-        j->lock_fd = c->lock_fd;
+        j->lock_fd = *fd;
         ctl_job_post(c, j);
     } else {
-        close(c->lock_fd);
+        close(*fd);
     }
-    c->lock_fd = -1;
+    *fd = -1;
+}
+
+void ctl_leave(struct pp_controller *c)
+{
+    pp_branch_truncate(&c->group, 0);
+    if (ctl_go_away(c))
+        return;
+    if (c->session.id)
+        c->backend->ops->leave(c->backend, c->session.key);
+    ctl_release_lock(c, &c->lock_fd);
 }
 
 /* What the last answer of another conversation has cost. */
@@ -96,6 +104,9 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
     forget_figures(c);
+    ctl_come_back(c, c->session.id);
+    ctl_show_running(c);
+    ctl_on_shown(c);
     ctl_dirty(c, PP_DIRTY_ALL);
     return true;
 }
@@ -114,6 +125,8 @@ static void on_opened(struct pp_job *job, void *controller)
         ctl_apply_session(c);
         if (j->query)
             ctl_notice(c, true, "%s", j->query);
+        if (c->ended_meanwhile == c->session.id)
+            ctl_start_open(c, c->session.id); /* what was read may lack the end of an answer */
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     }
@@ -146,14 +159,17 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
     return c->open_err.code;
 }
 
-/* True if the action may run now; if an answer is under way it is stopped, and the action runs after it. */
+/* True if the action may run now. What changes the conversation itself stops an answer that is under way and runs after
+ * it; what only leaves it lets the answer go on, but waits until it has begun. */
 static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
 {
-    if (!ctl_answering(c))
-        return ctl_may_change(c);
+    bool leaves = what == THEN_NEW || what == THEN_OPEN;
+    if (!ctl_answering(c) || (leaves && c->state != PP_STATE_SAVING && !c->switching))
+        return !ctl_answering(c) ? ctl_may_change(c) : true;
     c->then = what;
     c->then_session = session;
-    pp_controller_cancel(c);
+    if (!leaves)
+        pp_controller_cancel(c);
     return false;
 }
 
@@ -167,14 +183,21 @@ void pp_controller_new_session(struct pp_controller *c)
 void ctl_start_new(struct pp_controller *c)
 {
     struct pp_session *s = &c->session;
-    if (!ctl_set_string(c, &s->title, ""))
+    char *untitled = pp_strdup("");
+    if (!untitled) {
+        ctl_notice(c, true, "out of memory");
         return;
-    ctl_leave(c);
+    }
+    ctl_leave(c); /* it may want the title */
+    pp_free(s->title);
+    s->title = untitled;
     c->epoch++;
     s->id = s->head = s->n_messages = 0;
     s->key[0] = 0;
     pp_branch_truncate(&c->branch, 0);
     forget_figures(c);
+    ctl_show_running(c);
+    ctl_on_shown(c);
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_ALL);
 }
@@ -190,6 +213,8 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     struct ctl_job *j = ctl_job_new(c, ctl_run_open, on_opened);
     if (j) {
         j->id = session;
+        j->lock_fd = session == c->session.id ? dup(c->lock_fd) : ctl_away_lock(c, session);
+        c->ended_meanwhile = 0;
         post_switch(c, j);
     }
 }
@@ -203,16 +228,20 @@ static void on_sibling(struct pp_job *job, void *controller)
     c->switching = false;
     if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
         job->code = pp_fail_nomem(&job->err, "the messages");
-    if (job->code == PP_OK)
+    if (job->code == PP_OK) {
         c->session.head = j->session.head;
-    else
+        ctl_show_running(c);
+    } else {
         ctl_notice(c, true, "%s", job->err.text);
+    }
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     ctl_job_free(job);
 }
 
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
 {
+    if (message + 1 == c->branch.n && !c->switching && ctl_choose_alternative(c, step))
+        return;
     if (!ctl_may_change(c) || message >= c->branch.n)
         return;
     const struct pp_chat_message *m = &c->branch.items[message].msg;
@@ -240,6 +269,7 @@ void pp_controller_undo(struct pp_controller *c)
         return;
     }
     pp_branch_truncate(&c->branch, n - 1);
+    pp_branch_truncate(&c->group, 0);
     c->session.head = n > 1 ? c->branch.items[n - 2].msg.id : 0;
     c->status.ctx_used = 0;
     ctl_update_session(c, UPDATE_HEAD);
@@ -332,9 +362,10 @@ static void on_deleted(struct pp_job *job, void *controller)
 
 void pp_controller_delete(struct pp_controller *c, int64_t session)
 {
-    if (session && session != c->session.id)
-        ctl_start_delete(c, session);
-    else if (!c->session.id)
+    if (session && session != c->session.id) {
+        if (!ctl_delete_away(c, session))
+            ctl_start_delete(c, session);
+    } else if (!c->session.id)
         pp_controller_new_session(c); /* nothing of it is stored */
     else if (now_or_then(c, THEN_DELETE, c->session.id))
         ctl_start_delete(c, c->session.id);

@@ -193,8 +193,13 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_regen(struct pp_controller *c, char *arg)
 {
-    (void)arg;
-    pp_controller_regenerate(c);
+    char *end = arg;
+    long n = *arg ? strtol(arg, &end, 10) : 1;
+    if (*end || n < 1 || n > PP_MAX_ALTERNATIVES) {
+        ctl_notice(c, true, "/regen takes a number from 1 to %d, not \"%s\"", PP_MAX_ALTERNATIVES, arg);
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_regenerate(c, (int)n);
     return PP_SLASH_DONE;
 }
 
@@ -277,7 +282,7 @@ static const struct slash table[] = {
     {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
     {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
-    {"regen", "retry regenerate", "", "another answer to the last question", do_regen, 0},
+    {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},
     {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
     {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
     {"undo", "back", "", "take back the last question and its answer", do_undo, 0},

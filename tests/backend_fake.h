@@ -15,6 +15,11 @@ struct fake_backend {
     bool hold_close;             /* close does not answer */
     uint64_t cancelled;          /* the last request that was */
     char left[17], forgotten[17], shown[17];
+    /* all generations: [generations] */
+    struct fake_asked {
+        uint64_t request, seed;
+        int64_t message_id;
+    } asked[32];
     /* the last generation */
     uint64_t request;
     int64_t message_id;
@@ -42,7 +47,8 @@ void fixture_ready(struct fixture *f);  /* started, and the model "loaded": IDLE
 void fixture_stop(struct fixture *f);   /* frees the controller */
 void fixture_remove(struct fixture *f); /* all */
 
-/* What the backend tells. */
+/* What the backend tells, of the last generation or the one chosen since. */
+void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);

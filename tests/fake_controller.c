@@ -33,6 +33,9 @@ struct pp_controller {
     struct pp_status status;
     struct message *messages;
     size_t n, cap;
+    struct pp_chat_message alternatives[PP_MAX_ALTERNATIVES];
+    size_t n_alternatives;
+    int elsewhere;          /* PIPPIN_FAKE_ELSEWHERE: answers in other conversations */
     uint64_t revisions;
     unsigned dirty;
     int ticks;              /* in the present state */
@@ -141,6 +144,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
         snprintf(text, sizeof text, "message number %d", i + 1);
         add_message(c, i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER, text);
     }
+    c->elsewhere = getenv("PIPPIN_FAKE_ELSEWHERE") ? atoi(getenv("PIPPIN_FAKE_ELSEWHERE")) : 0;
     set_state(c, PP_STATE_LOADING);
     c->status.progress_total = LOAD_TICKS;
     c->dirty = PP_DIRTY_ALL;
@@ -335,6 +339,7 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
     if (strncmp(text, "title ", 6) == 0)
         snprintf(c->title, sizeof c->title, "%s", text + 6);
     write_script(c, text);
+    c->n_alternatives = 0;
     add_message(c, PP_ROLE_USER, text);
     c->session = 99;
     set_state(c, PP_STATE_SAVING);
@@ -357,11 +362,63 @@ bool pp_controller_cancel(struct pp_controller *c)
     return true;
 }
 
-void pp_controller_regenerate(struct pp_controller *c)
+/* The last message is the i-th alternative. */
+static void choose_alternative(struct pp_controller *c, size_t i)
 {
-    if (c->n)
-        c->messages[c->n - 1].shown.n_siblings++;
+    struct message *last = &c->messages[c->n - 1];
+    pp_buf_clear(&last->text);
+    pp_buf_add(&last->text, c->alternatives[i].text, c->alternatives[i].len);
+    last->shown = c->alternatives[i];
+    last->shown.text = pp_buf_cstr(&last->text);
+    last->shown.revision = ++c->revisions;
+}
+
+/* Alternatives are there at once; each has a text of its own length. */
+void pp_controller_regenerate(struct pp_controller *c, int n)
+{
+    static const char *const texts[PP_MAX_ALTERNATIVES] = {
+        "The first answer is **short**.",
+        "The second one is longer, so long that it does not fit on a line of its column, and has\n\n- a list\n- of two",
+        "The third", "4", "5", "6", "7", "8"};
     c->dirty |= PP_DIRTY_TRANSCRIPT;
+    if (!c->n)
+        return;
+    struct pp_chat_message *last = &c->messages[c->n - 1].shown;
+    last->n_siblings += n > 1 ? n : 1;
+    c->n_alternatives = n > 1 ? (size_t)n : 0;
+    for (size_t i = 0; i < c->n_alternatives; i++)
+        c->alternatives[i] = (struct pp_chat_message){.id = 900 + (int64_t)i,
+                                                      .role = PP_ROLE_ASSISTANT,
+                                                      .state = i == 2 ? PP_MESSAGE_PARTIAL : PP_MESSAGE_COMPLETE,
+                                                      .text = texts[i],
+                                                      .len = strlen(texts[i]),
+                                                      .revision = ++c->revisions,
+                                                      .sibling = (int)i + 1,
+                                                      .n_siblings = last->n_siblings};
+    if (n > 1)
+        choose_alternative(c, 0);
+}
+
+size_t pp_controller_n_alternatives(const struct pp_controller *c)
+{
+    return c->n_alternatives;
+}
+
+const struct pp_chat_message *pp_controller_alternative(const struct pp_controller *c, size_t i)
+{
+    return i < c->n_alternatives ? &c->alternatives[i] : NULL;
+}
+
+int pp_controller_n_elsewhere(const struct pp_controller *c)
+{
+    return c->elsewhere;
+}
+
+enum pp_session_activity pp_controller_session_activity(const struct pp_controller *c, int64_t session)
+{
+    return c->elsewhere && session == 2   ? PP_SESSION_ANSWERING
+           : c->elsewhere && session == 3 ? PP_SESSION_ANSWERED
+                                          : PP_SESSION_QUIET;
 }
 
 void pp_controller_continue(struct pp_controller *c)
@@ -387,6 +444,12 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
 {
     struct pp_chat_message *m = &c->messages[message].shown;
     int to = m->sibling + step;
+    if (c->n_alternatives) {
+        if (to >= 1 && to <= (int)c->n_alternatives)
+            choose_alternative(c, (size_t)to - 1);
+        c->dirty |= PP_DIRTY_TRANSCRIPT;
+        return;
+    }
     if (to >= 0 && to < m->n_siblings)
         m->sibling = to;
     c->dirty |= PP_DIRTY_TRANSCRIPT;
@@ -581,7 +644,7 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         if (strlen(commands[i].name) != len || strncmp(commands[i].name, line + 1, len) != 0)
             continue;
         if (commands[i].result == PP_SLASH_DONE)
-            pp_controller_regenerate(c);
+            pp_controller_regenerate(c, atoi(arg));
         return commands[i].result;
     }
     say(c, true, "There is no such command; /help lists them.");

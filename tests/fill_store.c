@@ -49,7 +49,8 @@ static int64_t below(struct fill *f, int64_t n)
 /* --- text -------------------------------------------------------------------------------------------------------- */
 
 static const char *const common[] = {
-    "the", "of", "and", "to", "a", "in", "is", "it", "you", "that", "for", "with", "on", "as", "are", "this", "be", "or",
+    "the", "of", "and", "to", "a", "in", "is", "it", "you", "that", "for", "with", "on", "as", "are", "this", "be",
+    "or",
     "can", "by", "from", "not", "your", "have", "an", "if", "what", "which", "how", "when", "at", "but", "use", "we",
     "there", "would", "more", "do", "will", "one", "like", "code", "time", "number", "function", "value", "example",
     "think", "water", "thing", "people", "don't", "file", "first", "data", "could", "way", "make", "問題", "東京",

@@ -45,6 +45,9 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
 {
     (void)b;
     fake.generations++;
+    if (fake.generations <= (int)(sizeof fake.asked / sizeof *fake.asked))
+        fake.asked[fake.generations - 1] =
+            (struct fake_asked){.request = r->request, .seed = r->sampling.seed, .message_id = r->message_id};
     fake.request = r->request;
     fake.message_id = r->message_id;
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
@@ -195,6 +198,13 @@ void fake_loaded(struct fixture *f)
                                   .n_ctx = 512};
     snprintf(e->info->path, sizeof e->info->path, "%.500s", f->model);
     send_event(e);
+}
+
+void fake_choose(struct fixture *f, int generation)
+{
+    assert_in_range(generation, 0, f->fake->generations - 1);
+    fake.request = fake.asked[generation].request;
+    fake.message_id = fake.asked[generation].message_id;
 }
 
 void fake_text(struct fixture *f, const char *text, int n)

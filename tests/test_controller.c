@@ -370,10 +370,10 @@ static void answer(const char *text)
 static void test_regenerate(void **state)
 {
     (void)state;
-    pp_controller_regenerate(fix.c);
+    pp_controller_regenerate(fix.c, 1);
     assert_int_equal(status()->state, PP_STATE_IDLE); /* nothing to be made anew */
     fixture_turn(&fix, "one", "a");
-    pp_controller_regenerate(fix.c);
+    pp_controller_regenerate(fix.c, 1);
     answer("b");
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_string_equal(message(1)->text, "b");
@@ -454,27 +454,6 @@ static void test_fork(void **state)
 }
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
-
-static void test_switch_while_answering(void **state)
-{
-    enum pp_message_state ms;
-    (void)state;
-    ask("hello");
-    fake_text(&fix, "half", 1);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
-    int64_t id = message(1)->id, session = pp_controller_session_id(fix.c);
-    pp_controller_new_session(fix.c);
-    assert_int_equal(fix.fake->cancels, 1);
-    assert_int_equal(pp_controller_session_id(fix.c), session); /* not before the answer has ended */
-    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
-    pump_until(&fix, pp_controller_session_id(fix.c) == 0);
-    assert_int_equal(pp_controller_n_messages(fix.c), 0);
-    assert_int_equal(fix.fake->leaves, 1);
-    fixture_flush(&fix);
-    assert_string_equal(stored(id, &ms), "half");
-    fixture_turn(&fix, "new", "one");
-    assert_int_not_equal(pp_controller_session_id(fix.c), session);
-}
 
 static void test_open_elsewhere(void **state)
 {
@@ -933,7 +912,6 @@ TEST_GROUP(controller)
         READY(test_regenerate),
         READY(test_edit_and_undo),
         READY(test_fork),
-        READY(test_switch_while_answering),
         READY(test_open_elsewhere),
         FRESH(test_resume),
         READY(test_list_rename_delete),

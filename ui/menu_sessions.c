@@ -54,11 +54,14 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
         return;
     }
     pp_format_age(age, sizeof age, s->updated, (int64_t)time(NULL));
+    static const char *const marks[] = {"", "✎ ", "● "}; /* by enum pp_session_activity */
+    enum pp_session_activity activity = pp_controller_session_activity(ui->controller, s->id);
+    int mark = snprintf(row->left, sizeof row->left, "%s", marks[activity]);
     if (s->excerpt && *s->excerpt)
-        describe_hit(s, row->left, sizeof row->left);
+        describe_hit(s, row->left + mark, sizeof row->left - (size_t)mark);
     else
-        snprintf(row->left, sizeof row->left, "%s", title_of(s));
-    snprintf(row->right, sizeof row->right, "%s", age);
+        snprintf(row->left + mark, sizeof row->left - (size_t)mark, "%s", title_of(s));
+    snprintf(row->right, sizeof row->right, "%s", activity == PP_SESSION_ANSWERING ? "answering" : age);
     row->current = s->id == pp_controller_session_id(ui->controller);
 }
 

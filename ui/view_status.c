@@ -73,7 +73,7 @@ static void add_context(struct items *items, const struct pp_status *s)
     }
 }
 
-static void collect(struct items *items, const struct pp_status *s)
+static void collect(struct items *items, const struct pp_status *s, int elsewhere)
 {
     char text[400], rate[32];
     add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
@@ -88,6 +88,10 @@ static void collect(struct items *items, const struct pp_status *s)
         pp_format_rate(rate, sizeof rate, s->tokens_per_s);
         snprintf(text, sizeof text, "%s tok/s", rate);
         add(items, 3, PP_SLOT_STATUS, text);
+    }
+    if (elsewhere > 0) {
+        snprintf(text, sizeof text, elsewhere == 1 ? "%d answer elsewhere" : "%d answers elsewhere", elsewhere);
+        add(items, 4, PP_SLOT_STATUS_STRONG, text);
     }
     add(items, 4, PP_SLOT_STATUS, s->adapters);
     if (s->draft_on && s->acceptance >= 0) {
@@ -142,7 +146,7 @@ void pp_status_draw(struct pp_ui *ui)
     if (a.h == 0)
         return;
     struct items items = {.n = 0};
-    collect(&items, pp_controller_status(ui->controller));
+    collect(&items, pp_controller_status(ui->controller), pp_controller_n_elsewhere(ui->controller));
     while (items.n > 1 && total_width(&items) > a.w)
         shrink(&items);
     pp_draw_erase(a, PP_SLOT_STATUS);

@@ -83,12 +83,20 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
     return &e->doc.layout;
 }
 
+/* The last message stands beside its alternatives. */
+static bool in_columns(struct pp_ui *ui, size_t i)
+{
+    return i + 1 == pp_controller_n_messages(ui->controller) && pp_alternatives_columns(ui) > 0;
+}
+
 /* Lines of a message: its name, the text, a footer, an empty line. */
 static size_t height_of(struct pp_ui *ui, size_t i)
 {
     size_t n = pp_controller_n_messages(ui->controller);
     if (i == n)
         return pp_activity_height(ui);
+    if (in_columns(ui, i))
+        return pp_alternatives_height(ui);
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
     return roomy(ui) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
 }
@@ -215,7 +223,7 @@ static void draw_runs(const struct pp_layout *l, const struct pp_line *line, int
     }
 }
 
-static void draw_body(const struct pp_layout *l, size_t i, int y, int x, int w)
+void pp_transcript_draw_line(const struct pp_layout *l, size_t i, int y, int x, int w)
 {
     const struct pp_line *line = &l->lines[i];
     for (int q = 0; q < line->quote; q++)
@@ -247,7 +255,7 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
     if (named && k == 0)
         draw_name(m, y, x, w);
     else if (body < l->n_lines)
-        draw_body(l, body, y, x, w);
+        pp_transcript_draw_line(l, body, y, x, w);
     else
         pp_draw_text(y, x, w, foot, PP_SLOT_NOTICE);
 }
@@ -300,7 +308,9 @@ void pp_transcript_draw(struct pp_ui *ui)
     for (int y = a.y; y < a.y + a.h && p.message <= n; p = (struct place){p.message + 1, 0}) {
         size_t height = height_of(ui, p.message);
         for (; p.line < height && y < a.y + a.h; p.line++, y++) {
-            if (p.message < n)
+            if (p.message < n && in_columns(ui, p.message))
+                pp_alternatives_draw(ui, p.line, y);
+            else if (p.message < n)
                 draw_line(ui, p.message, p.line, y);
             else
                 pp_activity_draw(ui, p.line, y);
@@ -313,6 +323,8 @@ void pp_transcript_draw(struct pp_ui *ui)
 void pp_transcript_free(struct pp_transcript *t)
 {
     fit_entries(t, 0);
+    for (int i = 0; i < PP_MAX_ALTERNATIVES; i++)
+        pp_document_free(&t->columns[i].doc);
     pp_free(t->entries);
     *t = (struct pp_transcript){0};
 }

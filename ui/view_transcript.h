@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ui/view_alternatives.h"
+
 struct pp_ui;
 struct pp_transcript_entry;
 
@@ -21,9 +23,12 @@ struct pp_transcript {
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */
     uint64_t frame;
+    struct pp_column columns[PP_MAX_ALTERNATIVES]; /* instead of the last message's entry */
 };
 
 void pp_transcript_draw(struct pp_ui *ui);
+/* One line of laid out text. */
+void pp_transcript_draw_line(const struct pp_layout *l, size_t line, int y, int x, int w);
 void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the beginning */
 void pp_transcript_home(struct pp_ui *ui);
 void pp_transcript_end(struct pp_ui *ui);

@@ -236,6 +236,18 @@ crash() { # SIGNAL
     [ "$(ask_tmux '#{alternate_on}')" = 0 ] &&
         cmp -s "$work/before" "$work/after" || { why="the terminal was not given back"; return 1; }
 }
+# Three answers in columns; Shift-Right chooses; a narrow window shows the chosen one alone.
+alternatives() {
+    start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 3" && see "2 of 4 ›" &&
+        see "3 of 4" && same alternatives-90x24.txt &&
+        keys S-Right && see "3 of 4 ›" && see "a list" &&
+        resize 60x20 && see "‹ 3 of 4 ›" && gone "The third" && resize 90x24 && see "The third" &&
+        say "next" && gone "The third"
+}
+elsewhere() {
+    start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
+        see "● Evil"
+}
 crash_segv() { crash SEGV; }
 crash_abrt() { crash ABRT; }
 crash_quit() { start 80x24 && see ready && keys 'C-\' && see "exit=131" && cmp -s "$work/before" "$work/after"; }
@@ -276,7 +288,7 @@ resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends 
 multi_line history vi_keys no_locale editor refused not_saved slash_commands edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
 no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
-plain plain_pipe idle_costs_nothing broken_theme"
+plain plain_pipe idle_costs_nothing broken_theme alternatives elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=

@@ -1,0 +1,460 @@
+/* controller_running.c - answers that are being written: in the conversation on the screen, side by side for one
+ * question, and in conversations that the user has left meanwhile. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+/* --- which there are -------------------------------------------------------------------------------------- */
+
+struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m)
+{
+    struct ctl_running *r = pp_calloc(1, sizeof *r), **end = &c->running;
+    if (r)
+        pp_buf_add(&r->text, m->text, m->len);
+    if (!r || r->text.bad) {
+        if (r)
+            pp_buf_free(&r->text);
+        pp_free(r);
+        return NULL;
+    }
+    r->request = ++c->request;
+    r->session = c->session.id;
+    r->message = m->id;
+    r->base = m->len ? m->n_tokens : 0;
+    r->eta_s = r->acceptance = -1;
+    while (*end)
+        end = &(*end)->next;
+    *end = r;
+    return r;
+}
+
+struct ctl_running *ctl_running_find(const struct pp_controller *c, uint64_t request)
+{
+    struct ctl_running *r = c->running;
+    while (r && r->request != request)
+        r = r->next;
+    return r;
+}
+
+static struct ctl_running *first_in(const struct pp_controller *c, int64_t session)
+{
+    struct ctl_running *r = c->running;
+    while (r && r->session != session)
+        r = r->next;
+    return r;
+}
+
+static void drop(struct pp_controller *c, struct ctl_running *r)
+{
+    struct ctl_running **at = &c->running;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    pp_buf_free(&r->text);
+    pp_free(r);
+}
+
+bool ctl_cancel_in(struct pp_controller *c, int64_t session)
+{
+    bool any = false;
+    for (struct ctl_running *r = c->running; r; r = r->next) {
+        if (r->session != session)
+            continue;
+        c->backend->ops->cancel(c->backend, r->request);
+        any = true;
+    }
+    return any;
+}
+
+/* --- what of them is on the screen ------------------------------------------------------------------------ */
+
+static struct pp_branch_item *last_item(const struct pp_controller *c)
+{
+    return c->branch.n ? &c->branch.items[c->branch.n - 1] : NULL;
+}
+
+static bool in_front(const struct pp_controller *c, const struct ctl_running *r)
+{
+    const struct pp_branch_item *it = last_item(c);
+    return r->session == c->session.id && it && it->msg.id == r->message;
+}
+
+bool ctl_in_front(const struct pp_controller *c, uint64_t request)
+{
+    const struct ctl_running *r = ctl_running_find(c, request);
+    return r && in_front(c, r);
+}
+
+static void show_figures(struct pp_controller *c, const struct ctl_running *r)
+{
+    c->status.tokens_per_s = r->tokens_per_s;
+    c->status.acceptance = r->acceptance;
+    if (r->prompt_tokens)
+        c->status.ctx_used = r->begun ? r->prompt_tokens + r->n_tokens : (int64_t)r->done;
+    c->status.progress_done = r->done;
+    c->status.progress_total = r->total;
+    c->status.eta_s = r->begun ? -1 : r->eta_s;
+}
+
+/* The state of the screen follows from what is written in its conversation. */
+static void show_state(struct pp_controller *c)
+{
+    bool any = false, begun = false;
+    if (c->state != PP_STATE_IDLE && c->state != PP_STATE_PREFILL && c->state != PP_STATE_ANSWER)
+        return;
+    for (const struct ctl_running *r = c->running; r; r = r->next) {
+        any = any || r->session == c->session.id;
+        begun = begun || (r->session == c->session.id && r->begun);
+    }
+    enum pp_state s = begun ? PP_STATE_ANSWER : any ? PP_STATE_PREFILL : PP_STATE_IDLE;
+    if (s != c->state || s == PP_STATE_IDLE)
+        ctl_set_state(c, s);
+}
+
+static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, size_t new_bytes)
+{
+    struct pp_branch_item *it = &b->items[i];
+    it->msg.n_tokens = r->base + r->n_tokens;
+    it->msg.tokens_per_s = r->tokens_per_s;
+    it->msg.acceptance = r->acceptance;
+    if (new_bytes)
+        pp_branch_grow(b, i, r->text.data + r->text.len - new_bytes, new_bytes);
+}
+
+/* Brings the messages on the screen up to date; new_bytes: of its text, that they lack. */
+static void show(struct pp_controller *c, const struct ctl_running *r, size_t new_bytes)
+{
+    if (r->session != c->session.id)
+        return;
+    for (size_t i = 0; i < c->group.n; i++)
+        if (c->group.items[i].msg.id == r->message)
+            show_in(&c->group, i, r, new_bytes);
+    if (in_front(c, r)) {
+        show_in(&c->branch, c->branch.n - 1, r, new_bytes);
+        show_figures(c, r);
+    }
+    show_state(c);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
+}
+
+/* The text as it is by now: the database may be a second behind. */
+static void put_text(struct pp_branch *b, size_t i, const struct ctl_running *r)
+{
+    struct pp_branch_item *it = &b->items[i];
+    size_t len = it->text.len < r->text.len ? it->text.len : r->text.len;
+    pp_buf_clear(&it->text);
+    show_in(b, i, r, r->text.len ? r->text.len : len);
+    pp_branch_set_state(b, i, PP_MESSAGE_PARTIAL);
+}
+
+/* Several at once that the user has come back to stand side by side again. */
+static void regroup(struct pp_controller *c)
+{
+    size_t n = 0;
+    pp_branch_truncate(&c->group, 0);
+    for (const struct ctl_running *r = c->running; r; r = r->next)
+        n += r->session == c->session.id;
+    if (n < 2)
+        return;
+    for (const struct ctl_running *r = c->running; r; r = r->next) {
+        struct pp_branch_item *it = r->session == c->session.id
+                                        ? pp_branch_append(&c->group, PP_ROLE_ASSISTANT, "", 0)
+                                        : NULL;
+        if (!it)
+            continue;
+        it->msg.id = r->message;
+        it->msg.sibling = r->sibling;
+        it->msg.n_siblings = r->n_siblings;
+        put_text(&c->group, c->group.n - 1, r);
+    }
+}
+
+void ctl_show_running(struct pp_controller *c)
+{
+    regroup(c);
+    for (const struct ctl_running *r = c->running; r; r = r->next) {
+        if (!in_front(c, r))
+            continue;
+        put_text(&c->branch, c->branch.n - 1, r);
+        show_figures(c, r);
+    }
+    show_state(c);
+}
+
+void ctl_on_shown(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->n_unseen; i++)
+        if (c->unseen[i] == c->session.id)
+            c->unseen[i] = c->unseen[--c->n_unseen];
+    c->backend->ops->show(c->backend, c->session.id ? c->session.key : NULL);
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}
+
+/* --- conversations that were left ------------------------------------------------------------------------- */
+
+static struct ctl_away *away_of(const struct pp_controller *c, int64_t session)
+{
+    struct ctl_away *a = c->away;
+    while (a && a->session != session)
+        a = a->next;
+    return a;
+}
+
+bool ctl_go_away(struct pp_controller *c)
+{
+    if (!c->session.id || !first_in(c, c->session.id))
+        return false;
+    struct ctl_away *a = pp_calloc(1, sizeof *a);
+    if (!a || !ctl_set_string(c, &a->title, c->session.title)) {
+        pp_free(a);
+        ctl_cancel_in(c, c->session.id); /* no memory to remember it by */
+        return false;
+    }
+    a->session = c->session.id;
+    memcpy(a->key, c->session.key, sizeof a->key);
+    a->lock_fd = c->lock_fd;
+    c->lock_fd = -1;
+    a->next = c->away;
+    c->away = a;
+    ctl_dirty(c, PP_DIRTY_LISTS);
+    return true;
+}
+
+int ctl_away_lock(const struct pp_controller *c, int64_t session)
+{
+    const struct ctl_away *a = away_of(c, session);
+    return a && a->lock_fd >= 0 ? dup(a->lock_fd) : -1;
+}
+
+static void free_away(struct pp_controller *c, struct ctl_away *a)
+{
+    struct ctl_away **at = &c->away;
+    while (*at != a)
+        at = &(*at)->next;
+    *at = a->next;
+    if (a->lock_fd >= 0)
+        close(a->lock_fd);
+    pp_free(a->title);
+    pp_free(a);
+}
+
+void ctl_come_back(struct pp_controller *c, int64_t session)
+{
+    struct ctl_away *a = away_of(c, session);
+    if (a)
+        free_away(c, a); /* the screen has the lock now */
+}
+
+bool ctl_delete_away(struct pp_controller *c, int64_t session)
+{
+    struct ctl_away *a = away_of(c, session);
+    if (!a)
+        return false;
+    a->to_be_deleted = true;
+    ctl_cancel_in(c, session);
+    return true;
+}
+
+static void note_unseen(struct pp_controller *c, int64_t session)
+{
+    for (size_t i = 0; i < c->n_unseen; i++)
+        if (c->unseen[i] == session)
+            return;
+    if (c->n_unseen < sizeof c->unseen / sizeof *c->unseen)
+        c->unseen[c->n_unseen++] = session;
+}
+
+/* The last answer in a conversation that is not on the screen has ended. */
+static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct pp_event *e)
+{
+    int64_t session = a->session;
+    bool delete_it = a->to_be_deleted;
+    const char *title = *a->title ? a->title : "another conversation";
+    if (!delete_it && e->err.code == PP_OK)
+        ctl_notice(c, false, "the answer in \"%.100s\" is there; F2 shows the conversations", title);
+    else if (!delete_it && e->err.code != PP_ERR_CANCELLED)
+        ctl_notice(c, true, "no answer in \"%.100s\": %.400s", title, e->err.text);
+    note_unseen(c, session);
+    c->backend->ops->leave(c->backend, a->key);
+    ctl_release_lock(c, &a->lock_fd);
+    free_away(c, a);
+    ctl_dirty(c, PP_DIRTY_LISTS);
+    if (delete_it)
+        ctl_start_delete(c, session);
+}
+
+enum pp_session_activity pp_controller_session_activity(const struct pp_controller *c, int64_t session)
+{
+    if (first_in(c, session))
+        return PP_SESSION_ANSWERING;
+    for (size_t i = 0; i < c->n_unseen; i++)
+        if (c->unseen[i] == session)
+            return PP_SESSION_ANSWERED;
+    return PP_SESSION_QUIET;
+}
+
+int pp_controller_n_elsewhere(const struct pp_controller *c)
+{
+    int n = 0;
+    for (const struct ctl_running *r = c->running; r; r = r->next)
+        n += r->session != c->session.id;
+    return n;
+}
+
+/* --- alternatives ----------------------------------------------------------------------------------------- */
+
+size_t pp_controller_n_alternatives(const struct pp_controller *c)
+{
+    return c->group.n;
+}
+
+const struct pp_chat_message *pp_controller_alternative(const struct pp_controller *c, size_t i)
+{
+    return i < c->group.n ? &c->group.items[i].msg : NULL;
+}
+
+bool ctl_choose_alternative(struct pp_controller *c, int step)
+{
+    const struct pp_branch_item *now = last_item(c);
+    size_t i = 0;
+    while (now && i < c->group.n && c->group.items[i].msg.id != now->msg.id)
+        i++;
+    if (!now || i >= c->group.n || (step < 0 && i == 0) || (step > 0 && i + 1 >= c->group.n))
+        return false;
+    const struct pp_branch_item *to = &c->group.items[step < 0 ? i - 1 : i + 1];
+    pp_branch_truncate(&c->branch, c->branch.n - 1);
+    struct pp_branch_item *it = pp_branch_append(&c->branch, PP_ROLE_ASSISTANT, to->text.data, to->text.len);
+    if (!it) { /* memory for it was there a moment ago */
+        ctl_notice(c, true, "out of memory");
+        return true;
+    }
+    struct pp_chat_message fresh = it->msg;
+    it->msg = to->msg;
+    it->msg.text = fresh.text;
+    it->msg.len = fresh.len;
+    it->msg.revision = fresh.revision;
+    c->session.head = it->msg.id;
+    ctl_update_session(c, UPDATE_HEAD);
+    for (const struct ctl_running *r = c->running; r; r = r->next)
+        if (in_front(c, r))
+            show_figures(c, r);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
+    return true;
+}
+
+/* --- what the worker tells -------------------------------------------------------------------------------- */
+
+void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
+{
+    struct ctl_running *r = ctl_running_find(c, e->request);
+    uint64_t now = pp_now_ns();
+    uint64_t fresh = e->done > e->cached ? e->done - e->cached : 0; /* computed, not found in pages */
+    if (!r || r->begun)
+        return;
+    if (!r->prompt_started_ns)
+        r->prompt_started_ns = now;
+    double seconds = (double)(now - r->prompt_started_ns) * 1e-9;
+    r->done = e->done;
+    r->total = e->total;
+    r->prompt_tokens = (int64_t)e->total;
+    r->eta_s = fresh && seconds > 0.05 && e->total > e->done
+                   ? (float)(seconds / (double)fresh * (double)(e->total - e->done))
+                   : -1;
+    show(c, r, 0);
+}
+
+static void take_stats(struct ctl_running *r, const struct pp_stats *s)
+{
+    if (s->decode_ns && s->decode_tokens)
+        r->tokens_per_s = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
+    if (s->draft_tokens)
+        r->acceptance = (float)((double)s->draft_accepted / (double)s->draft_tokens);
+    if (s->decode_tokens)
+        r->n_tokens = (int64_t)s->decode_tokens;
+    if (s->prompt_tokens)
+        r->prompt_tokens = (int64_t)s->prompt_tokens;
+}
+
+void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
+{
+    struct ctl_running *r = ctl_running_find(c, e->request);
+    if (!r)
+        return;
+    r->begun = true;
+    take_stats(r, &e->stats);
+    if (e->text_len)
+        pp_buf_add(&r->text, e->text, e->text_len);
+    bool lost = r->text.bad;
+    r->text.bad = false; /* what was there is still whole */
+    if (lost)
+        ctl_notice(c, true, "out of memory: the screen shows only part of the answer, all of it is saved");
+    show(c, r, lost ? 0 : e->text_len);
+}
+
+static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
+{
+    if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
+        ctl_notice(c, true, "%s", e->err.text);
+    else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
+        ctl_notice(c, false, "stopped after %" PRId64 " tokens, as set; /continue goes on", c->max_tokens);
+    else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
+        ctl_notice(c, true,
+                   "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");
+}
+
+static void show_end(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
+{
+    enum pp_message_state s = e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE
+                              : e->err.code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
+                                                                : PP_MESSAGE_PARTIAL;
+    for (size_t i = 0; i < c->group.n; i++)
+        if (c->group.items[i].msg.id == r->message)
+            pp_branch_set_state(&c->group, i, s);
+    if (in_front(c, r)) {
+        pp_branch_set_state(&c->branch, c->branch.n - 1, s);
+        c->prompt_tokens = e->stats.prompt_tokens;
+        c->cached_tokens = e->stats.cached_tokens;
+        c->kv_copied_bytes = e->stats.kv_copied_bytes;
+    }
+    say_why_it_ended(c, e);
+}
+
+void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
+{
+    struct ctl_running *r = ctl_running_find(c, e->request);
+    if (!r)
+        return;
+    int64_t session = r->session;
+    take_stats(r, &e->stats);
+    show(c, r, 0);
+    if (session == c->session.id)
+        show_end(c, r, e);
+    drop(c, r);
+    if (c->switching)
+        c->ended_meanwhile = session;
+    if (first_in(c, session))
+        return; /* others are still being written there */
+    struct ctl_away *a = away_of(c, session);
+    if (a) {
+        away_ended(c, a, e);
+    } else if (session == c->session.id) {
+        c->status.eta_s = -1;
+        show_state(c);
+        ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+        ctl_run_afterwards(c);
+    }
+}
+
+void ctl_free_running(struct pp_controller *c)
+{
+    while (c->running)
+        drop(c, c->running);
+    while (c->away)
+        free_away(c, c->away);
+    pp_branch_free(&c->group);
+}
