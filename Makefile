@@ -80,7 +80,7 @@ DEPS_FOR := look
 endif
 DEPS := $(BUILD)/.deps$(subst $() ,,$(addprefix -,$(DEPS_FOR)))
 
-.PHONY: all run test asan tsan fuzz lint deps latency install uninstall starter clean help
+.PHONY: all run test test-long asan tsan fuzz lint deps latency install uninstall starter clean help
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/pippin $(BUILD)/libpippin.a    ## what a plain make builds: the program and the library
@@ -103,7 +103,14 @@ endif
 $(BUILD)/pippin: $(OBJ_MAIN) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(LINKS)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
-$(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a
+# What test_kill.c kills.
+$(BUILD)/kill-child: $(call obj,tests/kill_child.c tests/random_user.c) $(OBJ_APP) $(BUILD)/libpippin.a
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
+
+$(BUILD)/soak: $(call obj,tests/soak.c tests/random_user.c) $(OBJ_APP) $(BUILD)/libpippin.a
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
+
+$(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(BUILD)/kill-child
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_TEST) $(LIBS_APP) $(LIBS_ENGINE)
 
 $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
@@ -151,6 +158,10 @@ $(DEPS): tests/deps.sh
 # --- what a developer types ------------------------------------------------------------------------------------
 
 SANITIZED = BUILD=$(BUILD)/$(1) OPT='-O1 -g' CFLAGS='-fno-omit-frame-pointer -fsanitize=$(2)' LDFLAGS='-fsanitize=$(2)'
+
+SOAK_HOURS ?= 24
+test-long: $(BUILD)/soak | $(DEPS)    ## a day of chatting in some minutes: nothing grows (SOAK_HOURS=24)
+	$(Q)dir=$$(mktemp -d) && { $(BUILD)/soak $$dir $(SOAK_HOURS); code=$$?; rm -rf $$dir; exit $$code; }
 
 asan: | $(DEPS)    ## the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(Q)$(MAKE) $(call SANITIZED,asan,address$(,)undefined) $(BUILD)/asan/pippin-tests
