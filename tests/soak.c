@@ -2,9 +2,10 @@
  *
  *   soak FOLDER [HOURS]
  *
- * A random user (random_user.h) does as much in each simulated hour as one who acts every quarter of a minute. After each hour a line
- * tells what the program holds; at the end it must not be more than after the warm-up: memory, open files, threads, and
- * the files of the KV snapshots within their quota. The database grows by what was said, and only by that. */
+ * A random user (random_user.h) does as much in each simulated hour as one who acts every quarter of a minute. After
+ * each hour a line tells what the program holds; at the end it must not be more than after the warm-up: memory, open
+ * files, threads, and the files of the KV snapshots within their quota. The database grows by what was said, and only
+ * by that. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

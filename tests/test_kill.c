@@ -88,8 +88,8 @@ static void database_is_sound(struct pp_buf *journal)
     assert_int_equal(ask_number(db, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'", NULL),
                      0);
     assert_int_equal(ask_number(db, "SELECT count(*) FROM pragma_foreign_key_check", NULL), 0);
-    char *save = NULL;
-    for (char *line = strtok_r(journal->len ? journal->data : (char[]){""}, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    char *save = NULL, *line = journal->len ? strtok_r(journal->data, "\n", &save) : NULL;
+    for (; line; line = strtok_r(NULL, "\n", &save)) {
         assert_memory_equal(line, "S ", 2);
         if (ask_number(db, "SELECT count(*) FROM message WHERE content = ?1", line + 2) < 1) /* a fork has it twice */
             fail_msg("lost: %s", line + 2);
