@@ -225,7 +225,7 @@ static void order_values(const struct pp_attention *a, const uint8_t *const *hea
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const size_t pair_bytes = 2 * (size_t)a->kv->head_pad;
     for (int at = all.begin; at < all.end; at += TILE_POSITIONS) {
-        const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
+        const uint8_t *values = heads[page_of(at)] + a->kv->v + slot_of(at) / 2 * pair_bytes;
         for (int row = 0; row < TILE_ROWS; row++) {
             const uint8_t *from = values + (size_t)(row / 4 * 2 + row % 4 / 2 * 8 + row % 2) * pair_bytes;
             uint8_t *to = tile_values(a, 0) + at / TILE_POSITIONS * TILE_BYTES + row * 64;

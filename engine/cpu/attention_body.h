@@ -49,6 +49,17 @@ ALWAYS_INLINE int tile_width(const int nq)
         else { enum { NQ = 1 }; CALL; }                                                                                \
     } while (0)
 
+/* A position's page in the chunk, and its place there; unsigned division by a power of two is the cheap one. */
+static inline size_t page_of(int at)
+{
+    return (unsigned)at / PP_PAGE_TOKENS;
+}
+
+static inline size_t slot_of(int at)
+{
+    return (unsigned)at % PP_PAGE_TOKENS;
+}
+
 static inline int n_queries(const struct pp_attention *a)
 {
     return a->n_rows * a->group;
@@ -190,21 +201,22 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, struct pp_span see)
 {
-    const int wide = tile_width(nq), n_groups = (see.end + LANES - 1) / LANES, in_page = PP_PAGE_TOKENS / LANES;
+    const int wide = tile_width(nq), n_groups = (see.end + LANES - 1) / LANES;
     for (int g = see.begin / LANES; g < n_groups;) {
-        const uint8_t *head = heads[g / in_page];
+        const uint8_t *head = heads[page_of(g * LANES)];
+        const int group = (int)slot_of(g * LANES) / LANES;
         float *p = a->p + g * LANES;
         if (wide > 1 && g + wide <= n_groups && g % wide == 0) { /* wide divides a page's groups */
             if (type == PP_KV_Q8_0 || type == PP_KV_Q4_0)
-                score_integers(a, type, head, g % in_page, wide, q0, nq, p);
+                score_integers(a, type, head, group, wide, q0, nq, p);
             else
-                score_floats(a, type, head, g % in_page, wide, q0, nq, p);
+                score_floats(a, type, head, group, wide, q0, nq, p);
             g += wide;
         } else {
             if (type == PP_KV_Q8_0 || type == PP_KV_Q4_0)
-                score_integers(a, type, head, g % in_page, 1, q0, nq, p);
+                score_integers(a, type, head, group, 1, q0, nq, p);
             else
-                score_floats(a, type, head, g % in_page, 1, q0, nq, p);
+                score_floats(a, type, head, group, 1, q0, nq, p);
             g++;
         }
     }
@@ -344,8 +356,8 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
         float *to = a->v_scale + b * PP_KV_CHUNK;
         v16 check = v_zero();
         for (int i = see.begin; i < see.end; i += LANES) {
-            const uint16_t *vd = (const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales);
-            v16 d = v_load_f16(vd + b * PP_PAGE_TOKENS + i % PP_PAGE_TOKENS);
+            const uint16_t *vd = (const uint16_t *)(heads[page_of(i)] + a->kv->v_scales);
+            v16 d = v_load_f16(vd + (size_t)b * PP_PAGE_TOKENS + slot_of(i));
             v_store(to + i, d);
             check = v_fma(d, v_zero(), check); /* not 0 if d is NaN or infinite */
         }
@@ -375,9 +387,9 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
             acc[i][w] = from == FROM_SUMS ? v_load(o + (size_t)i * pad + w * LANES) : v_zero();
     p += see.begin;
     for (int at = see.begin; at < see.end;) {
-        const int slot = at % PP_PAGE_TOKENS, left = see.end - at;
+        const int slot = (int)slot_of(at), left = see.end - at;
         const int n = PP_PAGE_TOKENS - slot < left ? PP_PAGE_TOKENS - slot : left;
-        const uint8_t *v = heads[at / PP_PAGE_TOKENS] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
+        const uint8_t *v = heads[page_of(at)] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
         for (const float *end = p + n; p < end; p++, v += pad * size)
             UNROLL for (int w = 0; w < wide; w++) {
                 v16 x = load_values(type, v, (size_t)(w * LANES));
@@ -488,8 +500,7 @@ static void scale_weights(const struct pp_attention *a, int nq, struct pp_span s
 static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see)
 {
     for (int i = see.begin; i < see.end; i += LANES)
-        v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[i / PP_PAGE_TOKENS] + a->kv->v_scales) +
-                                           i % PP_PAGE_TOKENS));
+        v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[page_of(i)] + a->kv->v_scales) + slot_of(i)));
 }
 
 /* One query's p (zeros around what it sees, to multiples of 32) times V's scales of each block, as whole numbers, and
@@ -528,8 +539,7 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = i_set1(0);
     for (int at = see.begin; at < see.end; at += WEIGHTS_UNIT) {
-        const uint8_t *values = heads[at / PP_PAGE_TOKENS] + a->kv->v + (size_t)b * block_bytes +
-                                (size_t)(at % PP_PAGE_TOKENS / 2) * pair_bytes;
+        const uint8_t *values = heads[page_of(at)] + a->kv->v + (size_t)b * block_bytes + slot_of(at) / 2 * pair_bytes;
         const int16_t *weights = a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + at;
         for (const int16_t *end = weights + WEIGHTS_UNIT; weights < end; weights += 8, values += 2 * pair_bytes)
             UNROLL for (int j = 0; j < 4; j++) {
