@@ -66,37 +66,92 @@ static uint64_t default_kv_memory(void)
     return limit < allowed_memory() / 4 ? limit : allowed_memory() / 4;
 }
 
-/* Makes the pools of all tiers; layouts: [n_tiers]. */
+/* Pages of a tier for a sequence of n pages: with a window, what a step needs at least; with its marks it is `most`. */
+struct tier_need {
+    uint64_t least, most;
+};
+
+static struct tier_need tier_need(const struct pp_engine *e, int64_t window, uint64_t n)
+{
+    if (!window)
+        return (struct tier_need){n, n};
+    const uint64_t in_window = (uint64_t)window / PP_PAGE_TOKENS + 1;
+    const uint64_t least = in_window + (uint64_t)e->max_rows / PP_PAGE_TOKENS + 2, most = least + PP_MARKS * in_window;
+    return (struct tier_need){least < n ? least : n, most < n ? most : n};
+}
+
+static uint64_t add_bytes(uint64_t sum, uint64_t n, uint64_t bytes)
+{
+    uint64_t all;
+    return __builtin_mul_overflow(n, bytes, &all) || __builtin_add_overflow(sum, all, &all) ? UINT64_MAX : all;
+}
+
+/* Bytes of all tiers' pages for a sequence of n pages. */
+static struct tier_need bytes_needed(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t n)
+{
+    const struct pp_plan *plan = &e->model->plan;
+    struct tier_need sum = {0, 0};
+    for (int t = 0; t < plan->n_tiers; t++) {
+        const struct tier_need pages = tier_need(e, plan->tiers[t].window, n);
+        sum.least = add_bytes(sum.least, pages.least, layouts[t].page_bytes);
+        sum.most = add_bytes(sum.most, pages.most, layouts[t].page_bytes);
+    }
+    return sum;
+}
+
+/* The most pages of a sequence for which `limit` suffices, at most n. */
+static uint64_t pages_that_fit(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t n,
+                               uint64_t limit)
+{
+    uint64_t fits = 0, too_many = n + 1;
+    while (too_many - fits > 1) {
+        const uint64_t middle = fits + (too_many - fits) / 2;
+        *(bytes_needed(e, layouts, middle).least <= limit ? &fits : &too_many) = middle;
+    }
+    return fits;
+}
+
+/* Makes the pools of all tiers; layouts: [n_tiers]. Each gets what one sequence needs at least, and a share of the rest
+ * as large as its part of what a sequence holds at most. */
+static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t limit,
+                               struct pp_error *err)
+{
+    const struct pp_plan *plan = &e->model->plan;
+    const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    const struct tier_need all = bytes_needed(e, layouts, n);
+    enum pp_code code = PP_OK;
+    for (e->n_tiers = 0; !code && e->n_tiers < plan->n_tiers; e->n_tiers++) {
+        struct pp_tier *tier = &e->tier[e->n_tiers];
+        const struct pp_kv_layout *l = &layouts[e->n_tiers];
+        tier->window = plan->tiers[e->n_tiers].window;
+        const struct tier_need pages = tier_need(e, tier->window, n);
+        const uint64_t more = (uint64_t)((unsigned __int128)(limit - all.least) * pages.most / all.most);
+        code = pp_kv_pool_new(l, (pages.least + more) * l->page_bytes, &tier->kv, err);
+    }
+    return code;
+}
+
 static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layouts,
                             struct pp_error *err)
 {
     const struct pp_plan *plan = &e->model->plan;
-    uint64_t limit = opt->kv_memory ? opt->kv_memory : default_kv_memory(), page_bytes = 0;
+    const uint64_t limit = opt->kv_memory ? opt->kv_memory : default_kv_memory();
+    const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
         pp_kv_layout_init(&layouts[t], opt->kv_type, tier->n_layer, tier->n_head_kv, tier->head_dim);
-        page_bytes += layouts[t].page_bytes;
     }
-    uint64_t one_context, n_pages = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
-    if (__builtin_mul_overflow(n_pages, page_bytes, &one_context))
-        one_context = UINT64_MAX;
-    if (limit < one_context) {
-        int64_t fits = (int64_t)(limit / page_bytes) * PP_PAGE_TOKENS;
-        if (opt->n_ctx || fits < PP_PAGE_TOKENS)
+    const struct tier_need one_context = bytes_needed(e, layouts, n);
+    if (limit < one_context.least) {
+        const uint64_t fits = pages_that_fit(e, layouts, n, limit);
+        if (opt->n_ctx || !fits)
             return pp_fail(err, PP_ERR_NOMEM,
                            "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used; choose a "
                            "smaller --ctx-size or a larger --kv-memory",
-                           (long long)e->n_ctx, (double)one_context / 1e9, (double)limit / 1e9);
-        e->n_ctx = fits; /* nobody asked for a size: take what fits */
+                           (long long)e->n_ctx, (double)one_context.least / 1e9, (double)limit / 1e9);
+        e->n_ctx = (int64_t)fits * PP_PAGE_TOKENS; /* nobody asked for a size: take what fits */
     }
-    enum pp_code code = PP_OK;
-    for (e->n_tiers = 0; !code && e->n_tiers < plan->n_tiers; e->n_tiers++) {
-        struct pp_tier *tier = &e->tier[e->n_tiers];
-        tier->window = plan->tiers[e->n_tiers].window;
-        code = pp_kv_pool_new(&layouts[e->n_tiers], limit / page_bytes * layouts[e->n_tiers].page_bytes, &tier->kv,
-                              err);
-    }
-    return code;
+    return make_pools(e, layouts, limit, err);
 }
 
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
@@ -138,7 +193,12 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     for (int t = 0; !code && t < e->n_tiers; t++) {
         struct pp_kv_pool *kv = e->tier[t].kv;
         pp_pool_interleave(e->pool, pp_page_data(kv, 0), pp_kv_pool_total(kv) * layouts[t].page_bytes);
+        e->stats.tiers[t].window = e->tier[t].window;
+        e->stats.tiers[t].page_bytes = layouts[t].page_bytes;
+        e->stats.tiers[t].pages_total = pp_kv_pool_total(kv);
         e->stats.page_bytes += layouts[t].page_bytes;
+        e->stats.pages_total += pp_kv_pool_total(kv);
+        e->stats.kv_bytes_total += layouts[t].page_bytes * pp_kv_pool_total(kv);
     }
     if (!code)
         code = pp_cpu_new(m, e->pool, layouts,
@@ -152,7 +212,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         return code;
     }
     snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), pp_cpu_rounds(e->cpu) ? "+bf16" : "");
-    e->stats.pages_total = pp_kv_pool_total(e->tier[0].kv);
+    e->stats.n_tiers = e->n_tiers;
     *out = e;
     return PP_OK;
 }
@@ -190,10 +250,22 @@ int pp_activations_by_name(const char *name)
     return strcmp(name, "f32") == 0 ? PP_ACT_F32 : strcmp(name, "bf16") == 0 ? PP_ACT_BF16 : -1;
 }
 
+static void count_pages(struct pp_engine *e)
+{
+    struct pp_stats *s = &e->stats;
+    s->pages_used = s->pages_cached = s->kv_bytes_used = s->kv_bytes_cached = 0;
+    for (int t = 0; t < e->n_tiers; t++) {
+        struct pp_tier_stats *of = &s->tiers[t];
+        s->pages_used += of->pages_used = pp_kv_pool_used(e->tier[t].kv);
+        s->pages_cached += of->pages_cached = pp_kv_pool_cached(e->tier[t].kv);
+        s->kv_bytes_used += of->pages_used * of->page_bytes;
+        s->kv_bytes_cached += of->pages_cached * of->page_bytes;
+    }
+}
+
 struct pp_stats *pp_engine_stats(struct pp_engine *e)
 {
-    e->stats.pages_used = pp_kv_pool_used(e->tier[0].kv);
-    e->stats.pages_cached = pp_kv_pool_cached(e->tier[0].kv);
+    count_pages(e);
     e->stats.engine_bytes = pp_cpu_memory(e->cpu);
     struct pp_weights_state layout_state = pp_weights_state(pp_cpu_weights(e->cpu));
     e->stats.layout_bytes = layout_state.bytes;
@@ -203,6 +275,16 @@ struct pp_stats *pp_engine_stats(struct pp_engine *e)
 }
 
 /* --- sequences ------------------------------------------------------------------------------------------------ */
+
+/* Room for the marks of a tier with a window; others hold everything anyway. */
+static bool make_marks(const struct pp_engine *e, int t, struct pp_seq_tier *tier)
+{
+    const int64_t window = e->tier[t].window, most = window < e->n_ctx ? window : e->n_ctx;
+    for (int i = 0; window && i < PP_MARKS; i++)
+        if (!(tier->marked[i].pages = pp_malloc((size_t)(most / PP_PAGE_TOKENS + 2) * sizeof *tier->marked[i].pages)))
+            return false;
+    return true;
+}
 
 enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err)
 {
@@ -220,7 +302,7 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
         struct pp_seq_tier *tier = &s->tier[t];
         tier->pages = pp_malloc(n_pages * sizeof *tier->pages);
         tier->page_data = pp_malloc(n_pages * sizeof *tier->page_data);
-        made = tier->pages && tier->page_data;
+        made = tier->pages && tier->page_data && make_marks(e, t, tier);
     }
     if (!made) {
         pp_seq_free(s);
@@ -231,72 +313,22 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
     return PP_OK;
 }
 
-void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)
-{
-    s->tier[t].pages[i] = page;
-    s->tier[t].page_data[i] = pp_page_data(s->engine->tier[t].kv, page);
-}
-
-void pp_seq_drop_pages(struct pp_seq *s)
-{
-    int64_t needed = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-    for (int t = 0; t < s->engine->n_tiers; t++)
-        while (s->tier[t].n_pages > needed)
-            pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[--s->tier[t].n_pages]);
-}
-
 void pp_seq_free(struct pp_seq *s)
 {
     if (!s)
         return;
     pp_seq_truncate(s, 0);
+    pp_seq_unmark(s);
     pp_row_logits_release(s->logits);
     pp_free(s->tokens);
     pp_free(s->names);
     for (int t = 0; t < PP_MAX_TIERS; t++) {
         pp_free(s->tier[t].pages);
         pp_free(s->tier[t].page_data);
+        for (int i = 0; i < PP_MARKS; i++)
+            pp_free(s->tier[t].marked[i].pages);
     }
     pp_free(s);
-}
-
-/* Counts n tokens, at most as many as there are. */
-static void shorten(struct pp_seq *s, int64_t n)
-{
-    s->len = n;
-    s->logits_len = 0;
-    s->plain = n < s->plain ? n : s->plain;
-    s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
-}
-
-void pp_seq_truncate(struct pp_seq *s, int64_t n)
-{
-    if (n < 0)
-        n = 0;
-    if (n >= s->len)
-        return;
-    pp_seq_publish(s);
-    shorten(s, n);
-    pp_seq_drop_pages(s);
-}
-
-void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
-{
-    pp_seq_truncate(s, 0);
-    s->plain = from->plain;
-    s->n_named = from->n_named;
-    shorten(s, n);
-    memcpy(s->names, from->names, (size_t)s->n_named * sizeof *s->names);
-    memcpy(s->tokens, from->tokens, (size_t)n * sizeof *s->tokens);
-    for (int t = 0; t < s->engine->n_tiers; t++) {
-        struct pp_seq_tier *tier = &s->tier[t];
-        tier->first_page = from->tier[t].first_page;
-        tier->n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
-            pp_seq_set_page(s, t, i, from->tier[t].pages[i]);
-            pp_page_retain(s->engine->tier[t].kv, tier->pages[i]);
-        }
-    }
 }
 
 enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err)

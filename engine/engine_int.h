@@ -20,6 +20,8 @@ struct pp_tier {
     int64_t window;              /* 0: none */
 };
 
+_Static_assert((int)PP_STATS_TIERS == (int)PP_MAX_TIERS, "each tier counts itself");
+
 struct pp_engine {
     const struct pp_model *model;
     struct pp_pool *pool;
@@ -44,11 +46,24 @@ struct pp_engine {
     enum pp_row_output *wanted;  /* [max_rows]: of the last step */
 };
 
+/* Places in a sequence that it can be taken back to; see seq_pages.c. */
+enum pp_mark {
+    PP_MARK_TURN,                /* where the current turn begins */
+    PP_MARK_PROMPT,              /* where its prompt ends */
+    PP_MARKS,
+};
+
+struct pp_marked_pages {
+    pp_page_id *pages;           /* [window / 64 + 2]; NULL: the tier has no window */
+    int n;
+};
+
 /* Pages first_page .. n_pages - 1 are held; those before it are behind the tier's window. */
 struct pp_seq_tier {
     pp_page_id *pages;           /* [n_ctx / 64] */
     uint8_t **page_data;         /* [n_ctx / 64]: where they are */
     int64_t first_page, n_pages;
+    struct pp_marked_pages marked[PP_MARKS];
 };
 
 /* Logits of a row, held by a sequence and by those who save it; counted on the engine's thread. */
@@ -68,6 +83,7 @@ struct pp_seq {
     int64_t plain;               /* tokens that follow each other, not as a tree's rows of which none were kept yet */
     struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages, the same in all tiers */
     int64_t n_named;
+    int64_t mark[PP_MARKS];      /* positions, or 0 */
     uint64_t copied_bytes;       /* by copy-on-write */
     struct pp_row_logits *logits; /* of the last token if logits_len is len; or NULL */
     int64_t logits_len;          /* 0 after every change of the tokens */
@@ -81,10 +97,23 @@ struct pp_seq {
 void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */
 void pp_seq_drop_pages(struct pp_seq *s);
+/* Lets go of what no row behind the last token looks at. */
+void pp_seq_slide(struct pp_seq *s);
+/* Holds what it takes to come back to the present place, to whole pages, until the place is marked anew or the sequence
+ * goes back further. */
+void pp_seq_mark(struct pp_seq *s, enum pp_mark which);
+/* Forgets the marks. True if there were any: memory may have become free. */
+bool pp_seq_unmark(struct pp_seq *s);
 
 /* s holds the first s->len tokens of `from`, under the same adapters: it lets go of its pages, and shares those of the
- * first n tokens of `from`. */
+ * first n tokens of `from`, or of fewer if the window before the n-th is gone. Never becomes shorter. */
 void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n);
+/* s->names holds identities of the first s->n_named pages of the tokens, and s the first s->len tokens: goes on to n
+ * tokens, whole pages, or as far as pages are found. Returns how many tokens that made. */
+int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n);
+/* An answer to prompt [n] begins: s goes back to what it has in common with all but the prompt's last token, marks the
+ * turn's beginning, and goes on with pages that are found. Returns how many tokens of the prompt it holds then. */
+int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n);
 
 /* prefix.c: gives the full pages of s their names, so that other sequences find them. */
 void pp_seq_publish(struct pp_seq *s);

@@ -185,12 +185,8 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
 static void begin_cached(struct pp_gen *g)
 {
     struct pp_engine *e = g->seq->engine;
-    int64_t kept = pp_common_prefix(g->seq, g->tokens, g->n);
     pp_seq_reserve_logits(g->seq);
-    if (kept == g->n && (g->seq->len > g->n || !pp_seq_logits(g->seq)))
-        kept = g->n - 1; /* the last token again, for its logits */
-    pp_seq_truncate(g->seq, kept);
-    kept += pp_seq_adopt(g->seq, g->tokens, g->n - 1);
+    int64_t kept = pp_seq_begin(g->seq, g->tokens, g->n);
     g->stats.prompt_tokens = (uint64_t)g->n;
     g->stats.cached_tokens = (uint64_t)kept;
     e->stats.prompt_tokens += (uint64_t)g->n;

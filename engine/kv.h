@@ -101,6 +101,7 @@ uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id); /* page_bytes,
 void pp_page_name(struct pp_kv_pool *p, pp_page_id id, const struct pp_hash128 *name);
 void pp_page_unname(struct pp_kv_pool *p, pp_page_id id); /* of a held page */
 bool pp_page_named(const struct pp_kv_pool *p, pp_page_id id);
+bool pp_page_known(const struct pp_kv_pool *p, const struct pp_hash128 *name); /* whether a page has this name */
 /* The page of that name, with one more reference, or PP_NO_PAGE. */
 pp_page_id pp_page_find(struct pp_kv_pool *p, const struct pp_hash128 *name);
 

@@ -147,6 +147,11 @@ void pp_page_unname(struct pp_kv_pool *p, pp_page_id id)
     page->named = false;
 }
 
+bool pp_page_known(const struct pp_kv_pool *p, const struct pp_hash128 *name)
+{
+    return look_up(p, name) != PP_NO_PAGE;
+}
+
 pp_page_id pp_page_find(struct pp_kv_pool *p, const struct pp_hash128 *name)
 {
     pp_page_id id = look_up(p, name);

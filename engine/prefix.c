@@ -34,45 +34,30 @@ void pp_seq_publish(struct pp_seq *s)
         if (!name_page(s, p, s->tokens + p * PP_PAGE_TOKENS, &s->names[p]))
             return;
         for (int t = 0; t < s->engine->n_tiers; t++)
-            pp_page_name(s->engine->tier[t].kv, s->tier[t].pages[p], &s->names[p]);
+            if (p >= s->tier[t].first_page && p < s->tier[t].n_pages)
+                pp_page_name(s->engine->tier[t].kv, s->tier[t].pages[p], &s->names[p]);
         s->n_named++;
     }
 }
 
-/* The pages of that name in all tiers, each with one more reference; or none. */
-static bool find_pages(struct pp_engine *e, const struct pp_hash128 *name, pp_page_id found[PP_MAX_TIERS])
+/* Whether the tiers that need all pages have the one of this name. */
+static bool is_known(const struct pp_engine *e, const struct pp_hash128 *name)
 {
     for (int t = 0; t < e->n_tiers; t++)
-        if ((found[t] = pp_page_find(e->tier[t].kv, name)) == PP_NO_PAGE) {
-            while (t-- > 0)
-                pp_page_release(e->tier[t].kv, found[t]);
+        if (!e->tier[t].window && !pp_page_known(e->tier[t].kv, name))
             return false;
-        }
     return true;
 }
 
 int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
 {
-    struct pp_engine *e = s->engine;
-    const int64_t before = s->len;
     pp_seq_publish(s);
-    for (int64_t p = s->len / PP_PAGE_TOKENS; p == s->n_named && (p + 1) * PP_PAGE_TOKENS <= n; p++) {
-        const int32_t *of_page = tokens + p * PP_PAGE_TOKENS;
-        struct pp_hash128 name;
-        pp_page_id found[PP_MAX_TIERS];
-        if (!name_page(s, p, of_page, &name) || !find_pages(e, &name, found))
-            break;
-        memcpy(s->tokens + p * PP_PAGE_TOKENS, of_page, PP_PAGE_TOKENS * sizeof *tokens);
-        for (int t = 0; t < e->n_tiers; t++) {
-            if (p < s->tier[t].n_pages)
-                pp_page_release(e->tier[t].kv, s->tier[t].pages[p]); /* the beginning of the same */
-            pp_seq_set_page(s, t, p, found[t]);
-            s->tier[t].n_pages = p + 1;
-        }
-        s->names[p] = name;
-        s->n_named = p + 1;
-        s->len = s->plain = (p + 1) * PP_PAGE_TOKENS;
-        s->logits_len = 0;
-    }
-    return s->len - before;
+    if (s->n_named != s->len / PP_PAGE_TOKENS)
+        return 0;
+    int64_t p = s->n_named;
+    while ((p + 1) * PP_PAGE_TOKENS <= n && name_page(s, p, tokens + p * PP_PAGE_TOKENS, &s->names[p]) &&
+           is_known(s->engine, &s->names[p]))
+        p++;
+    s->n_named = p;
+    return pp_seq_extend(s, tokens, p * PP_PAGE_TOKENS);
 }

@@ -64,7 +64,7 @@ static void share(struct pp_gen *g, const struct pp_gen *from, int64_t n)
 {
     int64_t before = g->seq->len;
     pp_seq_share(g->seq, from->seq, n);
-    count_cached(g, n - before);
+    count_cached(g, g->seq->len - before);
 }
 
 /* What others have computed already; and the one that is about to compute what this one needs, if there is one. */
@@ -266,8 +266,10 @@ static bool choose(struct pp_gen_turn *turn, const float *logits)
         return false;
     }
     bool first = g->n == g->n_prompt, over = pp_gen_accept(g, token);
-    if (first)
+    if (first) {
         first_token(g);
+        pp_seq_mark(g->seq, PP_MARK_PROMPT);
+    }
     return !over;
 }
 

@@ -4,6 +4,15 @@
 
 #include <stdint.h>
 
+enum { PP_STATS_TIERS = 4 };
+
+/* Pages of layers with one attention window. */
+struct pp_tier_stats {
+    int64_t window;            /* positions; 0: all */
+    uint64_t page_bytes;
+    uint64_t pages_used, pages_cached, pages_total;
+};
+
 struct pp_stats {
     /* tokens */
     uint64_t prompt_tokens;    /* asked for, cached ones included */
@@ -22,9 +31,12 @@ struct pp_stats {
     uint64_t passes;           /* forward passes */
     uint64_t rows;             /* rows in them */
     /* pages */
-    uint64_t pages_used, pages_total;
+    uint64_t pages_used, pages_total; /* of all tiers */
     uint64_t pages_cached;     /* that no sequence holds, kept for whoever asks for the same tokens again */
-    uint64_t page_bytes;       /* bytes of one page */
+    uint64_t page_bytes;       /* bytes of one page in each tier */
+    uint64_t kv_bytes_used, kv_bytes_cached, kv_bytes_total; /* of those pages */
+    struct pp_tier_stats tiers[PP_STATS_TIERS];
+    int n_tiers;
     uint64_t engine_bytes;     /* work space and packed weights: memory besides pages and mapped files */
     uint64_t layout_bytes;     /* of packed weights, whether they are made yet or not */
     uint64_t layout_mapped;    /* of those, in a mapped file of the cache */

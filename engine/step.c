@@ -10,17 +10,24 @@ static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
                    (unsigned long long)pp_kv_pool_total(kv));
 }
 
+/* A page for s: if there is none, s does without its marks. */
+static pp_page_id take_page(struct pp_seq *s, int t)
+{
+    struct pp_kv_pool *kv = s->engine->tier[t].kv;
+    pp_page_id page = pp_page_take(kv);
+    return page == PP_NO_PAGE && pp_seq_unmark(s) ? pp_page_take(kv) : page;
+}
+
 /* Makes the i-th page of a tier writable: a copy, if another sequence holds it or may find it by its name. If there is
  * no page for a copy, one that nobody else holds loses its name instead. */
 static enum pp_code own_page(struct pp_seq *s, int t, int64_t i, struct pp_error *err)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
     const pp_page_id page = s->tier[t].pages[i];
-    const bool shared = pp_page_refs(kv, page) > 1;
-    if (!shared && !pp_page_named(kv, page))
+    if (pp_page_refs(kv, page) == 1 && !pp_page_named(kv, page))
         return PP_OK;
-    pp_page_id copy = pp_page_take(kv);
-    if (copy == PP_NO_PAGE && shared)
+    pp_page_id copy = take_page(s, t);
+    if (copy == PP_NO_PAGE && pp_page_refs(kv, page) > 1)
         return no_pages(kv, err);
     if (copy == PP_NO_PAGE) {
         pp_page_unname(kv, page);
@@ -39,13 +46,12 @@ static enum pp_code own_page(struct pp_seq *s, int t, int64_t i, struct pp_error
 static enum pp_code make_tier_room(struct pp_seq *s, int t, int64_t end, struct pp_error *err)
 {
     struct pp_seq_tier *tier = &s->tier[t];
-    struct pp_kv_pool *kv = s->engine->tier[t].kv;
     int64_t first = s->len / PP_PAGE_TOKENS; /* the page that is written next */
     enum pp_code code = first < tier->n_pages ? own_page(s, t, first, err) : PP_OK;
     while (!code && tier->n_pages * PP_PAGE_TOKENS < end) {
-        pp_page_id page = pp_page_take(kv);
+        pp_page_id page = take_page(s, t);
         if (page == PP_NO_PAGE)
-            return no_pages(kv, err);
+            return no_pages(s->engine->tier[t].kv, err);
         pp_seq_set_page(s, t, tier->n_pages++, page);
     }
     return code;
@@ -153,8 +159,10 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
         e->n_rows = 0;
         return code;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         pp_seq_publish(rows[i].seq);
+        pp_seq_slide(rows[i].seq);
+    }
     for (int i = 0; i < n && !code; i++)
         code = make_room(rows[i].seq, rows[i].seq->len + rows[i].seq->added, err);
     if (!code)
@@ -195,6 +203,9 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
         if (keep[i] < base || keep[i] >= s->len || (i > 0 && keep[i] <= keep[i - 1]))
             return pp_fail(err, PP_ERR_USAGE, "positions to keep must ascend and lie between %lld and %lld",
                            (long long)base, (long long)s->len);
+    for (int t = 0; t < s->engine->n_tiers; t++)
+        if (base / PP_PAGE_TOKENS < s->tier[t].first_page)
+            return pp_fail(err, PP_ERR_USAGE, "positions from %lld on are not held any more", (long long)base);
     for (int i = 0; i < n; i++) { /* ascending: nothing is overwritten that is still needed */
         int64_t to = base + i, from = keep[i];
         if (to == from)
@@ -211,6 +222,8 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
         s->plain = s->len; /* a branch, moved to where it would lie had it been computed alone */
     if (s->n_named > base / PP_PAGE_TOKENS)
         s->n_named = base / PP_PAGE_TOKENS;
+    if (s->mark[PP_MARK_TURN] > base || s->mark[PP_MARK_PROMPT] > base)
+        pp_seq_unmark(s);
     pp_seq_drop_pages(s);
     return PP_OK;
 }

@@ -485,8 +485,8 @@ static void look_at_memory(struct measuring *m, const struct lane *l)
         .work = stats->engine_bytes - (stats->layout_bytes > stats->layout_mapped
                                            ? stats->layout_bytes - stats->layout_mapped
                                            : 0),
-        .kv_used = stats->pages_used * stats->page_bytes,
-        .kv_total = stats->pages_total * stats->page_bytes,
+        .kv_used = stats->kv_bytes_used,
+        .kv_total = stats->kv_bytes_total,
     };
 }
 

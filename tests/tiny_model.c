@@ -137,6 +137,8 @@ const char *tiny_model(const struct tiny_shape *s)
     pp_gguf_add_u32(w, "llama.rope.dimension_count", (uint32_t)s->head_dim);
     pp_gguf_add_f32(w, "llama.rope.freq_base", 10000.0f);
     pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (s->window)
+        pp_gguf_add_u32(w, "llama.attention.sliding_window", (uint32_t)s->window);
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
     pp_gguf_add_str(w, "tokenizer.ggml.model", "no_vocab", 8);
     int n = list_tensors(s, tensors);

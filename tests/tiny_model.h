@@ -9,6 +9,7 @@ struct tiny_shape {
     int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx;
     uint32_t type;  /* of the matrices */
     uint32_t seed;
+    int window;     /* of attention; 0: none */
 };
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */

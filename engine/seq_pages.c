@@ -1,0 +1,252 @@
+/* seq_pages.c - which pages a sequence holds, as it grows, goes back and is shared.
+ *
+ * A tier without a window holds all pages of its sequences. One with a window of W holds those that the next row looks
+ * at, the last W - 1 positions, and lets go of the others with the next step: full pages have names and stay where they
+ * are until their memory is needed. To go back to n positions, the pages that the row behind them looks at must be held
+ * or be found by name; if they are not, the sequence goes back further, to the last place where all are, and what lies
+ * between is computed again.
+ *
+ * That the usual places can be gone back to at no cost, however much memory others need, a sequence marks them: where
+ * the current turn began (to edit it) and where its prompt ended (to answer it again). A mark holds the full pages of
+ * the window before it. So a tier with a window never holds more than three windows of a sequence and the rows of one
+ * step. */
+#include <string.h>
+
+#include "engine/engine_int.h"
+
+static int64_t pages_of(int64_t n)
+{
+    return (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+}
+
+/* The first page that the row behind n positions looks at. */
+static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
+{
+    const int64_t window = e->tier[t].window;
+    return window && n >= window ? (n - window + 1) / PP_PAGE_TOKENS : 0;
+}
+
+void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)
+{
+    s->tier[t].pages[i] = page;
+    s->tier[t].page_data[i] = pp_page_data(s->engine->tier[t].kv, page);
+}
+
+static bool in_table(const struct pp_seq_tier *tier, int64_t i)
+{
+    return i >= tier->first_page && i < tier->n_pages;
+}
+
+/* Whether the i-th page is held and has what a sequence of n positions needs of it. */
+static bool holds(const struct pp_seq *s, int t, int64_t i, int64_t n)
+{
+    return in_table(&s->tier[t], i) && (n <= s->len || (i + 1) * PP_PAGE_TOKENS <= s->len);
+}
+
+static bool can_find(const struct pp_seq *s, int t, int64_t i)
+{
+    return i < s->n_named && pp_page_known(s->engine->tier[t].kv, &s->names[i]);
+}
+
+/* The most of n positions behind which every tier has what the next row looks at, held or by name. */
+static int64_t complete(const struct pp_seq *s, int64_t n)
+{
+    const struct pp_engine *e = s->engine;
+    for (int t = 0; t < e->n_tiers; t++) {
+        const int64_t first = first_needed(e, t, n);
+        int64_t i = pages_of(n) - 1;
+        while (i >= first && (holds(s, t, i, n) || can_find(s, t, i)))
+            i = holds(s, t, i, n) && i > s->tier[t].first_page ? s->tier[t].first_page : i - 1;
+        if (i >= first) {
+            n = i * PP_PAGE_TOKENS;
+            t = -1; /* once more, from the first tier on */
+        }
+    }
+    return n;
+}
+
+static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
+{
+    for (int64_t i = from; i < end; i++)
+        pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[i]);
+}
+
+/* Makes a tier hold what a sequence of n positions needs, as complete() has found it, and nothing behind that. */
+static void hold(struct pp_seq *s, int t, int64_t n)
+{
+    struct pp_seq_tier *tier = &s->tier[t];
+    const int64_t from = first_needed(s->engine, t, n), end = pages_of(n);
+    for (int64_t i = from; i < end; i++) {
+        if (holds(s, t, i, n))
+            continue;
+        pp_page_id page = pp_page_find(s->engine->tier[t].kv, &s->names[i]);
+        if (in_table(tier, i))
+            pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* the beginning of the same */
+        pp_seq_set_page(s, t, i, page);
+    }
+    release_range(s, t, tier->first_page > end ? tier->first_page : end, tier->n_pages);
+    const int64_t kept = tier->n_pages < end ? tier->n_pages : end;
+    if (tier->first_page < kept && kept < from) { /* a gap would lie between */
+        release_range(s, t, tier->first_page, kept);
+        tier->first_page = from;
+    } else if (tier->first_page >= kept || from < tier->first_page) {
+        tier->first_page = from;
+    }
+    tier->n_pages = end;
+}
+
+void pp_seq_drop_pages(struct pp_seq *s)
+{
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_seq_tier *tier = &s->tier[t];
+        while (tier->n_pages > pages_of(s->len) && tier->n_pages > tier->first_page)
+            pp_page_release(s->engine->tier[t].kv, tier->pages[--tier->n_pages]);
+    }
+}
+
+void pp_seq_slide(struct pp_seq *s)
+{
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_seq_tier *tier = &s->tier[t];
+        struct pp_kv_pool *kv = s->engine->tier[t].kv;
+        const int64_t first = first_needed(s->engine, t, s->len);
+        for (; tier->first_page < first && tier->first_page < tier->n_pages; tier->first_page++) {
+            const int64_t i = tier->first_page;
+            if (i < s->n_named)
+                pp_page_name(kv, tier->pages[i], &s->names[i]); /* if the one that had the name is gone */
+            pp_page_release(kv, tier->pages[i]);
+        }
+    }
+}
+
+/* --- marks ----------------------------------------------------------------------------------------------------- */
+
+static void unmark(struct pp_seq *s, int which)
+{
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_marked_pages *m = &s->tier[t].marked[which];
+        while (m->n > 0)
+            pp_page_release(s->engine->tier[t].kv, m->pages[--m->n]);
+    }
+    s->mark[which] = 0;
+}
+
+bool pp_seq_unmark(struct pp_seq *s)
+{
+    bool any = false;
+    for (int which = 0; which < PP_MARKS; which++) {
+        any = any || s->mark[which];
+        unmark(s, which);
+    }
+    return any;
+}
+
+/* One more reference to the i-th page under its name, which is held or known. */
+static pp_page_id hold_named(struct pp_seq *s, int t, int64_t i)
+{
+    struct pp_kv_pool *kv = s->engine->tier[t].kv;
+    pp_page_id page = pp_page_find(kv, &s->names[i]);
+    if (page != PP_NO_PAGE)
+        return page;
+    page = s->tier[t].pages[i]; /* the one that had the name is gone */
+    pp_page_name(kv, page, &s->names[i]);
+    pp_page_retain(kv, page);
+    return page;
+}
+
+void pp_seq_mark(struct pp_seq *s, enum pp_mark which)
+{
+    const int64_t end = s->len / PP_PAGE_TOKENS, n = end * PP_PAGE_TOKENS;
+    unmark(s, which);
+    pp_seq_publish(s);
+    if (s->n_named < end || complete(s, n) < n)
+        return;
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_marked_pages *m = &s->tier[t].marked[which];
+        for (int64_t i = first_needed(s->engine, t, n); m->pages && i < end; i++)
+            m->pages[m->n++] = hold_named(s, t, i);
+    }
+    s->mark[which] = n;
+}
+
+/* --- going back, and sharing ----------------------------------------------------------------------------------- */
+
+/* Counts n tokens, at most as many as there are. */
+static void shorten(struct pp_seq *s, int64_t n)
+{
+    s->len = n;
+    s->logits_len = 0;
+    s->plain = n < s->plain ? n : s->plain;
+    s->n_named = n / PP_PAGE_TOKENS < s->n_named ? n / PP_PAGE_TOKENS : s->n_named;
+}
+
+void pp_seq_truncate(struct pp_seq *s, int64_t n)
+{
+    if (n < 0)
+        n = 0;
+    if (n >= s->len)
+        return;
+    pp_seq_publish(s);
+    n = complete(s, n);
+    for (int t = 0; t < s->engine->n_tiers; t++)
+        hold(s, t, n);
+    shorten(s, n);
+    for (int which = 0; which < PP_MARKS; which++)
+        if (s->mark[which] > n)
+            unmark(s, which);
+}
+
+int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n)
+{
+    const int64_t before = s->len;
+    n = complete(s, n);
+    if (n > before) {
+        for (int t = 0; t < s->engine->n_tiers; t++)
+            hold(s, t, n);
+        memcpy(s->tokens + before, tokens + before, (size_t)(n - before) * sizeof *tokens);
+        s->len = s->plain = n;
+        s->logits_len = 0;
+    }
+    s->n_named = s->len / PP_PAGE_TOKENS < s->n_named ? s->len / PP_PAGE_TOKENS : s->n_named;
+    return s->len - before;
+}
+
+void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
+{
+    n = complete(from, n);
+    if (n <= s->len)
+        return;
+    pp_seq_truncate(s, 0);
+    s->plain = from->plain;
+    s->n_named = from->n_named;
+    memcpy(s->names, from->names, (size_t)s->n_named * sizeof *s->names);
+    memcpy(s->tokens, from->tokens, (size_t)n * sizeof *s->tokens);
+    for (int t = 0; t < s->engine->n_tiers; t++) {
+        struct pp_seq_tier *tier = &s->tier[t];
+        struct pp_kv_pool *kv = s->engine->tier[t].kv;
+        tier->first_page = first_needed(s->engine, t, n);
+        tier->n_pages = pages_of(n);
+        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
+            const bool held = holds(from, t, i, n);
+            pp_seq_set_page(s, t, i, held ? from->tier[t].pages[i] : pp_page_find(kv, &s->names[i]));
+            if (held)
+                pp_page_retain(kv, tier->pages[i]);
+        }
+    }
+    shorten(s, n);
+}
+
+int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n)
+{
+    int64_t same = 0;
+    while (same < s->len && same < n && s->tokens[same] == prompt[same])
+        same++;
+    if (same == n && (s->len > n || !pp_seq_logits(s)))
+        same = n - 1; /* the last token again, for its logits */
+    const bool goes_on = same == s->len;
+    pp_seq_truncate(s, same);
+    if (goes_on || !s->mark[PP_MARK_TURN])
+        pp_seq_mark(s, PP_MARK_TURN);
+    pp_seq_adopt(s, prompt, n - 1);
+    return s->len;
+}
