@@ -108,8 +108,8 @@ void random_user_begin(struct random_user *u, const char *folder, unsigned long 
     snprintf(u->paths.cache, sizeof u->paths.cache, "%s/cache", folder);
     snprintf(u->paths.db, sizeof u->paths.db, "%s/pippin.db", folder);
     u->options = (struct pp_options){.command = "chat", .model = "engine/starter/starter-Q4_K_M.gguf", .draft_max = 4,
-                                     .n_predict = 40, .ctx_size = 1024, .kv_memory = 32u << 20, .threads = 2,
-                                     .resume_latest = seed % 3 != 0,
+                                     .n_predict = 40, .ctx_size = 1024, .kv_memory = 12u << 20, .threads = 2,
+                                     .resume_latest = seed % 3 != 0, .snapshot_quota = 64u << 20,
                                      .sampling = pp_sampling_default()};
     if (pp_make_dirs(folder, &err) != PP_OK || pp_controller_new(&u->options, &u->paths, &u->c, &err) != PP_OK) {
         fprintf(stderr, "%s\n", err.text);
