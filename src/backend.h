@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "src/io.h"
+#include "src/overflow.h"
 #include "src/queue.h"
 
 struct pp_adapter_choice {
@@ -41,6 +42,7 @@ struct pp_generate_request {
     int n_stops;
     bool ignore_end;                /* go on past end tokens */
     int64_t message_id;             /* where the io thread saves the answer; 0: nowhere */
+    enum pp_overflow overflow;      /* when the prompt does not fit: PP_EVENT_OVERFLOW, and SHIFT goes on */
     bool background;                /* nobody waits for it: all others come first */
 };
 

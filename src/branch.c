@@ -51,8 +51,10 @@ void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state st
 
 void pp_branch_truncate(struct pp_branch *b, size_t n)
 {
-    while (b->n > n)
+    while (b->n > n) {
         pp_buf_free(&b->items[--b->n].text);
+        pp_buf_free(&b->items[b->n].note);
+    }
 }
 
 void pp_branch_free(struct pp_branch *b)
@@ -93,10 +95,59 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
         it->msg.n_siblings = m->n_siblings > 0 ? m->n_siblings : 1;
         it->msg.n_tokens = m->n_tokens;
         read_stats(m->stats, &it->msg);
+        if (m->context_from && !pp_branch_set_context(&fresh, i, m->context_from, m->context_note)) {
+            pp_branch_free(&fresh);
+            return false;
+        }
     }
     pp_branch_free(b);
     *b = fresh;
     return true;
+}
+
+/* --- where the context begins ------------------------------------------------------------------------------ */
+
+size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note)
+{
+    *note = "";
+    for (size_t i = n; i-- > 0;) {
+        const struct pp_branch_item *it = &b->items[i];
+        if (!it->msg.context_from)
+            continue;
+        for (size_t k = 0; k <= i; k++) {
+            if (b->items[k].msg.id == it->msg.context_from) {
+                *note = pp_buf_cstr(&it->note);
+                return k;
+            }
+        }
+    }
+    return 0;
+}
+
+bool pp_branch_set_context(struct pp_branch *b, size_t i, int64_t from, const char *note)
+{
+    struct pp_branch_item *it = &b->items[i];
+    struct pp_buf copy = {0};
+    pp_buf_str(&copy, note ? note : "");
+    if (copy.bad) {
+        pp_buf_free(&copy);
+        return false;
+    }
+    pp_buf_free(&it->note);
+    it->note = copy;
+    it->msg.context_from = from;
+    return true;
+}
+
+char *pp_branch_system(const char *system, const char *note)
+{
+    struct pp_buf b = {0};
+    pp_buf_str(&b, system ? system : "");
+    if (note && *note)
+        pp_buf_fmt(&b, "%sWhat was said before, in short: %s", b.len ? "\n\n" : "", note);
+    char *text = b.bad ? NULL : pp_strdup(pp_buf_cstr(&b));
+    pp_buf_free(&b);
+    return text;
 }
 
 /* --- for the model ---------------------------------------------------------------------------------------- */
@@ -120,12 +171,13 @@ static bool add_message(cJSON *array, const char *role, const char *content)
     return false;
 }
 
-static bool add_branch(cJSON *array, const struct pp_branch *b, size_t n)
+static bool add_branch(cJSON *array, const struct pp_branch *b, size_t from, size_t n, int64_t *ids, size_t *n_ids)
 {
     struct pp_buf turn = {0};
     bool ok = true;
-    for (size_t i = 0; ok && i < n;) {
+    for (size_t i = from; ok && i < n;) {
         enum pp_role role = b->items[i].msg.role;
+        int64_t id = b->items[i].msg.id;
         pp_buf_clear(&turn);
         /* One turn: messages of one role, with empty answers between them skipped. */
         for (; i < n &&
@@ -137,8 +189,11 @@ static bool add_branch(cJSON *array, const struct pp_branch *b, size_t n)
                 pp_buf_str(&turn, "\n\n");
             add_clean(&turn, &b->items[i].text);
         }
-        if (turn.len || role != PP_ROLE_ASSISTANT)
-            ok = !turn.bad && add_message(array, pp_role_name(role), pp_buf_cstr(&turn));
+        if (!turn.len && role == PP_ROLE_ASSISTANT)
+            continue;
+        ok = !turn.bad && add_message(array, pp_role_name(role), pp_buf_cstr(&turn));
+        if (ids)
+            ids[(*n_ids)++] = id;
     }
     pp_buf_free(&turn);
     return ok;
@@ -146,10 +201,18 @@ static bool add_branch(cJSON *array, const struct pp_branch *b, size_t n)
 
 char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system)
 {
+    return pp_branch_json_from(b, 0, n, system, NULL, NULL);
+}
+
+char *pp_branch_json_from(const struct pp_branch *b, size_t from, size_t n, const char *system, int64_t *ids,
+                          size_t *n_ids)
+{
+    if (ids)
+        *n_ids = 0;
     cJSON *array = cJSON_CreateArray();
     char *json = NULL;
     if (array && (!system || !*system || add_message(array, pp_role_name(PP_ROLE_SYSTEM), system)) &&
-        add_branch(array, b, n))
+        add_branch(array, b, from, n, ids, n_ids))
         json = cJSON_PrintUnformatted(array);
     cJSON_Delete(array);
     char *copy = json ? pp_strdup(json) : NULL;

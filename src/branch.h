@@ -12,6 +12,7 @@
 struct pp_branch_item {
     struct pp_chat_message msg; /* msg.text points at text.data, or at "" */
     struct pp_buf text;
+    struct pp_buf note;         /* with msg.context_from: what the model is told of the messages before that one */
 };
 
 struct pp_branch {
@@ -31,10 +32,23 @@ void pp_branch_truncate(struct pp_branch *b, size_t n);
 bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t n);
 void pp_branch_free(struct pp_branch *b);
 
+/* Where the context of an answer behind the first n messages begins, as the last of them says that has something to
+ * say: the place of its first message, 0 for all of them. *note: what the model is told of those before it, "" for
+ * nothing; lives as long as the branch is not changed. */
+size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note);
+/* Writes that down in message i. False: out of memory, nothing changed. */
+bool pp_branch_set_context(struct pp_branch *b, size_t i, int64_t from, const char *note);
+/* The system prompt with the note behind it; pp_free; NULL: out of memory. */
+char *pp_branch_system(const char *system, const char *note);
+
 /* The branch as the model is to see it: a JSON array of {"role", "content"}, the system prompt first if there is one.
  * Answers without text (stopped before they began) are left out, and questions that then follow each other become one,
  * because many templates insist on turns. n: how many messages of the branch. NULL: out of memory; release with
  * pp_free. */
 char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system);
+/* The same of messages from to n - 1. ids [*n_ids] receives the id of the first message of every object but the
+ * system's; it has room for n - from; NULL: not wanted. */
+char *pp_branch_json_from(const struct pp_branch *b, size_t from, size_t n, const char *system, int64_t *ids,
+                          size_t *n_ids);
 
 #endif

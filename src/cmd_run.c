@@ -19,6 +19,7 @@
 #include "engine/base/mem.h"
 #include "src/commands.h"
 #include "src/plain_text.h"
+#include "src/overflow.h"
 #include "src/prompt.h"
 
 struct run {
@@ -312,8 +313,12 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }
 
-static enum pp_code chat_prompt(struct run *r, const char *messages, int32_t **ids, size_t *n, struct pp_error *err)
+/* *dropped: how many of the oldest messages are not in it, because the context would be too small. */
+static enum pp_code chat_prompt(struct run *r, const char *messages, int32_t **ids, size_t *n, size_t *dropped,
+                                struct pp_error *err)
 {
+    int how = r->o->overflow ? pp_overflow_by_name(r->o->overflow) : PP_OVERFLOW_STOP;
+    bool shift = how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE; /* nobody waits for a summary here */
     struct pp_buf source = {0};
     struct pp_template *tmpl = NULL;
     const char *name = "";
@@ -327,7 +332,8 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, int32_t **i
             .messages_json = messages,
             .now = (int64_t)time(NULL),
         };
-        code = pp_prompt_tokens(&in, ids, n, err);
+        code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), shift ? PP_OVERFLOW_SHIFT : PP_OVERFLOW_STOP,
+                                  ids, n, dropped, err);
     }
     pp_template_free(tmpl);
     pp_buf_free(&source);
@@ -346,14 +352,33 @@ static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct p
     return pp_tokenize(t, text->data, text->len, PP_TOKENIZE_SPECIAL | (there ? 0u : PP_TOKENIZE_BOS), ids, n, err);
 }
 
+/* Said, and kept with the question: the context begins at message `from`, 0 for the question itself. */
+static enum pp_code note_drop(struct run *r, int64_t from, const char *note, size_t dropped, struct pp_error *err)
+{
+    const struct run_session *rs = &r->session;
+    pp_cli_say("the context is full: the model is not given the oldest %zu messages any more", dropped);
+    return rs->question_id
+               ? pp_store_message_context(rs->store, rs->question_id, from ? from : rs->question_id, note, err)
+               : PP_OK;
+}
+
 static enum pp_code make_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
 {
     if (r->o->raw)
         return raw_prompt(r, ids, n, err);
-    const char *system = r->o->system ? r->o->system : r->session.session.system;
-    char *messages = pp_branch_json(&r->session.branch, r->session.branch.n, system);
-    enum pp_code code = messages ? chat_prompt(r, messages, ids, n, err) : pp_fail_nomem(err, "the conversation");
+    const struct pp_branch *b = &r->session.branch;
+    const char *note;
+    size_t from = pp_branch_context(b, b->n, &note), n_turns = 0, dropped = 0;
+    char *system = pp_branch_system(r->o->system ? r->o->system : r->session.session.system, note);
+    int64_t *turns = pp_calloc(b->n - from + 1, sizeof *turns);
+    char *messages = system && turns ? pp_branch_json_from(b, from, b->n, system, turns, &n_turns) : NULL;
+    enum pp_code code =
+        messages ? chat_prompt(r, messages, ids, n, &dropped, err) : pp_fail_nomem(err, "the conversation");
+    if (!code && dropped && dropped < n_turns)
+        code = note_drop(r, turns[dropped], note, dropped, err);
     pp_free(messages);
+    pp_free(turns);
+    pp_free(system);
     return code;
 }
 

@@ -16,7 +16,7 @@ struct run_session {
     struct pp_branch branch;  /* what was said before, and the new question */
     char *template_source;    /* the conversation's own choice of a chat template, or NULL */
     int lock_fd;
-    int64_t answer_id;
+    int64_t question_id, answer_id;
     uint64_t saved_ns;        /* when the answer was last written */
     size_t saved_len;
 };

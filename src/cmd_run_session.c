@@ -183,6 +183,7 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
         .params = (char *)(uintptr_t)note->params,
     };
     code = pp_store_message_add(rs->store, &answer, err);
+    rs->question_id = user.id;
     rs->answer_id = answer.id;
     rs->saved_ns = pp_now_ns();
     return code;

@@ -184,6 +184,9 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         c->status.ctx_total = (int64_t)e->total;
         ctl_dirty(c, PP_DIRTY_STATUS);
         break;
+    case PP_EVENT_OVERFLOW:
+        ctl_on_overflow(c, e);
+        break;
     case PP_EVENT_NOTICE:
         if (e->text)
             ctl_notice(c, false, "%s", e->text);

@@ -57,6 +57,7 @@ struct pp_chat_message {
     int64_t n_tokens;
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of drafted tokens that stood; < 0: no draft */
+    int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */
 };
 size_t pp_controller_n_messages(const struct pp_controller *c);
 const struct pp_chat_message *pp_controller_message(const struct pp_controller *c, size_t i);
@@ -84,6 +85,7 @@ struct pp_status {
     const char *notice;          /* last one-line message; "" for none */
     bool notice_is_error;
     uint64_t notice_serial;      /* changes with every new notice */
+    uint64_t overflow_serial;    /* changes when the user is to say what happens with a full context */
 };
 const struct pp_status *pp_controller_status(const struct pp_controller *c);
 
@@ -106,6 +108,16 @@ void pp_controller_undo(struct pp_controller *c);
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
 /* A new conversation that begins with this branch; pages are shared. */
 void pp_controller_fork(struct pp_controller *c);
+
+/* Where the context begins: the first message that the model is given, 0 for all; *note: what it is told of those
+ * before it, "" for nothing. */
+size_t pp_controller_context(const struct pp_controller *c, const char **note);
+/* When the context is full: "ask", "stop", "shift", "summarise", for this conversation; if the user was asked, it is done
+ * at once. False (with a notice): another word. */
+bool pp_controller_set_overflow(struct pp_controller *c, const char *word);
+/* Whether the user has been asked (status.overflow_serial changes with every time), and the answer for this once. */
+bool pp_controller_overflow_asked(const struct pp_controller *c);
+void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how);
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
@@ -159,6 +171,7 @@ enum pp_slash {
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why; the line stays */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
+    PP_SLASH_OVERFLOW_MENU,
 };
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);

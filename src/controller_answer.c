@@ -61,10 +61,11 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
                              uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    char *messages = pp_branch_json(&c->branch, last(c), c->session.system);
-    struct ctl_running *run = messages ? ctl_running_add(c, answer) : NULL;
-    if (!run) {
-        pp_free(messages);
+    char *messages;
+    struct ctl_running *run = ctl_running_add(c, answer);
+    if (!run || !ctl_overflow_prepare(c, run, &messages)) {
+        if (run)
+            ctl_running_drop(c, run);
         no_generation(c);
         return;
     }
@@ -86,6 +87,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .n_stops = c->o->n_stops,
         .ignore_end = c->o->ignore_eos,
         .message_id = answer->id,
+        .overflow = run->overflow,
     };
     r.sampling.seed = seed;
     c->cancel_asked = false;
@@ -374,6 +376,16 @@ void pp_controller_continue(struct pp_controller *c)
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     start_generation(c, &c->branch.items[last(c)].msg, c->branch.items[last(c)].msg.text, c->sampling.seed);
+}
+
+void ctl_answer_again(struct pp_controller *c)
+{
+    if (!c->branch.n || c->branch.items[last(c)].msg.role != PP_ROLE_ASSISTANT)
+        return;
+    const struct pp_chat_message *m = &c->branch.items[last(c)].msg;
+    pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    start_generation(c, m, m->len ? m->text : NULL, c->sampling.seed);
 }
 
 bool pp_controller_cancel(struct pp_controller *c)

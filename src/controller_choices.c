@@ -497,6 +497,8 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
     }
     if (c->o->no_draft || c->o->use_draft || c->o->draft)
         c->draft_on = draft_wanted(c->o);
+    if (pp_options_given(c->o, "overflow"))
+        c->overflow = ctl_default_overflow(c);
     return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
 }
 
@@ -507,6 +509,7 @@ void ctl_reset_params(struct pp_controller *c)
     c->max_tokens = c->o->n_predict;
     c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : 4;
     c->draft_on = draft_wanted(c->o);
+    c->overflow = ctl_default_overflow(c);
     c->persona[0] = 0;
 }
 

@@ -4,6 +4,7 @@
  *   controller.c           life, states, events, status
  *   controller_answer.c    sending, asking, stopping
  *   controller_running.c   the answers that are being written, here and in conversations that were left
+ *   controller_overflow.c  a full context: dropping turns, summaries
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
  *   controller_list.c      the list of them, and the search
  *   controller_choices.c   adapters, templates, personas, parameters
@@ -61,6 +62,21 @@ struct ctl_running {
     uint64_t prompt_started_ns;
     float eta_s, tokens_per_s, acceptance; /* as in struct pp_status and struct pp_chat_message */
     bool begun;                   /* text has come */
+    /* controller_overflow.c */
+    enum pp_overflow overflow;    /* what is to be done when it does not fit */
+    int64_t question;             /* the message that it answers, 0 for none */
+    int64_t *turns;               /* [n_turns] first message of every object of its prompt, the system's not counted */
+    size_t n_turns;
+    int64_t next_from;            /* the message that the context begins, or would have to begin with; 0: no overflow */
+    bool summary;                 /* it is no answer but a summary of what is before next_from */
+};
+
+/* What is to be done when an answer has ended for want of room. */
+struct ctl_overflow {
+    enum { CTL_OVERFLOW_NOTHING, CTL_OVERFLOW_ANSWER, CTL_OVERFLOW_SUMMARY } what;
+    enum pp_overflow how;
+    int64_t question, from;
+    char *note;                   /* the summary */
 };
 
 /* A conversation that is not on the screen and in which answers are being written. */
@@ -125,6 +141,13 @@ struct pp_controller {
 
     /* lists and status */
     struct ctl_list list;
+
+    /* a full context */
+    enum pp_overflow overflow;
+    int overflow_once;            /* 1 + what overrules it for the request that is being made; 0: nothing does */
+    struct ctl_overflow overflow_next;
+    int64_t overflow_question, overflow_from; /* the user was asked: as in struct ctl_overflow; 0: not asked */
+
     struct pp_status status;
     char adapters_line[512], notice[600];
 };
@@ -151,6 +174,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_done(struct pp_controller *c, const struct pp_event *e);
 /* An answer to the conversation on the screen, with a new number; m: its message as it is. NULL: out of memory. */
 struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m);
+void ctl_running_drop(struct pp_controller *c, struct ctl_running *r);
 struct ctl_running *ctl_running_find(const struct pp_controller *c, uint64_t request);
 bool ctl_in_front(const struct pp_controller *c, uint64_t request); /* the last message on the screen is its */
 /* Stops what is written in a conversation. False: nothing is. */
@@ -185,6 +209,22 @@ void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
+
+/* Writes the last answer of the branch again, or goes on with what is there of it. */
+void ctl_answer_again(struct pp_controller *c);
+
+/* --- controller_overflow.c --- */
+
+/* What the command line or pippin.conf says, else ASK. */
+enum pp_overflow ctl_default_overflow(const struct pp_controller *c);
+/* The messages for an answer (the last of the branch), as JSON (pp_free); notes in *run what a drop needs to know.
+ * False: out of memory. */
+bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages);
+void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
+/* An answer has ended; before it is forgotten. */
+void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
+/* Then, with the screen at rest: goes on, or asks the user. */
+void ctl_overflow_act(struct pp_controller *c);
 
 /* --- controller_list.c --- */
 

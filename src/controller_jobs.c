@@ -220,18 +220,29 @@ void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
     j->session.head = leaf;
 }
 
+/* The copy of message `id`, one of list[0 .. n); 0 if it is none of them. */
+static int64_t copy_of(const struct pp_message *list, const int64_t *copies, size_t n, int64_t id)
+{
+    for (size_t i = 0; id && i < n; i++)
+        if (list[i].id == id)
+            return copies[i];
+    return 0;
+}
+
 static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, const struct pp_message *list, size_t n,
                                 struct pp_error *err)
 {
-    int64_t parent = 0;
-    enum pp_code code = PP_OK;
+    int64_t parent = 0, *copies = pp_calloc(n + 1, sizeof *copies);
+    enum pp_code code = copies ? PP_OK : pp_fail_nomem(err, "the copy");
     for (size_t i = 0; code == PP_OK && i < n; i++) {
         struct pp_message m = list[i]; /* the strings stay the list's */
         m.session = j->session.id;
         m.parent = parent;
+        m.context_from = copy_of(list, copies, i, m.context_from);
         code = pp_store_message_add(st, &m, err);
-        parent = m.id;
+        parent = copies[i] = m.id;
     }
+    pp_free(copies);
     j->session.head = parent;
     return code;
 }

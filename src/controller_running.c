@@ -49,13 +49,14 @@ static struct ctl_running *first_in(const struct pp_controller *c, int64_t sessi
     return r;
 }
 
-static void drop(struct pp_controller *c, struct ctl_running *r)
+void ctl_running_drop(struct pp_controller *c, struct ctl_running *r)
 {
     struct ctl_running **at = &c->running;
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
     pp_buf_free(&r->text);
+    pp_free(r->turns);
     pp_free(r);
 }
 
@@ -421,7 +422,8 @@ static void show_end(struct pp_controller *c, const struct ctl_running *r, const
         c->cached_tokens = e->stats.cached_tokens;
         c->kv_copied_bytes = e->stats.kv_copied_bytes;
     }
-    say_why_it_ended(c, e);
+    if (!r->summary || e->err.code != PP_OK)
+        say_why_it_ended(c, e);
 }
 
 void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
@@ -434,7 +436,8 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     show(c, r, 0);
     if (session == c->session.id)
         show_end(c, r, e);
-    drop(c, r);
+    ctl_overflow_ended(c, r, e);
+    ctl_running_drop(c, r);
     if (c->switching)
         c->ended_meanwhile = session;
     if (first_in(c, session))
@@ -446,6 +449,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         c->status.eta_s = -1;
         show_state(c);
         ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+        ctl_overflow_act(c);
         ctl_run_afterwards(c);
     }
 }
@@ -453,7 +457,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
 void ctl_free_running(struct pp_controller *c)
 {
     while (c->running)
-        drop(c, c->running);
+        ctl_running_drop(c, c->running);
     while (c->away)
         free_away(c, c->away);
     pp_branch_free(&c->group);

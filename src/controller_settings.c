@@ -1,8 +1,8 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
  * adapters: [{"path": "/…/bard.gguf", "scale": 0.8}, …], those that are on
- * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "persona": "pirate"}: what is not
- *           the default; "draft" always, because pippin.conf may change what that is
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "overflow": "shift",
+ *           "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -73,6 +73,8 @@ char *ctl_settings_json(const struct pp_controller *c)
     }
     if (ok)
         ok = cJSON_AddBoolToObject(o, "draft", c->draft_on);
+    if (ok && c->overflow != ctl_default_overflow(c))
+        ok = cJSON_AddStringToObject(o, "overflow", pp_overflow_name(c->overflow));
     if (ok && c->persona[0])
         ok = cJSON_AddStringToObject(o, "persona", c->persona);
     return finish(o, ok);
@@ -132,6 +134,14 @@ static bool apply_adapters(struct pp_controller *c)
     return good;
 }
 
+static bool apply_overflow(struct pp_controller *c, const cJSON *word)
+{
+    int how = cJSON_IsString(word) ? pp_overflow_by_name(word->valuestring) : -1;
+    if (how >= 0)
+        c->overflow = (enum pp_overflow)how;
+    return how >= 0;
+}
+
 static bool apply_settings(struct pp_controller *c)
 {
     const char *json = c->session.settings;
@@ -144,6 +154,8 @@ static bool apply_settings(struct pp_controller *c)
             good = cJSON_IsNumber(o) && ctl_param_put(c, p, o->valuedouble) && good;
         else if (strcmp(o->string, "draft") == 0)
             c->draft_on = cJSON_IsBool(o) ? cJSON_IsTrue(o) : c->draft_on;
+        else if (strcmp(o->string, "overflow") == 0)
+            good = apply_overflow(c, o) && good;
         else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))
             snprintf(c->persona, sizeof c->persona, "%s", o->valuestring);
         /* anything else was written by a newer pippin: it is of no use here and does no harm */

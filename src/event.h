@@ -18,6 +18,7 @@ enum pp_event_type {
     PP_EVENT_TEXT,            /* request; text: a piece of the answer; n: its tokens; stats so far */
     PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
     PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total */
+    PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
     PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why, an adapter that failed) */
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
     PP_EVENT_JOB,             /* job has run */

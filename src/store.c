@@ -28,7 +28,8 @@
     " m.id, m.session, m.parent, m.role, m.state, m.content, m.model, m.adapters, m.params, m.stats,"           \
     " m.n_tokens, m.created_ms,"                                                                                \
     " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent),"                   \
-    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id) "
+    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id),"   \
+    " m.context_from, m.context_note "
 
 static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
@@ -66,7 +67,8 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
     [PP_STMT_MESSAGE_ADD] =
         "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens,"
-        " created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        " created_ms, context_from, context_note) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    [PP_STMT_MESSAGE_CONTEXT] = "UPDATE message SET context_from = ?2, context_note = ?3 WHERE id = ?1",
     [PP_STMT_MESSAGE_GET] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.id = ?1",
     [PP_STMT_MESSAGE_WRITE] =
         "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens)"

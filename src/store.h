@@ -110,6 +110,8 @@ struct pp_message {
     char *stats;           /* JSON: timings, draft acceptance */
     int64_t n_tokens;      /* of the answer, 0 if unknown */
     int64_t created;
+    int64_t context_from;  /* the model was given the conversation from this message on; 0: see the ones before */
+    char *context_note;    /* ... and told this of what is before it */
     int n_siblings;        /* messages with the same parent, itself included; read only */
     int sibling;           /* its place among them by age, from 0; read only */
 };
@@ -121,6 +123,9 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
 enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
                                     enum pp_message_state state, const char *stats, int64_t n_tokens,
                                     struct pp_error *err);
+/* Notes with a message (of the user) where the context of its answers begins: context_from and context_note. */
+enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
+                                      struct pp_error *err);
 enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_message *out, struct pp_error *err);
 /* The branch that ends in `leaf`, first message first. leaf 0: empty. */
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,

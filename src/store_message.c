@@ -17,6 +17,7 @@ void pp_message_clear(struct pp_message *m)
     pp_free(m->adapters);
     pp_free(m->params);
     pp_free(m->stats);
+    pp_free(m->context_note);
     memset(m, 0, sizeof *m);
 }
 
@@ -50,6 +51,8 @@ static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int6
     pp_store_bind_text(stmt, 9, m->stats);
     sqlite3_bind_int64(stmt, 10, m->n_tokens);
     sqlite3_bind_int64(stmt, 11, now);
+    pp_store_bind_id(stmt, 12, m->context_from);
+    pp_store_bind_text(stmt, 13, m->context_note);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_CONSTRAINT_FOREIGNKEY)
         code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: its conversation, or the message it answers, was deleted",
@@ -124,6 +127,29 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char 
     return pp_store_end(st, code, what, err);
 }
 
+enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
+                                      struct pp_error *err)
+{
+    static const char what[] = "save where the context begins";
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_stmt(st, PP_STMT_MESSAGE_CONTEXT, &stmt, err);
+    if (!code) {
+        sqlite3_bind_int64(stmt, 1, id);
+        pp_store_bind_id(stmt, 2, from);
+        pp_store_bind_text(stmt, 3, note);
+        int rc = sqlite3_step(stmt);
+        if (rc != SQLITE_DONE)
+            code = pp_store_fail(st, rc, what, err);
+        else if (sqlite3_changes(st->db) == 0)
+            code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: the conversation was deleted", what);
+        pp_store_done(stmt);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
 static enum pp_code read_message(sqlite3_stmt *stmt, struct pp_message *m, struct pp_error *err)
 {
     int role = sqlite3_column_int(stmt, 3), state = sqlite3_column_int(stmt, 4);
@@ -147,8 +173,10 @@ static enum pp_code read_message(sqlite3_stmt *stmt, struct pp_message *m, struc
         .created = sqlite3_column_int64(stmt, 11) / 1000,
         .n_siblings = sqlite3_column_int(stmt, 12),
         .sibling = sqlite3_column_int(stmt, 13),
+        .context_from = sqlite3_column_int64(stmt, 14),
+        .context_note = pp_store_column(stmt, 15, NULL),
     };
-    if (m->content && m->model && m->adapters && m->params && m->stats)
+    if (m->content && m->model && m->adapters && m->params && m->stats && m->context_note)
         return PP_OK;
     pp_message_clear(m);
     return pp_fail_nomem(err, "a message");

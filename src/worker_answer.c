@@ -151,6 +151,17 @@ static enum pp_code choose_template(struct pp_worker *w, const char *source, str
     return pp_template_parse(source, strlen(source), name, &w->tmpl, err);
 }
 
+static void send_overflow(struct answer *a, size_t dropped, bool done)
+{
+    struct pp_event *e = dropped ? pp_event_new(PP_EVENT_OVERFLOW) : NULL;
+    if (!e)
+        return;
+    e->request = asked(a)->request;
+    e->n = (int)dropped;
+    e->done = done;
+    worker_send(a->w, e);
+}
+
 static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, struct pp_error *err)
 {
     struct pp_worker *w = a->w;
@@ -164,20 +175,10 @@ static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, stru
         .continue_text = asked(a)->continue_text,
         .now = (int64_t)time(NULL),
     };
-    code = pp_prompt_tokens(&in, ids, n, err);
-    if (code != PP_OK)
-        return code;
-    int64_t n_ctx = pp_engine_n_ctx(w->engine);
-    if ((int64_t)*n >= n_ctx) {
-        size_t needed = *n;
-        pp_free(*ids);
-        *ids = NULL;
-        return pp_fail(err, PP_ERR_CONTEXT,
-                       "the conversation has %zu tokens and the context holds %" PRId64 ": go back with /undo, begin a "
-                       "new one with /new, or start pippin with a larger --ctx-size",
-                       needed, n_ctx);
-    }
-    return PP_OK;
+    size_t dropped;
+    code = pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), asked(a)->overflow, ids, n, &dropped, err);
+    send_overflow(a, dropped, code == PP_OK);
+    return code;
 }
 
 /* How many tokens the text has that an answer goes on from: they count as the answer's. */

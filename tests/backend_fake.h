@@ -26,6 +26,7 @@ struct fake_backend {
     char messages[4096], continue_text[256], key[17], template_source[256];
     struct pp_sampling sampling;
     int64_t max_tokens;
+    enum pp_overflow overflow;
     int n_adapters;
     float scale;                 /* of the first adapter */
     bool use_draft;
@@ -51,6 +52,7 @@ void fixture_remove(struct fixture *f); /* all */
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
+void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
 
 /* Pumps until the condition holds; fails the test after five seconds. */

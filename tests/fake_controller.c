@@ -35,6 +35,9 @@ struct pp_controller {
     size_t n, cap;
     struct pp_chat_message alternatives[PP_MAX_ALTERNATIVES];
     size_t n_alternatives;
+    bool overflow_asked;    /* "/full" does that */
+    size_t context;         /* where it begins */
+    const char *context_note;
     int elsewhere;          /* PIPPIN_FAKE_ELSEWHERE: answers in other conversations */
     uint64_t revisions;
     unsigned dirty;
@@ -513,6 +516,31 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
     c->dirty |= PP_DIRTY_LISTS;
 }
 
+size_t pp_controller_context(const struct pp_controller *c, const char **note)
+{
+    *note = c->context_note ? c->context_note : "";
+    return c->context;
+}
+
+bool pp_controller_overflow_asked(const struct pp_controller *c)
+{
+    return c->overflow_asked;
+}
+
+void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how)
+{
+    c->overflow_asked = false;
+    c->context_note = how == PP_OVERFLOW_SUMMARISE ? "They spoke of rain, and of boats." : "";
+    c->context = how == PP_OVERFLOW_STOP || c->n < 3 ? 0 : c->n - c->n % 2 - 2;
+    c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
+{
+    (void)c;
+    return pp_overflow_by_name(word) >= 0;
+}
+
 size_t pp_controller_n_sessions(const struct pp_controller *c)
 {
     return c->n_sessions;
@@ -640,6 +668,12 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     snprintf(arg, cap, "%s", line + 1 + len + (line[1 + len] == ' '));
     if (line[1] == '/' || memchr(line + 1, '/', len))
         return PP_SLASH_TEXT;
+    if (strcmp(line, "/full") == 0) {
+        c->overflow_asked = true;
+        c->status.overflow_serial++;
+        c->dirty |= PP_DIRTY_STATUS;
+        return PP_SLASH_DONE;
+    }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strlen(commands[i].name) != len || strncmp(commands[i].name, line + 1, len) != 0)
             continue;

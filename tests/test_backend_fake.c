@@ -53,7 +53,8 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
     snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
     snprintf(fake.template_source, sizeof fake.template_source, "%s", r->template_source ? r->template_source : "");
-    snprintf(fake.key, sizeof fake.key, "%s", r->session_key);
+    snprintf(fake.key, sizeof fake.key, "%s", r->session_key ? r->session_key : "");
+    fake.overflow = r->overflow;
     fake.sampling = r->sampling;
     fake.max_tokens = r->max_tokens;
     fake.n_adapters = r->n_adapters;
@@ -219,6 +220,17 @@ void fake_text(struct fixture *f, const char *text, int n)
     e->n = n;
     e->stats.decode_tokens = (uint64_t)n;
     e->stats.decode_ns = 1000000;
+    send_event(e);
+}
+
+void fake_overflow(struct fixture *f, int n, bool done)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_OVERFLOW);
+    (void)f;
+    assert_non_null(e);
+    e->request = fake.request;
+    e->n = n;
+    e->done = done;
     send_event(e);
 }
 

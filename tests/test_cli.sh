@@ -113,6 +113,16 @@ printf 'GGUF rubbish' >"$tmp/bad.gguf"
 run run -p x -m "$tmp/bad.gguf" </dev/null; expect "a bad model file" 1
 run run -f "$tmp/absent" </dev/null; expect "no such prompt file" 1
 run run --ctx-size 32 -p "$(head -c 2000 "$0")" </dev/null; expect "a prompt beyond the context" 5
+long="Tell me a long story about a ship and its captain, who sails around the world and meets many people."
+small() { XDG_DATA_HOME="$tmp/small" run run --ctx-size 160 --temp 0 -n 4 "$@" </dev/null; }
+small --save -p "$long"; expect "a conversation in a small context" 0
+small --continue -p "$long"; expect "that goes on" 0
+small --continue --overflow shift -p "$long$long$long$long$long"; expect "and on, without the oldest turns" 0
+holds "which is said" grep -q "is not given the oldest" "$tmp/err"
+small --continue -p "Hi"; expect "and remembered" 0
+holds "so that nothing else has to go" [ "$(grep -c oldest "$tmp/err")" = 0 ]
+small --continue -p "$long$long"; expect "else it stops" 5
+run run --overflow perhaps -p x </dev/null; expect "--overflow: usage" 2
 run run --raw --save -p x </dev/null; expect "--raw with --save: usage" 2
 run run --resume 0000 -p x </dev/null; expect "no such conversation" 3
 run sessions frobnicate; expect "no such subcommand" 2

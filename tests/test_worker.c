@@ -36,6 +36,8 @@ static struct {
     char notice[512];
     int n_progress;
     uint64_t context_used;
+    int dropped;
+    bool dropped_done;
     uint64_t quota; /* of snapshots, with the next load */
     bool stays; /* the failed loading left the model that was there */
 } env;
@@ -150,6 +152,7 @@ static void post(struct pp_generate_request r)
     pp_buf_clear(&env.text);
     env.notice[0] = 0;
     env.n_progress = 0;
+    env.dropped = 0;
     env.backend->ops->generate(env.backend, &r);
 }
 
@@ -169,6 +172,9 @@ static void take_in(bool text_only)
             env.n_progress++;
         } else if (type == PP_EVENT_CONTEXT) {
             env.context_used = e->done;
+        } else if (type == PP_EVENT_OVERFLOW) {
+            env.dropped = e->n;
+            env.dropped_done = e->done;
         } else if (type == PP_EVENT_DONE) {
             assert_int_equal(e->request, env.request);
             env.done = *e;
@@ -395,6 +401,49 @@ static void test_limits(void **state)
     r.template_source = "{% if %}";
     answer_to(r);
     assert_int_equal(env.done.err.code, PP_ERR_FORMAT);
+    end();
+}
+
+/* `turns` turns and a question. */
+static const char *long_talk(int turns)
+{
+    static struct pp_buf b;
+    pp_buf_clear(&b);
+    for (int i = 0; i < turns; i++)
+        pp_buf_fmt(&b,
+                   "%c{\"role\":\"user\",\"content\":\"Tell me about the sea, the ships and the old harbour\"},"
+                   "{\"role\":\"assistant\",\"content\":\"The sea is wide, and the harbour is old.\"}",
+                   i ? ',' : '[');
+    pp_buf_str(&b, ",{\"role\":\"user\",\"content\":\"Hello, who are you?\"}]");
+    return pp_buf_cstr(&b);
+}
+
+/* Without its oldest turns a conversation is the same as one that never had them, to the last bit. */
+static void test_overflow(void **state)
+{
+    enum { TURNS = 8 };
+    char shifted[1000];
+    (void)state;
+    if (!begin_starter(256, false))
+        return;
+    assert_int_equal(load(testdata("starter/target"), NULL, 160, NULL), PP_OK);
+    struct pp_generate_request r = request(long_talk(TURNS));
+    answer_to(r);
+    assert_int_equal(env.done.err.code, PP_ERR_CONTEXT);
+    assert_true(env.dropped > 0 && !env.dropped_done);
+    int dropped = env.dropped;
+    r.overflow = PP_OVERFLOW_SHIFT;
+    snprintf(shifted, sizeof shifted, "%s", answer_to(r));
+    assert_int_equal(env.done.err.code, PP_OK);
+    assert_true(env.dropped_done);
+    assert_int_equal(env.dropped, dropped);
+    assert_true(dropped % 2 == 0 && dropped < 2 * TURNS);
+    r.messages_json = long_talk(TURNS - dropped / 2);
+    r.overflow = PP_OVERFLOW_STOP;
+    assert_string_equal(answer_to(r), shifted);
+    assert_int_equal(env.done.err.code, PP_OK);
+    assert_int_equal(env.dropped, 0);
+    assert_true(env.done.stats.cached_tokens > 0); /* the pages of the other */
     end();
 }
 
@@ -723,6 +772,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_prompt),
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_stopped_screen),
         cmocka_unit_test(test_snapshots),

@@ -103,6 +103,7 @@ static bool slash(struct pp_ui *ui, const char *text, bool *taken)
     case PP_SLASH_DRAFT_MENU: pp_menu_open(ui, &pp_menu_draft); break;
     case PP_SLASH_THEME: choose_theme(ui, arg); break;
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
+    case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
     case PP_SLASH_EDIT_LAST: begin_edit(ui); break;
     case PP_SLASH_COPY: copy_last_answer(ui); break;
     }

@@ -42,6 +42,7 @@ struct pp_ui {
     bool notice_is_error;
     uint64_t notice_at;               /* when it came, pp_now_ns */
     uint64_t notice_serial;           /* of the controller's last one */
+    uint64_t overflow_serial;         /* of the controller's last question about a full context */
     uint64_t read_at;                 /* when the last key came */
     uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
     int64_t session;                  /* on screen, at the last pump */

@@ -230,6 +230,9 @@ static void pump(struct pp_ui *ui)
         else
             pp_ui_clear_notice(ui);
     }
+    if (s->overflow_serial != ui->overflow_serial && !ui->menu.cls && !ui->leaving)
+        pp_menu_open(ui, &pp_menu_overflow);
+    ui->overflow_serial = s->overflow_serial;
     if (s->session_key && *s->session_key)
         snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
     else if (!ui->leaving)

@@ -65,21 +65,42 @@ static bool fit_entries(struct pp_transcript *t, size_t n)
     return true;
 }
 
+/* The first message that the model is given; 0: all of them. */
+static size_t context_begin(const struct pp_ui *ui)
+{
+    const char *note;
+    return pp_controller_context(ui->controller, &note);
+}
+
+/* Above that message: a line that says so, what the model is told instead of those before, an empty line. */
+static size_t divider_height(struct pp_ui *ui, size_t i)
+{
+    const char *note;
+    if (i == 0 || pp_controller_context(ui->controller, &note) != i)
+        return 0;
+    if (!*note)
+        return 2;
+    pp_document_update(&ui->transcript.note, note, strlen(note), text_width(ui), false, PP_SLOT_DIM);
+    return 2 + ui->transcript.note.layout.n_lines;
+}
+
 static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
 {
     struct pp_transcript_entry *e = &ui->transcript.entries[i];
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
     int width = text_width(ui);
-    bool markdown = m->role == PP_ROLE_ASSISTANT && !ui->settings.raw;
+    static const pp_style styles[] = {PP_SLOT_SYSTEM, PP_SLOT_USER, PP_SLOT_ASSISTANT}; /* by enum pp_role */
+    bool unseen = i < context_begin(ui);
+    bool markdown = m->role == PP_ROLE_ASSISTANT && !ui->settings.raw && !unseen;
+    pp_style style = unseen ? PP_SLOT_DIM : styles[m->role];
     e->frame = ui->transcript.frame;
     if (e->id != m->id)
         pp_document_free(&e->doc);
-    else if (e->revision == m->revision && e->doc.width == width && e->doc.markdown == markdown)
+    else if (e->revision == m->revision && e->doc.width == width && e->doc.markdown == markdown && e->doc.base == style)
         return &e->doc.layout;
     e->id = m->id;
     e->revision = m->revision;
-    static const pp_style styles[] = {PP_SLOT_SYSTEM, PP_SLOT_USER, PP_SLOT_ASSISTANT}; /* by enum pp_role */
-    pp_document_update(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, styles[m->role]);
+    pp_document_update(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, style);
     return &e->doc.layout;
 }
 
@@ -98,7 +119,7 @@ static size_t height_of(struct pp_ui *ui, size_t i)
     if (in_columns(ui, i))
         return pp_alternatives_height(ui);
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
-    return roomy(ui) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
+    return divider_height(ui, i) + roomy(ui) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
 }
 
 /* --- places ------------------------------------------------------------------------------------------------- */
@@ -240,8 +261,26 @@ void pp_transcript_draw_line(const struct pp_layout *l, size_t i, int y, int x, 
     draw_runs(l, line, y, x + indent, w - indent);
 }
 
+static void draw_divider(struct pp_ui *ui, size_t i, size_t k, int y)
+{
+    struct pp_area a = ui->at.transcript;
+    int x = a.x + (roomy(ui) ? 3 : 2), w = text_width(ui);
+    const struct pp_layout *note = &ui->transcript.note.layout;
+    if (k == 0)
+        pp_draw_fmt(y, x, w, PP_SLOT_NOTICE, "── %zu message%s above %s not seen by the model any more ──", i,
+                    i == 1 ? "" : "s", i == 1 ? "is" : "are");
+    else if (k + 1 < divider_height(ui, i))
+        pp_transcript_draw_line(note, k - 1, y, x, w);
+}
+
 static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
 {
+    size_t divider = divider_height(ui, i);
+    if (k < divider) {
+        draw_divider(ui, i, k, y);
+        return;
+    }
+    k -= divider;
     struct pp_area a = ui->at.transcript;
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
     const struct pp_layout *l = layout_of(ui, i);
@@ -251,7 +290,8 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
     const char *foot = footer(ui, i, m);
     if (body == l->n_lines + (foot ? 1 : 0) && !(named && k == 0))
         return;
-    pp_draw_vbar(y, a.x + (named ? 1 : 0), bar_style(m->role));
+    bool unseen = i < context_begin(ui);
+    pp_draw_vbar(y, a.x + (named ? 1 : 0), unseen ? PP_SLOT_DIM : bar_style(m->role));
     if (named && k == 0)
         draw_name(m, y, x, w);
     else if (body < l->n_lines)
@@ -323,6 +363,7 @@ void pp_transcript_draw(struct pp_ui *ui)
 void pp_transcript_free(struct pp_transcript *t)
 {
     fit_entries(t, 0);
+    pp_document_free(&t->note);
     for (int i = 0; i < PP_MAX_ALTERNATIVES; i++)
         pp_document_free(&t->columns[i].doc);
     pp_free(t->entries);

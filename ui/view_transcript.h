@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ui/document.h"
 #include "ui/view_alternatives.h"
 
 struct pp_ui;
@@ -23,6 +24,7 @@ struct pp_transcript {
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */
     uint64_t frame;
+    struct pp_document note; /* what the model is told of the messages that it is not given any more */
     struct pp_column columns[PP_MAX_ALTERNATIVES]; /* instead of the last message's entry */
 };
 

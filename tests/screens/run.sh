@@ -159,6 +159,11 @@ slash_commands() {
         say "/nosuch" && see "no such command" && see "› /nosuch" && keys C-u && say "/path/like/text" &&
         see "You said: /path/like/text"
 }
+full_context() {
+    start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
+        keys Down Enter && see "messages above are not seen by the model any more" && see "They spoke of rain" &&
+        say "/full" && see "without the oldest" && keys Enter && gone "They spoke of rain" && see "messages above are"
+}
 edit_last() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && text " changed" &&
@@ -285,7 +290,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
-multi_line history vi_keys no_locale editor refused not_saved slash_commands edit_last
+multi_line history vi_keys no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
 no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
 plain plain_pipe idle_costs_nothing broken_theme alternatives elsewhere"

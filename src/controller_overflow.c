@@ -1,0 +1,303 @@
+/* controller_overflow.c - a conversation that has grown out of the context: asking what is to be done, dropping turns,
+ * having them summarised, and going on.
+ *
+ *   the prompt does not fit ─► PP_EVENT_OVERFLOW ─► ask ──────► the user: ctl_overflow_choose
+ *   the answer ran into the end ──────────────────┘ │shift     │stop: a notice
+ *                                                   ▼          ▼
+ *                            again, without the oldest ◄── the summary is there ◄── summarise
+ *
+ * What was dropped is noted with the question (pp_branch_set_context), so that its other answers, and all that follows,
+ * see the same. Messages are never deleted. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+static const char instruction[] =
+    "Summarise our conversation so far in a few sentences, for somebody who will go on with it: names, facts, what was "
+    "decided and what is still open. Write nothing but the summary.";
+
+/* --- what the model is given -------------------------------------------------------------------------------- */
+
+bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages)
+{
+    const char *note;
+    size_t n = c->branch.n - 1, from = pp_branch_context(&c->branch, n, &note);
+    char *system = pp_branch_system(c->session.system, note);
+    *messages = NULL;
+    run->overflow = c->overflow_once ? (enum pp_overflow)(c->overflow_once - 1) : c->overflow;
+    run->question = n ? c->branch.items[n - 1].msg.id : 0;
+    run->turns = pp_calloc(n - from + 1, sizeof *run->turns);
+    if (system && run->turns)
+        *messages = pp_branch_json_from(&c->branch, from, n, system, run->turns, &run->n_turns);
+    pp_free(system);
+    return *messages != NULL;
+}
+
+enum pp_overflow ctl_default_overflow(const struct pp_controller *c)
+{
+    int how = c->o->overflow ? pp_overflow_by_name(c->o->overflow) : -1;
+    return how < 0 ? PP_OVERFLOW_ASK : (enum pp_overflow)how;
+}
+
+size_t pp_controller_context(const struct pp_controller *c, const char **note)
+{
+    return pp_branch_context(&c->branch, c->branch.n, note);
+}
+
+static size_t place_of(const struct pp_controller *c, int64_t message)
+{
+    size_t i = 0;
+    while (i < c->branch.n && c->branch.items[i].msg.id != message)
+        i++;
+    return i;
+}
+
+/* --- noting it ---------------------------------------------------------------------------------------------- */
+
+static void on_marked(struct pp_job *job, void *controller)
+{
+    if (job->code != PP_OK)
+        ctl_notice(controller, true, "%s", job->err.text);
+    ctl_job_free(job);
+}
+
+/* In: id (of the question), user.context_from, text (the note). */
+static void run_mark(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_message_context(st, j->id, j->user.context_from, j->text, &job->err);
+}
+
+/* The answers to `question` see the conversation from message `from` on, and `note`. */
+static void mark(struct pp_controller *c, int64_t question, int64_t from, const char *note)
+{
+    size_t i = place_of(c, question);
+    struct ctl_job *j = ctl_job_new(c, run_mark, on_marked);
+    bool ok = j && (j->text = pp_strdup(note)) && (i == c->branch.n || pp_branch_set_context(&c->branch, i, from, note));
+    if (!ok) {
+        if (j)
+            ctl_job_free(&j->job);
+        ctl_notice(c, true, "out of memory");
+        return;
+    }
+    j->id = question;
+    j->user.context_from = from;
+    ctl_job_post(c, j);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+}
+
+/* What the branch on the screen says of the messages that have left the context already. */
+static const char *note_so_far(const struct pp_controller *c, int64_t question)
+{
+    const char *note = "";
+    size_t i = place_of(c, question);
+    if (i < c->branch.n)
+        pp_branch_context(&c->branch, i + 1, &note);
+    return note;
+}
+
+void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
+{
+    struct ctl_running *r = ctl_running_find(c, e->request);
+    if (!r || !r->question || e->n <= 0 || (size_t)e->n >= r->n_turns)
+        return;
+    r->next_from = r->turns[e->n];
+    if (!e->done)
+        return; /* nothing is dropped yet */
+    char *note = pp_strdup(note_so_far(c, r->question)); /* it moves when it is replaced */
+    if (note)
+        mark(c, r->question, r->next_from, note);
+    pp_free(note);
+    if (r->session == c->session.id && !r->summary)
+        ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more");
+}
+
+/* --- what comes after an answer ----------------------------------------------------------------------------- */
+
+/* Whether there are older turns than the one under way in the context. */
+static bool older_turns(const struct pp_controller *c)
+{
+    const char *note;
+    for (size_t i = pp_branch_context(&c->branch, c->branch.n, &note) + 1; i < c->branch.n; i++)
+        if (c->branch.items[i].msg.role == PP_ROLE_USER)
+            return true;
+    return false;
+}
+
+static void take_summary(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
+{
+    struct ctl_overflow *o = &c->overflow_next;
+    if (e->err.code != PP_OK)
+        return;
+    size_t skip = r->text.data ? strspn(r->text.data, " \t\r\n") : 0;
+    o->question = r->question;
+    o->from = r->next_from;
+    o->note = r->text.len > skip ? pp_strdup(r->text.data + skip) : NULL;
+    o->what = CTL_OVERFLOW_SUMMARY;
+    for (size_t n = o->note ? strlen(o->note) : 0; n && strchr(" \t\r\n", o->note[n - 1]);)
+        o->note[--n] = 0;
+}
+
+void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
+{
+    struct ctl_overflow *o = &c->overflow_next;
+    bool in_front = ctl_in_front(c, r->request) && !c->group.n;
+    pp_free(o->note);
+    *o = (struct ctl_overflow){0};
+    if (r->session != c->session.id || c->then != THEN_NOTHING)
+        return;
+    if (r->summary) {
+        take_summary(c, r, e);
+        return;
+    }
+    bool did_not_fit = e->err.code == PP_ERR_CONTEXT && r->next_from;
+    bool ran_out = e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT && older_turns(c);
+    if (!in_front || (!did_not_fit && !ran_out) || r->overflow == PP_OVERFLOW_STOP)
+        return;
+    o->what = CTL_OVERFLOW_ANSWER;
+    o->how = r->overflow;
+    o->question = r->question;
+    o->from = did_not_fit ? r->next_from : 0;
+}
+
+/* Writes the last answer again, or what is missing of it. */
+static void go_on(struct pp_controller *c, enum pp_overflow how)
+{
+    c->overflow_once = (int)how + 1;
+    ctl_answer_again(c);
+    c->overflow_once = 0;
+}
+
+static char *summary_messages(struct pp_controller *c, size_t from, size_t to, const char *note)
+{
+    char *system = pp_branch_system(c->session.system, note);
+    char *json = system ? pp_branch_json_from(&c->branch, from, to, system, NULL, NULL) : NULL;
+    cJSON *array = json ? cJSON_Parse(json) : NULL, *request = cJSON_CreateObject();
+    char *whole = NULL, *copy = NULL;
+    if (cJSON_IsArray(array) && request && cJSON_AddStringToObject(request, "role", "user") &&
+        cJSON_AddStringToObject(request, "content", instruction) && cJSON_AddItemToArray(array, request)) {
+        request = NULL;
+        whole = cJSON_PrintUnformatted(array);
+        copy = whole ? pp_strdup(whole) : NULL;
+    }
+    cJSON_Delete(request);
+    cJSON_Delete(array);
+    cJSON_free(whole);
+    pp_free(json);
+    pp_free(system);
+    return copy;
+}
+
+/* Asks the model for a summary of the messages before `next`. */
+static void summarise(struct pp_controller *c, int64_t question, int64_t next)
+{
+    static const struct pp_chat_message nowhere;
+    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    const char *note;
+    size_t from = pp_branch_context(&c->branch, c->branch.n, &note), to = place_of(c, next);
+    char *messages = summary_messages(c, from, to < c->branch.n ? to : from, note);
+    struct ctl_running *run = messages ? ctl_running_add(c, &nowhere) : NULL;
+    if (!run) {
+        pp_free(messages);
+        ctl_notice(c, true, "out of memory");
+        return;
+    }
+    run->summary = true;
+    run->question = question;
+    run->next_from = next;
+    struct pp_generate_request r = {
+        .request = run->request,
+        .temporary = true,
+        .messages_json = messages,
+        .template_source = c->template_source,
+        .adapters = adapters,
+        .n_adapters = (int)ctl_active_adapters(c, adapters),
+        .sampling = pp_sampling_default(),
+        .max_tokens = pp_overflow_note_room(c->status.ctx_total),
+        .overflow = PP_OVERFLOW_SHIFT,
+    };
+    r.sampling.temp = 0;
+    ctl_notice(c, false, "the context is full: the model summarises the oldest %zu messages", to - from);
+    ctl_set_state(c, PP_STATE_PREFILL);
+    c->backend->ops->generate(c->backend, &r);
+    pp_free(messages);
+}
+
+/* After a choice of the user: where the dropped part ends is known only if the prompt did not fit. */
+static void carry_out(struct pp_controller *c, enum pp_overflow how, int64_t question, int64_t from)
+{
+    if (how == PP_OVERFLOW_SUMMARISE && from)
+        summarise(c, question, from);
+    else
+        go_on(c, how);
+}
+
+void ctl_overflow_act(struct pp_controller *c)
+{
+    struct ctl_overflow o = c->overflow_next;
+    c->overflow_next = (struct ctl_overflow){0};
+    if (c->state != PP_STATE_IDLE) {
+        pp_free(o.note);
+        return;
+    }
+    if (o.what == CTL_OVERFLOW_SUMMARY) {
+        if (o.note && *o.note)
+            mark(c, o.question, o.from, o.note);
+        else
+            ctl_notice(c, true, "the model gave no summary; the oldest messages are dropped without one");
+        go_on(c, PP_OVERFLOW_SHIFT);
+    } else if (o.what == CTL_OVERFLOW_ANSWER && o.how == PP_OVERFLOW_ASK) {
+        c->overflow_question = o.question;
+        c->overflow_from = o.from;
+        c->status.overflow_serial++;
+        ctl_notice(c, true,
+                   "the context is full: /overflow shift goes on without the oldest turns, /overflow summarise with a "
+                   "summary of them");
+    } else if (o.what == CTL_OVERFLOW_ANSWER) {
+        carry_out(c, o.how, o.question, o.from);
+    }
+    pp_free(o.note);
+}
+
+/* --- what the user says ------------------------------------------------------------------------------------- */
+
+bool pp_controller_overflow_asked(const struct pp_controller *c)
+{
+    size_t n = c->branch.n;
+    return c->overflow_question && c->state == PP_STATE_IDLE && n > 1 &&
+           c->branch.items[n - 2].msg.id == c->overflow_question &&
+           c->branch.items[n - 1].msg.role == PP_ROLE_ASSISTANT;
+}
+
+void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how)
+{
+    if (!pp_controller_overflow_asked(c))
+        return;
+    int64_t question = c->overflow_question, from = c->overflow_from;
+    c->overflow_question = 0;
+    if (how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE)
+        carry_out(c, how, question, from);
+}
+
+bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
+{
+    int how = pp_overflow_by_name(word);
+    if (how < 0) {
+        ctl_notice(c, true, "/overflow ask, stop, shift or summarise");
+        return false;
+    }
+    c->overflow = (enum pp_overflow)how;
+    ctl_update_session(c, UPDATE_CHOICES);
+    static const char *const said[] = {
+        "you are asked when the context is full",
+        "an answer stops when the context is full",
+        "the oldest turns are dropped when the context is full",
+        "the oldest turns are summarised when the context is full",
+    };
+    ctl_notice(c, false, "%s", said[how]);
+    pp_controller_overflow(c, c->overflow);
+    return true;
+}

@@ -1,0 +1,181 @@
+/* overflow.c - see overflow.h. */
+#include "src/overflow.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+static const char *const names[] = {"ask", "stop", "shift", "summarise"};
+
+int pp_overflow_by_name(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return strcmp(name, "summarize") == 0 ? PP_OVERFLOW_SUMMARISE : -1;
+}
+
+const char *pp_overflow_name(enum pp_overflow o)
+{
+    return names[o];
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t pp_overflow_answer_room(int64_t n_ctx)
+{
+    return least(n_ctx / 4, 1024);
+}
+
+int64_t pp_overflow_note_room(int64_t n_ctx)
+{
+    return least(n_ctx / 8, 256);
+}
+
+/* --- turns ------------------------------------------------------------------------------------------------------- */
+
+static bool has_role(const cJSON *message, const char *role)
+{
+    const cJSON *r = cJSON_GetObjectItemCaseSensitive(message, "role");
+    return cJSON_IsString(r) && strcmp(r->valuestring, role) == 0;
+}
+
+struct turns {
+    const struct pp_prompt_input *in;
+    cJSON *messages;
+    const cJSON *system;  /* or NULL */
+    size_t *starts;       /* [n] places of the turns' first messages among those that are not the system's */
+    size_t n;
+};
+
+static enum pp_code find_turns(struct turns *t, struct pp_error *err)
+{
+    size_t at = 0;
+    t->messages = cJSON_Parse(t->in->messages_json);
+    if (!cJSON_IsArray(t->messages))
+        return pp_fail(err, PP_ERR_FORMAT, "the messages are not a JSON array");
+    t->system = has_role(t->messages->child, "system") ? t->messages->child : NULL;
+    t->starts = pp_calloc((size_t)cJSON_GetArraySize(t->messages) + 1, sizeof *t->starts);
+    if (!t->starts)
+        return pp_fail_nomem(err, "the prompt");
+    for (const cJSON *m = t->system ? t->system->next : t->messages->child; m; m = m->next, at++)
+        if (at == 0 || has_role(m, "user"))
+            t->starts[t->n++] = at;
+    return PP_OK;
+}
+
+/* The messages without the first `dropped` ones; NULL: out of memory. */
+static char *rest(const struct turns *t, size_t dropped)
+{
+    cJSON *array = cJSON_CreateArray();
+    bool ok = array && (!t->system || cJSON_AddItemToArray(array, cJSON_Duplicate(t->system, true)));
+    const cJSON *m = t->system ? t->system->next : t->messages->child;
+    for (; ok && m; m = m->next) {
+        if (dropped)
+            dropped--;
+        else
+            ok = cJSON_AddItemToArray(array, cJSON_Duplicate(m, true));
+    }
+    char *json = ok ? cJSON_PrintUnformatted(array) : NULL;
+    cJSON_Delete(array);
+    return json;
+}
+
+static enum pp_code prompt_from(const struct turns *t, size_t turn, int32_t **ids, size_t *n, struct pp_error *err)
+{
+    struct pp_prompt_input in = *t->in;
+    char *json = rest(t, t->starts[turn]);
+    if (!json)
+        return pp_fail_nomem(err, "the prompt");
+    in.messages_json = json;
+    enum pp_code code = pp_prompt_tokens(&in, ids, n, err);
+    cJSON_free(json);
+    return code;
+}
+
+/* The first turn from which on the prompt has at most `limit` tokens; the last one if none is. */
+static enum pp_code choose_turn(const struct turns *t, int64_t limit, size_t *turn, struct pp_error *err)
+{
+    size_t low = 1, high = t->n - 1; /* fewer messages never make more tokens */
+    while (low < high) {
+        int32_t *ids;
+        size_t n, middle = (low + high) / 2;
+        enum pp_code code = prompt_from(t, middle, &ids, &n, err);
+        if (code)
+            return code;
+        pp_free(ids);
+        if ((int64_t)n <= limit)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *turn = low;
+    return PP_OK;
+}
+
+/* --- the prompt -------------------------------------------------------------------------------------------------- */
+
+static enum pp_code too_long(size_t n, int64_t n_ctx, size_t dropped, struct pp_error *err)
+{
+    if (dropped)
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "the conversation has %zu tokens and the context holds %" PRId64 ": shift goes on without the "
+                       "oldest turns, summarise with a summary of them (/overflow in the chat, else --overflow); or "
+                       "begin a new one, or give a larger --ctx-size",
+                       n, n_ctx);
+    return pp_fail(err, PP_ERR_CONTEXT,
+                   "the last message has %zu tokens with what must stand before it, and the context holds %" PRId64
+                   ": make it shorter, or give a larger --ctx-size",
+                   n, n_ctx);
+}
+
+/* Replaces *ids, too long a prompt, by the one without the oldest turns. */
+static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
+                            size_t *n, size_t *dropped, struct pp_error *err)
+{
+    int64_t room = pp_overflow_answer_room(n_ctx) + (how == PP_OVERFLOW_SUMMARISE ? pp_overflow_note_room(n_ctx) : 0);
+    struct turns t = {.in = in};
+    size_t turn = 0, fewer = 0;
+    int32_t *shorter = NULL;
+    enum pp_code code = find_turns(&t, err);
+    if (!code && t.n > 1)
+        code = choose_turn(&t, n_ctx - room, &turn, err);
+    if (!code && turn)
+        code = prompt_from(&t, turn, &shorter, &fewer, err);
+    if (!code && turn && (int64_t)fewer < n_ctx) {
+        *dropped = t.starts[turn];
+        pp_free(*ids);
+        *ids = shorter;
+        *n = fewer;
+        shorter = NULL;
+    }
+    pp_free(shorter);
+    pp_free(t.starts);
+    cJSON_Delete(t.messages);
+    return code;
+}
+
+enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
+                                size_t *n, size_t *dropped, struct pp_error *err)
+{
+    bool ahead = how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE;
+    int64_t room = ahead ? pp_overflow_note_room(n_ctx) : 1;
+    *dropped = 0;
+    enum pp_code code = pp_prompt_tokens(in, ids, n, err);
+    if (code || (int64_t)*n + room <= n_ctx)
+        return code;
+    size_t whole = *n;
+    code = shorten(in, n_ctx, how, ids, n, dropped, err);
+    if (!code && (*dropped ? how == PP_OVERFLOW_SHIFT : (int64_t)*n < n_ctx))
+        return PP_OK; /* without the oldest; or nothing can go, and there is a little room yet */
+    if (!code)
+        code = too_long(whole, n_ctx, *dropped, err);
+    pp_free(*ids);
+    *ids = NULL;
+    return code;
+}

@@ -1,0 +1,391 @@
+/* test_overflow.c - a conversation that grows out of the context: which turns stay in the prompt, and what the
+ * controller makes of it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/overflow.h"
+#include "tests/backend_fake.h"
+
+/* --- the prompt ------------------------------------------------------------------------------------------- */
+
+enum { TURNS = 12 };
+
+static struct {
+    struct pp_model *model;
+    struct pp_template *tmpl;
+} env;
+
+static int open_model(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    const char *path = testdata("starter/target"), *source = pp_template_builtin("chatml");
+    if (!path)
+        return 0;
+    assert_ok(pp_model_open(path, &env.model, &err), err);
+    assert_ok(pp_template_parse(source, strlen(source), "chatml", &env.tmpl, &err), err);
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    pp_template_free(env.tmpl);
+    if (env.model)
+        pp_model_close(env.model);
+    env.model = NULL;
+    env.tmpl = NULL;
+    return 0;
+}
+
+/* System prompt, `turns` questions of about 20 tokens with their answers, and a last question of `last` words. */
+static char *conversation(int turns, int last)
+{
+    struct pp_buf b = {0};
+    pp_buf_str(&b, "[{\"role\":\"system\",\"content\":\"Be brief.\"}");
+    for (int i = 0; i < turns; i++)
+        pp_buf_fmt(&b, ",{\"role\":\"user\",\"content\":\"Question %d: what is it that the old sailor saw?\"}"
+                       ",{\"role\":\"assistant\",\"content\":\"Answer %d: a ship, and the sea.\"}", i, i);
+    pp_buf_str(&b, ",{\"role\":\"user\",\"content\":\"The last one:");
+    for (int i = 0; i < last; i++)
+        pp_buf_str(&b, " sea");
+    pp_buf_str(&b, "\"}]");
+    char *json = pp_strdup(pp_buf_cstr(&b));
+    pp_buf_free(&b);
+    return json;
+}
+
+struct outcome {
+    enum pp_code code;
+    int64_t n;
+    size_t dropped;
+    struct pp_error err;
+    char text[4000]; /* of the prompt */
+};
+
+static struct outcome prompt(const char *json, int64_t n_ctx, enum pp_overflow how)
+{
+    struct outcome o = {0};
+    struct pp_buf text = {0};
+    int32_t *ids;
+    size_t n;
+    struct pp_prompt_input in = {.tokenizer = pp_model_tokenizer(env.model), .tmpl = env.tmpl, .messages_json = json};
+    o.code = pp_overflow_prompt(&in, n_ctx, how, &ids, &n, &o.dropped, &o.err);
+    if (o.code != PP_OK) {
+        assert_null(ids);
+        return o;
+    }
+    for (size_t i = 0; i < n; i++)
+        pp_token_text(in.tokenizer, ids[i], true, &text);
+    snprintf(o.text, sizeof o.text, "%s", pp_buf_cstr(&text));
+    o.n = (int64_t)n;
+    pp_buf_free(&text);
+    pp_free(ids);
+    return o;
+}
+
+static int64_t whole_length(const char *json)
+{
+    return prompt(json, 1 << 20, PP_OVERFLOW_STOP).n;
+}
+
+static void whole_turns_are_dropped(void **state)
+{
+    (void)state;
+    if (!env.model)
+        return;
+    char *json = conversation(TURNS, 3), first[40];
+    int64_t all = whole_length(json);
+    for (int64_t n_ctx = 120; n_ctx < all + 100; n_ctx += 23) {
+        struct outcome o = prompt(json, n_ctx, PP_OVERFLOW_SHIFT);
+        assert_ok(o.code, o.err);
+        if (all + pp_overflow_note_room(n_ctx) <= n_ctx) {
+            assert_int_equal(o.dropped, 0);
+            assert_int_equal(o.n, all);
+            continue;
+        }
+        assert_true(o.dropped > 0 && o.dropped % 2 == 0); /* questions go with their answers */
+        assert_true(o.n + pp_overflow_answer_room(n_ctx) <= n_ctx);
+        assert_non_null(strstr(o.text, "Be brief."));
+        assert_non_null(strstr(o.text, "The last one"));
+        snprintf(first, sizeof first, "Question %d:", (int)o.dropped / 2);
+        if (o.dropped < 2 * TURNS)
+            assert_non_null(strstr(o.text, first));
+        snprintf(first, sizeof first, "Question %d:", (int)o.dropped / 2 - 1);
+        assert_null(strstr(o.text, first));
+        /* not one turn more than needed: a turn has less than 60 tokens */
+        assert_true(o.n + 60 + pp_overflow_answer_room(n_ctx) > n_ctx);
+    }
+    pp_free(json);
+}
+
+static void stopping_says_what_would_go(void **state)
+{
+    (void)state;
+    if (!env.model)
+        return;
+    char *json = conversation(TURNS, 3);
+    int64_t all = whole_length(json);
+    struct outcome o = prompt(json, all, PP_OVERFLOW_ASK);
+    assert_int_equal(o.code, PP_ERR_CONTEXT); /* there is no room for a token of the answer */
+    assert_true(o.dropped > 0);
+    assert_non_null(strstr(o.err.text, "/overflow"));
+    assert_int_equal(o.dropped, prompt(json, all, PP_OVERFLOW_SHIFT).dropped);
+    assert_true(prompt(json, all, PP_OVERFLOW_SUMMARISE).dropped >= o.dropped); /* room for the summary, too */
+    o = prompt(json, all + 1, PP_OVERFLOW_ASK);
+    assert_ok(o.code, o.err); /* it fits, and nobody asked to look ahead */
+    assert_int_equal(o.dropped, 0);
+    pp_free(json);
+}
+
+static void the_last_turn_stays(void **state)
+{
+    (void)state;
+    if (!env.model)
+        return;
+    char *json = conversation(2, 300);
+    struct outcome o = prompt(json, 200, PP_OVERFLOW_SHIFT);
+    assert_int_equal(o.code, PP_ERR_CONTEXT);
+    assert_int_equal(o.dropped, 0);
+    assert_non_null(strstr(o.err.text, "the last message"));
+    o = prompt(json, 360, PP_OVERFLOW_SHIFT); /* room for little more than the question */
+    assert_ok(o.code, o.err);
+    assert_int_equal(o.dropped, 4);
+    pp_free(json);
+}
+
+static void names(void **state)
+{
+    (void)state;
+    for (int i = PP_OVERFLOW_ASK; i <= PP_OVERFLOW_SUMMARISE; i++)
+        assert_int_equal(pp_overflow_by_name(pp_overflow_name((enum pp_overflow)i)), i);
+    assert_int_equal(pp_overflow_by_name("summarize"), PP_OVERFLOW_SUMMARISE);
+    assert_int_equal(pp_overflow_by_name("never"), -1);
+}
+
+/* --- the controller --------------------------------------------------------------------------------------- */
+
+static struct fixture fix;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_init(&fix);
+    fixture_ready(&fix);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_remove(&fix);
+    return 0;
+}
+
+static int64_t id_of(size_t i)
+{
+    return pp_controller_message(fix.c, i)->id;
+}
+
+static size_t context(const char **note)
+{
+    return pp_controller_context(fix.c, note);
+}
+
+static bool sent(const char *text)
+{
+    return strstr(fix.fake->messages, text) != NULL;
+}
+
+static void three_turns(void)
+{
+    fixture_turn(&fix, "question one", "answer one");
+    fixture_turn(&fix, "question two", "answer two");
+    fixture_turn(&fix, "question three", "answer three");
+}
+
+static void wait_for_request(int number)
+{
+    pump_until(&fix, fix.fake->generations == number);
+}
+
+/* Asks, and the worker says that the first `n` messages (had to go, or) would have to. */
+static void ask(const char *question, int n, bool done)
+{
+    assert_true(pp_controller_send(fix.c, question));
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    fake_overflow(&fix, n, done);
+}
+
+static void dropped_turns_stay_dropped(void **state)
+{
+    const char *note;
+    struct pp_error err;
+    char key[17];
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    assert_int_equal(context(&note), 0);
+    ask("question four", 2, true);
+    assert_int_equal(fix.fake->overflow, PP_OVERFLOW_SHIFT);
+    fake_text(&fix, "answer four", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 2);
+    assert_string_equal(note, "");
+    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* nothing is gone from the screen */
+
+    pp_controller_regenerate(fix.c, 1); /* another answer sees the same */
+    wait_for_request(5);
+    assert_false(sent("question one"));
+    assert_true(sent("question two"));
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    ask("question five", 2, true); /* two more: counted from where it began */
+    fake_text(&fix, "answer five", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 4);
+    pp_controller_undo(fix.c); /* the question that it was noted with is gone */
+    assert_int_equal(context(&note), 2);
+    pp_controller_fork(fix.c);
+    pump_until(&fix, context(&note) == 2 && strstr(pp_controller_status(fix.c)->title, "(copy)"));
+    fixture_flush(&fix);
+    snprintf(key, sizeof key, "%s", pp_controller_status(fix.c)->session_key);
+
+    fixture_stop(&fix); /* and after a restart */
+    fix.o.resume = key;
+    assert_ok(fixture_start(&fix, &err), err);
+    fake_loaded(&fix);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 2);
+    assert_int_equal(fix.c->overflow, PP_OVERFLOW_SHIFT);
+    assert_true(pp_controller_send(fix.c, "question six"));
+    wait_for_request(1);
+    assert_false(sent("question one"));
+    assert_true(sent("question two"));
+    assert_true(sent("question six"));
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+}
+
+static void the_user_is_asked(void **state)
+{
+    const char *note;
+    (void)state;
+    three_turns();
+    uint64_t serial = pp_controller_status(fix.c)->overflow_serial;
+    ask("question four", 4, false);
+    assert_int_equal(fix.fake->overflow, PP_OVERFLOW_ASK);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_not_equal(pp_controller_status(fix.c)->overflow_serial, serial);
+    assert_true(pp_controller_overflow_asked(fix.c));
+    assert_int_equal(context(&note), 0); /* nothing happens by itself */
+    int64_t answer = id_of(7);
+    pp_controller_overflow(fix.c, PP_OVERFLOW_SHIFT);
+    wait_for_request(5);
+    assert_false(pp_controller_overflow_asked(fix.c));
+    assert_int_equal(fix.fake->overflow, PP_OVERFLOW_SHIFT);
+    assert_int_equal(fix.fake->message_id, answer); /* into the answer that could not begin */
+    fake_overflow(&fix, 4, true);
+    fake_text(&fix, "answer four", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 4);
+    assert_int_equal(fix.c->overflow, PP_OVERFLOW_ASK); /* it was for this once */
+    assert_int_equal(pp_controller_n_messages(fix.c), 8);
+}
+
+static void stopping_is_left_alone(void **state)
+{
+    const char *note;
+    (void)state;
+    three_turns();
+    assert_true(pp_controller_set_overflow(fix.c, "stop"));
+    assert_false(pp_controller_set_overflow(fix.c, "perhaps"));
+    ask("question four", 4, false);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_false(pp_controller_overflow_asked(fix.c));
+    assert_int_equal(fix.fake->generations, 4);
+    assert_int_equal(context(&note), 0);
+}
+
+static void an_answer_that_runs_into_the_end_goes_on(void **state)
+{
+    const char *note;
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    assert_true(pp_controller_send(fix.c, "question four"));
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    wait_for_request(5);
+    assert_string_equal(fix.fake->continue_text, "half an");
+    fake_overflow(&fix, 2, true);
+    fake_text(&fix, " answer", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_string_equal(pp_controller_message(fix.c, 7)->text, "half an answer");
+    assert_int_equal(context(&note), 2);
+
+    ask("question five", 6, true); /* nothing is left that could go ... */
+    fake_text(&fix, "endless", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 6); /* ... and so it ends there */
+    assert_int_equal(context(&note), 8);
+}
+
+static void a_summary_takes_their_place(void **state)
+{
+    const char *note;
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "summarise"));
+    three_turns();
+    ask("question four", 4, false);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    wait_for_request(5); /* what is to go, and the request for a summary */
+    assert_int_equal(fix.fake->message_id, 0);
+    assert_true(sent("answer two") && !sent("question three") && sent("Summarise"));
+    fake_text(&fix, "\n They spoke of two things.\n", 5);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    wait_for_request(6);
+    assert_true(sent("They spoke of two things.") && !sent("answer two") && sent("question three"));
+    fake_text(&fix, "answer four", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 4);
+    assert_string_equal(note, "They spoke of two things.");
+    assert_string_equal(pp_controller_message(fix.c, 7)->text, "answer four");
+    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* the summary is no message */
+
+    ask("question five", 2, false); /* the next one is told of the first */
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    wait_for_request(8);
+    assert_true(sent("They spoke of two things.") && sent("question three") && !sent("question four"));
+    pp_controller_cancel(fix.c); /* stopped: nothing is dropped */
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 4);
+    assert_int_equal(fix.fake->generations, 8);
+}
+
+TEST_GROUP(overflow)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(whole_turns_are_dropped, open_model, close_model),
+        cmocka_unit_test_setup_teardown(stopping_says_what_would_go, open_model, close_model),
+        cmocka_unit_test_setup_teardown(the_last_turn_stays, open_model, close_model),
+        cmocka_unit_test(names),
+        cmocka_unit_test_setup_teardown(dropped_turns_stay_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_user_is_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(stopping_is_left_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_summary_takes_their_place, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
+}

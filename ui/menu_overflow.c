@@ -1,0 +1,39 @@
+/* menu_overflow.c - the context is full: what is to be done. Opens by itself when the user is to say so. */
+#include <stdio.h>
+
+#include "ui/state.h"
+
+static const struct {
+    const char *text;
+    enum pp_overflow how;
+} choices[] = {
+    {"Go on without the oldest turns", PP_OVERFLOW_SHIFT},
+    {"Go on with a summary of the oldest turns", PP_OVERFLOW_SUMMARISE},
+    {"Leave it as it is", PP_OVERFLOW_STOP},
+};
+enum { COUNT = sizeof choices / sizeof *choices };
+
+static size_t count(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui, (void)m;
+    return COUNT;
+}
+
+static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    (void)ui, (void)m;
+    snprintf(row->left, sizeof row->left, "%s", i < COUNT ? choices[i].text : "");
+}
+
+static void choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    enum pp_overflow how = choices[m->selected < COUNT ? m->selected : 0].how;
+    pp_menu_close(ui);
+    pp_controller_overflow(ui->controller, how);
+    pp_transcript_end(ui);
+}
+
+const struct pp_menu_class pp_menu_overflow = {
+    .title = "The context is full", .hint = "Enter chooses   Esc leaves it   /overflow sets it for good",
+    .count = count, .row = row, .choose = choose,
+};
