@@ -1,6 +1,7 @@
 /* test_windows.c - sliding windows in a whole engine: the same bits however rows come about, memory that does not grow,
  * and going back to any earlier place, whatever has become of its pages. With a window in all layers, and with one in
  * all but the last, which has pages of its own. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -424,6 +425,75 @@ static void any_order(void **state)
     }
 }
 
+static void save(const struct rig *r, struct pp_seq *s, const char *base)
+{
+    struct pp_sha256 identity;
+    struct pp_save *j;
+    struct pp_error err;
+    uint64_t bytes;
+    bool done = false;
+    assert_ok(pp_model_identity(r->model, NULL, &identity, &err), err);
+    assert_ok(pp_save_new(s, &identity, base, "windows", &j, &err), err);
+    assert_ok(pp_save_plan(j, UINT64_MAX, &bytes, &err), err);
+    while (!done)
+        assert_ok(pp_save_write(j, UINT64_MAX, NULL, &done, &err), err);
+    pp_save_free(j);
+}
+
+static void restore(const struct rig *r, struct pp_seq *s, const char *base, const int32_t *text, int64_t n)
+{
+    struct pp_sha256 identity;
+    struct pp_error err;
+    assert_ok(pp_model_identity(r->model, NULL, &identity, &err), err);
+    assert_ok(pp_snapshot_restore(s, &identity, base, "windows", text, n, NULL, &err), err);
+}
+
+/* What is saved of a sequence behind a window is enough to go on, and to go back. */
+static void saved(void **state)
+{
+    static const struct manner manners[] = {
+        {.window = 70, .kv = PP_KV_Q8_0, .n_threads = 2},
+        {.window = 64, .kv = PP_KV_F16, .n_threads = 2, .mixed = true},
+        {.window = 1, .kv = PP_KV_F32, .n_threads = 2},
+    };
+    static const int lengths[] = {190, 256, 300};
+    int32_t text[LENGTH];
+    (void)state;
+    write_text(text, LENGTH, 13);
+    for (size_t i = 0; i < sizeof manners / sizeof manners[0]; i++) {
+        char base[256];
+        snprintf(base, sizeof base, "%s/windows-%zu", test_tmpdir(), i);
+        float *expected = every_position(manners[i], text, LENGTH, ROWS);
+        struct rig r = rig(&manners[i]);
+        float *last = pp_malloc((size_t)r.n_vocab * sizeof *last);
+        struct pp_seq *s = new_seq(&r);
+        for (int j = 0; j < 3; j++) {
+            feed(&r, s, text, lengths[j], ROWS, NULL, NULL);
+            save(&r, s, base);
+        }
+        pp_seq_free(s);
+        unrig(&r);
+        for (int j = 0; j < 3; j++) {
+            r = rig(&manners[i]); /* knows nothing */
+            s = new_seq(&r);
+            restore(&r, s, base, text, lengths[j]);
+            if (j == 2)
+                assert_int_equal(pp_seq_len(s), lengths[j]);
+            feed(&r, s, text, lengths[j] + 20, 7, NULL, last);
+            assert_row(&r, expected, lengths[j] + 19, last, "restored");
+            for (int back = lengths[j] + 10; back > 0; back -= 47) {
+                pp_seq_truncate(s, back);
+                feed(&r, s, text, back + 1, ROWS, NULL, last);
+                assert_row(&r, expected, back, last, "restored and gone back");
+            }
+            pp_seq_free(s);
+            unrig(&r);
+        }
+        pp_free(last);
+        pp_free(expected);
+    }
+}
+
 /* A context for which the memory would not suffice without the window. */
 static void memory_is_divided(void **state)
 {
@@ -471,7 +541,7 @@ TEST_GROUP(windows)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits), cmocka_unit_test(wide_windows), cmocka_unit_test(trees),
         cmocka_unit_test(bounded),   cmocka_unit_test(rewinds),      cmocka_unit_test(marks),
-        cmocka_unit_test(any_order), cmocka_unit_test(memory_is_divided),
+        cmocka_unit_test(any_order), cmocka_unit_test(saved),        cmocka_unit_test(memory_is_divided),
     };
     return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
 }
