@@ -276,6 +276,9 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     pp_cli_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
     pp_cli_json_count(b, "passes", s->passes);
     pp_cli_json_count(b, "kv_copied_bytes", s->kv_copied_bytes);
+    pp_cli_json_count(b, "kv_bytes", s->kv_bytes_used);
+    pp_cli_json_count(b, "kv_cached_bytes", s->kv_bytes_cached);
+    pp_cli_json_count(b, "kv_limit_bytes", s->kv_bytes_total);
     pp_cli_json_count(b, "layout_bytes", s->layout_bytes);
     pp_cli_json_count(b, "layout_mapped", s->layout_mapped);
     pp_cli_json_str(b, "finish", finish_name(r));

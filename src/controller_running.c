@@ -421,6 +421,9 @@ static void show_end(struct pp_controller *c, const struct ctl_running *r, const
         c->prompt_tokens = e->stats.prompt_tokens;
         c->cached_tokens = e->stats.cached_tokens;
         c->kv_copied_bytes = e->stats.kv_copied_bytes;
+        c->kv_used = e->stats.kv_bytes_used;
+        c->kv_cached = e->stats.kv_bytes_cached;
+        c->kv_total = e->stats.kv_bytes_total;
     }
     if (!r->summary || e->err.code != PP_OK)
         say_why_it_ended(c, e);

@@ -248,7 +248,7 @@ static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
 static enum pp_slash do_stats(struct pp_controller *c, char *arg)
 {
     const struct pp_status *s = &c->status;
-    char draft[64] = "", prompt[128] = "";
+    char draft[64] = "", prompt[128] = "", kv[128] = "";
     (void)arg;
     if (s->acceptance >= 0)
         snprintf(draft, sizeof draft, ", %.0f %% of the draft accepted", (double)s->acceptance * 100);
@@ -256,8 +256,11 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
         snprintf(prompt, sizeof prompt,
                  "; prompt %" PRIu64 " tokens, %" PRIu64 " of them at hand, %" PRIu64 " bytes of cache copied",
                  c->prompt_tokens, c->cached_tokens, c->kv_copied_bytes);
-    ctl_notice(c, false, "%.0f tokens/s%s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads",
-               (double)s->tokens_per_s, draft, prompt, s->ctx_used, s->ctx_total, s->model.kernels,
+    if (c->kv_total)
+        snprintf(kv, sizeof kv, "; KV cache %.1f MB in use, %.1f MB kept, of %.0f MB", (double)c->kv_used / 1e6,
+                 (double)c->kv_cached / 1e6, (double)c->kv_total / 1e6);
+    ctl_notice(c, false, "%.0f tokens/s%s%s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads",
+               (double)s->tokens_per_s, draft, prompt, kv, s->ctx_used, s->ctx_total, s->model.kernels,
                s->model.n_threads);
     return PP_SLASH_DONE;
 }

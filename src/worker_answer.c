@@ -29,6 +29,9 @@ static struct pp_stats figures(const struct answer *a)
     s.pages_total = engine->pages_total;
     s.pages_cached = engine->pages_cached;
     s.page_bytes = engine->page_bytes;
+    s.kv_bytes_used = engine->kv_bytes_used;
+    s.kv_bytes_cached = engine->kv_bytes_cached;
+    s.kv_bytes_total = engine->kv_bytes_total;
     return s;
 }
 

@@ -93,6 +93,7 @@ run run --temp 0 -n 8 --stats -p "$who" </dev/null
 tail -n 1 "$tmp/err" >"$tmp/stats"
 expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_tokens": [1-9]' '"cached_tokens": 0' \
     '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"draft_accepted": [0-9]' '"first_token_ms": [0-9]' '"kv_copied_bytes": 0' \
+    '"kv_bytes": [1-9]' '"kv_limit_bytes": [1-9]' \
     '"seed": [0-9]' '"finish": "length"'
 holds "leaves no trace" [ ! -e "$tmp/data/pippin" ]
 holds "nor in the cache, but for the model's own layout" [ "$(ls "$tmp/cache/pippin")" = layouts ]

@@ -326,6 +326,55 @@ static void any_order(void **state)
     unrig(&r);
 }
 
+/* With one page for all, or two, who finds none is told and loses nothing, and goes on when there is room again. */
+static void hardly_any_memory(void **state)
+{
+    (void)state;
+    for (int n_pages = 1; n_pages <= 2; n_pages++) {
+        const int n_ctx = n_pages * PP_PAGE_TOKENS;
+        struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+        struct pp_engine_options opt = {.n_threads = 1, .n_ctx = n_ctx, .kv_type = PP_KV_Q8_0};
+        struct rig r = {0};
+        struct pp_error err;
+        int32_t text[2][MOST];
+        assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
+        assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+        opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)n_pages;
+        pp_engine_free(r.engine);
+        assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+        r.row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
+        float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+        struct pp_seq *first = new_seq(&r), *other = new_seq(&r), *fork;
+        for (int i = 0; i < 2; i++)
+            write_text(text[i], MOST, 20 + i);
+        for (int round = 0; round < 3; round++) {
+            ask(&r, first, text[0], n_ctx - 3, 16, a);
+            struct pp_row row = {.seq = other, .token = 1, .parent = PP_PARENT_PREVIOUS};
+            assert_int_equal(pp_step(r.engine, &row, 1, NULL, &err), PP_ERR_NOMEM);
+            assert_int_equal(pp_seq_len(other), 0);
+            assert_ok(pp_seq_fork(first, n_ctx - 3, &fork, &err), err);
+            row.seq = fork; /* its last page is shared, and there is none for a copy */
+            assert_int_equal(pp_step(r.engine, &row, 1, NULL, &err), PP_ERR_NOMEM);
+            assert_int_equal(pp_seq_len(fork), n_ctx - 3);
+            pp_seq_free(fork);
+            ask(&r, first, text[0], n_ctx, 16, a);
+            pp_seq_truncate(first, 0);
+            ask(&r, other, text[1], n_ctx, 16, b);
+            pp_seq_truncate(other, 0);
+            if (round > 0)
+                continue;
+            ask_cold(0, PP_KV_Q8_0, text[1], n_ctx, a);
+            assert_memory_equal(a, b, r.row);
+        }
+        pp_seq_free(first);
+        pp_seq_free(other);
+        pp_free(a);
+        pp_free(b);
+        pp_engine_free(r.engine);
+        pp_model_close(r.model);
+    }
+}
+
 /* An answer counts what it found as cached. */
 static void answers_use_them(void **state)
 {
@@ -354,6 +403,7 @@ TEST_GROUP(pages)
         cmocka_unit_test(room_is_made),         cmocka_unit_test(no_room_to_copy),
         cmocka_unit_test(trees_are_kept_first), cmocka_unit_test(vectors_are_not_found),
         cmocka_unit_test(any_order),            cmocka_unit_test(answers_use_them),
+        cmocka_unit_test(hardly_any_memory),
     };
     return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
 }
