@@ -153,6 +153,8 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
 
 static void take_event(struct pp_controller *c, struct pp_event *e)
 {
+    if (ctl_title_event(c, e))
+        return;
     switch (e->type) {
     case PP_EVENT_LOAD_PROGRESS:
         if (c->state == PP_STATE_LOADING) {
@@ -365,6 +367,7 @@ bool pp_controller_free(struct pp_controller *c)
     pp_branch_free(&c->saved_tail);
     pp_session_clear(&c->session);
     ctl_list_free(&c->list);
+    pp_buf_free(&c->title_text);
     pp_free(c->template_source);
     pp_free(c->unsent);
     pp_free(c->wanted_model);

@@ -112,8 +112,8 @@ void pp_controller_fork(struct pp_controller *c);
 /* Where the context begins: the first message that the model is given, 0 for all; *note: what it is told of those
  * before it, "" for nothing. */
 size_t pp_controller_context(const struct pp_controller *c, const char **note);
-/* When the context is full: "ask", "stop", "shift", "summarise", for this conversation; if the user was asked, it is done
- * at once. False (with a notice): another word. */
+/* When the context is full: "ask", "stop", "shift", "summarise", for this conversation; if the user was asked, it is
+ * done at once. False (with a notice): another word. */
 bool pp_controller_set_overflow(struct pp_controller *c, const char *word);
 /* Whether the user has been asked (status.overflow_serial changes with every time), and the answer for this once. */
 bool pp_controller_overflow_asked(const struct pp_controller *c);

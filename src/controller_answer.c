@@ -312,6 +312,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
         q->msg.n_siblings = sibling + 1;
     }
     pp_branch_truncate(&c->group, 0);
+    ctl_title_cancel(c);
     c->cancel_asked = false;
     ctl_set_state(c, PP_STATE_SAVING);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);

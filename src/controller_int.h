@@ -5,6 +5,7 @@
  *   controller_answer.c    sending, asking, stopping
  *   controller_running.c   the answers that are being written, here and in conversations that were left
  *   controller_overflow.c  a full context: dropping turns, summaries
+ *   controller_title.c     titles by the model
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
  *   controller_list.c      the list of them, and the search
  *   controller_choices.c   adapters, templates, personas, parameters
@@ -143,6 +144,11 @@ struct pp_controller {
     /* lists and status */
     struct ctl_list list;
 
+    /* a title by the model, on its way */
+    uint64_t title_request;       /* 0: none */
+    int64_t title_session;
+    struct pp_buf title_text;
+
     /* a full context */
     enum pp_overflow overflow;
     int overflow_once;            /* 1 + what overrules it for the request that is being made; 0: nothing does */
@@ -206,6 +212,7 @@ void ctl_update_session(struct pp_controller *c, unsigned bits);
 void ctl_leave(struct pp_controller *c);
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
+void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
 void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
@@ -226,6 +233,15 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
 /* Then, with the screen at rest: goes on, or asks the user. */
 void ctl_overflow_act(struct pp_controller *c);
+
+/* --- controller_title.c --- */
+
+/* An answer has ended: asks for a title if it is time for one. */
+void ctl_title_begin(struct pp_controller *c);
+/* The user goes on: he does not wait for a title. */
+void ctl_title_cancel(struct pp_controller *c);
+/* True if the event was about a title. */
+bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
 
 /* --- controller_list.c --- */
 

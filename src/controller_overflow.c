@@ -76,7 +76,8 @@ static void mark(struct pp_controller *c, int64_t question, int64_t from, const 
 {
     size_t i = place_of(c, question);
     struct ctl_job *j = ctl_job_new(c, run_mark, on_marked);
-    bool ok = j && (j->text = pp_strdup(note)) && (i == c->branch.n || pp_branch_set_context(&c->branch, i, from, note));
+    bool ok = j && (j->text = pp_strdup(note)) &&
+              (i == c->branch.n || pp_branch_set_context(&c->branch, i, from, note));
     if (!ok) {
         if (j)
             ctl_job_free(&j->job);

@@ -453,6 +453,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         show_state(c);
         ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
         ctl_overflow_act(c);
+        ctl_title_begin(c);
         ctl_run_afterwards(c);
     }
 }

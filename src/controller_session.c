@@ -324,6 +324,12 @@ void pp_controller_rename(struct pp_controller *c, int64_t session, const char *
 {
     char line[PP_TITLE_BYTES];
     pp_title(title, strlen(title), line);
+    ctl_title_cancel(c);
+    ctl_rename(c, session, line);
+}
+
+void ctl_rename(struct pp_controller *c, int64_t session, const char *line)
+{
     ctl_list_rename(c, session ? session : c->session.id, line);
     if (!session || session == c->session.id) {
         if (ctl_set_string(c, &c->session.title, line))

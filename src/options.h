@@ -72,6 +72,7 @@ struct pp_options {
     bool plain;                /* --plain: no full screen, lines only */
     bool no_color;             /* NO_COLOR or --no-color */
     const char *theme;         /* --theme */
+    const char *titles;        /* --titles first-words|model; NULL: first-words */
     const char *output;        /* -o */
 
     /* inspection */

@@ -173,6 +173,10 @@ const struct pp_option pp_option_specs[] = {
     {.name = "theme", .arg = "NAME", .choices = "dark light mono terminal", .set = pp_set_text, AT(theme),
      .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "colours: dark, light, mono, terminal, or a theme of your own"},
+    {.name = "titles", .arg = "HOW", .choices = "first-words model", .set = pp_set_choice, AT(titles),
+     .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
+     .help = "titles of conversations: the first-words of the question (default: at once, and small models write poor "
+             "titles) or by the model"},
     {.name = "no-color", .set = pp_set_flag, AT(no_color), .commands = ANY, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "no colours; the variable NO_COLOR does the same"},
     {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(output),

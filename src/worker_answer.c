@@ -351,10 +351,8 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
     send_context(a);
     struct pp_event *done = conclude(w, asked(a), &stats, finish, a->n_before, err);
     pp_gen_free(a->gen);
-    if (a->slot) {
-        a->slot->busy = false;
-        slot_save(w, a->slot, 0);
-    }
+    if (a->slot)
+        slot_end(w, a->slot);
     pp_buf_free(&a->piece);
     pp_buf_free(&a->unsaved);
     pp_buf_free(&a->pending);

@@ -133,6 +133,8 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
  * another branch, then. */
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
+/* An answer into it has ended: it is saved, and a temporary one is emptied. */
+void slot_end(struct pp_worker *w, struct slot *s);
 void slot_forget(struct pp_worker *w, const char *key);
 bool slots_waiting(const struct pp_worker *w);      /* some have still to be saved */
 void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is written into */

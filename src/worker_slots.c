@@ -164,6 +164,15 @@ static struct slot *find(struct pp_worker *w, const char *key, bool temporary, c
     return best;
 }
 
+void slot_end(struct pp_worker *w, struct slot *s)
+{
+    s->busy = false;
+    if (s->temporary)
+        clear(s);
+    else
+        slot_save(w, s, 0);
+}
+
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err)
 {

@@ -27,6 +27,7 @@ struct fake_backend {
     struct pp_sampling sampling;
     int64_t max_tokens;
     enum pp_overflow overflow;
+    bool background;
     int n_adapters;
     float scale;                 /* of the first adapter */
     bool use_draft;

@@ -55,6 +55,7 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     snprintf(fake.template_source, sizeof fake.template_source, "%s", r->template_source ? r->template_source : "");
     snprintf(fake.key, sizeof fake.key, "%s", r->session_key ? r->session_key : "");
     fake.overflow = r->overflow;
+    fake.background = r->background;
     fake.sampling = r->sampling;
     fake.max_tokens = r->max_tokens;
     fake.n_adapters = r->n_adapters;

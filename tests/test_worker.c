@@ -447,6 +447,37 @@ static void test_overflow(void **state)
     end();
 }
 
+/* A request that is appended to a conversation and dropped again: the conversation is not read a second time for it,
+ * and its own pages stay. */
+static void test_appended_request(void **state)
+{
+    char next[600];
+    (void)state;
+    if (!begin_starter(256, false))
+        return;
+    struct pp_generate_request r = request(HELLO);
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    uint64_t conversation = env.done.stats.prompt_tokens + env.done.stats.decode_tokens;
+    snprintf(next, sizeof next,
+             "[{\"role\":\"user\",\"content\":\"Hello, who are you?\"},"
+             "{\"role\":\"assistant\",\"content\":\"%s\"},"
+             "{\"role\":\"user\",\"content\":\"A title, please.\"}]", HELLO_ANSWER);
+    for (int i = 0; i < 2; i++) { /* the second time as well as the first */
+        struct pp_generate_request t = request(next);
+        t.session_key = NULL;
+        t.temporary = t.background = true;
+        t.max_tokens = 4;
+        answer_to(t);
+        assert_int_equal(env.done.err.code, PP_OK);
+        assert_true(env.done.stats.cached_tokens + 2 >= conversation);
+        assert_true(env.done.stats.prefill_tokens < 24);
+    }
+    r.messages_json = next;
+    answer_to(r);
+    assert_true(env.done.stats.cached_tokens + 2 >= conversation);
+    end();
+}
+
 static void test_cancel(void **state)
 {
     enum pp_message_state ms;
@@ -773,6 +804,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_appended_request),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_stopped_screen),
         cmocka_unit_test(test_snapshots),

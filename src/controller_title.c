@@ -1,0 +1,119 @@
+/* controller_title.c - titles by the model (--titles model): after the first answer of a conversation it is asked for
+ * one, by a request that is appended to the conversation and dropped again, so that the conversation's own pages serve
+ * and stay as they are. It runs behind everything else, and gives way to whatever the user does next. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+#include "src/title.h"
+
+enum { TITLE_TOKENS = 24 };
+
+static const char instruction[] =
+    "Give our conversation a title of at most six words. Write nothing but the title.";
+
+static bool by_model(const struct pp_controller *c)
+{
+    return c->o->titles && strcmp(c->o->titles, "model") == 0;
+}
+
+/* The conversation has one question with its answer, and the title is the question's first words. */
+static bool is_due(const struct pp_controller *c)
+{
+    char line[PP_TITLE_BYTES];
+    if (!by_model(c) || c->branch.n != 2 || c->state != PP_STATE_IDLE || c->then != THEN_NOTHING)
+        return false;
+    const struct pp_chat_message *question = &c->branch.items[0].msg, *answer = &c->branch.items[1].msg;
+    pp_title(question->text, question->len, line);
+    return answer->state == PP_MESSAGE_COMPLETE && answer->len && strcmp(c->session.title, line) == 0;
+}
+
+static char *title_messages(const struct pp_controller *c)
+{
+    char *json = pp_branch_json(&c->branch, c->branch.n, c->session.system), *whole = NULL, *copy = NULL;
+    cJSON *array = json ? cJSON_Parse(json) : NULL, *request = cJSON_CreateObject();
+    if (cJSON_IsArray(array) && request && cJSON_AddStringToObject(request, "role", "user") &&
+        cJSON_AddStringToObject(request, "content", instruction) && cJSON_AddItemToArray(array, request)) {
+        request = NULL;
+        whole = cJSON_PrintUnformatted(array);
+        copy = whole ? pp_strdup(whole) : NULL;
+    }
+    cJSON_Delete(request);
+    cJSON_Delete(array);
+    cJSON_free(whole);
+    pp_free(json);
+    return copy;
+}
+
+void ctl_title_begin(struct pp_controller *c)
+{
+    static const char *const stops[] = {"\n"};
+    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    char *messages = is_due(c) ? title_messages(c) : NULL;
+    if (!messages)
+        return; /* without memory it keeps the title that it has */
+    ctl_title_cancel(c);
+    c->title_request = ++c->request;
+    c->title_session = c->session.id;
+    struct pp_generate_request r = {
+        .request = c->title_request,
+        .temporary = true,
+        .messages_json = messages,
+        .template_source = c->template_source,
+        .adapters = adapters,
+        .n_adapters = (int)ctl_active_adapters(c, adapters),
+        .sampling = pp_sampling_default(),
+        .max_tokens = TITLE_TOKENS,
+        .stops = stops,
+        .n_stops = 1,
+        .overflow = PP_OVERFLOW_STOP,
+        .background = true,
+    };
+    r.sampling.temp = 0;
+    c->backend->ops->generate(c->backend, &r);
+    pp_free(messages);
+}
+
+void ctl_title_cancel(struct pp_controller *c)
+{
+    if (c->title_request)
+        c->backend->ops->cancel(c->backend, c->title_request);
+    c->title_request = 0;
+    pp_buf_free(&c->title_text);
+}
+
+/* What models like to put around a title. */
+static bool is_wrapping(char ch)
+{
+    return strchr(" \t\r\n\"'*#`", ch) != NULL;
+}
+
+static void take_title(struct pp_controller *c)
+{
+    const char *text = pp_buf_cstr(&c->title_text);
+    size_t n = c->title_text.len;
+    char line[PP_TITLE_BYTES];
+    for (; n && is_wrapping(*text); n--)
+        text++;
+    while (n && (is_wrapping(text[n - 1]) || text[n - 1] == '.'))
+        n--;
+    pp_title(text, n, line);
+    if (*line)
+        ctl_rename(c, c->title_session, line);
+}
+
+bool ctl_title_event(struct pp_controller *c, const struct pp_event *e)
+{
+    bool mine = c->title_request && e->request == c->title_request;
+    if (mine && e->type == PP_EVENT_TEXT)
+        pp_buf_add(&c->title_text, e->text, e->text_len);
+    if (mine && e->type == PP_EVENT_DONE) {
+        c->title_request = 0;
+        if (e->err.code == PP_OK && !c->title_text.bad)
+            take_title(c);
+        pp_buf_free(&c->title_text); /* a title that failed is no loss worth a word */
+    }
+    return mine;
+}
