@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/uio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -156,56 +157,10 @@ static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int
 
 /* --- reading --------------------------------------------------------------------------------------------------- */
 
-struct bite {
-    uint64_t from;           /* in the pack */
-    uint8_t *to;
-    size_t n;
-    struct pp_hash128 sum;   /* of what was read */
+enum {
+    RUN_BITES = 4,           /* read by one thread at a time: a megabyte */
+    BLOCK = 4096,            /* in which files are read past the page cache, and in which that is counted */
 };
-
-struct reading {
-    int fd;
-    struct bite *bites;      /* [n_bites] */
-    size_t n_bites, cap_bites;
-    uint64_t begin, end;     /* in the pack */
-    const struct pp_cancel *cancel;
-    atomic_bool failed, cold;
-};
-
-/* Tells the system, once, to fetch everything, if the first try shows that something is not in memory: from then on
- * disk and copying go side by side. */
-static size_t read_if_there(struct reading *r, const struct bite *b)
-{
-    struct iovec to = {.iov_base = b->to, .iov_len = b->n};
-    if (atomic_load_explicit(&r->cold, memory_order_relaxed))
-        return 0;
-    ssize_t n = preadv2(r->fd, &to, 1, (off_t)b->from, RWF_NOWAIT);
-    if (n < 0 || (size_t)n < b->n)
-        if (!atomic_exchange(&r->cold, true))
-            (void)posix_fadvise(r->fd, (off_t)r->begin, (off_t)(r->end - r->begin), POSIX_FADV_WILLNEED);
-    return n > 0 ? (size_t)n : 0;
-}
-
-static void read_bite(void *arg, int part, int item, int thread)
-{
-    struct reading *r = arg;
-    struct bite *b = &r->bites[item];
-    (void)part;
-    (void)thread;
-    if (atomic_load_explicit(&r->failed, memory_order_relaxed) || pp_cancelled(r->cancel))
-        return;
-    for (size_t at = read_if_there(r, b); at < b->n;) {
-        ssize_t n = pread(r->fd, b->to + at, b->n - at, (off_t)(b->from + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            atomic_store(&r->failed, true);
-            return;
-        }
-        at += (size_t)n;
-    }
-    b->sum = pp_hash128(b->to, b->n);
-}
 
 /* A page to be read: what it is and where it goes. */
 struct page_read {
@@ -214,33 +169,163 @@ struct page_read {
     int64_t page;
     pp_page_id id;
     size_t bite;             /* its first */
+    bool sane;               /* scales_right */
 };
 
-static bool add_bites(struct reading *r, const struct snapshot_place *place, uint8_t *to, size_t bytes)
+/* Bites that lie side by side in the pack and in memory. */
+struct run {
+    uint64_t from;           /* in the pack */
+    uint8_t *to;
+    size_t n;                /* bytes */
+    size_t bite;             /* the first of them */
+};
+
+struct reading {
+    int fd, direct;          /* of the pack; direct: past the page cache, -1 if that cannot be had */
+    uint8_t *map;            /* of the pack, to ask what is in memory: it is never looked into; or NULL */
+    size_t map_bytes;
+    struct run *runs;        /* [n_runs] */
+    size_t n_runs, cap_runs;
+    struct pp_hash128 *sums; /* of all bites: [n_bites] */
+    size_t n_bites;
+    struct page_read *pages; /* [n_pages] */
+    size_t n_pages;
+    const struct pp_engine *engine;
+    const struct pp_cancel *cancel;
+    atomic_bool failed;
+};
+
+static void open_ways(struct reading *r, const char *base)
 {
-    if (pp_grow(&r->bites, &r->cap_bites, r->n_bites + pp_snapshot_n_bites(bytes), sizeof *r->bites) != 0)
-        return false;
-    for (size_t at = 0; at < bytes; at += PP_SNAPSHOT_BITE)
-        r->bites[r->n_bites++] = (struct bite){
-            .from = place->offset + at,
-            .to = to + at,
-            .n = bytes - at < PP_SNAPSHOT_BITE ? bytes - at : PP_SNAPSHOT_BITE,
-        };
-    if (place->offset < r->begin)
-        r->begin = place->offset;
-    if (place->offset + bytes > r->end)
-        r->end = place->offset + bytes;
+    char *path = pp_snapshot_file(base, ".pack");
+    struct stat st;
+    r->direct = path ? open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW) : -1;
+    pp_free(path);
+    if (fstat(r->fd, &st) != 0 || st.st_size <= 0)
+        return;
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, r->fd, 0);
+    r->map = map == MAP_FAILED ? NULL : map;
+    r->map_bytes = (size_t)st.st_size;
+}
+
+static void close_ways(struct reading *r)
+{
+    if (r->map)
+        munmap(r->map, r->map_bytes);
+    if (r->direct >= 0)
+        close(r->direct);
+    if (r->fd >= 0)
+        close(r->fd);
+    pp_free(r->runs);
+    pp_free(r->sums);
+    pp_free(r->pages);
+}
+
+/* True if the whole run is in the system's page cache. */
+static bool in_memory(const struct reading *r, const struct run *run)
+{
+    unsigned char there[RUN_BITES * PP_SNAPSHOT_BITE / BLOCK];
+    size_t n = (run->n + BLOCK - 1) / BLOCK;
+    if (!r->map || run->from > r->map_bytes || run->n > r->map_bytes - run->from || sysconf(_SC_PAGESIZE) != BLOCK ||
+        mincore(r->map + run->from, run->n, there) != 0)
+        return true;
+    for (size_t i = 0; i < n; i++)
+        if (!(there[i] & 1))
+            return false;
     return true;
 }
 
-static bool right(const struct snapshot *s, const struct page_read *p, const struct reading *r,
-                  struct pp_hash128 *sums)
+/* Reads n bytes, or fewer if it fails; how many. */
+static size_t read_some(int fd, uint8_t *to, size_t n, uint64_t from)
+{
+    size_t at = 0;
+    while (at < n) {
+        ssize_t got = pread(fd, to + at, n - at, (off_t)(from + at));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        at += (size_t)got;
+    }
+    return at;
+}
+
+/* What is not in memory is read without a stay in the page cache, if it lies so that the disk can write it where it
+ * belongs: a core copies nothing then. */
+static size_t read_directly(const struct reading *r, const struct run *run)
+{
+    if (r->direct < 0 || (uintptr_t)run->to % BLOCK || run->from % BLOCK || run->n < BLOCK || in_memory(r, run))
+        return 0;
+    return read_some(r->direct, run->to, run->n / BLOCK * BLOCK, run->from) / BLOCK * BLOCK;
+}
+
+static void read_run(struct reading *r, const struct run *run)
+{
+    size_t have = read_directly(r, run);
+    for (size_t at = 0, i = 0; at < run->n; at += PP_SNAPSHOT_BITE, i++) {
+        size_t end = at + PP_SNAPSHOT_BITE < run->n ? at + PP_SNAPSHOT_BITE : run->n;
+        size_t from = have > at ? have < end ? have : end : at;
+        if (read_some(r->fd, run->to + from, end - from, run->from + from) < end - from) {
+            atomic_store(&r->failed, true);
+            return;
+        }
+        r->sums[run->bite + i] = pp_hash128(run->to + at, end - at);
+    }
+}
+
+/* No engine writes a scale that is no number, nor a negative one in Q8_0, and kernels rely on it. F16; places: kv.h. */
+static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
+{
+    const unsigned looked_at = l->type == PP_KV_Q8_0 ? 0xFFFF : 0x7FFF;
+    unsigned bad = 0;
+    for (const uint8_t *head = page; head < page + l->page_bytes; head += l->head_bytes) {
+        const uint16_t *k = (const uint16_t *)(const void *)(head + l->k_scales);
+        const uint16_t *v = (const uint16_t *)(const void *)(head + l->v_scales);
+        for (size_t i = 0; i < (l->v - l->k_scales) / 2; i++)
+            bad |= (k[i] & looked_at) >= 0x7C00;
+        for (size_t i = 0; i < (l->head_bytes - l->v_scales) / 2; i++)
+            bad |= (v[i] & looked_at) >= 0x7C00;
+    }
+    return !bad;
+}
+
+/* Part 0: runs are read; part 1: pages are looked at. */
+static void work(void *arg, int part, int item, int thread)
+{
+    struct reading *r = arg;
+    (void)thread;
+    if (atomic_load_explicit(&r->failed, memory_order_relaxed) || pp_cancelled(r->cancel))
+        return;
+    if (part == 0) {
+        read_run(r, &r->runs[item]);
+        return;
+    }
+    struct page_read *p = &r->pages[item];
+    struct pp_kv_pool *kv = r->engine->tier[p->tier].kv;
+    p->sane = scales_right(pp_kv_pool_layout(kv), pp_page_data(kv, p->id));
+}
+
+static bool add_runs(struct reading *r, const struct snapshot_place *place, uint8_t *to, size_t bytes)
+{
+    const size_t most = RUN_BITES * PP_SNAPSHOT_BITE;
+    if (pp_grow(&r->runs, &r->cap_runs, r->n_runs + bytes / most + 1, sizeof *r->runs) != 0)
+        return false;
+    for (size_t at = 0; at < bytes; at += most)
+        r->runs[r->n_runs++] = (struct run){
+            .from = place->offset + at,
+            .to = to + at,
+            .n = bytes - at < most ? bytes - at : most,
+            .bite = r->n_bites + at / PP_SNAPSHOT_BITE,
+        };
+    r->n_bites += pp_snapshot_n_bites(bytes);
+    return true;
+}
+
+static bool right(const struct snapshot *s, const struct page_read *p, const struct reading *r)
 {
     const struct snapshot_node *node = &s->nodes[p->node];
-    size_t n = pp_snapshot_n_bites(s->page_bytes[p->tier]);
-    for (size_t i = 0; i < n; i++)
-        sums[i] = r->bites[p->bite + i].sum;
-    struct pp_hash128 sum = pp_snapshot_sum(&node->name, (uint32_t)p->tier, sums, n);
+    struct pp_hash128 sum = pp_snapshot_sum(&node->name, (uint32_t)p->tier, &r->sums[p->bite],
+                                            pp_snapshot_n_bites(s->page_bytes[p->tier]));
     return sum.lo == node->place[p->tier].sum.lo && sum.hi == node->place[p->tier].sum.hi;
 }
 
@@ -249,47 +334,48 @@ static enum pp_code damaged(struct pp_error *err, const char *what)
     return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
 }
 
-/* Takes pages for everything from page `from` on and fills them. On failure they are given back. */
-static enum pp_code read_pages(const struct pp_seq *seq, const struct snapshot *s, const struct way *w, int64_t from,
-                               struct reading *r, struct page_read *pages, size_t *n_pages, struct pp_error *err)
+/* Pages for everything from page `from` on. */
+static enum pp_code take_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
+                               struct pp_error *err)
 {
-    struct pp_engine *e = seq->engine;
-    enum pp_code code = PP_OK;
-    struct pp_hash128 *sums = NULL;
-    size_t largest = 0;
-    *n_pages = 0;
+    const struct pp_engine *e = r->engine;
     for (int t = 0; t < e->n_tiers; t++) {
         int64_t p = first_needed(e, t, w->n_tokens);
-        largest = s->page_bytes[t] > largest ? s->page_bytes[t] : largest;
-        for (p = p < from ? from : p; p < w->n_pages && !code; p++) {
+        for (p = p < from ? from : p; p < w->n_pages; p++) {
             pp_page_id id = pp_page_take(e->tier[t].kv);
-            if (id == PP_NO_PAGE) {
-                code = pp_fail(err, PP_ERR_NOMEM,
+            if (id == PP_NO_PAGE)
+                return pp_fail(err, PP_ERR_NOMEM,
                                "there are too few free KV pages for the saved cache; it is computed again");
-                break;
-            }
-            pages[(*n_pages)++] =
+            r->pages[r->n_pages++] =
                 (struct page_read){.node = w->nodes[p], .tier = t, .page = p, .id = id, .bite = r->n_bites};
-            if (!add_bites(r, &s->nodes[w->nodes[p]].place[t], pp_page_data(e->tier[t].kv, id), s->page_bytes[t]))
-                code = pp_fail_nomem(err, "the saved cache");
+            if (!add_runs(r, &s->nodes[w->nodes[p]].place[t], pp_page_data(e->tier[t].kv, id), s->page_bytes[t]))
+                return pp_fail_nomem(err, "the saved cache");
         }
     }
-    if (!code && (r->n_bites > INT32_MAX || !(sums = pp_malloc(pp_snapshot_n_bites(largest) * sizeof *sums))))
-        code = pp_fail_nomem(err, "the saved cache");
+    r->sums = pp_malloc((r->n_bites ? r->n_bites : 1) * sizeof *r->sums);
+    return r->sums && r->n_runs <= INT32_MAX ? PP_OK : pp_fail_nomem(err, "the saved cache");
+}
+
+/* Takes pages for everything from page `from` on and fills them. On failure they are given back. */
+static enum pp_code read_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
+                               struct pp_error *err)
+{
+    enum pp_code code = take_pages(r, s, w, from, err);
     if (!code) {
-        const int n_items = (int)r->n_bites;
-        pp_pool_run(e->pool, read_bite, r, &n_items, 1);
-        if (atomic_load(&r->failed))
-            code = damaged(err, "its pack cannot be read");
-        else if (pp_cancelled(r->cancel))
+        const int n_items[2] = {(int)r->n_runs, (int)r->n_pages};
+        pp_pool_run(r->engine->pool, work, r, n_items, 2);
+        if (pp_cancelled(r->cancel))
             code = pp_fail(err, PP_ERR_CANCELLED, "stopped");
+        else if (atomic_load(&r->failed))
+            code = damaged(err, "its pack cannot be read");
     }
-    for (size_t i = 0; i < *n_pages && !code; i++)
-        if (!right(s, &pages[i], r, sums))
+    for (size_t i = 0; i < r->n_pages && !code; i++)
+        if (!right(s, &r->pages[i], r))
             code = damaged(err, "a page's checksum is wrong");
-    for (size_t i = 0; i < *n_pages && code; i++)
-        pp_page_release(e->tier[pages[i].tier].kv, pages[i].id);
-    pp_free(sums);
+        else if (!r->pages[i].sane)
+            code = damaged(err, "a page has values that no page can have");
+    for (size_t i = 0; i < r->n_pages && code; i++)
+        pp_page_release(r->engine->tier[r->pages[i].tier].kv, r->pages[i].id);
     return code;
 }
 
@@ -341,21 +427,18 @@ static enum pp_code fill(struct pp_seq *seq, const struct snapshot *s, const cha
                          const int32_t *prompt, const struct pp_cancel *cancel, struct pp_error *err)
 {
     int64_t from = seq->len / PP_PAGE_TOKENS;
-    size_t n_pages = 0;
-    struct reading r = {.fd = -1, .begin = UINT64_MAX, .cancel = cancel};
-    struct page_read *pages =
-        pp_malloc((size_t)(w->n_pages - from) * (size_t)seq->engine->n_tiers * sizeof *pages);
-    enum pp_code code = pages ? PP_OK : pp_fail_nomem(err, "the saved cache");
+    struct reading r = {.fd = -1, .direct = -1, .engine = seq->engine, .cancel = cancel};
+    r.pages = pp_malloc((size_t)(w->n_pages - from) * (size_t)seq->engine->n_tiers * sizeof *r.pages);
+    enum pp_code code = r.pages ? PP_OK : pp_fail_nomem(err, "the saved cache");
     if (!code)
         code = pp_snapshot_open_pack(s, base, O_RDONLY, &r.fd, err);
+    if (!code) {
+        open_ways(&r, base);
+        code = read_pages(&r, s, w, from, err);
+    }
     if (!code)
-        code = read_pages(seq, s, w, from, &r, pages, &n_pages, err);
-    if (!code)
-        take_over(seq, prompt, w, from, pages, n_pages);
-    if (r.fd >= 0)
-        close(r.fd);
-    pp_free(r.bites);
-    pp_free(pages);
+        take_over(seq, prompt, w, from, r.pages, r.n_pages);
+    close_ways(&r);
     return code;
 }
 

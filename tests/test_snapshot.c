@@ -669,6 +669,33 @@ static void swapped(void **state)
     unrig(&r);
 }
 
+/* Checksums that are right around values that no engine writes: kernels rely on scales being numbers, none negative. */
+static void odd_scales(void **state)
+{
+    static const uint16_t scales[] = {0x7C00, 0x7E00, 0x8001, 0xFC00};
+    int32_t text[MOST];
+    (void)state;
+    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    const struct pp_kv_layout *l = pp_kv_pool_layout(r.engine->tier[0].kv);
+    write_text(text, MOST, 1);
+    for (int i = 0; i < 8; i++) {
+        struct pp_seq *s = new_seq(&r, 0);
+        const char *base = new_base();
+        feed(&r, s, text, 70, NULL);
+        uint8_t *page = s->tier[0].page_data[0];
+        size_t last = l->page_bytes - 2, at = i < 4 ? l->k_scales : last;
+        uint16_t kept;
+        memcpy(&kept, page + at, sizeof kept);
+        memcpy(page + at, &scales[i % 4], sizeof kept);
+        save(&r, s, base);
+        memcpy(page + at, &kept, sizeof kept);
+        refuse(&other, 0, base, text, 71, PP_ERR_FORMAT, "no page can have");
+        pp_seq_free(s);
+    }
+    unrig(&other);
+    unrig(&r);
+}
+
 /* Made for something else: said in one line, and still there for whom it was made. */
 static void made_for_something_else(void **state)
 {
@@ -932,6 +959,7 @@ TEST_GROUP(snapshot)
         cmocka_unit_test(one_wrong_byte),
         cmocka_unit_test(cut_short),
         cmocka_unit_test(swapped),
+        cmocka_unit_test(odd_scales),
         cmocka_unit_test(made_for_something_else),
         cmocka_unit_test(no_room),
         cmocka_unit_test(killed),
