@@ -29,15 +29,27 @@ struct rig {
     struct pp_sha256 identity;
 };
 
+/* The model's attention from here on: with a window in its first layer, and in its last. */
+static struct {
+    int window;
+    bool mixed;
+} attention;
+
 static struct rig rig_with(struct pp_engine_options opt)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    shape.window = attention.window;
     struct rig r = {.identity = {{1, 2, 3}}};
     struct pp_error err;
     opt.n_ctx = 512;
     opt.n_threads = 2;
     opt.kv_memory = opt.kv_memory ? opt.kv_memory : 32u << 20;
     assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
+    struct pp_plan *plan = &r.model->plan;
+    for (int i = 0; attention.mixed && i < plan->n_ops; i++)
+        if (plan->ops[i].window && plan->ops[i].layer == shape.n_layer - 1)
+            plan->ops[i].window = 0;
+    assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     assert_ok(pp_adapter_load(r.model, tiny_adapter(&shape, 4), &r.adapter, &err), err);
     r.row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
@@ -161,7 +173,8 @@ static void comes_back_as(const struct rig *like, float scale, const char *base,
     float *again = pp_malloc(r.row);
     assert_ok(restore(&r, s, base, tokens, n, &err), err);
     assert_int_equal(pp_seq_len(s), expected);
-    assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, expected);
+    if (!attention.window) /* behind a short window nothing has to be read */
+        assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, expected);
     assert_memory_equal(pp_seq_tokens(s), tokens, (size_t)expected * sizeof *tokens);
     if (pp_seq_len(s) == n)
         pp_seq_truncate(s, n - 1);
@@ -432,13 +445,10 @@ static void gets_shorter(void **state)
 }
 
 /* Saves, edits, forks and openings in any order against a cold run. */
-static void any_order(void **state)
+static void in_any_order(unsigned seed, int rounds)
 {
-    enum { ROUNDS = 60 };
-    unsigned seed = 7;
     int32_t text[MOST];
     struct pp_error err;
-    (void)state;
     struct rig r = rig(PP_KV_Q8_0);
     const char *base = new_base();
     float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
@@ -446,7 +456,7 @@ static void any_order(void **state)
     int64_t len = 100;
     write_text(text, MOST, 3);
     feed(&r, s, text, len, NULL);
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         seed = seed * 1664525u + 1013904223u;
         unsigned what = seed >> 28, where = (seed >> 8) % (unsigned)len;
         if (what < 5) { /* an edit */
@@ -485,6 +495,46 @@ static void any_order(void **state)
     pp_free(a);
     pp_free(b);
     unrig(&r);
+}
+
+static void any_order(void **state)
+{
+    (void)state;
+    in_any_order(7, 60);
+}
+
+/* Of layers with a window what the window has left is saved, and enough to go on comes back. */
+static void windows(void **state)
+{
+    static const struct { int window; bool mixed; } kinds[] = {{1, false}, {64, true}, {100, false}, {130, true}};
+    int32_t text[MOST];
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        attention.window = kinds[i].window;
+        attention.mixed = kinds[i].mixed;
+        struct rig r = rig(PP_KV_Q8_0), again = rig(PP_KV_Q8_0);
+        const char *base = new_base();
+        struct pp_seq *s = new_seq(&r, 0), *t = new_seq(&again, 0);
+        float *logits = pp_malloc(r.row);
+        write_text(text, MOST, 1);
+        feed(&r, s, text, 400, NULL);
+        uint64_t whole = (uint64_t)r.engine->n_tiers * 7, kept = (400u - (unsigned)kinds[i].window) / 64;
+        assert_in_range(save(&r, s, base).pages_written, 1, whole - (kept > 2 ? kept - 2 : 0));
+        feed(&r, s, text, 440, logits);
+        comes_back_as(&r, 0, base, text, 440, 400, logits);
+        /* Going back to before the window: nothing of that is there, and it is computed again. */
+        assert_ok(restore(&again, t, base, text, 70, &err), err);
+        feed(&again, t, text, 80, NULL);
+        pp_free(logits);
+        pp_seq_free(s);
+        pp_seq_free(t);
+        unrig(&r);
+        unrig(&again);
+        in_any_order(11 + (unsigned)i, 30);
+    }
+    attention.window = 0;
+    attention.mixed = false;
 }
 
 /* --- refused --------------------------------------------------------------------------------------------------- */
@@ -956,6 +1006,7 @@ TEST_GROUP(snapshot)
         cmocka_unit_test(nothing_else_is_written),
         cmocka_unit_test(gets_shorter),
         cmocka_unit_test(any_order),
+        cmocka_unit_test(windows),
         cmocka_unit_test(one_wrong_byte),
         cmocka_unit_test(cut_short),
         cmocka_unit_test(swapped),
