@@ -68,6 +68,7 @@ struct ctl_running {
     int64_t question;             /* the message that it answers, 0 for none */
     int64_t *turns;               /* [n_turns] first message of every object of its prompt, the system's not counted */
     size_t n_turns;
+    char *note;                   /* what it is told of the messages that had left the context before, or NULL */
     int64_t next_from;            /* the message that the context begins, or would have to begin with; 0: no overflow */
     bool summary;                 /* it is no answer but a summary of what is before next_from */
 };

@@ -30,7 +30,8 @@ bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char
     run->overflow = c->overflow_once ? (enum pp_overflow)(c->overflow_once - 1) : c->overflow;
     run->question = n ? c->branch.items[n - 1].msg.id : 0;
     run->turns = pp_calloc(n - from + 1, sizeof *run->turns);
-    if (system && run->turns)
+    run->note = pp_strdup(note);
+    if (system && run->turns && run->note)
         *messages = pp_branch_json_from(&c->branch, from, n, system, run->turns, &run->n_turns);
     pp_free(system);
     return *messages != NULL;
@@ -90,16 +91,6 @@ static void mark(struct pp_controller *c, int64_t question, int64_t from, const 
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
 }
 
-/* What the branch on the screen says of the messages that have left the context already. */
-static const char *note_so_far(const struct pp_controller *c, int64_t question)
-{
-    const char *note = "";
-    size_t i = place_of(c, question);
-    if (i < c->branch.n)
-        pp_branch_context(&c->branch, i + 1, &note);
-    return note;
-}
-
 void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
 {
     struct ctl_running *r = ctl_running_find(c, e->request);
@@ -108,10 +99,7 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
     r->next_from = r->turns[e->n];
     if (!e->done)
         return; /* nothing is dropped yet */
-    char *note = pp_strdup(note_so_far(c, r->question)); /* it moves when it is replaced */
-    if (note)
-        mark(c, r->question, r->next_from, note);
-    pp_free(note);
+    mark(c, r->question, r->next_from, r->note ? r->note : "");
     if (r->session == c->session.id && !r->summary)
         ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more");
 }

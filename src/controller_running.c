@@ -57,6 +57,7 @@ void ctl_running_drop(struct pp_controller *c, struct ctl_running *r)
     *at = r->next;
     pp_buf_free(&r->text);
     pp_free(r->turns);
+    pp_free(r->note);
     pp_free(r);
 }
 

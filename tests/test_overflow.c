@@ -372,6 +372,14 @@ static void a_summary_takes_their_place(void **state)
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 4);
     assert_int_equal(fix.fake->generations, 8);
+
+    assert_true(pp_controller_set_overflow(fix.c, "shift")); /* a summary stays when more is dropped without one */
+    ask("question six", 2, true);
+    fake_text(&fix, "answer six", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 6);
+    assert_string_equal(note, "They spoke of two things.");
 }
 
 TEST_GROUP(overflow)
