@@ -1,5 +1,6 @@
 #include "engine/lora.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,54 +65,191 @@ static enum pp_code reorder_rows(float *b, int64_t n_out, int rank, int64_t head
     return PP_OK;
 }
 
-static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, const struct pp_adapter_file *f,
-                                const struct pp_adapter_target *t, struct pp_error *err)
+/* --- held forms ------------------------------------------------------------------------------------------------ */
+
+/* Models of this size and above keep adapters in F16: there the few bytes more are nothing beside the weights'. */
+static const int64_t LARGE_MODEL = 4000000000;
+
+static bool fits_f16(const float *x, int64_t n)
 {
-    const struct pp_hparams *hp = pp_source_hparams(m->source);
-    int index = linear_by_name(&m->plan, t->name);
-    if (index < 0)
+    bool fits = true;
+    for (int64_t i = 0; i < n; i++)
+        fits = fits && fabsf(x[i]) < 65504.0f;
+    return fits;
+}
+
+static uint32_t held_type(const struct pp_model *m, const struct pp_tensor *w, const float *a, const float *b,
+                          int64_t rank)
+{
+    if (pp_pack_needed(w->type) && m->info.n_params < LARGE_MODEL && w->ne[0] % PP_ACT_BLOCK == 0)
+        return PP_TYPE_Q8_0;
+    return fits_f16(a, rank * w->ne[0]) && fits_f16(b, rank * w->ne[1]) ? PP_TYPE_F16 : PP_TYPE_F32;
+}
+
+static void to_f16(const float *x, uint16_t *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = pp_f32_to_f16(x[i]);
+}
+
+/* A as rows of Q8_0, then packed. */
+static bool pack_a(const float *a, int64_t rank, int64_t n_in, void *out)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    const int64_t n_blocks = n_in / PP_ACT_BLOCK;
+    size_t row_bytes = pp_type_row_bytes(PP_TYPE_Q8_0, n_in);
+    uint8_t *rows = pp_malloc((size_t)rank * row_bytes);
+    int8_t *q = pp_aligned(64, (size_t)n_in);
+    float *d = pp_malloc((size_t)n_blocks * sizeof *d);
+    int32_t *sum = pp_malloc((size_t)n_blocks * sizeof *sum);
+    bool ok = rows && q && d && sum;
+    for (int64_t k = 0; ok && k < rank; k++) {
+        uint8_t *to = rows + (size_t)k * row_bytes;
+        mm->quantize(a + k * n_in, n_in, q, d, sum);
+        for (int64_t i = 0; i < n_blocks; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
+            uint16_t scale = pp_f32_to_f16(d[i]);
+            memcpy(to, &scale, sizeof scale);
+            memcpy(to + sizeof scale, q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
+        }
+    }
+    if (ok)
+        pp_pack_rows(PP_TYPE_Q8_0, rows, rank, n_in, 0, rank, out);
+    pp_free(rows);
+    pp_free(q);
+    pp_free(d);
+    pp_free(sum);
+    return ok;
+}
+
+/* 32 rows of B, zeros behind the last one, turned: [rank][32], or for floats [2][rank][16]. */
+static void turn_block(const float *b, int64_t n_rows, int rank, bool halves, float *out)
+{
+    for (int k = 0; k < rank; k++)
+        for (int r = 0; r < PP_LOW_RANK_ROWS; r++) {
+            float x = r < n_rows ? b[(int64_t)r * rank + k] : 0;
+            out[halves ? (r / 16 * rank + k) * 16 + r % 16 : k * PP_LOW_RANK_ROWS + r] = x;
+        }
+}
+
+static bool lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, uint8_t *out)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    const size_t block_bytes = pp_low_rank_block_bytes(type, rank);
+    const int64_t n = (int64_t)rank * PP_LOW_RANK_ROWS;
+    float *turned = pp_aligned(64, (size_t)n * sizeof *turned), *d = pp_malloc((size_t)rank * sizeof *d);
+    int8_t *q = pp_aligned(64, (size_t)n);
+    int32_t *sum = pp_malloc((size_t)rank * sizeof *sum);
+    bool ok = turned && d && q && sum;
+    for (int64_t r = 0; ok && r < n_out; r += PP_LOW_RANK_ROWS, out += block_bytes) {
+        turn_block(b + r * rank, n_out - r, rank, type != PP_TYPE_Q8_0, turned);
+        if (type == PP_TYPE_F32)
+            memcpy(out, turned, block_bytes);
+        else if (type == PP_TYPE_F16)
+            to_f16(turned, (uint16_t *)out, n);
+        if (type != PP_TYPE_Q8_0)
+            continue;
+        mm->quantize(turned, n, q, d, sum);
+        to_f16(d, (uint16_t *)out, rank);
+        memcpy(out + block_bytes - (size_t)n, q, (size_t)n);
+    }
+    pp_free(turned);
+    pp_free(d);
+    pp_free(q);
+    pp_free(sum);
+    return ok;
+}
+
+/* Makes of A [rank, n_in] and B [n_out, rank] what the kernels read. */
+static enum pp_code hold(struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w, const float *a,
+                         const float *b, struct pp_error *err)
+{
+    const int64_t n_in = w->ne[0], n_out = w->ne[1], n_blocks = (n_out + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    t->a_bytes = type == PP_TYPE_Q8_0 ? pp_pack_bytes(type, t->rank, n_in)
+                                      : (size_t)t->rank * pp_type_row_bytes(type, n_in);
+    t->b_bytes = (size_t)n_blocks * pp_low_rank_block_bytes(type, t->rank);
+    t->a_data = pp_aligned(64, t->a_bytes);
+    t->b_data = pp_aligned(64, t->b_bytes);
+    bool ok = t->a_data && t->b_data;
+    if (ok)
+        memset(t->b_data, 0, t->b_bytes);
+    if (ok && type == PP_TYPE_Q8_0)
+        ok = pack_a(a, t->rank, n_in, t->a_data);
+    else if (ok && type == PP_TYPE_F16)
+        to_f16(a, t->a_data, t->rank * n_in);
+    else if (ok)
+        memcpy(t->a_data, a, t->a_bytes);
+    if (!ok || !lay_out_b(b, n_out, t->rank, type, t->b_data))
+        return pp_fail_nomem(err, "an adapter");
+    t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data};
+    t->b = (struct pp_low_rank){.type = type, .rank = t->rank, .data = t->b_data};
+    return PP_OK;
+}
+
+static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a,
+                                 const struct pp_adapter_target *t, int *linear, struct pp_error *err)
+{
+    *linear = linear_by_name(&m->plan, t->name);
+    if (*linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
                        m->info.name);
-    const struct pp_tensor *w = m->plan.linears[index].w;
+    const struct pp_tensor *w = m->plan.linears[*linear].w;
     if (t->a.ne[0] != w->ne[0] || t->b.ne[1] != w->ne[1])
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
                        t->name, (long long)t->b.ne[1], (long long)t->a.ne[0], m->info.name, (long long)w->ne[1],
                        (long long)w->ne[0]);
-    struct pp_lora_target *own = &a->targets[index];
-    if (own->rank)
+    if (a->targets[*linear].rank)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
     if (t->a.ne[1] > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
                        (long long)t->a.ne[1], MAX_RANK);
-    own->rank = (int)t->a.ne[1];
-    own->scale = t->scale;
-    enum pp_code code = to_floats(a, &t->a, &own->a, err);
-    if (!code)
-        code = to_floats(a, &t->b, &own->b, err);
-    if (code)
-        return code;
-    bool hf = pp_adapter_file_hf_order(f);
-    if (t->rows != PP_ROWS_SAME && hf != hp->rope_neox)
-        return reorder_rows(own->b, w->ne[1], own->rank, hp->head_dim, hf, err);
     return PP_OK;
 }
 
-static struct pp_sha256 adapter_identity(const struct pp_adapter *a, const struct pp_model *m)
+static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, const struct pp_adapter_file *f,
+                                const struct pp_adapter_target *t, bool exact, struct pp_error *err)
 {
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
+    float *down = NULL, *up = NULL;
+    int index;
+    enum pp_code code = check_target(m, a, t, &index, err);
+    if (code)
+        return code;
+    const struct pp_tensor *w = m->plan.linears[index].w;
+    struct pp_lora_target *own = &a->targets[index];
+    own->rank = (int)t->a.ne[1];
+    own->scale = t->scale;
+    bool hf = pp_adapter_file_hf_order(f);
+    code = to_floats(a, &t->a, &down, err);
+    if (!code)
+        code = to_floats(a, &t->b, &up, err);
+    if (!code && t->rows != PP_ROWS_SAME && hf != hp->rope_neox)
+        code = reorder_rows(up, w->ne[1], own->rank, hp->head_dim, hf, err);
+    if (!code)
+        code = hold(own, exact ? PP_TYPE_F32 : held_type(m, w, down, up, own->rank), w, down, up, err);
+    pp_free(down);
+    pp_free(up);
+    return code;
+}
+
+/* Of what is held, and so of all that rows depend on. */
+static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
+{
+    static const char arithmetic[] = "lora-2";
     struct pp_sha256_stream s;
     pp_sha256_begin(&s);
+    pp_sha256_update(&s, arithmetic, sizeof arithmetic);
     for (int i = 0; i < a->n_linears; i++) {
         const struct pp_lora_target *t = &a->targets[i];
-        const struct pp_tensor *w = m->plan.linears[i].w;
         if (!t->rank)
             continue;
+        struct pp_hash128 sums[2] = {pp_hash128(t->a_data, t->a_bytes), pp_hash128(t->b_data, t->b_bytes)};
         pp_sha256_update(&s, &i, sizeof i);
+        pp_sha256_update(&s, &t->a.type, sizeof t->a.type);
         pp_sha256_update(&s, &t->rank, sizeof t->rank);
         pp_sha256_update(&s, &t->scale, sizeof t->scale);
-        pp_sha256_update(&s, t->a, (size_t)t->rank * (size_t)w->ne[0] * sizeof *t->a);
-        pp_sha256_update(&s, t->b, (size_t)t->rank * (size_t)w->ne[1] * sizeof *t->b);
+        pp_sha256_update(&s, sums, sizeof sums);
     }
     return pp_sha256_end(&s);
 }
@@ -139,7 +277,8 @@ static char *describe_targets(const struct pp_adapter_file *f)
     return pp_buf_take(&b);
 }
 
-enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err)
+static enum pp_code load(const struct pp_model *m, const char *path, bool exact, struct pp_adapter **out,
+                         struct pp_error *err)
 {
     struct pp_adapter_file *f;
     *out = NULL;
@@ -164,7 +303,7 @@ enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct 
     }
     for (size_t i = 0; !code && i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        code = load_target(m, a, f, t, err);
+        code = load_target(m, a, f, t, exact, err);
         a->info.bytes += t->a.size + t->b.size;
         if (t->a.ne[1] > a->info.rank)
             a->info.rank = (int)t->a.ne[1];
@@ -181,9 +320,20 @@ enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct 
     a->info.path = a->path;
     a->info.name = a->name;
     a->info.targets = a->target_names;
-    a->identity = adapter_identity(a, m);
+    a->identity = adapter_identity(a);
     *out = a;
     return PP_OK;
+}
+
+enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err)
+{
+    return load(m, path, false, out, err);
+}
+
+enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, struct pp_adapter **out,
+                                   struct pp_error *err)
+{
+    return load(m, path, true, out, err);
 }
 
 void pp_adapter_free(struct pp_adapter *a)
@@ -191,8 +341,8 @@ void pp_adapter_free(struct pp_adapter *a)
     if (!a)
         return;
     for (int i = 0; a->targets && i < a->n_linears; i++) {
-        pp_free(a->targets[i].a);
-        pp_free(a->targets[i].b);
+        pp_free(a->targets[i].a_data);
+        pp_free(a->targets[i].b_data);
     }
     pp_free(a->targets);
     pp_free(a->path);

@@ -4,13 +4,19 @@
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
+#include "engine/cpu/matmul.h"
+#include "engine/cpu/ops.h"
 #include "engine/engine.h"
 
+/* Both halves are held in Q8_0 for weights that meet quantised activations, in F16 for others and for large models,
+ * or as they are stored (pp_adapter_load_exact). */
 struct pp_lora_target {
-    int rank;      /* 0: this projection is not changed */
-    float scale;   /* alpha / rank */
-    float *a;      /* [rank, n_in] */
-    float *b;      /* [n_out, rank] */
+    int rank;              /* 0: this projection is not changed */
+    float scale;           /* alpha / rank */
+    struct pp_matrix a;    /* [rank, n_in] */
+    struct pp_low_rank b;  /* [n_out, rank] */
+    void *a_data, *b_data; /* theirs, aligned to 64 bytes */
+    size_t a_bytes, b_bytes;
 };
 
 struct pp_adapter {

@@ -311,7 +311,7 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
     if (m->n_adapters == PP_MAX_ADAPTERS)
         return pp_fail(err, PP_ERR_USAGE, "more than %d adapters at once; leave some out", PP_MAX_ADAPTERS);
     struct pp_adapter *a;
-    enum pp_code code = pp_adapter_load(m->model, path, &a, err);
+    enum pp_code code = (m->exact_adapters ? pp_adapter_load_exact : pp_adapter_load)(m->model, path, &a, err);
     if (code)
         return code;
     m->adapters[m->n_adapters] = a;

@@ -75,6 +75,7 @@ struct pp_cli_model {
     struct pp_adapter *adapters[PP_MAX_ADAPTERS];
     struct pp_adapter_use uses[PP_MAX_ADAPTERS];
     int n_adapters;
+    bool exact_adapters;        /* held as they are stored */
 };
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */

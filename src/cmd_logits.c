@@ -93,6 +93,7 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
     if (!code)
         code = check_ids(ids, n, pp_model_info(m.model)->n_vocab, err);
+    m.exact_adapters = true;
     if (!code)
         code = pp_cli_model_adapters(&m, o, err);
     if (!code)

@@ -169,7 +169,7 @@ static void check_adapters(struct loaded *l, const char *family, const char *suf
         char relative[256];
         struct pp_adapter *a;
         snprintf(relative, sizeof relative, "architectures/%s/%s%s", family, use[i].name, suffix);
-        assert_ok(pp_adapter_load(l->model, testdata(relative), &a, &err), err);
+        assert_ok(pp_adapter_load_exact(l->model, testdata(relative), &a, &err), err);
         set[i] = (struct pp_adapter_use){.adapter = a, .scale = use[i].scale};
     }
     snprintf(name, sizeof name, "logits:%s", tag);

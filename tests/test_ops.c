@@ -73,6 +73,73 @@ static void norm_and_activations(void **state)
     }
 }
 
+/* Element [r][k] of a block's B, as its layout says. */
+static double low_rank_value(const struct pp_low_rank *b, int64_t r, int k)
+{
+    const uint8_t *block = b->data + (size_t)(r / 32) * pp_low_rank_block_bytes(b->type, b->rank);
+    size_t at = ((size_t)(r % 32 / 16) * (size_t)b->rank + (size_t)k) * 16 + (size_t)(r % 16);
+    if (b->type == PP_TYPE_F32)
+        return (double)((const float *)block)[at];
+    if (b->type == PP_TYPE_F16)
+        return (double)pp_f16_to_f32(((const uint16_t *)block)[at]);
+    const int8_t *q = (const int8_t *)block + (b->rank + 15) / 16 * 16 * 2;
+    return (double)pp_f16_to_f32(((const uint16_t *)block)[k]) * (double)q[k * 32 + (int)(r % 32)];
+}
+
+static uint8_t *random_low_rank(uint32_t type, int rank, int64_t n_blocks)
+{
+    size_t block_bytes = pp_low_rank_block_bytes(type, rank), bytes = (size_t)n_blocks * block_bytes;
+    uint8_t *data = pp_aligned(64, bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(random_float() * 60);
+    for (size_t i = 0; type == PP_TYPE_F32 && i < bytes / 4; i++)
+        ((float *)data)[i] = random_float();
+    for (size_t i = 0; type == PP_TYPE_F16 && i < bytes / 2; i++)
+        ((uint16_t *)data)[i] = pp_f32_to_f16(random_float());
+    for (int64_t b = 0; type == PP_TYPE_Q8_0 && b < n_blocks; b++)
+        for (int k = 0; k < rank; k++)
+            ((uint16_t *)(data + (size_t)b * block_bytes))[k] = pp_f32_to_f16(random_float() / 50);
+    return data;
+}
+
+/* The upper half of adapters: any rank, rows that fill no block, and the same bits however the rows are cut. */
+static void low_rank(void **state)
+{
+    static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0};
+    static const int ranks[] = {1, 3, 8, 15, 16, 17, 33, 64};
+    enum { ROWS = 90, BLOCKS = 3 };
+    (void)state;
+    for (int i = 0; i < 3 * 8; i++) {
+        const int rank = ranks[i / 3];
+        uint8_t *data = random_low_rank(types[i % 3], rank, BLOCKS);
+        const struct pp_low_rank b = {.type = types[i % 3], .rank = rank, .data = data};
+        float *down = random_floats(rank), *before = random_floats(ROWS), first[ROWS] = {0}, y[ROWS];
+        for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+            if (!pp_isa_runs((enum pp_isa)isa))
+                continue;
+            const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+            for (int step = 16; step <= 96; step += 16) {
+                memcpy(y, before, sizeof y);
+                for (int r = 0; r < ROWS; r += step)
+                    ops->add_low_rank(y, &b, down, 0.37f, r, r + step < ROWS ? r + step : ROWS);
+                if (isa == 0 && step == 16)
+                    memcpy(first, y, sizeof y);
+                assert_memory_equal(first, y, sizeof y);
+            }
+        }
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0;
+            for (int k = 0; k < rank; k++)
+                sum += low_rank_value(&b, r, k) * (double)down[k];
+            assert_near(first[r], (double)before[r] + 0.37 * sum, 1e-4);
+        }
+        pp_free(data);
+        pp_free(down);
+        pp_free(before);
+    }
+}
+
 static void rope_and_hadamard(void **state)
 {
     (void)state;
@@ -522,6 +589,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
+        cmocka_unit_test(low_rank),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

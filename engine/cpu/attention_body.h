@@ -6,7 +6,6 @@
  * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
  * (TILE_ACCUMULATORS). */
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 #ifndef UNROLL
 #define UNROLL       _Pragma("GCC unroll 8")
 #define UNROLL_TWICE _Pragma("GCC unroll 2")

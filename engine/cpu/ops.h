@@ -11,6 +11,7 @@
 
 #include "engine/cpu/isa.h"
 #include "engine/kv.h"
+#include "engine/types.h"
 
 enum {
     PP_MAX_HEAD_DIM = 512,
@@ -57,6 +58,27 @@ struct pp_attention {
 size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
 void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
 
+/* The upper half of an adapter, B [n_out, rank], as add_low_rank reads it: 32 outputs make a block, zeros behind the
+ * last one, blocks one after the other, each
+ *
+ *   F32, F16   values [2][rank][16]: output 16 i + l is lane l of the i-th half
+ *   Q8_0       scales f16 [rank rounded up to 16], then int8 [rank][32] */
+enum { PP_LOW_RANK_ROWS = 32 };
+struct pp_low_rank {
+    uint32_t type;
+    int rank;
+    const uint8_t *data;
+};
+
+static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
+{
+    const size_t n = (size_t)rank, padded = (n + 15) / 16 * 16;
+    return type == PP_TYPE_Q8_0  ? padded * sizeof(uint16_t) + n * PP_LOW_RANK_ROWS
+           : type == PP_TYPE_F16 ? n * PP_LOW_RANK_ROWS * sizeof(uint16_t)
+                                 : n * PP_LOW_RANK_ROWS * sizeof(float);
+}
+
+
 /* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
  * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L.
@@ -97,6 +119,11 @@ struct pp_cpu_ops {
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
+    /* y[r] += scale * sum over k of B[r][k] down[k], r from row0, a multiple of 16, to row1 - 1; down: float [rank].
+     * The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; in Q8_0 by
+     * fma(down[k] * d, (float)q, sum); then y = fma(scale, sum, y). */
+    void (*add_low_rank)(float *y, const struct pp_low_rank *b, const float *down, float scale, int64_t row0,
+                         int64_t row1);
 };
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);

@@ -19,16 +19,17 @@ static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct
     return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
 }
 
-/* A x for every adapter of the row and every projection of the stage, one after the other in out. x: float [n_in] */
-static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, const float *x,
-                      float *out)
+/* A x for every adapter of the row and every projection of the stage, one after the other in out. x: the row, as floats
+ * and, if a weight of the stage wants that, quantised. */
+static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set,
+                      const struct pp_acts *x, float *out, void *kernel)
 {
     for (int p = 0; p < s->n_projections; p++)
         for (int k = 0; k < set->n; k++) {
             const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[p].linear];
-            int64_t n_in = s->projections[p].w.n_cols;
-            for (int r = 0; r < t->rank; r++)
-                *out++ = c->mm->dot(t->a + r * n_in, x, n_in);
+            if (t->rank)
+                c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, 1, out, t->rank, kernel);
+            out += t->rank;
         }
 }
 
@@ -40,9 +41,8 @@ static void lora_up(const struct pp_cpu *c, const struct stage *s, int projectio
         down += pp_adapter_set_rank(set, s->projections[p].linear);
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
-        float scale = t->scale * set->use[k].scale;
-        for (int64_t r = row0; t->rank && r < row1; r++)
-            y[r] += scale * c->mm->dot(t->b + r * t->rank, down, t->rank);
+        if (t->rank)
+            c->ops->add_low_rank(y, &t->b, down, t->scale * set->use[k].scale, row0, row1);
         down += t->rank;
     }
 }
@@ -75,17 +75,18 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         c->ops->rms_norm(x, s->norm, pp_source_hparams(c->model->source)->norm_eps, n, normed);
         x = normed;
     }
-    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
-    if (set && set->n)
-        lora_down(c, s, set, x, to->lora + row * c->lora_width);
+    int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
     if (s->round)
         c->bf16->round(x, n, to->bf16 + row * c->acts_width);
-    if (s->quantize && !in_place)
-        c->mm->quantize(x, n, to->q + row * (to == own ? c->acts_width : c->shared_width), to->d + b, to->sum + b);
-    if (in_place) {
-        c->mm->quantize(x, n, own->q, to->d + b, to->sum + b);
-        memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter of what the row takes */
+    if (s->quantize)
+        c->mm->quantize(x, n, q, to->d + b, to->sum + b);
+    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
+    if (set && set->n) {
+        const struct pp_acts acts = {.f32 = x, .q = q, .d = to->d + b, .sum = to->sum + b};
+        lora_down(c, s, set, &acts, to->lora + row * c->lora_width, own->kernel);
     }
+    if (in_place)
+        memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter of what the row takes */
 }
 
 static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *from)

@@ -137,6 +137,10 @@ static inline v16 v_load_f8(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
 }
 static inline v16 i_to_float(i16x32 a) { return _mm512_cvtepi32_ps(a); }
+static inline v16 v_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 
 #elif defined(PP_VEC_AVX2)
 
@@ -316,6 +320,12 @@ static inline v16 v_load_f8(const uint8_t *p)
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
 static inline v16 i_to_float(i16x32 a) { return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+static inline v16 v_load_i8(const int8_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
 
 #elif defined(PP_VEC_NEON)
 #include "engine/cpu/vec_neon.h"
@@ -444,6 +454,7 @@ static inline v16 v_load_f8(const uint8_t *p)
     return r;
 }
 static inline v16 i_to_float(i16x32 a) { v16 r; EACH_LANE r.l[l] = (float)a.l[l]; return r; }
+static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = (float)p[l]; return r; }
 
 #endif
 

@@ -167,6 +167,17 @@ static inline void v_store_weights(int16_t *p, v16 a, v16 b)
     EACH_PART vst1_s16(p + 4 * j, vmovn_s32(vcvtnq_s32_f32(a.r[j])));
     EACH_PART vst1_s16(p + LANES + 4 * j, vmovn_s32(vcvtnq_s32_f32(b.r[j])));
 }
+static inline v16 v_load_i8(const int8_t *p)
+{
+    v16 f;
+    int8x16_t x = vld1q_s8(p);
+    int16x8_t wide[2] = {vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x)};
+    for (int i = 0; i < 2; i++) {
+        f.r[2 * i] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide[i])));
+        f.r[2 * i + 1] = vcvtq_f32_s32(vmovl_high_s16(wide[i]));
+    }
+    return f;
+}
 static inline v16 v_load_f8(const uint8_t *p)
 {
     v16 f;

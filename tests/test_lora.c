@@ -1,0 +1,93 @@
+/* test_lora.c - adapters as they are held: near to what is stored, whatever the rank and the weights' type. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine_int.h"
+#include "engine/types.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+enum { TOKENS = 9 };
+
+/* Logits of the last of a few tokens; use: NULL for the model alone. */
+static float *logits_with(struct pp_engine *e, const struct pp_adapter *adapter, float scale)
+{
+    struct pp_error err;
+    struct pp_seq *s;
+    struct pp_row rows[TOKENS];
+    int64_t n = pp_model_info(pp_engine_model(e))->n_vocab;
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){adapter, scale}, adapter ? 1 : 0, &err), err);
+    for (int i = 0; i < TOKENS; i++)
+        rows[i] = (struct pp_row){
+            .seq = s, .token = 3 + 7 * i, .parent = PP_PARENT_PREVIOUS, .out = i == TOKENS - 1 ? PP_OUT_LOGITS : 0};
+    assert_ok(pp_step(e, rows, TOKENS, NULL, &err), err);
+    float *out = pp_malloc((size_t)n * sizeof *out);
+    assert_non_null(out);
+    memcpy(out, pp_step_output(e, TOKENS - 1), (size_t)n * sizeof *out);
+    pp_seq_free(s);
+    return out;
+}
+
+/* Root of the mean square of a - b. */
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / (double)n);
+}
+
+static void held_is_near(uint32_t type, uint32_t held, int rank)
+{
+    struct tiny_shape shape = tiny_shape(type);
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_adapter *near, *exact;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &(struct pp_engine_options){.n_threads = 2, .kv_type = PP_KV_F32}, NULL, NULL, &e, &err),
+              err);
+    const char *path = tiny_adapter(&shape, rank);
+    assert_ok(pp_adapter_load(m, path, &near, &err), err);
+    assert_ok(pp_adapter_load_exact(m, path, &exact, &err), err);
+    for (int i = 0; i < near->n_linears; i++) {
+        const bool packed = pp_pack_needed(m->plan.linears[i].w->type);
+        if (near->targets[i].rank)
+            assert_int_equal(near->targets[i].a.type, packed ? held : PP_TYPE_F16);
+        if (exact->targets[i].rank)
+            assert_int_equal(exact->targets[i].b.type, PP_TYPE_F32);
+    }
+    int64_t n = pp_model_info(m)->n_vocab;
+    float *alone = logits_with(e, NULL, 0), *a = logits_with(e, near, 0.7f), *b = logits_with(e, exact, 0.7f);
+    double changed = distance(alone, b, n), off = distance(a, b, n);
+    assert_true(changed > 0);
+    if (off > 0.03 * changed)
+        fail_msg("rank %d: held otherwise, an adapter that changes logits by %g is off by %g", rank, changed, off);
+    assert_memory_not_equal(&near->identity, &exact->identity, sizeof near->identity);
+    pp_free(alone);
+    pp_free(a);
+    pp_free(b);
+    pp_adapter_free(near);
+    pp_adapter_free(exact);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+static void held_forms(void **state)
+{
+    static const int ranks[] = {1, 3, 16, 17};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        held_is_near(PP_TYPE_Q4_0, PP_TYPE_Q8_0, ranks[i]);
+        held_is_near(PP_TYPE_Q4_K, PP_TYPE_Q8_0, ranks[i]);
+        held_is_near(PP_TYPE_F16, PP_TYPE_F16, ranks[i]);
+    }
+}
+
+TEST_GROUP(lora)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms)};
+    return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
+}
