@@ -124,8 +124,8 @@ struct pp_adapter_info {
 /* A PEFT folder or a GGUF adapter, to be used with this very struct pp_model. Checked against it: PP_ERR_MISMATCH names
  * the tensor and both shapes. The weights are copied: the file may go. */
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);
-/* The same without rounding: pp_adapter_load holds an adapter in Q8_0 beside quantised weights, in F16 beside others and
- * for models of 4 billion parameters or more. */
+/* The same without rounding: pp_adapter_load holds an adapter in Q8_0 beside quantised weights, in F16 beside others
+ * and for models of 4 billion parameters or more. */
 enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, struct pp_adapter **out,
                                    struct pp_error *err);
 void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it */
