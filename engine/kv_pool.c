@@ -56,7 +56,7 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
                    -1, 0);
     if (p->base == MAP_FAILED)
         p->base = NULL;
-    else /* a restored conversation touches hundreds of megabytes at once: by 2 MiB, not by 4 KiB; attention gains, too */
+    else /* a restored conversation touches hundreds of megabytes at once: by 2 MiB, not 4 KiB; attention gains too */
         (void)madvise(p->base, (size_t)n * stride, MADV_HUGEPAGE);
     if (!p->pages || !p->free_list || !p->buckets || !p->base) {
         pp_kv_pool_free(p);
