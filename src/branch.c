@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "src/adapter_set.h"
 
 void pp_branch_touch(struct pp_branch *b, size_t i)
 {
@@ -65,6 +66,15 @@ void pp_branch_free(struct pp_branch *b)
     b->cap = 0;
 }
 
+void pp_branch_set_adapters(struct pp_branch_item *it, const char *json)
+{
+    struct pp_adapter_set set;
+    if (!json || strcmp(json, "[]") == 0)
+        json = "";
+    pp_adapter_set_read(json, &set);
+    pp_adapter_set_label(&set, it->msg.adapters, sizeof it->msg.adapters);
+}
+
 /* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where it did not. */
 static void read_stats(const char *json, struct pp_chat_message *m)
 {
@@ -95,6 +105,7 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
         it->msg.n_siblings = m->n_siblings > 0 ? m->n_siblings : 1;
         it->msg.n_tokens = m->n_tokens;
         read_stats(m->stats, &it->msg);
+        pp_branch_set_adapters(it, m->adapters);
         if (m->context_from && !pp_branch_set_context(&fresh, i, m->context_from, m->context_note)) {
             pp_branch_free(&fresh);
             return false;

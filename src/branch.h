@@ -26,6 +26,8 @@ struct pp_branch_item *pp_branch_append(struct pp_branch *b, enum pp_role role, 
 /* Adds to the text of message i; false: out of memory, the text is as before. */
 bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len);
 void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state state);
+/* The adapters of an answer, as the store has them (JSON), as people read them. */
+void pp_branch_set_adapters(struct pp_branch_item *it, const char *json);
 void pp_branch_touch(struct pp_branch *b, size_t i); /* gives message i a new revision */
 void pp_branch_truncate(struct pp_branch *b, size_t n);
 /* Replaces everything with what the store gave. On failure (out of memory) the branch is as before. */

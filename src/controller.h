@@ -57,6 +57,7 @@ struct pp_chat_message {
     int64_t n_tokens;
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of drafted tokens that stood; < 0: no draft */
+    char adapters[96];      /* of an answer: "bard 0.80", cut if need be; "" for none */
     int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */
 };
 size_t pp_controller_n_messages(const struct pp_controller *c);
@@ -99,6 +100,9 @@ char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
 /* n new siblings of the last answer, 1 to PP_MAX_ALTERNATIVES; several are written side by side. */
 void pp_controller_regenerate(struct pp_controller *c, int n);
+/* Answers to the last question under other adapters, side by side; n from 2. Each set as in /compare. The conversation
+ * goes on with the adapters of the one that is chosen. False: a notice says why. */
+bool pp_controller_compare(struct pp_controller *c, char *const *sets, int n);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
 /* A new branch from a changed message of the user. */
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);
@@ -149,6 +153,8 @@ struct pp_adapter_entry {
 /* Found beside the model, in data/adapters, and by --lora. */
 const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n);
 void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
+/* Changes places with the one before (-1) or after it: they are applied in the order of the list. Its new place. */
+size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
 
 struct pp_named { char name[64]; char detail[256]; bool current; };
 const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n);

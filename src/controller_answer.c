@@ -61,6 +61,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
                              uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    struct pp_adapter_set set = ctl_set_of(c, answer->id);
     char *messages;
     struct ctl_running *run = ctl_running_add(c, answer);
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
@@ -69,6 +70,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         no_generation(c);
         return;
     }
+    run->set = set;
     run->sibling = answer->sibling;
     run->n_siblings = answer->n_siblings;
     struct pp_generate_request r = {
@@ -78,7 +80,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .continue_text = continue_text,
         .template_source = c->template_source,
         .adapters = adapters,
-        .n_adapters = (int)ctl_active_adapters(c, adapters),
+        .n_adapters = (int)ctl_set_choices(&set, adapters),
         .use_draft = c->draft_on,
         .draft_max = c->draft_max,
         .sampling = c->sampling,
@@ -190,14 +192,17 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
             it->msg.sibling = m->sibling;
             it->msg.n_siblings = j->answer.sibling + 1 + j->n_more;
             it->msg.state = PP_MESSAGE_PARTIAL;
+            pp_branch_set_adapters(it, m->adapters);
         }
     }
     return true;
 }
 
-/* Alternatives differ in nothing but their seeds. */
+/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. */
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
+    if (c->n_compared)
+        return c->sampling.seed;
     return (c->sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
 
@@ -229,6 +234,9 @@ static void on_saved(struct pp_job *job, void *controller)
         return;
     }
     pp_branch_truncate(&c->saved_tail, 0);
+    for (int i = 0; i < c->n_compared; i++)
+        c->compared[i].message = i ? j->more[i - 1].id : j->answer.id;
+    ctl_set_follow(c, j->answer.id);
     if (j->n_more) {
         ctl_update_session(c, UPDATE_HEAD); /* the first of them, not the last */
         ctl_notice(c, false, "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
@@ -251,15 +259,16 @@ static void choose_seed(struct pp_controller *c)
     c->sampling.seed &= MAX_SEED;
 }
 
-static bool fill_answer(struct pp_controller *c, struct pp_message *m, uint64_t seed)
+/* The i-th of those that are asked for. */
+static bool fill_answer(struct pp_controller *c, struct pp_message *m, int i)
 {
     char label[192];
     snprintf(label, sizeof label, "%s (%s)", c->status.model.name, c->status.model.type_name);
     m->role = PP_ROLE_ASSISTANT;
     m->state = PP_MESSAGE_PARTIAL;
     m->model = pp_strdup(label);
-    m->adapters = ctl_adapters_json(c);
-    m->params = ctl_params_json(c, seed);
+    m->adapters = i < c->n_compared ? pp_adapter_set_json(&c->compared[i].set) : ctl_adapters_json(c);
+    m->params = ctl_params_json(c, seed_of(c, i));
     return m->model && m->adapters && m->params;
 }
 
@@ -269,8 +278,9 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
 }
 
 /* Puts a question (or, text NULL, only new answers) after the first n messages; what follows them becomes another
- * branch. */
-static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n_answers)
+ * branch. sets: [n_answers], NULL: all under the adapters that are on. */
+static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n_answers,
+                      const struct pp_adapter_set *sets)
 {
     char title[PP_TITLE_BYTES];
     struct ctl_job *j = ctl_job_new(c, ctl_run_send, on_saved);
@@ -279,14 +289,17 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
     const struct pp_chat_message *old = n < c->branch.n ? &c->branch.items[n].msg : NULL;
     int sibling = old ? old->n_siblings : 0;
     choose_seed(c);
+    c->n_compared = sets ? n_answers : 0;
+    for (int i = 0; i < c->n_compared; i++)
+        c->compared[i] = (struct ctl_compared){.set = sets[i]};
     bool ok = ctl_note_choices(c) && ctl_copy_session(&j->session, &c->session) &&
-              fill_answer(c, &j->answer, seed_of(c, 0));
+              fill_answer(c, &j->answer, 0);
     j->answer.parent = id_before(c, n);
     j->answer.sibling = text ? 0 : sibling;
     for (int i = 0; ok && i < n_answers - 1; i++) {
         j->n_more++;
         j->more[i].sibling = j->answer.sibling + 1 + i;
-        ok = fill_answer(c, &j->more[i], seed_of(c, i + 1));
+        ok = fill_answer(c, &j->more[i], i + 1);
     }
     if (ok && text) {
         pp_title(text, strlen(text), title);
@@ -329,7 +342,7 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
 {
     if (blank(text) || !may_answer(c))
         return false;
-    return save_turn(c, c->branch.n, text, 1);
+    return save_turn(c, c->branch.n, text, 1, NULL);
 }
 
 char *pp_controller_take_unsent(struct pp_controller *c)
@@ -347,14 +360,15 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
     }
     if (blank(text) || !may_answer(c))
         return false;
-    return save_turn(c, message, text, 1);
+    return save_turn(c, message, text, 1, NULL);
 }
 
-void pp_controller_regenerate(struct pp_controller *c, int n_answers)
+/* New answers to the last question. */
+static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_set *sets)
 {
     size_t n = c->branch.n;
     if (!may_answer(c))
-        return;
+        return false;
     if (n && c->branch.items[n - 1].msg.role == PP_ROLE_ASSISTANT)
         n--;
     if (!n)
@@ -362,7 +376,26 @@ void pp_controller_regenerate(struct pp_controller *c, int n_answers)
     else if (n_answers < 1 || n_answers > PP_MAX_ALTERNATIVES)
         ctl_notice(c, true, "1 to %d answers can be written at once", PP_MAX_ALTERNATIVES);
     else
-        save_turn(c, n, NULL, n_answers);
+        return save_turn(c, n, NULL, n_answers, sets);
+    return false;
+}
+
+void pp_controller_regenerate(struct pp_controller *c, int n_answers)
+{
+    answer_anew(c, n_answers, NULL);
+}
+
+bool pp_controller_compare(struct pp_controller *c, char *const *words, int n)
+{
+    struct pp_adapter_set sets[PP_MAX_ALTERNATIVES];
+    if (n < 2 || n > PP_MAX_ALTERNATIVES) {
+        ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
+        return false;
+    }
+    for (int i = 0; i < n; i++)
+        if (!ctl_set_parse(c, words[i], &sets[i]))
+            return false;
+    return answer_anew(c, n, sets);
 }
 
 void pp_controller_continue(struct pp_controller *c)

@@ -1,4 +1,4 @@
-/* controller_choices.c - what the user can choose: adapters, templates, personas, parameters, the draft. */
+/* controller_choices.c - what the user can choose: templates, personas, parameters, the draft. */
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -14,8 +14,6 @@
 #include "src/controller_int.h"
 
 enum { MAX_TEMPLATE_FILE = 1 << 20 };
-
-static const float MAX_SCALE = 2;
 
 /* --- parameters ------------------------------------------------------------------------------------------- */
 
@@ -149,71 +147,6 @@ void pp_controller_set_draft(struct pp_controller *c, bool on)
     ctl_update_session(c, UPDATE_CHOICES);
 }
 
-/* --- adapters --------------------------------------------------------------------------------------------- */
-
-const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n)
-{
-    *n = c->adapters.n;
-    return c->adapters.items;
-}
-
-void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
-{
-    if (i >= c->adapters.n)
-        return;
-    struct pp_adapter_entry *a = &c->adapters.items[i];
-    size_t others = 0;
-    for (size_t k = 0; k < c->adapters.n; k++)
-        others += k != i && c->adapters.items[k].on;
-    if (on && others >= PP_MAX_ADAPTERS) {
-        ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
-        return;
-    }
-    a->on = on;
-    a->scale = isfinite(scale) ? fminf(fmaxf(scale, -MAX_SCALE), MAX_SCALE) : 1;
-    ctl_update_session(c, UPDATE_CHOICES);
-    ctl_dirty(c, PP_DIRTY_LISTS);
-}
-
-size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS])
-{
-    size_t n = 0;
-    for (size_t i = 0; i < c->adapters.n && n < PP_MAX_ADAPTERS; i++)
-        if (c->adapters.items[i].on && c->adapters.items[i].scale != 0)
-            out[n++] =
-                (struct pp_adapter_choice){.path = c->adapters.items[i].path, .scale = c->adapters.items[i].scale};
-    return n;
-}
-
-static struct pp_adapter_entry *by_path(struct adapter_list *l, const char *path)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i].path, path) == 0)
-            return &l->items[i];
-    return NULL;
-}
-
-struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path)
-{
-    struct pp_adapter_entry *a = by_path(l, path);
-    if (a || strlen(path) >= sizeof a->path || pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
-        return a;
-    const char *base = strrchr(path, '/');
-    base = base ? base + 1 : path;
-    if (strncmp(base, "starter-", 8) == 0 && base[8])
-        base += 8;
-    if (strncmp(base, "lora-", 5) == 0 && base[5])
-        base += 5;
-    size_t n = strlen(base);
-    if (n > 5 && strcasecmp(base + n - 5, ".gguf") == 0)
-        n -= 5;
-    a = &l->items[l->n++];
-    *a = (struct pp_adapter_entry){.scale = 1};
-    snprintf(a->path, sizeof a->path, "%s", path);
-    snprintf(a->name, sizeof a->name, "%.*s", (int)n, base);
-    return a;
-}
-
 /* --- templates and personas ------------------------------------------------------------------------------- */
 
 static void add_named(struct named_list *l, const char *name, const char *detail)
@@ -328,26 +261,13 @@ static void list_params(struct pp_controller *c)
     }
 }
 
-static void list_adapters(struct pp_controller *c)
-{
-    size_t len = 0;
-    c->adapters_line[0] = 0;
-    for (size_t i = 0; i < c->adapters.n; i++) {
-        const struct pp_adapter_entry *a = &c->adapters.items[i];
-        if (!a->on || len >= sizeof c->adapters_line - 1)
-            continue;
-        int n = snprintf(c->adapters_line + len, sizeof c->adapters_line - len, "%s%s %.2f", len ? ", " : "", a->name,
-                         (double)a->scale);
-        len += n > 0 ? (size_t)n : 0;
-    }
-}
-
 void ctl_mark_current(struct pp_controller *c)
 {
     const char *name = c->session.template_name, *slash = strrchr(name, '/');
     list_personas(c);
     list_params(c);
-    list_adapters(c);
+    struct pp_adapter_set now = ctl_set_now(c);
+    pp_adapter_set_label(&now, c->adapters_line, sizeof c->adapters_line);
     for (size_t i = 0; i < c->templates.n; i++)
         c->templates.items[i].current = strcmp(template_ref(c, i), name) == 0;
     c->status.adapters = c->adapters_line;
@@ -360,7 +280,7 @@ void ctl_mark_current(struct pp_controller *c)
 }
 
 /* An exact name wins, else the only one that begins so. */
-static int better(int found, size_t i, const char *name, const char *word, bool *exact)
+int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact)
 {
     if (strcasecmp(name, word) == 0) {
         *exact = true;
@@ -371,52 +291,22 @@ static int better(int found, size_t i, const char *name, const char *word, bool 
     return found == -1 ? (int)i : -2;
 }
 
-int ctl_find_adapter(const struct pp_controller *c, const char *word)
-{
-    int found = -1;
-    bool exact = false;
-    for (size_t i = 0; *word && i < c->adapters.n; i++)
-        found = better(found, i, c->adapters.items[i].name, word, &exact);
-    return found < 0 ? -1 : found;
-}
-
 int ctl_find_named(const struct named_list *l, const char *word)
 {
     int found = -1;
     bool exact = false;
     for (size_t i = 0; *word && i < l->n; i++)
-        found = better(found, i, l->items[i].name, word, &exact);
+        found = ctl_better(found, i, l->items[i].name, word, &exact);
     return found < 0 ? -1 : found;
 }
 
 /* --- at the start ----------------------------------------------------------------------------------------- */
 
-static bool is_option(const struct pp_controller *c, const char *path)
-{
-    char real[PATH_MAX];
-    for (int i = 0; i < c->o->n_lora; i++)
-        if (strcmp(path, realpath(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
-            return true;
-    return false;
-}
-
-/* What is found replaces the list, but what is switched on stays in it. */
 static void on_scanned(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    for (size_t i = 0; i < c->adapters.n; i++) {
-        const struct pp_adapter_entry *old = &c->adapters.items[i];
-        struct pp_adapter_entry *a =
-            old->on || is_option(c, old->path) ? ctl_adapter_add(&j->adapters, old->path) : NULL;
-        if (a) {
-            a->on = old->on;
-            a->scale = old->scale;
-        }
-    }
-    struct adapter_list t = c->adapters;
-    c->adapters = j->adapters;
-    j->adapters = t;
+    ctl_adapters_found(c, &j->adapters);
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)

@@ -8,12 +8,14 @@
  *   controller_title.c     titles by the model
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
  *   controller_list.c      the list of them, and the search
- *   controller_choices.c   adapters, templates, personas, parameters
+ *   controller_choices.c   templates, personas, parameters
+ *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
 #define PP_SRC_CONTROLLER_INT_H
 
+#include "src/adapter_set.h"
 #include "src/branch.h"
 #include "src/controller.h"
 #include "src/io.h"
@@ -55,6 +57,7 @@ struct ctl_running {
     uint64_t request;
     int64_t session, message;     /* whose it is, and where it is saved */
     int sibling, n_siblings;
+    struct pp_adapter_set set;    /* what it is written under */
     struct pp_buf text;           /* of the message, so far */
     int64_t base;                 /* tokens that the continued answer had before */
     int64_t n_tokens;             /* and since */
@@ -122,6 +125,11 @@ struct pp_controller {
     size_t n_unseen;
     int64_t ended_meanwhile;      /* conversation of the last answer that ended while one is being opened */
     struct pp_branch group;       /* the alternatives side by side */
+    struct ctl_compared {         /* what those are written under that differ in their adapters */
+        int64_t message;          /* 0 until it is saved */
+        struct pp_adapter_set set;
+    } compared[PP_MAX_ALTERNATIVES];
+    int n_compared;
     bool cancel_asked;            /* SAVING */
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
@@ -281,10 +289,27 @@ void ctl_add_template(struct named_list *l, const char *name, const char *detail
 /* Starts the search for adapters and templates (a job). */
 void ctl_scan(struct pp_controller *c);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
-size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 /* Finds an entry by a word of the user: name, else unique prefix; -1. */
-int ctl_find_adapter(const struct pp_controller *c, const char *word);
 int ctl_find_named(const struct named_list *l, const char *word);
+/* For going through a list: what was found so far (-1 nothing, -2 several), and whether exactly. */
+int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact);
+
+/* --- controller_adapters.c --- */
+
+int ctl_find_adapter(const struct pp_controller *c, const char *word);
+/* Takes over what a search has found; leaves in *found what is to be freed. */
+void ctl_adapters_found(struct pp_controller *c, struct adapter_list *found);
+size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
+size_t ctl_set_choices(const struct pp_adapter_set *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
+struct pp_adapter_set ctl_set_now(const struct pp_controller *c); /* what is on */
+/* Makes it what is on; the caller tells of it. False: some could not be listed. */
+bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_set *s);
+/* The set that an answer of a comparison is written under; for others what is on. */
+struct pp_adapter_set ctl_set_of(const struct pp_controller *c, int64_t message);
+/* The conversation goes on with that one. */
+void ctl_set_follow(struct pp_controller *c, int64_t message);
+/* "none", or adapters with strengths: "bard", "bard:0.5+barista". Changes word. False: a notice says why. */
+bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_set *set);
 
 /* --- controller_settings.c --- */
 

@@ -172,6 +172,7 @@ static void regroup(struct pp_controller *c)
         it->msg.id = r->message;
         it->msg.sibling = r->sibling;
         it->msg.n_siblings = r->n_siblings;
+        pp_adapter_set_label(&r->set, it->msg.adapters, sizeof it->msg.adapters);
         put_text(&c->group, c->group.n - 1, r);
     }
 }
@@ -342,6 +343,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     it->msg.revision = fresh.revision;
     c->session.head = it->msg.id;
     ctl_update_session(c, UPDATE_HEAD);
+    ctl_set_follow(c, it->msg.id);
     for (const struct ctl_running *r = c->running; r; r = r->next)
         if (in_front(c, r))
             show_figures(c, r);

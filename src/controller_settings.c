@@ -1,6 +1,6 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
- * adapters: [{"path": "/…/bard.gguf", "scale": 0.8}, …], those that are on
+ * adapters: those that are on, as in adapter_set.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "overflow": "shift",
  *           "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
@@ -41,19 +41,8 @@ static bool add_number(cJSON *o, const char *name, double v)
 
 char *ctl_adapters_json(const struct pp_controller *c)
 {
-    cJSON *array = cJSON_CreateArray();
-    bool ok = array;
-    for (size_t i = 0; ok && i < c->adapters.n; i++) {
-        const struct pp_adapter_entry *a = &c->adapters.items[i];
-        if (!a->on)
-            continue;
-        cJSON *o = cJSON_CreateObject();
-        ok = o && cJSON_AddStringToObject(o, "path", a->path) &&
-             cJSON_AddNumberToObject(o, "scale", rounded((double)a->scale)) && cJSON_AddItemToArray(array, o);
-        if (!ok)
-            cJSON_Delete(o);
-    }
-    return finish(array, ok);
+    struct pp_adapter_set now = ctl_set_now(c);
+    return pp_adapter_set_json(&now);
 }
 
 char *ctl_settings_json(const struct pp_controller *c)
@@ -107,31 +96,9 @@ bool ctl_note_choices(struct pp_controller *c)
 
 static bool apply_adapters(struct pp_controller *c)
 {
-    const char *json = c->session.adapters;
-    cJSON *array = *json ? cJSON_Parse(json) : NULL;
-    bool good = !*json || cJSON_IsArray(array);
-    size_t on = 0;
-    for (size_t i = 0; i < c->adapters.n; i++)
-        c->adapters.items[i].on = false;
-    for (const cJSON *o = cJSON_IsArray(array) ? array->child : NULL; o; o = o->next) {
-        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"),
-                    *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
-        if (!cJSON_IsString(path) || !*path->valuestring || on >= PP_MAX_ADAPTERS) {
-            good = false;
-            continue;
-        }
-        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, path->valuestring);
-        if (!a) {
-            good = false;
-            continue;
-        }
-        double v = cJSON_IsNumber(scale) ? scale->valuedouble : 1;
-        a->on = true;
-        a->scale = isfinite(v) ? (float)fmin(fmax(v, -2), 2) : 1;
-        on++;
-    }
-    cJSON_Delete(array);
-    return good;
+    struct pp_adapter_set set;
+    bool good = pp_adapter_set_read(c->session.adapters, &set);
+    return ctl_set_put(c, &set) && good;
 }
 
 static bool apply_overflow(struct pp_controller *c, const cJSON *word)

@@ -203,6 +203,19 @@ static enum pp_slash do_regen(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_compare(struct pp_controller *c, char *arg)
+{
+    char *words[PP_MAX_ALTERNATIVES + 1];
+    int n = 0;
+    for (char *rest, *w = strtok_r(arg, " \t", &rest); w && n <= PP_MAX_ALTERNATIVES; w = strtok_r(NULL, " \t", &rest))
+        words[n++] = w;
+    if (n < 2) {
+        ctl_notice(c, true, "/compare takes two or more of: none, an adapter, bard:0.5+barista");
+        return PP_SLASH_ERROR;
+    }
+    return pp_controller_compare(c, words, n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
 static enum pp_slash do_continue(struct pp_controller *c, char *arg)
 {
     (void)arg;
@@ -297,6 +310,7 @@ static const struct slash table[] = {
     {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
     {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},
+    {"compare", "", "SET SET [SET]", "the last question answered under different adapters", do_compare, 0},
     {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
     {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
     {"undo", "back", "", "take back the last question and its answer", do_undo, 0},

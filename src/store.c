@@ -87,6 +87,16 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " UNION ALL"
         " SELECT c.id FROM below JOIN message c ON c.session = ?1 AND c.parent = below.id AND c.id > below.id)"
         " SELECT max(id) FROM below",
+    [PP_STMT_ADAPTER_PUT] =
+        "INSERT INTO adapter (path, note, added) VALUES (?1, coalesce(?2, ''), ?3)"
+        " ON CONFLICT (path) DO UPDATE SET note = coalesce(?2, note), added = ?3",
+    [PP_STMT_ADAPTER_CLEAN] = "DELETE FROM adapter WHERE note = '' AND NOT added",
+    [PP_STMT_ADAPTER_LIST] = "SELECT path, note, added FROM adapter ORDER BY path",
+    [PP_STMT_PRESET_PUT] =
+        "INSERT INTO preset (name, adapters) VALUES (?1, ?2)"
+        " ON CONFLICT (name) DO UPDATE SET name = ?1, adapters = ?2",
+    [PP_STMT_PRESET_REMOVE] = "DELETE FROM preset WHERE name = ?1",
+    [PP_STMT_PRESET_LIST] = "SELECT name, adapters FROM preset ORDER BY name",
 };
 
 /* --- errors, statements, transactions ---------------------------------------------------------------------------- */

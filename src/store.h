@@ -135,6 +135,30 @@ void pp_message_list_free(struct pp_message *list, size_t n);
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
                               struct pp_error *err);
 
+/* --- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* What the user has noted of an adapter. */
+struct pp_adapter_note {
+    char *path;
+    char *note;  /* "" for none */
+    bool added;  /* the user named its path: it is listed wherever it lies */
+};
+/* note NULL: stays as it is. One without a note that was not added is forgotten. */
+enum pp_code pp_store_adapter_put(struct pp_store *st, const char *path, const char *note, bool added,
+                                  struct pp_error *err);
+enum pp_code pp_store_adapter_list(struct pp_store *st, struct pp_adapter_note **list, size_t *n, struct pp_error *err);
+void pp_adapter_note_list_free(struct pp_adapter_note *list, size_t n);
+
+/* A set of adapters under a name; letter case does not tell names apart. */
+struct pp_preset {
+    char *name;
+    char *adapters; /* JSON as in adapter_set.h */
+};
+/* adapters NULL: the preset is removed. */
+enum pp_code pp_store_preset_put(struct pp_store *st, const char *name, const char *adapters, struct pp_error *err);
+enum pp_code pp_store_preset_list(struct pp_store *st, struct pp_preset **list, size_t *n, struct pp_error *err);
+void pp_preset_list_free(struct pp_preset *list, size_t n);
+
 /* --- one program at a time per session --------------------------------------------------------------------------- */
 
 /* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another

@@ -125,6 +125,18 @@ static const char step_scale[] =
     "  INSERT INTO message_text (rowid, content) VALUES (new.id, new.content);"
     "END;";
 
+/* What the user has noted of adapters, and sets of them under a name. */
+static const char step_adapters[] =
+    "CREATE TABLE adapter ("
+    "  path TEXT PRIMARY KEY,"
+    "  note TEXT NOT NULL,"
+    "  added INTEGER NOT NULL"
+    ") WITHOUT ROWID;"
+    "CREATE TABLE preset ("
+    "  name TEXT PRIMARY KEY COLLATE NOCASE,"
+    "  adapters TEXT NOT NULL"
+    ") WITHOUT ROWID;";
+
 /* Step i leads from version i to i + 1; its last word is the new version number. */
 static const struct {
     const char *sql;
@@ -133,6 +145,7 @@ static const struct {
     {step_tables, "PRAGMA user_version = 1"},
     {step_search, "PRAGMA user_version = 2"},
     {step_scale, "PRAGMA user_version = 3"},
+    {step_adapters, "PRAGMA user_version = 4"},
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 

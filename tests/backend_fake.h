@@ -19,6 +19,7 @@ struct fake_backend {
     struct fake_asked {
         uint64_t request, seed;
         int64_t message_id;
+        char adapters[128];      /* as people read them */
     } asked[32];
     /* the last generation */
     uint64_t request;

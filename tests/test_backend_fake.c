@@ -41,13 +41,23 @@ static bool is_committed(const struct pp_generate_request *r)
     return good;
 }
 
+static void note_asked(const struct pp_generate_request *r)
+{
+    if (fake.generations > (int)(sizeof fake.asked / sizeof *fake.asked))
+        return;
+    struct fake_asked *a = &fake.asked[fake.generations - 1];
+    struct pp_adapter_set set = {0};
+    *a = (struct fake_asked){.request = r->request, .seed = r->sampling.seed, .message_id = r->message_id};
+    for (int i = 0; i < r->n_adapters; i++)
+        assert_true(pp_adapter_set_add(&set, r->adapters[i].path, r->adapters[i].scale));
+    pp_adapter_set_label(&set, a->adapters, sizeof a->adapters);
+}
+
 static void fake_generate(struct pp_backend *b, const struct pp_generate_request *r)
 {
     (void)b;
     fake.generations++;
-    if (fake.generations <= (int)(sizeof fake.asked / sizeof *fake.asked))
-        fake.asked[fake.generations - 1] =
-            (struct fake_asked){.request = r->request, .seed = r->sampling.seed, .message_id = r->message_id};
+    note_asked(r);
     fake.request = r->request;
     fake.message_id = r->message_id;
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);

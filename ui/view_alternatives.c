@@ -48,17 +48,33 @@ static const char *footer(const struct pp_chat_message *m)
     return m->state == PP_MESSAGE_CANCELLED ? "■ stopped" : m->state == PP_MESSAGE_COMPLETE ? NULL : "…";
 }
 
+static bool have_adapters(const struct pp_ui *ui)
+{
+    bool any = false;
+    for (size_t i = 0; i < pp_controller_n_alternatives(ui->controller); i++)
+        any = any || pp_controller_alternative(ui->controller, i)->adapters[0];
+    return any;
+}
+
+/* Which one it is, and what it is written under. */
+static void draw_head(const struct pp_ui *ui, const struct pp_chat_message *m, bool chosen, struct pp_area a)
+{
+    int used = pp_draw_fmt(a.y, a.x, a.w, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_DIM,
+                           chosen ? "pippin ‹ %d of %d ›" : "%d of %d", m->sibling + 1, m->n_siblings);
+    if (have_adapters(ui) && used + 2 < a.w)
+        pp_draw_text(a.y, a.x + used + 2, a.w - used - 2, m->adapters[0] ? m->adapters : "no adapter", PP_SLOT_DIM);
+}
+
 static void draw_column(struct pp_ui *ui, int i, bool chosen, size_t line, struct pp_area a)
 {
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
     const struct pp_layout *l = layout_of(ui, i, a.w);
-    pp_style name = chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_DIM;
     const char *foot = footer(m);
     if (line > l->n_lines + (foot ? 1 : 0))
         return;
     pp_draw_vbar(a.y, a.x - 2, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_BORDER);
     if (line == 0)
-        pp_draw_fmt(a.y, a.x, a.w, name, chosen ? "pippin ‹ %d of %d ›" : "%d of %d", m->sibling + 1, m->n_siblings);
+        draw_head(ui, m, chosen, a);
     else if (line <= l->n_lines)
         pp_transcript_draw_line(l, line - 1, a.y, a.x, a.w);
     else

@@ -228,7 +228,10 @@ static void draw_name(const struct pp_chat_message *m, int y, int x, int w)
     static const char *const names[] = {"System", "You", "pippin"};
     int used = pp_draw_text(y, x, w, names[m->role], bar_style(m->role));
     if (m->n_siblings > 1)
-        pp_draw_fmt(y, x + used + 2, w - used - 2, PP_SLOT_DIM, "‹ %d of %d ›", m->sibling + 1, m->n_siblings);
+        used += 2 + pp_draw_fmt(y, x + used + 2, w - used - 2, PP_SLOT_DIM, "‹ %d of %d ›", m->sibling + 1,
+                                m->n_siblings);
+    if (m->adapters[0] && used + 2 < w)
+        pp_draw_text(y, x + used + 2, w - used - 2, m->adapters, PP_SLOT_DIM);
 }
 
 static void draw_runs(const struct pp_layout *l, const struct pp_line *line, int y, int x, int w)

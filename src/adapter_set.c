@@ -1,0 +1,94 @@
+#include "src/adapter_set.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/mem.h"
+
+void pp_adapter_name(const char *path, char *out, size_t cap)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    if (strncmp(base, "starter-", 8) == 0 && base[8])
+        base += 8;
+    if (strncmp(base, "lora-", 5) == 0 && base[5])
+        base += 5;
+    size_t n = strlen(base);
+    if (n > 5 && strcasecmp(base + n - 5, ".gguf") == 0)
+        n -= 5;
+    snprintf(out, cap, "%.*s", (int)n, base);
+}
+
+bool pp_adapter_set_add(struct pp_adapter_set *s, const char *path, float scale)
+{
+    int i = 0;
+    while (i < s->n && strcmp(s->item[i].path, path) != 0)
+        i++;
+    if (i == PP_MAX_ADAPTERS || strlen(path) >= sizeof s->item[i].path)
+        return false;
+    snprintf(s->item[i].path, sizeof s->item[i].path, "%s", path);
+    s->item[i].scale = isfinite(scale) ? fminf(fmaxf(scale, -2), 2) : 1;
+    s->n = i < s->n ? s->n : i + 1;
+    return true;
+}
+
+bool pp_adapter_set_equal(const struct pp_adapter_set *a, const struct pp_adapter_set *b)
+{
+    bool same = a->n == b->n;
+    for (int i = 0; same && i < a->n; i++)
+        same = strcmp(a->item[i].path, b->item[i].path) == 0 && a->item[i].scale == b->item[i].scale;
+    return same;
+}
+
+void pp_adapter_set_label(const struct pp_adapter_set *s, char *out, size_t cap)
+{
+    size_t len = 0;
+    if (cap)
+        out[0] = 0;
+    for (int i = 0; i < s->n && len + 1 < cap; i++) {
+        char name[128];
+        pp_adapter_name(s->item[i].path, name, sizeof name);
+        int n = snprintf(out + len, cap - len, "%s%s %.2f", len ? ", " : "", name, (double)s->item[i].scale);
+        len += n > 0 ? (size_t)n : 0;
+    }
+}
+
+char *pp_adapter_set_json(const struct pp_adapter_set *s)
+{
+    cJSON *array = cJSON_CreateArray();
+    bool ok = array;
+    for (int i = 0; ok && i < s->n; i++) {
+        cJSON *o = cJSON_CreateObject();
+        /* as short as it can be said: 0.8, not 0.800000011920929 */
+        double scale = round((double)s->item[i].scale * 1e6) / 1e6;
+        ok = o && cJSON_AddStringToObject(o, "path", s->item[i].path) && cJSON_AddNumberToObject(o, "scale", scale) &&
+             cJSON_AddItemToArray(array, o);
+        if (!ok)
+            cJSON_Delete(o);
+    }
+    char *json = ok ? cJSON_PrintUnformatted(array) : NULL, *copy = json ? pp_strdup(json) : NULL;
+    cJSON_free(json);
+    cJSON_Delete(array);
+    return copy;
+}
+
+bool pp_adapter_set_read(const char *json, struct pp_adapter_set *s)
+{
+    s->n = 0;
+    if (!json || !*json)
+        return true;
+    cJSON *array = cJSON_Parse(json);
+    bool good = cJSON_IsArray(array);
+    for (const cJSON *o = good ? array->child : NULL; o; o = o->next) {
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"),
+                    *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
+        good = cJSON_IsString(path) && *path->valuestring &&
+               pp_adapter_set_add(s, path->valuestring,
+                                  cJSON_IsNumber(scale) ? (float)fmin(fmax(scale->valuedouble, -2), 2) : 1) && good;
+    }
+    cJSON_Delete(array);
+    return good;
+}
