@@ -97,8 +97,9 @@ const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
                                    void *user, const struct pp_cancel *cancel, struct pp_error *err);
 
-/* An adapter for `m` as a GGUF file: LoRA of this rank on the projections of queries and values, with small noise. */
-enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, uint64_t seed, const char *path,
+/* An adapter for `m` as a GGUF file: LoRA of this rank, with small noise, on the projections of queries and values, or
+ * on all of the layers. */
+enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool all, uint64_t seed, const char *path,
                                      struct pp_error *err);
 
 /* --- products by themselves ---------------------------------------------------------------------------------- */

@@ -8,9 +8,9 @@
 #include "engine/model.h"
 #include "engine/random_rows.h"
 
-static bool is_changed(const struct pp_tensor *w)
+static bool is_changed(const struct pp_tensor *w, bool all)
 {
-    return strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
+    return all ? strncmp(w->name, "blk.", 4) == 0 : strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
 }
 
 /* Both halves of a projection's change: A [rank, n_in] and B [n_out, rank]. */
@@ -33,12 +33,12 @@ static enum pp_code add_target(struct pp_gguf_writer *w, const struct pp_tensor 
 }
 
 /* Announces all targets; with noise at hand, writes them. */
-static enum pp_code walk(struct pp_gguf_writer *w, const struct pp_model *m, int rank, struct pp_random *random,
-                         float *row, struct pp_error *err)
+static enum pp_code walk(struct pp_gguf_writer *w, const struct pp_model *m, int rank, bool all,
+                         struct pp_random *random, float *row, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     for (int i = 0; i < m->plan.n_linears && !code; i++)
-        if (is_changed(m->plan.linears[i].w))
+        if (is_changed(m->plan.linears[i].w, all))
             code = add_target(w, m->plan.linears[i].w, rank, random, row, err);
     return code;
 }
@@ -48,7 +48,7 @@ static void add_text(struct pp_gguf_writer *w, const char *key, const char *text
     pp_gguf_add_str(w, key, text, strlen(text));
 }
 
-enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, uint64_t seed, const char *path,
+enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool all, uint64_t seed, const char *path,
                                      struct pp_error *err)
 {
     enum { MOST_RANK = 256 };
@@ -67,12 +67,12 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, uint64_
         add_text(w, "general.name", "random adapter");
         add_text(w, "adapter.type", "lora");
         pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 8); /* a small change */
-        code = walk(w, m, rank, NULL, NULL, err);
+        code = walk(w, m, rank, all, NULL, NULL, err);
     }
     if (!code)
         code = pp_gguf_writer_begin(w, err);
     if (!code)
-        code = walk(w, m, rank, random, row, err);
+        code = walk(w, m, rank, all, random, row, err);
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);

@@ -273,7 +273,9 @@ static void text_result(const struct bench_result *r, int width)
     int digits = strcmp(r->unit, "times") == 0 ? 0 : s.median < 1 ? 3 : s.median < 100 ? 2 : 1;
     printf("%-*s  %10.*f %s  (%.*f to %.*f)", width, r->name, digits, s.median, r->unit, digits, s.least, digits,
            s.most);
-    if (r->rows > 1 && r->ratio > 0)
+    if (strncmp(r->what, "lora", 4) == 0 && r->ratio > 0)
+        printf("  %+.1f %% time", 100 * (r->ratio - 1));
+    else if (r->rows > 1 && r->ratio > 0)
         printf(strcmp(r->what, "several") == 0 ? "  %.2f times one conversation" : "  %.2f times one row", r->ratio);
     if (r->read_bps > 0 && r->read_bps > 0.01 * r->roof_bps && r->roof_bps > 0)
         printf("  reads %.1f GB/s, %.0f %%", r->read_bps / 1e9, 100 * r->read_bps / r->roof_bps);

@@ -6,7 +6,7 @@
 
 #define PP_BENCH_WORDS                                                                                                 \
     "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | several | " \
-    "trace | sessions | all]..."
+    "lora | trace | sessions | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},

@@ -226,12 +226,12 @@ static void random_adapters_fit(void **state)
     path_of(adapter, sizeof adapter, "adapter.gguf");
     write_model(path, "stories-15m", "q8_0", 2);
     assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_random_adapter_write(m, 4, 1, adapter, &err), err);
+    assert_ok(pp_random_adapter_write(m, 4, false, 1, adapter, &err), err);
     assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
     assert_int_equal(pp_adapter_info(a)->rank, 4);
     assert_int_equal(pp_adapter_info(a)->n_targets, 4);
     assert_string_equal(pp_adapter_info(a)->targets, "attn_q attn_v");
-    assert_int_equal(pp_random_adapter_write(m, 0, 1, adapter, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_random_adapter_write(m, 0, false, 1, adapter, &err), PP_ERR_USAGE);
     pp_adapter_free(a);
     pp_model_close(m);
 }
