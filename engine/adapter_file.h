@@ -1,6 +1,9 @@
-/* adapter_file.h - LoRA adapters as they lie on disk: a PEFT folder or a GGUF adapter, seen the same way.
+/* adapter_file.h - adapters as they lie on disk: a PEFT or MLX folder or a GGUF adapter, seen the same way.
  *
- * PEFT: adapter_config.json and adapter_model.safetensors, as https://huggingface.co/docs/peft writes them.
+ * PEFT: adapter_config.json and adapter_model.safetensors, as https://huggingface.co/docs/peft writes them; LoRA, DoRA
+ * (arXiv 2402.09353) and IA3 (arXiv 2205.05638).
+ * MLX: adapter_config.json with lora_parameters and adapters.safetensors, as https://github.com/ml-explore/mlx-lm
+ * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out].
  * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b.
  * Nothing is copied: matrices point into the mapped file. Immutable after opening; any thread may read it. */
 #ifndef PP_ENGINE_ADAPTER_FILE_H
@@ -15,18 +18,36 @@
 
 struct pp_adapter_file;
 
-/* One adapted matrix: y = W x + scale * B (A x). */
+/* One adapted matrix. Parts that the adapter does not have are without data.
+ *
+ *   LoRA   y = W x + scale * (B (A x) + b_bias)
+ *   DoRA   y = magnitude / |W + scale * B A| * (W x + scale * B (A x)), the norms taken of rows
+ *   IA3    y = ia3 * (W x), or y = W (ia3 * x)
+ *   bias   stands for the base model's */
 struct pp_adapter_target {
     const char *name;      /* GGUF name of W: "blk.0.attn_q.weight" */
     struct pp_tensor a;    /* [r, n_in], that is ne = {n_in, r} */
     struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
+    bool a_turned, b_turned; /* they lie the other way round: [n_in, r], [r, n_out] */
+    struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
+    struct pp_tensor ia3;  /* [n_out, 1], or with ia3_input [1, n_in] */
+    bool ia3_input;
+    bool embedding;        /* W is the table of embeddings and A x the column of A for a token: n_in tokens */
+    int64_t rank;          /* 0: there are no A and B */
+    int64_t n_in, n_out;   /* 0: no part says so */
     float scale;           /* alpha / r; with rsLoRA alpha / sqrt(r); patterns per module are already in it */
-    enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: the rows of B are permuted between Hugging Face and GGUF */
+    enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: outputs are permuted between Hugging Face and GGUF */
 };
 
-/* path: a folder with adapter_config.json, or a GGUF adapter. a and b have runnable types and agree in r. What the
- * file asks for and pippin cannot do (DoRA, modules_to_save, trained biases, embeddings) is PP_ERR_UNSUPPORTED and
- * named; a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
+/* True if it is nothing but A and B of a projection. */
+static inline bool pp_adapter_target_plain(const struct pp_adapter_target *t)
+{
+    return t->rank && !t->embedding && !t->b_bias.data && !t->magnitude.data && !t->bias.data;
+}
+
+/* path: a folder with adapter_config.json, or a GGUF adapter. Parts have runnable types and agree in r, n_in and
+ * n_out. What the file asks for and pippin cannot do (modules_to_save, for one) is PP_ERR_UNSUPPORTED and named;
+ * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
 void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
 
@@ -35,6 +56,7 @@ bool pp_is_adapter(const char *path);
 
 const char *pp_adapter_file_name(const struct pp_adapter_file *f); /* "Lora Alpha"; printable UTF-8, may be "" */
 const char *pp_adapter_file_arch(const struct pp_adapter_file *f); /* GGUF architecture: "llama" */
+const char *pp_adapter_file_kind(const struct pp_adapter_file *f); /* "LoRA", "DoRA", "IA3" */
 /* True if the rows of B that belong to q and k are in Hugging Face order (PEFT), false if in the GGUF order of the
  * family. A base model whose hparams.rope_neox differs needs them moved: pp_hf_row, pp_gguf_row. */
 bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);

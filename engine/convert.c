@@ -133,6 +133,10 @@ static enum pp_code list_adapter(const struct pp_adapter_file *f, const struct p
     bool permuted = pp_adapter_file_hf_order(f) && !pp_arch_by_name(pp_adapter_file_arch(f))->gguf_neox;
     for (size_t i = 0; i < n; i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        if (t->a_turned || t->b_turned || !pp_adapter_target_plain(t))
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "the adapter of %s is more than plain LoRA as PEFT has it, which cannot be converted",
+                           t->name);
         enum pp_code code = check_fit(base, t, err);
         if (code)
             return code;

@@ -121,8 +121,9 @@ struct pp_adapter_info {
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
 };
 
-/* A PEFT folder or a GGUF adapter, to be used with this very struct pp_model. Checked against it: PP_ERR_MISMATCH names
- * the tensor and both shapes. The weights are copied: the file may go. */
+/* A folder of PEFT (LoRA, DoRA, IA3) or MLX (LoRA, DoRA) or a GGUF adapter, to be used with this very struct pp_model.
+ * Checked against it: PP_ERR_MISMATCH names the tensor and both shapes. The weights are copied: the file may go. For
+ * a DoRA the model's weights are read, those that it changes, and multiplied by its A: seconds for large models. */
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);
 /* The same without rounding: pp_adapter_load holds an adapter in Q8_0 beside quantised weights, in F16 beside others
  * and for models of 4 billion parameters or more. */
@@ -138,7 +139,7 @@ struct pp_seq;
 enum { PP_MAX_ADAPTERS = 8 };
 struct pp_adapter_use {
     const struct pp_adapter *adapter;
-    float scale; /* times alpha / rank; 0 is the same as absent */
+    float scale; /* strength: 1 is the adapter as it was trained, 0 the same as absent */
 };
 
 enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err);

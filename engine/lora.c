@@ -21,31 +21,42 @@ int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear)
     return rank;
 }
 
+/* Where a model has no matrix for its output, that is the one of the embeddings, and what an adapter does to either
+ * leaves the other alone. */
 static int linear_by_name(const struct pp_plan *plan, const char *name)
 {
-    for (int i = 0; i < plan->n_linears; i++)
+    const bool is_output = strcmp(name, "output.weight") == 0;
+    int tied = -1;
+    for (int i = 0; i < plan->n_linears; i++) {
         if (strcmp(plan->linears[i].w->name, name) == 0)
             return i;
-    return -1;
+        if (is_output && strcmp(plan->linears[i].w->name, "token_embd.weight") == 0)
+            tied = i;
+    }
+    return tied;
 }
 
-/* The rows of a tensor as floats; refuses NaN and infinity, which would poison every answer. */
-static enum pp_code to_floats(const struct pp_adapter *a, const struct pp_tensor *t, float **out, struct pp_error *err)
+enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
+                            struct pp_error *err)
 {
     int64_t n = t->ne[0], rows = t->ne[1];
     size_t row_bytes = pp_type_row_bytes(t->type, n);
     float *f = *out = pp_malloc((size_t)n * (size_t)rows * sizeof *f); /* they are in a file: no overflow */
-    if (!f)
-        return pp_fail_nomem(err, "an adapter");
-    for (int64_t r = 0; r < rows; r++) {
+    float *row = pp_malloc((size_t)n * sizeof *row);
+    enum pp_code code = f && row ? PP_OK : pp_fail_nomem(err, "an adapter");
+    for (int64_t r = 0; r < rows && !code; r++) {
         const uint8_t *src = (const uint8_t *)t->data + (size_t)r * row_bytes;
         if (!pp_row_finite(t->type, src, n))
-            return pp_fail(err, PP_ERR_FORMAT,
+            code = pp_fail(err, PP_ERR_FORMAT,
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
                            a->path, t->name);
-        pp_dequantize_row(t->type, src, f + r * n, n);
+        else
+            pp_dequantize_row(t->type, src, turned ? row : f + r * n, n);
+        for (int64_t i = 0; turned && !code && i < n; i++)
+            f[i * rows + r] = row[i];
     }
-    return PP_OK;
+    pp_free(row);
+    return code;
 }
 
 /* Moves the rows of B between the orders of Hugging Face and GGUF (see engine/arch/arch.h). b: [n_out, rank] */
@@ -159,30 +170,39 @@ static bool lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, ui
     return ok;
 }
 
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, struct pp_low_rank *out,
+                               void **data, size_t *bytes, struct pp_error *err)
+{
+    const int64_t n_blocks = (n_out + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    *bytes = (size_t)n_blocks * pp_low_rank_block_bytes(type, rank);
+    *data = pp_aligned(64, *bytes);
+    if (*data)
+        memset(*data, 0, *bytes);
+    if (!*data || !lay_out_b(b, n_out, rank, type, *data))
+        return pp_fail_nomem(err, "an adapter");
+    *out = (struct pp_low_rank){.type = type, .rank = rank, .data = *data};
+    return PP_OK;
+}
+
 /* Makes of A [rank, n_in] and B [n_out, rank] what the kernels read. */
 static enum pp_code hold(struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w, const float *a,
                          const float *b, struct pp_error *err)
 {
-    const int64_t n_in = w->ne[0], n_out = w->ne[1], n_blocks = (n_out + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    const int64_t n_in = w->ne[0];
     t->a_bytes = type == PP_TYPE_Q8_0 ? pp_pack_bytes(type, t->rank, n_in)
                                       : (size_t)t->rank * pp_type_row_bytes(type, n_in);
-    t->b_bytes = (size_t)n_blocks * pp_low_rank_block_bytes(type, t->rank);
     t->a_data = pp_aligned(64, t->a_bytes);
-    t->b_data = pp_aligned(64, t->b_bytes);
-    bool ok = t->a_data && t->b_data;
-    if (ok)
-        memset(t->b_data, 0, t->b_bytes);
+    bool ok = t->a_data != NULL;
     if (ok && type == PP_TYPE_Q8_0)
         ok = pack_a(a, t->rank, n_in, t->a_data);
     else if (ok && type == PP_TYPE_F16)
         to_f16(a, t->a_data, t->rank * n_in);
     else if (ok)
         memcpy(t->a_data, a, t->a_bytes);
-    if (!ok || !lay_out_b(b, n_out, t->rank, type, t->b_data))
+    if (!ok)
         return pp_fail_nomem(err, "an adapter");
     t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data};
-    t->b = (struct pp_low_rank){.type = type, .rank = t->rank, .data = t->b_data};
-    return PP_OK;
+    return pp_lora_lay_out_b(b, w->ne[1], t->rank, type, &t->b, &t->b_data, &t->b_bytes, err);
 }
 
 static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a,
@@ -194,16 +214,16 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
                        m->info.name);
     const struct pp_tensor *w = m->plan.linears[*linear].w;
-    if (t->a.ne[0] != w->ne[0] || t->b.ne[1] != w->ne[1])
+    if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && t->n_out != w->ne[1]))
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
-                       t->name, (long long)t->b.ne[1], (long long)t->a.ne[0], m->info.name, (long long)w->ne[1],
-                       (long long)w->ne[0]);
-    if (a->targets[*linear].rank)
+                       t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
+                       m->info.name, (long long)w->ne[1], (long long)w->ne[0]);
+    if (a->targets[*linear].rank || a->targets[*linear].special)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
-    if (t->a.ne[1] > MAX_RANK)
+    if (t->rank > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
-                       (long long)t->a.ne[1], MAX_RANK);
+                       (long long)t->rank, MAX_RANK);
     return PP_OK;
 }
 
@@ -218,15 +238,19 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
         return code;
     const struct pp_tensor *w = m->plan.linears[index].w;
     struct pp_lora_target *own = &a->targets[index];
-    own->rank = (int)t->a.ne[1];
+    own->rank = (int)t->rank;
     own->scale = t->scale;
-    bool hf = pp_adapter_file_hf_order(f);
-    code = to_floats(a, &t->a, &down, err);
-    if (!code)
-        code = to_floats(a, &t->b, &up, err);
-    if (!code && t->rows != PP_ROWS_SAME && hf != hp->rope_neox)
+    bool hf = pp_adapter_file_hf_order(f), permuted = t->rows != PP_ROWS_SAME && hf != hp->rope_neox;
+    if (t->rank) {
+        code = pp_lora_floats(a, &t->a, t->a_turned, &down, err);
+        if (!code)
+            code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
+    }
+    if (!code && t->rank && permuted)
         code = reorder_rows(up, w->ne[1], own->rank, hp->head_dim, hf, err);
     if (!code)
+        code = pp_lora_load_kinds(a, index, t, permuted, hf, down, up, err);
+    if (!code && t->rank)
         code = hold(own, exact ? PP_TYPE_F32 : held_type(m, w, down, up, own->rank), w, down, up, err);
     pp_free(down);
     pp_free(up);
@@ -251,6 +275,7 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
         pp_sha256_update(&s, &t->scale, sizeof t->scale);
         pp_sha256_update(&s, sums, sizeof sums);
     }
+    pp_lora_hash_kinds(a, &s);
     return pp_sha256_end(&s);
 }
 
@@ -303,10 +328,10 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
     }
     for (size_t i = 0; !code && i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        code = load_target(m, a, f, t, exact, err);
-        a->info.bytes += t->a.size + t->b.size;
-        if (t->a.ne[1] > a->info.rank)
-            a->info.rank = (int)t->a.ne[1];
+        code = t->embedding ? pp_lora_load_embedding(a, t, err) : load_target(m, a, f, t, exact, err);
+        a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size;
+        if (t->rank > a->info.rank)
+            a->info.rank = (int)t->rank;
     }
     if (!code)
         code = pp_adapter_file_check(f, err);
@@ -343,7 +368,10 @@ void pp_adapter_free(struct pp_adapter *a)
     for (int i = 0; a->targets && i < a->n_linears; i++) {
         pp_free(a->targets[i].a_data);
         pp_free(a->targets[i].b_data);
+        pp_lora_free_kinds(&a->targets[i]);
     }
+    pp_free(a->embedding.a);
+    pp_free(a->embedding.b_data);
     pp_free(a->targets);
     pp_free(a->path);
     pp_free(a->name);

@@ -1,6 +1,15 @@
 /* lora.h - the inside of adapters; private to the engine.
  *
- * LoRA (arXiv 2106.09685) is part of the projection: y = W x + b + sum over adapters k of scale_k * B_k (A_k x). */
+ * LoRA (arXiv 2106.09685) is part of the projection: y = W x + b + sum over adapters k of scale_k * B_k (A_k x). With
+ * adapters of other kinds
+ *
+ *   y = o * (g * W (i * x) + b) + sum over k of g_k scale_k B_k (A_k x) + sum over k of strength_k bias_k
+ *
+ * where for each output g = 1 + sum over the DoRAs (arXiv 2402.09353) of (g_k - 1), g_k = 1 if k is none, else
+ *
+ *   g_k = (|W| + strength_k (magnitude - |W|)) / |W + strength_k scale B A|        (norms of the output's row)
+ *
+ * and o and i are products over the IA3s (arXiv 2205.05638) of 1 + strength_k (their scale - 1). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -17,6 +26,21 @@ struct pp_lora_target {
     struct pp_low_rank b;  /* [n_out, rank] */
     void *a_data, *b_data; /* theirs, aligned to 64 bytes */
     size_t a_bytes, b_bytes;
+    bool special;          /* some of the following is there: other kinds than plain LoRA */
+    float *bias;           /* [n_out] added, times the strength */
+    float *input;          /* IA3: scale - 1 [n_in] */
+    float *output;         /* IA3: scale - 1 [n_out] */
+    float *dora;           /* [3][n_out]: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2 */
+};
+
+/* x += strength * scale * B a[token], x being a token's embedding. */
+struct pp_lora_embedding {
+    int rank;              /* 0: embeddings are not changed */
+    float scale;
+    float *a;              /* [n_vocab, rank] */
+    struct pp_low_rank b;  /* [n_embd, rank] */
+    void *b_data;
+    size_t a_bytes, b_bytes;
 };
 
 struct pp_adapter {
@@ -24,6 +48,7 @@ struct pp_adapter {
     struct pp_adapter_info info;
     struct pp_lora_target *targets; /* [n_linears of the model's plan] */
     int n_linears;
+    struct pp_lora_embedding embedding;
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
 };
@@ -36,5 +61,30 @@ struct pp_adapter_set {
 
 /* Sum of the ranks that a set brings to one projection. */
 int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear);
+
+/* --- between lora.c and lora_kinds.c ------------------------------------------------------------------------- */
+
+struct pp_adapter_file;
+struct pp_adapter_target;
+
+/* B [n_out, rank] as add_low_rank reads it; pp_free *data. */
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, struct pp_low_rank *out,
+                               void **data, size_t *bytes, struct pp_error *err);
+/* Values of a file's tensor as floats [rows, n]; refuses NaN and infinity, which would poison every answer. pp_free. */
+enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
+                            struct pp_error *err);
+
+/* What a target changes besides its A [rank, n_in] and B [n_out, rank], as in the file (rows of B not moved; NULL if
+ * rank is 0): biases, IA3, DoRA. to->rank and to->scale are set. permuted: outputs are in the other order in the file.
+ * For DoRA all of W is read, and multiplied by A. PP_ERR_UNSUPPORTED: scales of an input that others read, too. */
+enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
+                                bool from_hf, const float *down, const float *up, struct pp_error *err);
+void pp_lora_free_kinds(struct pp_lora_target *t);
+/* Those of embeddings are held in F32, which few tokens' rows are read of. */
+enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
+/* Goes into the adapter's identity: what makes these kinds differ. */
+void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s);
+/* Adapters of a set that scale the input of a projection. */
+bool pp_adapter_set_scales_input(const struct pp_adapter_set *set, int linear);
 
 #endif

@@ -88,9 +88,19 @@ static int64_t largest_rank(const struct pp_adapter_file *f)
 {
     int64_t rank = 0;
     for (size_t i = 0; i < pp_adapter_file_n(f); i++)
-        if (pp_adapter_file_at(f, i)->a.ne[1] > rank)
-            rank = pp_adapter_file_at(f, i)->a.ne[1];
+        if (pp_adapter_file_at(f, i)->rank > rank)
+            rank = pp_adapter_file_at(f, i)->rank;
     return rank;
+}
+
+/* The type of one of the target's parts; they rarely differ. */
+static const char *stored_type(const struct pp_adapter_target *t)
+{
+    const struct pp_tensor *parts[] = {&t->a, &t->ia3, &t->bias, &t->magnitude, &t->b_bias};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]->data)
+            return pp_type_info(parts[i]->type)->name;
+    return "";
 }
 
 static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
@@ -100,6 +110,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_str(b, "path", path);
     pp_cli_json_str(b, "name", pp_adapter_file_name(f));
     pp_cli_json_str(b, "arch", pp_adapter_file_arch(f));
+    pp_cli_json_str(b, "kind", pp_adapter_file_kind(f));
     pp_cli_json_int(b, "rank", largest_rank(f));
     pp_cli_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
@@ -113,10 +124,10 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
             pp_cli_json_next(b);
             pp_buf_char(b, '{');
             pp_cli_json_str(b, "tensor", t->name);
-            pp_cli_json_int(b, "rank", t->a.ne[1]);
-            pp_cli_json_int(b, "n_in", t->a.ne[0]);
-            pp_cli_json_int(b, "n_out", t->b.ne[1]);
-            pp_cli_json_str(b, "type", pp_type_info(t->a.type)->name);
+            pp_cli_json_int(b, "rank", t->rank);
+            pp_cli_json_int(b, "n_in", t->n_in);
+            pp_cli_json_int(b, "n_out", t->n_out);
+            pp_cli_json_str(b, "type", stored_type(t));
             pp_cli_json_real(b, "scale", (double)t->scale, 6);
             pp_buf_char(b, '}');
         }
@@ -128,16 +139,27 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
 static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
 {
     const char *name = pp_adapter_file_name(f);
-    pp_buf_fmt(b, "%-24s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)",
-               (long long)largest_rank(f), (double)pp_adapter_file_alpha(f), pp_adapter_file_n(f), path);
+    pp_buf_fmt(b, "%-24s %s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)",
+               pp_adapter_file_kind(f), (long long)largest_rank(f), (double)pp_adapter_file_alpha(f),
+               pp_adapter_file_n(f), path);
     if (!with_targets)
         return;
     if (pp_adapter_file_base(f))
         pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        pp_buf_fmt(b, "  %-32s %5lld -> %-5lld rank %-4lld %-5s scale %g\n", t->name, (long long)t->a.ne[0],
-                   (long long)t->b.ne[1], (long long)t->a.ne[1], pp_type_info(t->a.type)->name, (double)t->scale);
+        pp_buf_fmt(b, "  %-32s ", t->name);
+        if (t->rank)
+            pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
+                       (long long)t->rank, stored_type(t), (double)t->scale);
+        if (t->magnitude.data)
+            pp_buf_str(b, " magnitudes");
+        if (t->bias.data || t->b_bias.data)
+            pp_buf_str(b, " biases");
+        if (t->ia3.data)
+            pp_buf_fmt(b, "scales of %lld %s %s", (long long)(t->ia3_input ? t->n_in : t->n_out),
+                       t->ia3_input ? "inputs" : "outputs", stored_type(t));
+        pp_buf_char(b, '\n');
     }
 }
 

@@ -598,6 +598,10 @@ static void test_peft_scales(void **state)
         {",\"alpha_pattern\":{\"q_proj\":10}", 5.0},
         {",\"alpha_pattern\":{\"model.layers.0.self_attn.q_proj\":4,\"q_proj\":10}", 2.0},
         {",\"alpha_pattern\":{\"_proj\":10,\"k_proj\":1}", 3.0},
+        {",\"alpha_pattern\":{\"proj\":1,\".*q_proj\":10}", 5.0},
+        {",\"alpha_pattern\":{\"^model.layers.1.*\":1,\"layers\\\\.[0-3]\\\\..*\":4}", 2.0},
+        {",\"alpha_pattern\":{\"q_pro\":1,\"[qk]_proj\":8,\"q_proj\":1}", 4.0},
+        {",\"alpha_pattern\":{\"a|q_proj\":8},\"rank_pattern\":{\"k_proj\":5,\"[qv]_proj\":2},\"r\":2", 4.0},
         {",\"modules_to_save\":[],\"use_dora\":false,\"bias\":\"none\",\"init_lora_weights\":\"gaussian\"", 3.0},
     };
     struct pp_adapter_file *f;
@@ -620,12 +624,12 @@ static void test_peft_refused(void **state)
         const char *more;
         const char *text;
     } cases[] = {
-        {",\"use_dora\":true", "use_dora"},
         {",\"modules_to_save\":[\"lm_head\"]", "modules_to_save"},
-        {",\"bias\":\"all\"", "bias"},
         {",\"layer_replication\":[[0,1]]", "layer_replication"},
         {",\"init_lora_weights\":\"pissa_niter_4\"", "pissa"},
-        {",\"alpha_pattern\":{\".*q_proj\":4}", "alpha_pattern"},
+        {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},
+        {",\"alpha_pattern\":{\"q_proj\":\"4\"}", "alpha_pattern"},
+        {",\"alpha_pattern\":{\"((.+)+(.+)+)+[!?]\":4}", "too long"},
     };
     static const char *const embedding[] = {"base_model.model.model.embed_tokens.lora_embedding_A", NULL};
     static const char *const lone[] = {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", NULL};
@@ -639,10 +643,13 @@ static void test_peft_refused(void **state)
         assert_int_equal(open_peft(cases[i].more, NULL, &f, &err), PP_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, cases[i].text));
     }
-    assert_int_equal(open_peft("", embedding, &f, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(open_peft("", embedding, &f, &err), PP_ERR_FORMAT);
+    assert_int_equal(open_peft(",\"use_dora\":true", NULL, &f, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "no magnitudes"));
+    assert_int_equal(open_peft(",\"rank_pattern\":{\"q_proj\":3}", NULL, &f, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "rank"));
     assert_int_equal(open_peft("", lone, &f, &err), PP_ERR_FORMAT);
     assert_int_equal(open_peft("", dora, &f, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "magnitude"));
     assert_int_equal(pp_adapter_file_open("/nonexistent", &f, &err), PP_ERR_NOT_FOUND);
     assert_false(pp_is_adapter("/nonexistent"));
 }

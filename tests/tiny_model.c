@@ -29,6 +29,22 @@ struct tensor_plan {
     int64_t rows, cols; /* rows 0: a vector */
 };
 
+enum { MAX_TENSORS = 3 + 13 * 8 };
+
+static int list_biases(const struct tiny_shape *s, int layer, struct tensor_plan *t)
+{
+    const struct { const char *kind; int n; } biases[] = {{"attn_q", s->n_head * s->head_dim},
+                                                          {"attn_k", s->n_head_kv * s->head_dim},
+                                                          {"attn_v", s->n_head_kv * s->head_dim},
+                                                          {"ffn_up", s->n_ff}};
+    for (int i = 0; i < 4; i++) {
+        t[i].rows = 0;
+        t[i].cols = biases[i].n;
+        snprintf(t[i].name, sizeof t->name, "blk.%d.%s.bias", layer, biases[i].kind);
+    }
+    return 4;
+}
+
 static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
 {
     int n = 0, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
@@ -44,6 +60,8 @@ static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
             t[n].cols = block[i].cols;
             snprintf(t[n++].name, sizeof t->name, "blk.%d.%s.weight", l, block[i].kind);
         }
+        if (s->biases)
+            n += list_biases(s, l, t + n);
     }
     t[n++] = (struct tensor_plan){"output_norm.weight", 0, s->n_embd};
     t[n++] = (struct tensor_plan){"output.weight", s->n_vocab, s->n_embd};
@@ -71,7 +89,7 @@ static void write_tensor(struct pp_gguf_writer *w, const struct tensor_plan *t, 
 /* Both halves of a LoRA adapter for the first layer's seven matrices and for the output. */
 static int list_halves(const struct tiny_shape *s, int rank, struct tensor_plan *halves)
 {
-    struct tensor_plan tensors[3 + 9 * 8];
+    struct tensor_plan tensors[MAX_TENSORS];
     int n = list_tensors(s, tensors), n_halves = 0;
     for (int i = 1; i < n; i++) {
         if (!tensors[i].rows || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
@@ -117,7 +135,7 @@ const char *tiny_model(const struct tiny_shape *s)
     static char paths[8][256];
     static unsigned next;
     static unsigned serial;
-    struct tensor_plan tensors[3 + 9 * 8];
+    struct tensor_plan tensors[MAX_TENSORS];
     struct pp_gguf_writer *w;
     struct pp_error err;
     uint32_t state = s->seed;

@@ -3,6 +3,7 @@
 #ifndef PP_TESTS_TINY_MODEL_H
 #define PP_TESTS_TINY_MODEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct tiny_shape {
@@ -10,6 +11,7 @@ struct tiny_shape {
     uint32_t type;  /* of the matrices */
     uint32_t seed;
     int window;     /* of attention; 0: none */
+    bool biases;    /* of q, k, v and the upper projection */
 };
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */

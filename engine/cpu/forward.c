@@ -44,6 +44,12 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
         pp_dequantize_row(t->type, values, x, t->ne[0]);
     else
         memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
+    for (int k = 0; row->token >= 0 && row->adapters && k < row->adapters->n; k++) {
+        const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
+        if (e->rank)
+            c->ops->add_low_rank(x, &e->b, e->a + (int64_t)row->token * e->rank,
+                                 e->scale * row->adapters->use[k].scale, 0, t->ne[0]);
+    }
     rope_table(c, i);
 }
 

@@ -61,6 +61,8 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
+    float *scaled;              /* [PRIVATE_ROWS, acts_width]: inputs times adapters' scales, if there were any */
+    bool is_scaled;             /* the prepared stage's inputs lie there */
     void *kernel;               /* PP_MATMUL_SCRATCH bytes or more for the products, and for attention (attend.c) */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
     const struct stage *prepared_stage;

@@ -1,5 +1,6 @@
 /* project.c - stages of projections: the input of a row made ready once, then work items of weight rows for all rows of
  * the batch, with adapters, bias, residual addition or SwiGLU behind them. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -33,18 +34,132 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
         }
 }
 
+/* What lora_down made of a row for one projection. */
+static const float *down_of(const struct stage *s, int projection, const struct pp_adapter_set *set, const float *down)
+{
+    for (int p = 0; p < projection; p++)
+        down += pp_adapter_set_rank(set, s->projections[p].linear);
+    return down;
+}
+
 /* y[r] += scale * B (A x) for rows row0 .. row1 - 1 of one projection; down: what lora_down made of this row. */
 static void lora_up(const struct pp_cpu *c, const struct stage *s, int projection, const struct pp_adapter_set *set,
                     const float *down, int64_t row0, int64_t row1, float *y)
 {
-    for (int p = 0; p < projection; p++)
-        down += pp_adapter_set_rank(set, s->projections[p].linear);
+    down = down_of(s, projection, set, down);
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
         if (t->rank)
             c->ops->add_low_rank(y, &t->b, down, t->scale * set->use[k].scale, row0, row1);
         down += t->rank;
     }
+}
+
+/* --- adapters of other kinds (lora.h) ------------------------------------------------------------------------- */
+
+static bool is_special(const struct pp_adapter_set *set, int linear)
+{
+    for (int k = 0; k < set->n; k++)
+        if (set->use[k].adapter->targets[linear].special)
+            return true;
+    return false;
+}
+
+enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
+
+/* g_k of n outputs, row0 being the first; n_out: of the projection. */
+static void dora_gains(const struct pp_lora_target *t, float strength, int64_t n_out, int64_t row0, int64_t n,
+                       float *gain)
+{
+    const float *magnitude = t->dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
+    for (int64_t i = 0; i < n; i++) {
+        float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
+        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
+        gain[i] = (1.0f + strength * magnitude[i]) / sqrtf(norm);
+    }
+}
+
+/* y = o (g y + b) for n outputs from row0 on; y and b are those of row0. */
+static void apply_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n, float *y)
+{
+    float gain[SPECIAL_ROWS], one[SPECIAL_ROWS], output[SPECIAL_ROWS];
+    for (int64_t i = 0; i < n; i++)
+        gain[i] = output[i] = 1.0f;
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_lora_target *t = &set->use[k].adapter->targets[p->linear];
+        const float strength = set->use[k].scale;
+        if (t->dora)
+            dora_gains(t, strength, p->w.n_rows, row0, n, one);
+        for (int64_t i = 0; t->dora && i < n; i++)
+            gain[i] += one[i] - 1.0f;
+        for (int64_t i = 0; t->output && i < n; i++)
+            output[i] *= 1.0f + strength * t->output[row0 + i];
+    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= gain[i];
+    for (int64_t i = 0; p->bias && i < n; i++)
+        y[i] += p->bias[row0 + i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= output[i];
+}
+
+/* What the k-th adapter of a set adds to n outputs from row0 on; y is that of row0. */
+static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
+                        const float *down, int64_t row0, int64_t n, float *y)
+{
+    const struct pp_lora_target *t = &use->adapter->targets[p->linear];
+    float gain[SPECIAL_ROWS], sum[SPECIAL_ROWS];
+    float *to = t->dora ? sum : y;
+    memset(sum, 0, sizeof sum);
+    if (t->rank) /* as if output 0 were row0 places before */
+        c->ops->add_low_rank((float *)((uintptr_t)to - (size_t)row0 * sizeof(float)), &t->b, down,
+                             t->scale * use->scale, row0, row0 + n);
+    if (t->dora)
+        dora_gains(t, use->scale, p->w.n_rows, row0, n, gain);
+    for (int64_t i = 0; t->dora && i < n; i++)
+        y[i] += gain[i] * sum[i];
+    for (int64_t i = 0; t->bias && i < n; i++)
+        y[i] += use->scale * t->bias[row0 + i];
+}
+
+/* Everything behind W x of a row whose set holds adapters of other kinds, the model's own bias included. */
+static void adapt_special(const struct pp_cpu *c, const struct stage *s, int projection,
+                          const struct pp_adapter_set *set, const float *down, int64_t row0, int64_t row1, float *y)
+{
+    const struct projection *p = &s->projections[projection];
+    const float *begin = down_of(s, projection, set, down);
+    for (int64_t r = row0; r < row1; r += SPECIAL_ROWS) {
+        int64_t n = row1 - r < SPECIAL_ROWS ? row1 - r : SPECIAL_ROWS;
+        const float *from = begin;
+        apply_gains(set, p, r, n, y + r);
+        for (int k = 0; k < set->n; k++) {
+            add_special(c, p, &set->use[k], from, r, n, y + r);
+            from += set->use[k].adapter->targets[p->linear].rank;
+        }
+    }
+}
+
+/* The input of a projection times the scales of a set's IA3s. */
+static void scale_input(const struct pp_adapter_set *set, int linear, const float *x, int64_t n, float *out)
+{
+    if (out != x)
+        memcpy(out, x, (size_t)n * sizeof *x);
+    for (int k = 0; set && k < set->n; k++) {
+        const float *scales = set->use[k].adapter->targets[linear].input, strength = set->use[k].scale;
+        for (int64_t i = 0; scales && i < n; i++)
+            out[i] *= 1.0f + strength * scales[i];
+    }
+}
+
+/* Whether an adapter of some row scales the input of this stage, which then has one projection and no norm. */
+static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    for (int i = 0; i < m; i++) {
+        const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
+        if (set && set->n && pp_adapter_set_scales_input(set, s->projections[0].linear))
+            return true;
+    }
+    return false;
 }
 
 /* Where the normed input of a row goes: to its slot if it is a result of the pass; else beside the other rows' if a
@@ -63,6 +178,17 @@ static bool quantizes_in_place(const struct pp_cpu *c, const struct stage *s, co
     return s->in_place && to == &c->shared;
 }
 
+/* A row's activations in the forms that the stage's kernels read. */
+static void convert_row(const struct pp_cpu *c, const struct stage *s, const float *x, uint16_t *bf16,
+                        const struct pp_acts *to)
+{
+    int64_t n = s->projections[0].w.n_cols;
+    if (s->round)
+        c->bf16->round(x, n, bf16);
+    if (s->quantize)
+        c->mm->quantize(x, n, (int8_t *)(uintptr_t)to->q, (float *)(uintptr_t)to->d, (int32_t *)(uintptr_t)to->sum);
+}
+
 /* The input of one row, ready for the kernels, in the same row of scratch: normed, multiplied by A, quantised. */
 static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
                         const struct thread_scratch *own)
@@ -76,14 +202,21 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         x = normed;
     }
     int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
-    if (s->round)
-        c->bf16->round(x, n, to->bf16 + row * c->acts_width);
-    if (s->quantize)
-        c->mm->quantize(x, n, q, to->d + b, to->sum + b);
+    uint16_t *bf16 = s->round ? to->bf16 + row * c->acts_width : NULL;
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
-    if (set && set->n) {
-        const struct pp_acts acts = {.f32 = x, .q = q, .d = to->d + b, .sum = to->sum + b};
-        lora_down(c, s, set, &acts, to->lora + row * c->lora_width, own->kernel);
+    const struct pp_acts acts = {.f32 = x, .q = q, .d = to->d + b, .sum = to->sum + b};
+    const int linear = s->projections[0].linear;
+    const bool scales = set && set->n && pp_adapter_set_scales_input(set, linear);
+    if (!scales || pp_adapter_set_rank(set, linear)) {
+        convert_row(c, s, x, bf16, &acts);
+        if (set && set->n)
+            lora_down(c, s, set, &acts, to->lora + row * c->lora_width, own->kernel);
+    }
+    if (to->is_scaled || scales) { /* others may read the slot at this time, unless rows are prepared together */
+        float *scaled = to == own ? own->scaled + row * c->acts_width : x;
+        scale_input(set, linear, x, n, scaled);
+        if (scales)
+            convert_row(c, s, scaled, bf16, &acts);
     }
     if (in_place)
         memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter of what the row takes */
@@ -105,6 +238,10 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
         .bf16 = from->bf16,
         .bf16_stride = c->acts_width,
     };
+    if (from->is_scaled) {
+        a.f32 = from->scaled;
+        a.f32_stride = c->acts_width;
+    }
     if (s->norm_out >= 0) {
         a.f32 = c->slots[s->norm_out];
         a.f32_stride = c->strides[s->norm_out];
@@ -141,6 +278,10 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     for (int i = 0; i < m; i++) {
         float *y = to.y + i * to.stride;
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
+        if (set && set->n && is_special(set, p->linear)) {
+            adapt_special(c, s, projection, set, prepared->lora + i * c->lora_width, row0, row1, y);
+            continue;
+        }
         if (set && set->n)
             lora_up(c, s, projection, set, prepared->lora + i * c->lora_width, row0, row1, y);
         if (p->bias)
@@ -218,6 +359,7 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
         return &c->shared;
     if (own->prepared_pass != c->pass || own->prepared_stage != s) {
         uint64_t begin = pp_cpu_profile_begin(c);
+        own->is_scaled = scales_rows(c, s, m);
         for (int i = 0; i < m; i++)
             prepare_row(c, s, i, own, own);
         pp_cpu_profile_prepared(c, thread, begin);

@@ -80,6 +80,7 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
+    pp_free(t->scaled);
     pp_free(t->results[0]);
     pp_free(t->results[1]);
     pp_free(t->kernel);
@@ -227,17 +228,31 @@ static bool grow_lora(struct pp_cpu *c, int64_t width)
     return true;
 }
 
+/* Room for inputs that an adapter scales, in every thread's scratch. Rows that threads prepare together are scaled
+ * where they lie. */
+static bool make_scaled(struct pp_cpu *c)
+{
+    for (int i = 0; i < pp_pool_n(c->pool); i++)
+        if (!c->threads[i].scaled &&
+            !(c->threads[i].scaled = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof(float))))
+            return false;
+    return true;
+}
+
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
     int64_t widest = 0;
+    bool scales = false;
     for (int i = 0; i < c->n_stages; i++) {
         int64_t width = 0;
-        for (int p = 0; p < c->stages[i].n_projections; p++)
+        for (int p = 0; p < c->stages[i].n_projections; p++) {
             width += pp_adapter_set_rank(set, c->stages[i].projections[p].linear);
+            scales = scales || pp_adapter_set_scales_input(set, c->stages[i].projections[p].linear);
+        }
         if (width > widest)
             widest = width;
     }
-    if (widest > c->lora_width && !grow_lora(c, widest))
+    if ((scales && !make_scaled(c)) || (widest > c->lora_width && !grow_lora(c, widest)))
         return pp_fail_nomem(err, "the adapters' work space");
     return PP_OK;
 }

@@ -1,0 +1,54 @@
+/* adapter_file_int.h - what the readers of adapter files share. Private to adapter_file.c and adapter_folder.c. */
+#ifndef PP_ENGINE_ADAPTER_FILE_INT_H
+#define PP_ENGINE_ADAPTER_FILE_INT_H
+
+#include "engine/adapter_file.h"
+#include "engine/name_index.h"
+
+struct cJSON;
+struct pp_gguf;
+struct pp_safetensors;
+
+static const char pp_adapter_config_file[] = "adapter_config.json";
+
+struct pp_adapter_file {
+    char *path;
+    struct pp_gguf *gguf;                /* of a file */
+    struct pp_safetensors *weights;      /* of a folder */
+    struct cJSON *config;                /* of a folder */
+    const struct pp_arch *arch;
+    enum { PP_ADAPTER_LORA, PP_ADAPTER_DORA, PP_ADAPTER_IA3 } kind;
+    char name[128];
+    float alpha;
+    struct pp_adapter_target *targets;   /* names are pp_free'd */
+    size_t n;
+    struct pp_name_index index;          /* of the targets' names */
+};
+
+enum pp_adapter_part { PP_PART_A, PP_PART_B, PP_PART_B_BIAS, PP_PART_MAGNITUDE, PP_PART_BIAS, PP_PART_IA3 };
+
+/* Room for as many targets as there are tensors. */
+enum pp_code pp_adapter_reserve(struct pp_adapter_file *f, size_t n_tensors, struct pp_error *err);
+/* Notes tensor t as a part of what changes the matrix with a GGUF name. */
+enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, size_t len, enum pp_adapter_part part,
+                                 const struct pp_tensor *t, struct pp_error *err);
+/* When all parts are there and a_turned, b_turned are set. */
+enum pp_code pp_adapter_check_targets(struct pp_adapter_file *f, struct pp_error *err);
+/* Where the end of a string begins if it ends so and is longer; else NULL. */
+const char *pp_name_ending(const char *s, const char *end);
+
+/* adapter_folder.c: PEFT's and MLX's. */
+enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err);
+
+/* adapter_pattern.c: PEFT's alpha_pattern and rank_pattern, from names of modules to numbers. A key is a regular
+ * expression that fits a module if it fits its whole name or what follows a dot in it; the first that fits counts.
+ * PP_ERR_UNSUPPORTED: a key or a value is nothing that we understand, or there are too many. */
+struct pp_module_patterns;
+enum pp_code pp_module_patterns_new(const struct cJSON *object, const char *what, struct pp_module_patterns **out,
+                                    struct pp_error *err);
+void pp_module_patterns_free(struct pp_module_patterns *p); /* NULL is fine */
+/* Leaves *value if no key fits. */
+enum pp_code pp_module_patterns_find(struct pp_module_patterns *p, const char *module, double *value,
+                                     struct pp_error *err);
+
+#endif

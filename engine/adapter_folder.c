@@ -1,0 +1,320 @@
+/* adapter_folder.c - adapters as PEFT and MLX write them: a configuration and a safetensors file. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/adapter_file_int.h"
+#include "engine/base/mem.h"
+#include "engine/hf.h"
+#include "engine/hparams.h"
+#include "engine/safetensors.h"
+
+/* --- configuration ------------------------------------------------------------------------------------------- */
+
+/* Things that change what the adapter computes and that we do not compute. They are off when absent, null, false or
+ * empty. */
+static const char *const refused[] = {
+    "modules_to_save", "layer_replication",       "target_parameters", "arrow_config", "trainable_token_indices",
+    "use_qalora",      "alora_invocation_tokens", "use_bdlora",        "kasa_config",  "monteclora_config",
+};
+
+/* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
+static const char *const refused_init[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+
+static const cJSON *member(const struct pp_adapter_file *f, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(f->config, name);
+}
+
+static bool switched_on(const cJSON *item)
+{
+    if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item))
+        return false;
+    if (cJSON_IsArray(item) || cJSON_IsObject(item))
+        return item->child != NULL;
+    return true;
+}
+
+static bool is_string(const cJSON *item, const char *s)
+{
+    return cJSON_IsString(item) && strcmp(item->valuestring, s) == 0;
+}
+
+static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
+{
+    const cJSON *type = member(f, "peft_type");
+    f->kind = switched_on(member(f, "use_dora")) ? PP_ADAPTER_DORA : PP_ADAPTER_LORA;
+    if (is_string(type, "IA3"))
+        f->kind = PP_ADAPTER_IA3;
+    else if (!is_string(type, "LORA"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA, DoRA or IA3 (peft_type)",
+                       f->path);
+    return PP_OK;
+}
+
+static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    const cJSON *init = member(f, "init_lora_weights");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (switched_on(member(f, refused[i])))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s, which is not supported", f->path, refused[i]);
+    for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
+        if (strncmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too; "
+                           "convert it to a plain LoRA with PEFT first",
+                           f->path, init->valuestring);
+    return PP_OK;
+}
+
+/* --- names of tensors ---------------------------------------------------------------------------------------- */
+
+/* What follows a module's name. PEFT leaves the adapter's own name ("default") out when it saves. */
+struct ending {
+    const char *end;
+    enum pp_adapter_part part;
+};
+
+static const struct ending peft_endings[] = {
+    {".lora_A.weight", PP_PART_A},
+    {".lora_B.weight", PP_PART_B},
+    {".lora_A.default.weight", PP_PART_A},
+    {".lora_B.default.weight", PP_PART_B},
+    {".lora_embedding_A", PP_PART_A},
+    {".lora_embedding_B", PP_PART_B},
+    {".lora_embedding_A.default", PP_PART_A},
+    {".lora_embedding_B.default", PP_PART_B},
+    {".lora_B.bias", PP_PART_B_BIAS},
+    {".lora_B.default.bias", PP_PART_B_BIAS},
+    {".lora_magnitude_vector", PP_PART_MAGNITUDE},
+    {".lora_magnitude_vector.weight", PP_PART_MAGNITUDE},
+    {".lora_magnitude_vector.default", PP_PART_MAGNITUDE},
+    {".lora_magnitude_vector.default.weight", PP_PART_MAGNITUDE},
+    {".ia3_l", PP_PART_IA3},
+    {".ia3_l.default", PP_PART_IA3},
+    {".base_layer.bias", PP_PART_BIAS},
+    {".bias", PP_PART_BIAS},
+    {NULL, PP_PART_A},
+};
+
+static const struct ending mlx_endings[] = {
+    {".lora_a", PP_PART_A}, {".lora_b", PP_PART_B}, {".m", PP_PART_MAGNITUDE}, {NULL, PP_PART_A}};
+
+/* A tensor's name without what is wrapped around it: "base_model.model.", ".lora_A.weight". */
+struct part_name {
+    const char *module;
+    size_t len;
+    enum pp_adapter_part part;
+};
+
+static bool split_name(const char *name, const struct ending *endings, struct part_name *out)
+{
+    static const char prefix[] = "base_model.model.";
+    if (strncmp(name, prefix, sizeof prefix - 1) == 0)
+        name += sizeof prefix - 1;
+    for (const struct ending *e = endings; e->end; e++) {
+        const char *end = pp_name_ending(name, e->end);
+        if (end) {
+            *out = (struct part_name){name, (size_t)(end - name), e->part};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The GGUF name of a module's weight in a family, in *gguf; the module's own full name in *weight. */
+static bool translate(const struct pp_arch *arch, const struct part_name *p, struct pp_buf *weight,
+                      struct pp_buf *gguf)
+{
+    pp_buf_clear(weight);
+    pp_buf_add(weight, p->module, p->len);
+    pp_buf_str(weight, ".weight");
+    return pp_arch_gguf_name(arch, pp_buf_cstr(weight), gguf, NULL) == PP_NAME_FOUND && !gguf->bad && !weight->bad;
+}
+
+/* The folder does not name the family: the first one that has a matrix of that name. */
+static const struct pp_arch *guess_family(const struct pp_safetensors *weights, const struct ending *endings,
+                                          struct pp_buf *weight, struct pp_buf *gguf)
+{
+    const struct pp_arch *arch;
+    struct part_name p;
+    for (size_t i = 0; (arch = pp_arch_at(i)); i++)
+        for (size_t t = 0; t < pp_safetensors_n(weights); t++)
+            if (split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, weight, gguf))
+                return arch;
+    return NULL;
+}
+
+/* --- scales -------------------------------------------------------------------------------------------------- */
+
+/* What the configuration says of modules that it names. */
+struct per_module {
+    const struct ending *endings;
+    struct pp_module_patterns *alphas, *ranks; /* PEFT's; or NULL */
+    bool rslora;
+};
+
+static enum pp_code read_per_module(const struct pp_adapter_file *f, struct per_module *m, struct pp_error *err)
+{
+    m->rslora = cJSON_IsTrue(member(f, "use_rslora"));
+    enum pp_code code = pp_module_patterns_new(member(f, "alpha_pattern"), "alpha_pattern", &m->alphas, err);
+    return code ? code : pp_module_patterns_new(member(f, "rank_pattern"), "rank_pattern", &m->ranks, err);
+}
+
+/* The scale of a PEFT target. The rank is that of the matrices, and the configuration must agree. */
+static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_module *m, const char *module,
+                             struct pp_adapter_target *t, struct pp_error *err)
+{
+    double alpha = (double)f->alpha, rank = (double)t->rank;
+    const cJSON *r = member(f, "r");
+    if (!t->rank)
+        return PP_OK;
+    if (cJSON_IsNumber(r))
+        rank = r->valuedouble;
+    enum pp_code code = pp_module_patterns_find(m->alphas, module, &alpha, err);
+    if (!code)
+        code = pp_module_patterns_find(m->ranks, module, &rank, err);
+    if (!code && rank != (double)t->rank)
+        code = pp_fail(err, PP_ERR_FORMAT, "%s: %s has rank %lld, but %s says %g", f->path, t->name,
+                       (long long)t->rank, pp_adapter_config_file, rank);
+    t->scale = (float)(alpha / (m->rslora ? sqrt((double)t->rank) : (double)t->rank));
+    return code;
+}
+
+/* --- tensors ------------------------------------------------------------------------------------------------- */
+
+/* modules: the own name of each target's module, one after the other, each ended by a zero. */
+static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
+                               struct pp_buf *weight, struct pp_buf *gguf, struct pp_buf *modules,
+                               struct pp_error *err)
+{
+    struct part_name p;
+    if (!split_name(t->name, m->endings, &p) || !translate(f->arch, &p, weight, gguf))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a matrix's adapter in the family %s",
+                       f->path, t->name, f->arch->name);
+    if (f->kind == PP_ADAPTER_LORA && p.part == PP_PART_MAGNITUDE)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has magnitudes (%.200s), but does not say that it is a DoRA",
+                       f->path, t->name);
+    if ((f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
+                       f->path, t->name, pp_adapter_file_kind(f));
+    size_t before = f->n;
+    enum pp_code code = pp_adapter_add_part(f, gguf->data, gguf->len, p.part, t, err);
+    if (!code && f->n > before) {
+        pp_buf_add(modules, p.module, p.len);
+        pp_buf_char(modules, 0);
+    }
+    return code;
+}
+
+/* A DoRA has magnitudes wherever it has matrices; biases of its B are nothing that PEFT has. */
+static enum pp_code check_dora(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    for (size_t i = 0; i < f->n && f->kind == PP_ADAPTER_DORA; i++) {
+        const struct pp_adapter_target *t = &f->targets[i];
+        if (t->rank && !t->magnitude.data)
+            return pp_fail(err, PP_ERR_FORMAT, "%s is a DoRA, but has no magnitudes for %s", f->path, t->name);
+        if (t->b_bias.data)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a DoRA with lora_bias, which is not supported", f->path);
+    }
+    return PP_OK;
+}
+
+static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_module *m, struct pp_buf *modules,
+                                 struct pp_error *err)
+{
+    struct pp_buf weight = {0}, gguf = {0};
+    size_t n = pp_safetensors_n(f->weights);
+    enum pp_code code = pp_adapter_reserve(f, n, err);
+    if (!code) {
+        f->arch = guess_family(f->weights, m->endings, &weight, &gguf);
+        if (!f->arch)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows", f->path);
+    }
+    for (size_t i = 0; i < n && !code; i++)
+        code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &weight, &gguf, modules, err);
+    for (size_t i = 0; i < f->n; i++)
+        f->targets[i].a_turned = f->targets[i].b_turned = m->endings == mlx_endings;
+    pp_buf_free(&weight);
+    pp_buf_free(&gguf);
+    if (!code && modules->bad)
+        code = pp_fail_nomem(err, "the list of an adapter's matrices");
+    if (!code)
+        code = pp_adapter_check_targets(f, err);
+    return code ? code : check_dora(f, err);
+}
+
+static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
+{
+    char *path = pp_path_join(f->path, name);
+    if (!path)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = pp_safetensors_open(path, &f->weights, err);
+    pp_free(path);
+    return code;
+}
+
+static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
+{
+    struct per_module m = {.endings = peft_endings};
+    struct pp_buf modules = {0};
+    enum pp_code code = read_kind(f, err);
+    if (!code)
+        code = check_features(f, err);
+    f->alpha = f->kind == PP_ADAPTER_IA3 ? 1 : 8; /* PEFT's default */
+    if (!code && f->kind != PP_ADAPTER_IA3 && !pp_json_float(f->config, "lora_alpha", &f->alpha))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: lora_alpha is not a number", f->path, pp_adapter_config_file);
+    if (!code)
+        code = read_per_module(f, &m, err);
+    if (!code)
+        code = open_weights(f, "adapter_model.safetensors", err);
+    if (!code)
+        code = read_tensors(f, &m, &modules, err);
+    const char *module = modules.data;
+    for (size_t i = 0; i < f->n && !code; i++, module += strlen(module) + 1)
+        code = scale_of(f, &m, module, &f->targets[i], err);
+    pp_module_patterns_free(m.alphas);
+    pp_module_patterns_free(m.ranks);
+    pp_buf_free(&modules);
+    return code;
+}
+
+/* --- MLX ----------------------------------------------------------------------------------------------------- */
+
+/* mlx_lm multiplies B (A x) by lora_parameters.scale alone, whatever the rank; what some versions write besides it
+ * ("alpha") today's does not read. */
+static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
+{
+    const struct per_module m = {.endings = mlx_endings};
+    const cJSON *type = member(f, "fine_tune_type"), *parameters = member(f, "lora_parameters");
+    struct pp_buf modules = {0};
+    float scale = 10; /* mlx_lm's default */
+    if (type && !is_string(type, "lora") && !is_string(type, "dora"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is the work of MLX, but neither LoRA nor DoRA (fine_tune_type)",
+                       f->path);
+    f->kind = is_string(type, "dora") || cJSON_IsTrue(member(f, "use_dora")) ? PP_ADAPTER_DORA : PP_ADAPTER_LORA;
+    if (!cJSON_IsObject(parameters) || !pp_json_float(parameters, "scale", &scale) || !isfinite(scale))
+        return pp_fail(err, PP_ERR_FORMAT, "%s/%s: lora_parameters has no scale that is a number", f->path,
+                       pp_adapter_config_file);
+    enum pp_code code = open_weights(f, "adapters.safetensors", err);
+    if (!code)
+        code = read_tensors(f, &m, &modules, err);
+    for (size_t i = 0; i < f->n && !code; i++) {
+        f->targets[i].scale = scale;
+        if ((float)f->targets[i].rank * scale > f->alpha)
+            f->alpha = (float)f->targets[i].rank * scale;
+    }
+    pp_buf_free(&modules);
+    return code;
+}
+
+enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err)
+{
+    if (!pp_file_exists(f->path, pp_adapter_config_file))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s, so it is no adapter", f->path, pp_adapter_config_file);
+    enum pp_code code = pp_json_read(f->path, pp_adapter_config_file, &f->config, err);
+    if (code)
+        return code;
+    pp_title_of_path(f->path, f->name, sizeof f->name);
+    return member(f, "lora_parameters") && !member(f, "peft_type") ? open_mlx(f, err) : open_peft(f, err);
+}

@@ -1,0 +1,288 @@
+/* lora_kinds.c - adapters that are more than A and B of a projection: DoRA, IA3, biases, embeddings. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/adapter_file.h"
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/cpu/layout.h"
+#include "engine/lora.h"
+#include "engine/model.h"
+#include "engine/quant.h"
+
+/* Of embeddings and of DoRA, for which rank^2 products are kept. */
+enum { MOST_RANK = 1024 };
+
+bool pp_adapter_set_scales_input(const struct pp_adapter_set *set, int linear)
+{
+    for (int i = 0; i < set->n; i++)
+        if (set->use[i].adapter->targets[linear].input)
+            return true;
+    return false;
+}
+
+void pp_lora_free_kinds(struct pp_lora_target *t)
+{
+    pp_free(t->bias);
+    pp_free(t->input);
+    pp_free(t->output);
+    pp_free(t->dora);
+}
+
+/* What is loaded, and from where. */
+struct loading {
+    struct pp_adapter *a;
+    const struct pp_adapter_target *t;
+    struct pp_lora_target *to;
+    const struct pp_linear *linear;
+    int64_t n_in, n_out, head_dim;
+    bool permuted, from_hf;     /* outputs are in another order in the file, namely Hugging Face's */
+    struct pp_error *err;
+};
+
+/* A tensor of the file that has a value for each of n outputs, or inputs, moved to our order; pp_free. */
+static enum pp_code read_vector(const struct loading *l, const struct pp_tensor *t, int64_t n, bool outputs,
+                                float **out)
+{
+    float *f = NULL;
+    enum pp_code code = pp_lora_floats(l->a, t, false, &f, l->err);
+    *out = pp_malloc((size_t)n * sizeof *f);
+    if (!code && !*out)
+        code = pp_fail_nomem(l->err, "an adapter");
+    for (int64_t i = 0; i < n && !code; i++) {
+        int64_t from = i;
+        if (outputs && l->permuted)
+            from = l->from_hf ? pp_hf_row(i, l->head_dim) : pp_gguf_row(i, l->head_dim);
+        (*out)[i] = f[from];
+    }
+    pp_free(f);
+    if (code) {
+        pp_free(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
+/* --- biases -------------------------------------------------------------------------------------------------- */
+
+/* A trained bias stands for the model's own, so that at strength 1 that is what is used. */
+static enum pp_code load_bias(const struct loading *l)
+{
+    float *trained = NULL, *of_b = NULL;
+    enum pp_code code = PP_OK;
+    if (!(l->to->bias = pp_calloc((size_t)l->n_out, sizeof *l->to->bias)))
+        code = pp_fail_nomem(l->err, "an adapter");
+    if (!code && l->t->bias.data)
+        code = read_vector(l, &l->t->bias, l->n_out, true, &trained);
+    if (!code && l->t->b_bias.data)
+        code = read_vector(l, &l->t->b_bias, l->n_out, true, &of_b);
+    if (!code && trained && l->linear->b)
+        pp_dequantize_row(l->linear->b->type, l->linear->b->data, l->to->bias, l->n_out);
+    for (int64_t i = 0; i < l->n_out && !code; i++)
+        l->to->bias[i] = (trained ? trained[i] - l->to->bias[i] : 0.0f) + (of_b ? l->t->scale * of_b[i] : 0.0f);
+    pp_free(trained);
+    pp_free(of_b);
+    return code;
+}
+
+/* --- IA3 ----------------------------------------------------------------------------------------------------- */
+
+static bool reads(const struct pp_op *op, int slot)
+{
+    return op->in == slot || op->in2 == slot;
+}
+
+/* Whether a projection's input is read by nothing else and does not come from a norm: only then it can be scaled alone
+ * and where it lies. */
+static bool has_own_input(const struct pp_plan *p, int linear)
+{
+    int at = 0;
+    while (at < p->n_ops && !(p->ops[at].kind == PP_OP_LINEAR && p->ops[at].linear == linear))
+        at++;
+    if (at == p->n_ops)
+        return false;
+    const int slot = p->ops[at].in;
+    int i = at - 1;
+    for (; i >= 0 && p->ops[i].out != slot; i--)
+        if (reads(&p->ops[i], slot))
+            return false;
+    if (i < 0 || p->ops[i].kind == PP_OP_NORM)
+        return false;
+    for (i = at + 1; i < p->n_ops && p->ops[i].out != slot; i++)
+        if (reads(&p->ops[i], slot))
+            return false;
+    return i == p->n_ops || !reads(&p->ops[i], slot);
+}
+
+static enum pp_code load_ia3(const struct loading *l, int index)
+{
+    const bool input = l->t->ia3_input;
+    const int64_t n = input ? l->n_in : l->n_out;
+    float **to = input ? &l->to->input : &l->to->output;
+    if (input && !has_own_input(&l->a->model->plan, index))
+        return pp_fail(l->err, PP_ERR_UNSUPPORTED,
+                       "adapter %s scales the input of %s, which other matrices read, too; that is not supported",
+                       l->a->path, l->t->name);
+    enum pp_code code = read_vector(l, &l->t->ia3, n, !input, to);
+    for (int64_t i = 0; i < n && !code; i++)
+        (*to)[i] -= 1.0f;
+    return code;
+}
+
+/* --- DoRA ---------------------------------------------------------------------------------------------------- */
+
+/* Below this a row of W counts as zeros: its magnitude is then that of B A alone. */
+static const double LEAST_NORM = 1e-6;
+
+/* gram = A A^T [rank, rank] */
+static void make_gram(const float *a, int rank, int64_t n, double *gram)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    for (int i = 0; i < rank; i++)
+        for (int k = 0; k <= i; k++)
+            gram[i * rank + k] = gram[k * rank + i] = (double)mm->dot(a + i * n, a + k * n, n);
+}
+
+/* b' G b for a row of B. */
+static double square_norm(const float *b, const double *gram, int rank)
+{
+    double sum = 0;
+    for (int i = 0; i < rank; i++) {
+        double g = 0;
+        for (int k = 0; k < rank; k++)
+            g += gram[i * rank + k] * (double)b[k];
+        sum += (double)b[i] * g;
+    }
+    return sum;
+}
+
+/* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
+static double mixed_product(const float *w, const float *a, const float *b, int rank, int64_t n)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    double sum = 0;
+    for (int k = 0; k < rank; k++)
+        sum += (double)b[k] * (double)mm->dot(w, a + k * n, n);
+    return sum;
+}
+
+static enum pp_code dora_rows(const struct loading *l, const float *magnitude, const float *a, const float *b,
+                              const double *gram, float *w)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    const struct pp_tensor *t = l->linear->w;
+    const size_t row_bytes = pp_type_row_bytes(t->type, l->n_in);
+    const int rank = l->to->rank;
+    const double s = (double)l->to->scale;
+    for (int64_t r = 0; r < l->n_out; r++) {
+        const uint8_t *row = (const uint8_t *)t->data + (size_t)r * row_bytes;
+        if (!pp_row_finite(t->type, row, l->n_in))
+            return pp_fail_values(t, l->err);
+        pp_dequantize_row(t->type, row, w, l->n_in);
+        double norm = fmax(sqrt((double)mm->dot(w, w, l->n_in)), LEAST_NORM), square = norm * norm;
+        l->to->dora[r] = (float)((double)magnitude[r] / norm - 1);
+        l->to->dora[l->n_out + r] = (float)(2 * s * mixed_product(w, a, b + r * rank, rank, l->n_in) / square);
+        l->to->dora[2 * l->n_out + r] = (float)(s * s * square_norm(b + r * rank, gram, rank) / square);
+    }
+    return PP_OK;
+}
+
+static enum pp_code load_dora(const struct loading *l, const float *a, const float *b)
+{
+    const size_t rank = (size_t)l->to->rank;
+    float *magnitude = NULL, *w = pp_aligned(64, ((size_t)l->n_in + 15) / 16 * 16 * sizeof *w);
+    double *gram = pp_calloc(rank * rank, sizeof *gram);
+    l->to->dora = pp_calloc(3 * (size_t)l->n_out, sizeof *l->to->dora);
+    enum pp_code code = w && gram && l->to->dora ? PP_OK : pp_fail_nomem(l->err, "an adapter");
+    if (!code)
+        code = read_vector(l, &l->t->magnitude, l->n_out, true, &magnitude);
+    if (!code) {
+        make_gram(a, l->to->rank, l->n_in, gram);
+        code = dora_rows(l, magnitude, a, b, gram, w);
+    }
+    pp_free(magnitude);
+    pp_free(gram);
+    pp_free(w);
+    return code;
+}
+
+enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
+                                bool from_hf, const float *down, const float *up, struct pp_error *err)
+{
+    const struct pp_linear *base = &a->model->plan.linears[linear];
+    const struct loading l = {
+        .a = a, .t = t, .to = &a->targets[linear], .linear = base, .n_in = base->w->ne[0], .n_out = base->w->ne[1],
+        .head_dim = pp_source_hparams(a->model->source)->head_dim, .permuted = permuted, .from_hf = from_hf, .err = err,
+    };
+    enum pp_code code = PP_OK;
+    l.to->special = t->bias.data || t->b_bias.data || t->ia3.data || t->magnitude.data;
+    if (t->bias.data || t->b_bias.data)
+        code = load_bias(&l);
+    if (!code && t->ia3.data)
+        code = load_ia3(&l, linear);
+    if (!code && t->magnitude.data && t->rank > MOST_RANK)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s is a DoRA of rank %lld; at most %d can be run", a->path,
+                       t->name, (long long)t->rank, MOST_RANK);
+    if (!code && t->magnitude.data)
+        code = load_dora(&l, down, up);
+    return code;
+}
+
+/* --- embeddings ---------------------------------------------------------------------------------------------- */
+
+enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    const struct pp_model_info *info = &a->model->info;
+    struct pp_lora_embedding *e = &a->embedding;
+    float *up = NULL;
+    if (t->n_in != info->n_vocab || t->n_out != info->n_embd)
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: its embeddings are %lld tokens of %lld values, but %s has %lld of %lld", a->path,
+                       (long long)t->n_in, (long long)t->n_out, info->name, (long long)info->n_vocab,
+                       (long long)info->n_embd);
+    if (t->rank > MOST_RANK)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: the embeddings have rank %lld; at most %d can be run",
+                       a->path, (long long)t->rank, MOST_RANK);
+    enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* a row for each token */
+    if (!code)
+        code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
+    if (!code)
+        code = pp_lora_lay_out_b(up, t->n_out, (int)t->rank, PP_TYPE_F32, &e->b, &e->b_data, &e->b_bytes, err);
+    pp_free(up);
+    e->a_bytes = (size_t)t->n_in * (size_t)t->rank * sizeof *e->a;
+    e->rank = (int)t->rank;
+    e->scale = t->scale;
+    return code;
+}
+
+/* --- identity ------------------------------------------------------------------------------------------------ */
+
+static void hash_floats(struct pp_sha256_stream *s, const char *what, int index, const float *f, int64_t n)
+{
+    if (!f)
+        return;
+    struct pp_hash128 sum = pp_hash128(f, (size_t)n * sizeof *f);
+    pp_sha256_update(s, what, strlen(what) + 1);
+    pp_sha256_update(s, &index, sizeof index);
+    pp_sha256_update(s, &sum, sizeof sum);
+}
+
+void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s)
+{
+    const struct pp_lora_embedding *e = &a->embedding;
+    for (int i = 0; i < a->n_linears; i++) {
+        const struct pp_lora_target *t = &a->targets[i];
+        const struct pp_tensor *w = a->model->plan.linears[i].w;
+        hash_floats(s, "bias", i, t->bias, w->ne[1]);
+        hash_floats(s, "input", i, t->input, w->ne[0]);
+        hash_floats(s, "output", i, t->output, w->ne[1]);
+        hash_floats(s, "dora", i, t->dora, 3 * w->ne[1]);
+    }
+    if (!e->rank)
+        return;
+    hash_floats(s, "embedding a", e->rank, e->a, (int64_t)(e->a_bytes / sizeof *e->a));
+    struct pp_hash128 sum = pp_hash128(e->b_data, e->b_bytes);
+    pp_sha256_update(s, &e->scale, sizeof e->scale);
+    pp_sha256_update(s, &sum, sizeof sum);
+}
