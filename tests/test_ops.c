@@ -108,30 +108,36 @@ static void low_rank(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0};
     static const int ranks[] = {1, 3, 8, 15, 16, 17, 33, 64};
-    enum { ROWS = 90, BLOCKS = 3 };
+    enum { ROWS = 90, BLOCKS = 3, N = 6 /* batch rows */ };
     (void)state;
     for (int i = 0; i < 3 * 8; i++) {
         const int rank = ranks[i / 3];
         uint8_t *data = random_low_rank(types[i % 3], rank, BLOCKS);
         const struct pp_low_rank b = {.type = types[i % 3], .rank = rank, .data = data};
-        float *down = random_floats(rank), *before = random_floats(ROWS), first[ROWS] = {0}, y[ROWS];
+        float *down = random_floats(N * rank), *before = random_floats(N * ROWS), first[N * ROWS] = {0}, y[N * ROWS];
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
             if (!pp_isa_runs((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
             for (int step = 16; step <= 96; step += 16) {
                 memcpy(y, before, sizeof y);
-                for (int r = 0; r < ROWS; r += step)
-                    ops->add_low_rank(y, &b, down, 0.37f, r, r + step < ROWS ? r + step : ROWS);
+                for (int r = 0, n; r < ROWS; r += step)
+                    for (int at = 0; at < N; at += n) { /* all at once, or in parts that differ from time to time */
+                        n = step == 16 ? N : 1 + step / 16 % 3;
+                        n = at + n < N ? n : N - at;
+                        const struct pp_low_rank_rows rows = {
+                            .n = n, .y = y + at * ROWS, .y_stride = ROWS, .down = down + at * rank, .down_stride = rank};
+                        ops->add_low_rank(&b, &rows, 0.37f, r, r + step < ROWS ? r + step : ROWS);
+                    }
                 if (isa == 0 && step == 16)
                     memcpy(first, y, sizeof y);
                 assert_memory_equal(first, y, sizeof y);
             }
         }
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < N * ROWS; r++) {
             double sum = 0;
             for (int k = 0; k < rank; k++)
-                sum += low_rank_value(&b, r, k) * (double)down[k];
+                sum += low_rank_value(&b, r % ROWS, k) * (double)down[r / ROWS * rank + k];
             assert_near(first[r], (double)before[r] + 0.37 * sum, 1e-4);
         }
         pp_free(data);

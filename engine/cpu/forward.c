@@ -47,8 +47,9 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
     for (int k = 0; row->token >= 0 && row->adapters && k < row->adapters->n; k++) {
         const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
         if (e->rank)
-            c->ops->add_low_rank(x, &e->b, e->a + (int64_t)row->token * e->rank,
-                                 e->scale * row->adapters->use[k].scale, 0, t->ne[0]);
+            c->ops->add_low_rank(
+                &e->b, &(struct pp_low_rank_rows){.n = 1, .y = x, .down = e->a + (int64_t)row->token * e->rank},
+                e->scale * row->adapters->use[k].scale, 0, t->ne[0]);
     }
     rope_table(c, i);
 }

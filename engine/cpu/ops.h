@@ -70,6 +70,14 @@ struct pp_low_rank {
     const uint8_t *data;
 };
 
+/* What it is applied to. */
+struct pp_low_rank_rows {
+    int n;
+    float *y;               /* [n, y_stride] */
+    const float *down;      /* [n, down_stride], of which rank are used */
+    int64_t y_stride, down_stride;
+};
+
 static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
 {
     const size_t n = (size_t)rank, padded = (n + 15) / 16 * 16;
@@ -119,10 +127,10 @@ struct pp_cpu_ops {
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
-    /* y[r] += scale * sum over k of B[r][k] down[k], r from row0, a multiple of 16, to row1 - 1; down: float [rank].
-     * The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; in Q8_0 by
+    /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to
+     * row1 - 1. The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; in Q8_0 by
      * fma(down[k] * d, (float)q, sum); then y = fma(scale, sum, y). */
-    void (*add_low_rank)(float *y, const struct pp_low_rank *b, const float *down, float scale, int64_t row0,
+    void (*add_low_rank)(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1);
 };
 

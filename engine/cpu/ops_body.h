@@ -7,6 +7,8 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+enum { LOW_RANK_ROWS = 4 }; /* batch rows that share the reading of an adapter */
+
 static inline v16 load_n(const float *p, int64_t n, float fill)
 {
     if (n >= LANES)
@@ -62,60 +64,66 @@ static void add_scaled(float *y, const float *x, float scale, int64_t n)
         store_n(y + i, v_fma(load_n(x + i, n - i, 0), v_set1(scale), load_n(y + i, n - i, 0)), n - i);
 }
 
-/* Sums of both halves of a block of Q8_0, or of its first half only. */
-ALWAYS_INLINE void low_rank_q8(const struct pp_low_rank *b, const uint8_t *block, const float *down, int first,
-                               const int n_halves, v16 sum[2])
+/* For 16 outputs of a block, its `half`-th: their sums for N batch rows from i0 on. */
+ALWAYS_INLINE void low_rank_q8(const struct pp_low_rank *b, const uint8_t *block, int half,
+                               const struct pp_low_rank_rows *rows, int i0, const int N, v16 *sum)
 {
     const uint16_t *d = (const uint16_t *)block;
-    const int8_t *q = (const int8_t *)(d + (b->rank + LANES - 1) / LANES * LANES) + first * LANES;
-    float c[LANES];
+    const int8_t *q = (const int8_t *)(d + (b->rank + LANES - 1) / LANES * LANES) + half * LANES;
+    const float *down = rows->down + i0 * rows->down_stride;
+    float c[LOW_RANK_ROWS][LANES];
     for (int k = 0; k < b->rank; k++) {
-        if (k % LANES == 0)
-            v_store(c, v_mul(load_n(down + k, b->rank - k, 0), v_load_f16(d + k)));
-        for (int half = 0; half < n_halves; half++)
-            sum[half] = v_fma(v_set1(c[k % LANES]), v_load_i8(q + k * PP_LOW_RANK_ROWS + half * LANES), sum[half]);
+        for (int i = 0; k % LANES == 0 && i < N; i++)
+            v_store(c[i], v_mul(load_n(down + i * rows->down_stride + k, b->rank - k, 0), v_load_f16(d + k)));
+        v16 w = v_load_i8(q + k * PP_LOW_RANK_ROWS);
+        for (int i = 0; i < N; i++)
+            sum[i] = v_fma(v_set1(c[i][k % LANES]), w, sum[i]);
     }
 }
 
-ALWAYS_INLINE void low_rank_floats(const struct pp_low_rank *b, const uint8_t *block, const float *down, int first,
-                                   const int n_halves, const bool f16, v16 sum[2])
+ALWAYS_INLINE void low_rank_floats(const struct pp_low_rank *b, const uint8_t *block, int half,
+                                   const struct pp_low_rank_rows *rows, int i0, const int N, const bool f16, v16 *sum)
 {
-    for (int k = 0; k < b->rank; k++)
-        for (int half = 0; half < n_halves; half++) {
-            const size_t at = ((size_t)(first + half) * (size_t)b->rank + (size_t)k) * LANES;
-            v16 w = f16 ? v_load_f16((const uint16_t *)block + at) : v_load((const float *)block + at);
-            sum[half] = v_fma(v_set1(down[k]), w, sum[half]);
-        }
+    const size_t from = (size_t)half * (size_t)b->rank * LANES;
+    const float *down = rows->down + i0 * rows->down_stride;
+    for (int k = 0; k < b->rank; k++) {
+        const size_t at = from + (size_t)k * LANES;
+        v16 w = f16 ? v_load_f16((const uint16_t *)block + at) : v_load((const float *)block + at);
+        for (int i = 0; i < N; i++)
+            sum[i] = v_fma(v_set1(down[i * rows->down_stride + k]), w, sum[i]);
+    }
 }
 
-ALWAYS_INLINE void add_low_rank_block(float *y, const struct pp_low_rank *b, const uint8_t *block, const float *down,
-                                      float scale, int first, const int n_halves, int64_t n)
+/* Outputs r to r + 15, at most n of them. */
+ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
+                                   const int N, float scale, int64_t r, int64_t n)
 {
-    v16 sum[2] = {v_zero(), v_zero()};
+    const uint8_t *block = b->data + (size_t)(r / PP_LOW_RANK_ROWS) * pp_low_rank_block_bytes(b->type, b->rank);
+    const int half = (int)(r % PP_LOW_RANK_ROWS / LANES);
+    v16 sum[LOW_RANK_ROWS];
+    for (int i = 0; i < N; i++)
+        sum[i] = v_zero();
     if (b->type == PP_TYPE_Q8_0)
-        low_rank_q8(b, block, down, first, n_halves, sum);
+        low_rank_q8(b, block, half, rows, i0, N, sum);
     else if (b->type == PP_TYPE_F16)
-        low_rank_floats(b, block, down, first, n_halves, true, sum);
+        low_rank_floats(b, block, half, rows, i0, N, true, sum);
     else
-        low_rank_floats(b, block, down, first, n_halves, false, sum);
-    for (int half = 0; half < n_halves; half++, y += LANES, n -= LANES)
-        store_n(y, v_fma(v_set1(scale), sum[half], load_n(y, n, 0)), n);
+        low_rank_floats(b, block, half, rows, i0, N, false, sum);
+    for (int i = 0; i < N; i++) {
+        float *y = rows->y + (i0 + i) * rows->y_stride + r;
+        store_n(y, v_fma(v_set1(scale), sum[i], load_n(y, n, 0)), n);
+    }
 }
 
-static void add_low_rank(float *y, const struct pp_low_rank *b, const float *down, float scale, int64_t row0,
+static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
-    const size_t block_bytes = pp_low_rank_block_bytes(b->type, b->rank);
-    for (int64_t r = row0; r < row1;) {
-        const uint8_t *block = b->data + (size_t)(r / PP_LOW_RANK_ROWS) * block_bytes;
-        const int first = (int)(r % PP_LOW_RANK_ROWS / LANES);
-        if (first == 0 && row1 - r > LANES) {
-            add_low_rank_block(y + r, b, block, down, scale, 0, 2, row1 - r);
-            r += 2 * LANES;
-        } else {
-            add_low_rank_block(y + r, b, block, down, scale, first, 1, row1 - r);
-            r += LANES;
-        }
+    for (int64_t r = row0; r < row1; r += LANES) {
+        int i = 0;
+        for (; i + LOW_RANK_ROWS <= rows->n; i += LOW_RANK_ROWS)
+            add_low_rank_to(b, rows, i, LOW_RANK_ROWS, scale, r, row1 - r);
+        for (; i < rows->n; i++)
+            add_low_rank_to(b, rows, i, 1, scale, r, row1 - r);
     }
 }
 

@@ -42,17 +42,28 @@ static const float *down_of(const struct stage *s, int projection, const struct 
     return down;
 }
 
-/* y[r] += scale * B (A x) for rows row0 .. row1 - 1 of one projection; down: what lora_down made of this row. */
+/* y[r] += scale * B (A x) for rows row0 .. row1 - 1 of one projection, of batch rows that have the same set; down: what
+ * lora_down made of them. */
 static void lora_up(const struct pp_cpu *c, const struct stage *s, int projection, const struct pp_adapter_set *set,
-                    const float *down, int64_t row0, int64_t row1, float *y)
+                    struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
 {
-    down = down_of(s, projection, set, down);
+    rows.down = down_of(s, projection, set, rows.down);
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
         if (t->rank)
-            c->ops->add_low_rank(y, &t->b, down, t->scale * set->use[k].scale, row0, row1);
-        down += t->rank;
+            c->ops->add_low_rank(&t->b, &rows, t->scale * set->use[k].scale, row0, row1);
+        rows.down += t->rank;
     }
+}
+
+/* Batch rows from i on that have the same adapters. */
+static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int m)
+{
+    const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
+    int n = 1;
+    while (i + n < m && batch_row(c, s, i + n)->adapters == set)
+        n++;
+    return n;
 }
 
 /* --- adapters of other kinds (lora.h) ------------------------------------------------------------------------- */
@@ -112,7 +123,9 @@ static void add_special(const struct pp_cpu *c, const struct projection *p, cons
     float *to = t->dora ? sum : y;
     memset(sum, 0, sizeof sum);
     if (t->rank) /* as if output 0 were row0 places before */
-        c->ops->add_low_rank((float *)((uintptr_t)to - (size_t)row0 * sizeof(float)), &t->b, down,
+        c->ops->add_low_rank(&t->b,
+                             &(struct pp_low_rank_rows){
+                                 .n = 1, .y = (float *)((uintptr_t)to - (size_t)row0 * sizeof(float)), .down = down},
                              t->scale * use->scale, row0, row0 + n);
     if (t->dora)
         dora_gains(t, use->scale, p->w.n_rows, row0, n, gain);
@@ -275,17 +288,20 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
         return;
     pp_matmul_fn *multiply = c->bf16 && p->w.type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[p->w.type];
     multiply(&p->w, row0, row1, acts, m, to.y, to.stride, kernel);
-    for (int i = 0; i < m; i++) {
-        float *y = to.y + i * to.stride;
-        const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
-        if (set && set->n && is_special(set, p->linear)) {
-            adapt_special(c, s, projection, set, prepared->lora + i * c->lora_width, row0, row1, y);
-            continue;
-        }
-        if (set && set->n)
-            lora_up(c, s, projection, set, prepared->lora + i * c->lora_width, row0, row1, y);
-        if (p->bias)
-            c->ops->add(y + row0, p->bias + row0, row1 - row0);
+    for (int first = 0, n; first < m; first += n) {
+        const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+        const bool special = set && set->n && is_special(set, p->linear);
+        float *y = to.y + first * to.stride, *down = prepared->lora + first * c->lora_width;
+        n = alike_from(c, s, first, m);
+        if (set && set->n && !special)
+            lora_up(c, s, projection, set,
+                    (struct pp_low_rank_rows){
+                        .n = n, .y = y, .down = down, .y_stride = to.stride, .down_stride = c->lora_width},
+                    row0, row1);
+        for (int i = 0; special && i < n; i++)
+            adapt_special(c, s, projection, set, down + i * c->lora_width, row0, row1, y + i * to.stride);
+        for (int i = 0; p->bias && !special && i < n; i++)
+            c->ops->add(y + i * to.stride + row0, p->bias + row0, row1 - row0);
     }
 }
 
