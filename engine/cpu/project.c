@@ -20,18 +20,51 @@ static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct
     return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
 }
 
+/* Asks for bytes that are used once, soon: what adapters add to a token is small and in pieces, too short for the
+ * processor to see a stream in it. */
+static void fetch_ahead(const void *data, size_t bytes)
+{
+    enum { LINE = 64 };
+    for (size_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch((const uint8_t *)data + at, 0, 2);
+}
+
+/* A of one projection. */
+static void fetch_down(const struct stage *s, const struct pp_adapter_set *set, int projection)
+{
+    for (int k = 0; projection < s->n_projections && k < set->n; k++) {
+        const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
+        if (t->rank)
+            fetch_ahead(t->a_data, t->a_bytes);
+    }
+}
+
+/* B of rows row0 .. row1 - 1 of one projection. */
+static void fetch_up(const struct stage *s, const struct pp_adapter_set *set, int projection, int64_t row0, int64_t row1)
+{
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
+        size_t block = pp_low_rank_block_bytes(b->type, b->rank);
+        if (b->rank)
+            fetch_ahead(b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block,
+                        (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * block);
+    }
+}
+
 /* A x for every adapter of the row and every projection of the stage, one after the other in out. x: the row, as floats
  * and, if a weight of the stage wants that, quantised. */
 static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set,
                       const struct pp_acts *x, float *out, void *kernel)
 {
-    for (int p = 0; p < s->n_projections; p++)
+    for (int p = 0; p < s->n_projections; p++) {
+        fetch_down(s, set, p + 1);
         for (int k = 0; k < set->n; k++) {
             const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[p].linear];
             if (t->rank)
                 c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, 1, out, t->rank, kernel);
             out += t->rank;
         }
+    }
 }
 
 /* What lora_down made of a row for one projection. */
@@ -209,6 +242,9 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     int64_t n = s->projections[0].w.n_cols, b = row * (c->acts_width / PP_ACT_BLOCK);
     bool in_place = quantizes_in_place(c, s, to);
     float *x = slot_row(c, s->in, row);
+    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
+    if (set && set->n)
+        fetch_down(s, set, 0);
     if (s->norm) {
         float *normed = normed_row(c, s, row, to, own);
         c->ops->rms_norm(x, s->norm, pp_source_hparams(c->model->source)->norm_eps, n, normed);
@@ -216,7 +252,6 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     }
     int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
     uint16_t *bf16 = s->round ? to->bf16 + row * c->acts_width : NULL;
-    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     const struct pp_acts acts = {.f32 = x, .q = q, .d = to->d + b, .sum = to->sum + b};
     const int linear = s->projections[0].linear;
     const bool scales = set && set->n && pp_adapter_set_scales_input(set, linear);
@@ -286,6 +321,9 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     const struct projection *p = &s->projections[projection];
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
+    const struct pp_adapter_set *first_set = batch_row(c, s, 0)->adapters;
+    if (first_set && first_set->n)
+        fetch_up(s, first_set, projection, row0, row1);
     pp_matmul_fn *multiply = c->bf16 && p->w.type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[p->w.type];
     multiply(&p->w, row0, row1, acts, m, to.y, to.stride, kernel);
     for (int first = 0, n; first < m; first += n) {
