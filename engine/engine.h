@@ -152,6 +152,13 @@ const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
  * made with, the pages are let go (len becomes 0): KV of one set is never read under another. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
+/* How many of these tokens need not be computed under these adapters, because whole pages of them are in memory: of
+ * sequences, living or gone. Looks, and changes nothing. */
+int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
+                          const int32_t *tokens, int64_t n);
+/* The same of one sequence, to the token: what it has in common with them, if it was computed under these adapters. */
+int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                       int64_t n);
 
 /* --- steps --------------------------------------------------------------------------------------------- */
 

@@ -5,16 +5,22 @@
 
 #include "engine/engine_int.h"
 
-void pp_seq_rekey(struct pp_seq *s)
+static struct pp_sha256 key_of(const struct pp_adapter_use *use, int n)
 {
     struct pp_sha256_stream h;
     pp_sha256_begin(&h);
-    for (int i = 0; i < s->adapters.n; i++) {
-        const struct pp_adapter_use *use = &s->adapters.use[i];
-        pp_sha256_update(&h, use->adapter->identity.bytes, sizeof use->adapter->identity.bytes);
-        pp_sha256_update(&h, &use->scale, sizeof use->scale);
+    for (int i = 0; i < n; i++) {
+        if (use[i].scale == 0.0f)
+            continue; /* the same as absent */
+        pp_sha256_update(&h, use[i].adapter->identity.bytes, sizeof use[i].adapter->identity.bytes);
+        pp_sha256_update(&h, &use[i].scale, sizeof use[i].scale);
     }
-    s->key = pp_sha256_end(&h);
+    return pp_sha256_end(&h);
+}
+
+void pp_seq_rekey(struct pp_seq *s)
+{
+    s->key = key_of(s->adapters.use, s->adapters.n);
 }
 
 /* The identity of a page of these tokens, the p-th of s. false: an input that is no token is among them. */
@@ -60,4 +66,30 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
         p++;
     s->n_named = p;
     return pp_seq_extend(s, tokens, p * PP_PAGE_TOKENS);
+}
+
+int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
+                          const int32_t *tokens, int64_t n)
+{
+    const struct pp_sha256 key = key_of(use, n_use);
+    struct pp_hash128 name[2];
+    int64_t p = 0;
+    for (; (p + 1) * PP_PAGE_TOKENS <= n; p++) {
+        name[p & 1] = pp_page_identity(p ? &name[~p & 1] : NULL, &key, tokens + p * PP_PAGE_TOKENS);
+        if (!is_known(e, &name[p & 1]))
+            break;
+    }
+    return p * PP_PAGE_TOKENS;
+}
+
+int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                       int64_t n)
+{
+    const struct pp_sha256 key = key_of(use, n_use), own = key_of(s->adapters.use, s->adapters.n);
+    int64_t i = 0;
+    if (memcmp(&key, &own, sizeof key) != 0)
+        return 0;
+    while (i < s->len && i < n && s->tokens[i] == tokens[i])
+        i++;
+    return i;
 }

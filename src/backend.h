@@ -63,6 +63,11 @@ struct pp_backend_ops {
     void (*leave)(struct pp_backend *b, const char *session_key);
     /* Forget snapshot and pages: the conversation was deleted. */
     void (*forget)(struct pp_backend *b, const char *session_key);
+    /* Two questions, answered between the passes; NULL: it knows nothing about adapters. Whether an adapter fits the
+     * model: PP_EVENT_ADAPTER. What of a prompt would be computed: PP_EVENT_COST; of the request only the number, the
+     * messages, the template, the adapters and the overflow count. */
+    void (*inspect)(struct pp_backend *b, const char *adapter);
+    void (*cost)(struct pp_backend *b, const struct pp_generate_request *r);
     void (*close)(struct pp_backend *b);                           /* cancel, save, end; PP_EVENT_CLOSED when done */
     void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and releases */
 };

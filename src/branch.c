@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "src/adapter_set.h"
+#include "src/adapter_mix.h"
 
 void pp_branch_touch(struct pp_branch *b, size_t i)
 {
@@ -68,11 +68,11 @@ void pp_branch_free(struct pp_branch *b)
 
 void pp_branch_set_adapters(struct pp_branch_item *it, const char *json)
 {
-    struct pp_adapter_set set;
+    struct pp_adapter_mix set;
     if (!json || strcmp(json, "[]") == 0)
         json = "";
-    pp_adapter_set_read(json, &set);
-    pp_adapter_set_label(&set, it->msg.adapters, sizeof it->msg.adapters);
+    pp_adapter_mix_read(json, &set);
+    pp_adapter_mix_label(&set, it->msg.adapters, sizeof it->msg.adapters);
 }
 
 /* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where it did not. */

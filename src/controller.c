@@ -131,6 +131,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     ctl_set_state(c, PP_STATE_IDLE);
     if (c->wanted_model && ctl_set_string(c, &c->session.model, c->wanted_model))
         ctl_update_session(c, UPDATE_CHOICES);
+    ctl_forget_fits(c);
     ctl_scan(c);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
@@ -188,6 +189,12 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         break;
     case PP_EVENT_OVERFLOW:
         ctl_on_overflow(c, e);
+        break;
+    case PP_EVENT_ADAPTER:
+        ctl_on_adapter(c, e);
+        break;
+    case PP_EVENT_COST:
+        ctl_on_cost(c, e);
         break;
     case PP_EVENT_NOTICE:
         if (e->text)

@@ -144,19 +144,51 @@ int pp_controller_n_elsewhere(const struct pp_controller *c); /* answers being w
 
 /* --- choices; each is stored with the conversation and used from the next answer on -------------------------- */
 
+enum pp_fit { PP_FIT_UNKNOWN, PP_FIT_YES, PP_FIT_NO };
 struct pp_adapter_entry {
     char name[128];
     char path[512];
-    float scale;  /* strength when on: -2 to 2 */
+    float scale;             /* strength when on: -2 to 2 */
     bool on;
+    enum pp_fit fit;         /* whether it fits the loaded model; known after pp_controller_inspect_adapters */
+    char reason[256];        /* why not */
+    struct pp_adapter_facts facts; /* if it does */
+    char note[200];          /* the user's own line; "" for none */
+    bool added;              /* the user named its path */
+    /* what answers have cost that were written with it on, by themselves; 0: there was none */
+    uint64_t decode_tokens, decode_ns;
 };
 /* Found beside the model, in data/adapters, and by --lora. */
 const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n);
 void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
 /* Changes places with the one before (-1) or after it: they are applied in the order of the list. Its new place. */
 size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
+/* Asks which of them fit and what they are; PP_DIRTY_LISTS as it becomes known. One that does not fit cannot be switched
+ * on. */
+void pp_controller_inspect_adapters(struct pp_controller *c);
+void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
+/* Lists a file or folder for good, or the adapters that lie in a folder. "~/" is the home folder. */
+void pp_controller_add_adapter(struct pp_controller *c, const char *path);
+/* Tokens per second of answers without any adapter; 0: not known. */
+float pp_controller_plain_speed(const struct pp_controller *c);
+
+/* What of this conversation the model would have to read again before the next answer, if adapter i were switched over;
+ * i >= their number: as things are. PP_DIRTY_LISTS when it becomes known. */
+struct pp_switch_cost {
+    bool known;
+    bool at_hand;   /* next to nothing */
+    int64_t tokens;
+    float seconds;  /* < 0: not known, nothing was read yet */
+};
+struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t i);
 
 struct pp_named { char name[64]; char detail[256]; bool current; };
+/* Sets of adapters under a name, stored for all conversations; detail: "bard 0.50, barista 0.80". */
+const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n);
+void pp_controller_use_preset(struct pp_controller *c, size_t i);
+/* What is on, under a name that is new or gets another meaning. False: a notice says why. */
+bool pp_controller_save_preset(struct pp_controller *c, const char *name);
+void pp_controller_drop_preset(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n);
 void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);

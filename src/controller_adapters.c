@@ -51,7 +51,7 @@ static bool is_option(const struct pp_controller *c, const char *path)
 }
 
 /* Those that are on take the order of the set among the places that they have. */
-static void put_in_order(struct adapter_list *l, const struct pp_adapter_set *s)
+static void put_in_order(struct adapter_list *l, const struct pp_adapter_mix *s)
 {
     size_t place = 0;
     for (int k = 0; k < s->n; k++, place++) {
@@ -66,21 +66,28 @@ static void put_in_order(struct adapter_list *l, const struct pp_adapter_set *s)
     }
 }
 
-/* What is found replaces the list, but what is switched on stays in it. */
-void ctl_adapters_found(struct pp_controller *c, struct adapter_list *found)
+/* What is found replaces the list, but what is switched on stays in it, and what is known of them. */
+void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found)
 {
-    struct pp_adapter_set now = ctl_set_now(c);
+    struct pp_adapter_mix now = ctl_set_now(c);
     for (size_t i = 0; i < c->adapters.n; i++) {
         const struct pp_adapter_entry *old = &c->adapters.items[i];
-        struct pp_adapter_entry *a = old->on || is_option(c, old->path) ? ctl_adapter_add(found, old->path) : NULL;
-        if (a) {
-            a->on = old->on;
-            a->scale = old->scale;
-        }
+        bool keep = old->on || is_option(c, old->path);
+        struct pp_adapter_entry *a = keep ? ctl_adapter_add(&found->adapters, old->path)
+                                          : by_path(&found->adapters, old->path);
+        if (a)
+            *a = *old;
+    }
+    for (size_t i = 0; i < found->n_notes; i++) {
+        struct pp_adapter_entry *a = by_path(&found->adapters, found->notes[i].path);
+        if (!a)
+            continue;
+        snprintf(a->note, sizeof a->note, "%s", found->notes[i].note);
+        a->added = found->notes[i].added;
     }
     struct adapter_list t = c->adapters;
-    c->adapters = *found;
-    *found = t;
+    c->adapters = found->adapters;
+    found->adapters = t;
     put_in_order(&c->adapters, &now);
 }
 
@@ -91,6 +98,143 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
     for (size_t i = 0; *word && i < c->adapters.n; i++)
         found = ctl_better(found, i, c->adapters.items[i].name, word, &exact);
     return found < 0 ? -1 : found;
+}
+
+/* --- what is known of them -------------------------------------------------------------------------------- */
+
+/* One at a time, so that an answer under way waits for none but the one. */
+static void inspect_next(struct pp_controller *c)
+{
+    size_t i = 0;
+    while (i < c->adapters.n && c->adapters.items[i].fit != PP_FIT_UNKNOWN)
+        i++;
+    c->inspecting = i < c->adapters.n;
+    if (c->inspecting)
+        c->backend->ops->inspect(c->backend, c->adapters.items[i].path);
+}
+
+void pp_controller_inspect_adapters(struct pp_controller *c)
+{
+    if (c->inspecting || !c->backend->ops->inspect || !c->status.model.name[0] || c->state == PP_STATE_LOADING)
+        return;
+    inspect_next(c);
+}
+
+void ctl_forget_fits(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->adapters.n; i++) {
+        c->adapters.items[i].fit = PP_FIT_UNKNOWN;
+        c->adapters.items[i].decode_tokens = c->adapters.items[i].decode_ns = 0;
+    }
+    c->inspecting = false;
+    c->plain_tokens = c->plain_ns = 0;
+    c->prefill_tps = 0;
+    memset(c->costs, 0, sizeof c->costs);
+}
+
+void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
+{
+    struct pp_adapter_entry *a = by_path(&c->adapters, e->text);
+    if (a) {
+        a->fit = e->adapter ? PP_FIT_YES : PP_FIT_NO;
+        if (e->adapter)
+            a->facts = *e->adapter;
+        else
+            snprintf(a->reason, sizeof a->reason, "%.255s", e->err.text);
+    }
+    ctl_dirty(c, PP_DIRTY_LISTS);
+    if (c->inspecting)
+        inspect_next(c);
+}
+
+void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
+{
+    enum { WORTH_MEASURING = 32 }; /* tokens of a prompt */
+    const struct pp_stats *s = &e->stats;
+    if (s->prefill_ns && s->prefill_tokens >= WORTH_MEASURING)
+        c->prefill_tps = (float)((double)s->prefill_tokens * 1e9 / (double)s->prefill_ns);
+    if (r->beside) /* it had the machine for itself only in part */
+        return;
+    if (!r->set.n) {
+        c->plain_tokens += s->decode_tokens;
+        c->plain_ns += s->decode_ns;
+    }
+    for (int i = 0; i < r->set.n; i++) {
+        struct pp_adapter_entry *a = by_path(&c->adapters, r->set.item[i].path);
+        if (!a)
+            continue;
+        a->decode_tokens += s->decode_tokens;
+        a->decode_ns += s->decode_ns;
+    }
+}
+
+float pp_controller_plain_speed(const struct pp_controller *c)
+{
+    return c->plain_ns ? (float)((double)c->plain_tokens * 1e9 / (double)c->plain_ns) : 0;
+}
+
+static void on_stored(struct pp_job *job, void *controller)
+{
+    if (job->code != PP_OK)
+        ctl_notice(controller, true, "%s", job->err.text);
+    ctl_job_free(job);
+}
+
+void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
+                     const char *text, bool flag)
+{
+    struct ctl_job *j = ctl_job_new(c, run, on_stored);
+    if (!j)
+        return;
+    j->key = pp_strdup(key);
+    j->text = text ? pp_strdup(text) : NULL;
+    j->flag = flag;
+    if (j->key && (j->text || !text)) {
+        ctl_job_post(c, j);
+    } else {
+        ctl_notice(c, true, "out of memory");
+        ctl_job_free(&j->job);
+    }
+}
+
+void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note)
+{
+    if (i >= c->adapters.n)
+        return;
+    struct pp_adapter_entry *a = &c->adapters.items[i];
+    snprintf(a->note, sizeof a->note, "%s", note);
+    ctl_store_words(c, ctl_run_note, a->path, a->note, a->added);
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}
+
+static void on_added(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (job->code != PP_OK)
+        ctl_notice(c, true, "%s", job->err.text);
+    for (size_t i = 0; i < j->adapters.n; i++) {
+        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, j->adapters.items[i].path);
+        if (a)
+            a->added = true;
+    }
+    if (job->code == PP_OK)
+        ctl_notice(c, false, j->adapters.n == 1 ? "%s is in the list now" : "%s and what lies beside it are in the list",
+                   j->adapters.items[0].name);
+    ctl_dirty(c, PP_DIRTY_LISTS);
+    pp_controller_inspect_adapters(c);
+    ctl_job_free(job);
+}
+
+void pp_controller_add_adapter(struct pp_controller *c, const char *path)
+{
+    struct ctl_job *j = *path ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
+    if (!j)
+        return;
+    if ((j->key = pp_strdup(path)))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
 }
 
 /* --- which are on ----------------------------------------------------------------------------------------- */
@@ -108,6 +252,10 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     if (i >= c->adapters.n)
         return;
     struct pp_adapter_entry *a = &c->adapters.items[i];
+    if (on && a->fit == PP_FIT_NO) {
+        ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
+        return;
+    }
     if (on && n_others_on(c, i) >= PP_MAX_ADAPTERS) {
         ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
         return;
@@ -131,16 +279,16 @@ size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step)
     return to;
 }
 
-struct pp_adapter_set ctl_set_now(const struct pp_controller *c)
+struct pp_adapter_mix ctl_set_now(const struct pp_controller *c)
 {
-    struct pp_adapter_set s = {0};
+    struct pp_adapter_mix s = {0};
     for (size_t i = 0; i < c->adapters.n; i++)
         if (c->adapters.items[i].on)
-            pp_adapter_set_add(&s, c->adapters.items[i].path, c->adapters.items[i].scale);
+            pp_adapter_mix_add(&s, c->adapters.items[i].path, c->adapters.items[i].scale);
     return s;
 }
 
-bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_set *s)
+bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_mix *s)
 {
     bool whole = true;
     for (size_t i = 0; i < c->adapters.n; i++)
@@ -157,7 +305,7 @@ bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_set *s)
     return whole;
 }
 
-size_t ctl_set_choices(const struct pp_adapter_set *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS])
+size_t ctl_set_choices(const struct pp_adapter_mix *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS])
 {
     size_t n = 0;
     for (int i = 0; i < s->n; i++)
@@ -178,7 +326,7 @@ size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choi
 
 /* --- side by side ----------------------------------------------------------------------------------------- */
 
-struct pp_adapter_set ctl_set_of(const struct pp_controller *c, int64_t message)
+struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message)
 {
     for (int i = 0; message && i < c->n_compared; i++)
         if (c->compared[i].message == message)
@@ -188,8 +336,8 @@ struct pp_adapter_set ctl_set_of(const struct pp_controller *c, int64_t message)
 
 void ctl_set_follow(struct pp_controller *c, int64_t message)
 {
-    struct pp_adapter_set now = ctl_set_now(c), wanted = ctl_set_of(c, message);
-    if (pp_adapter_set_equal(&now, &wanted))
+    struct pp_adapter_mix now = ctl_set_now(c), wanted = ctl_set_of(c, message);
+    if (pp_adapter_mix_equal(&now, &wanted))
         return;
     ctl_set_put(c, &wanted);
     ctl_update_session(c, UPDATE_CHOICES);
@@ -201,6 +349,8 @@ static bool no_adapter(struct pp_controller *c, const char *word)
     struct pp_near near = {.wanted = word};
     for (size_t i = 0; i < c->adapters.n; i++)
         pp_near_try(&near, c->adapters.items[i].name);
+    for (size_t i = 0; i < c->presets.n; i++)
+        pp_near_try(&near, c->presets.items[i].name);
     if (near.best[0])
         ctl_notice(c, true, "there is no adapter \"%s\"; did you mean \"%s\"?", word, near.best);
     else
@@ -209,7 +359,7 @@ static bool no_adapter(struct pp_controller *c, const char *word)
 }
 
 /* NAME, or NAME:STRENGTH */
-static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_set *set)
+static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
 {
     int i = ctl_find_adapter(c, word);
     char *colon = i < 0 ? strrchr(word, ':') : NULL, *end;
@@ -225,18 +375,25 @@ static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_s
     }
     if (i < 0)
         return no_adapter(c, word);
-    if (!pp_adapter_set_add(set, c->adapters.items[i].path, scale)) {
+    if (!pp_adapter_mix_add(set, c->adapters.items[i].path, scale)) {
         ctl_notice(c, true, "%d adapters at a time are the limit", PP_MAX_ADAPTERS);
         return false;
     }
     return true;
 }
 
-bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_set *set)
+bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
 {
-    *set = (struct pp_adapter_set){0};
+    *set = (struct pp_adapter_mix){0};
     if (strcasecmp(word, "none") == 0 || strcasecmp(word, "off") == 0)
         return true;
+    int preset = ctl_find_named(&c->presets, word), adapter = ctl_find_adapter(c, word);
+    bool same = preset >= 0 && strcasecmp(c->presets.items[preset].name, word) == 0,
+         adapter_same = adapter >= 0 && strcasecmp(c->adapters.items[adapter].name, word) == 0;
+    if (preset >= 0 && !adapter_same && (same || adapter < 0)) {
+        *set = c->preset_sets[preset];
+        return true;
+    }
     for (char *part = word, *plus; part; part = plus) {
         plus = strchr(part, '+');
         if (plus)

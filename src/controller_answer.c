@@ -61,7 +61,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
                              uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    struct pp_adapter_set set = ctl_set_of(c, answer->id);
+    struct pp_adapter_mix set = ctl_set_of(c, answer->id);
     char *messages;
     struct ctl_running *run = ctl_running_add(c, answer);
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
@@ -267,7 +267,7 @@ static bool fill_answer(struct pp_controller *c, struct pp_message *m, int i)
     m->role = PP_ROLE_ASSISTANT;
     m->state = PP_MESSAGE_PARTIAL;
     m->model = pp_strdup(label);
-    m->adapters = i < c->n_compared ? pp_adapter_set_json(&c->compared[i].set) : ctl_adapters_json(c);
+    m->adapters = i < c->n_compared ? pp_adapter_mix_json(&c->compared[i].set) : ctl_adapters_json(c);
     m->params = ctl_params_json(c, seed_of(c, i));
     return m->model && m->adapters && m->params;
 }
@@ -280,7 +280,7 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
 /* Puts a question (or, text NULL, only new answers) after the first n messages; what follows them becomes another
  * branch. sets: [n_answers], NULL: all under the adapters that are on. */
 static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n_answers,
-                      const struct pp_adapter_set *sets)
+                      const struct pp_adapter_mix *sets)
 {
     char title[PP_TITLE_BYTES];
     struct ctl_job *j = ctl_job_new(c, ctl_run_send, on_saved);
@@ -364,7 +364,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 }
 
 /* New answers to the last question. */
-static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_set *sets)
+static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_mix *sets)
 {
     size_t n = c->branch.n;
     if (!may_answer(c))
@@ -387,7 +387,7 @@ void pp_controller_regenerate(struct pp_controller *c, int n_answers)
 
 bool pp_controller_compare(struct pp_controller *c, char *const *words, int n)
 {
-    struct pp_adapter_set sets[PP_MAX_ALTERNATIVES];
+    struct pp_adapter_mix sets[PP_MAX_ALTERNATIVES];
     if (n < 2 || n > PP_MAX_ALTERNATIVES) {
         ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
         return false;

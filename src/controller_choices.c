@@ -149,7 +149,7 @@ void pp_controller_set_draft(struct pp_controller *c, bool on)
 
 /* --- templates and personas ------------------------------------------------------------------------------- */
 
-static void add_named(struct named_list *l, const char *name, const char *detail)
+void ctl_add_named(struct named_list *l, const char *name, const char *detail)
 {
     if (pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
         return; /* a shorter list is better than none */
@@ -164,7 +164,7 @@ void ctl_add_template(struct named_list *l, const char *name, const char *detail
     for (size_t i = 0; i < l->n; i++)
         if (strcmp(l->items[i].name, name) == 0)
             return;
-    add_named(l, name, detail);
+    ctl_add_named(l, name, detail);
 }
 
 /* What is stored for an entry: "" for the model's own, a path for one named on the command line, else its name. */
@@ -237,7 +237,7 @@ static void list_personas(struct pp_controller *c)
 {
     c->persona_names.n = 0;
     for (size_t i = 0; i < c->personas.n; i++) {
-        add_named(&c->persona_names, c->personas.items[i].name,
+        ctl_add_named(&c->persona_names, c->personas.items[i].name,
                   *c->personas.items[i].system ? c->personas.items[i].system : "no system prompt");
         if (c->persona_names.n)
             c->persona_names.items[c->persona_names.n - 1].current =
@@ -254,7 +254,7 @@ static void list_params(struct pp_controller *c)
         const struct ctl_param *p = &ctl_params[i];
         size_t before = c->params.n;
         show_param(c, p, value, sizeof value);
-        add_named(&c->params, p->name, value);
+        ctl_add_named(&c->params, p->name, value);
         if (c->params.n > before)
             c->params.items[before].current = (p->kind == CTL_FLOAT || p->kind == CTL_INT) &&
                                               ctl_param_get(c, &c->sampling, p) != ctl_param_get(c, &standard, p);
@@ -266,8 +266,9 @@ void ctl_mark_current(struct pp_controller *c)
     const char *name = c->session.template_name, *slash = strrchr(name, '/');
     list_personas(c);
     list_params(c);
-    struct pp_adapter_set now = ctl_set_now(c);
-    pp_adapter_set_label(&now, c->adapters_line, sizeof c->adapters_line);
+    struct pp_adapter_mix now = ctl_set_now(c);
+    pp_adapter_mix_label(&now, c->adapters_line, sizeof c->adapters_line);
+    ctl_presets_mark(c);
     for (size_t i = 0; i < c->templates.n; i++)
         c->templates.items[i].current = strcmp(template_ref(c, i), name) == 0;
     c->status.adapters = c->adapters_line;
@@ -306,7 +307,8 @@ static void on_scanned(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    ctl_adapters_found(c, &j->adapters);
+    ctl_adapters_found(c, j);
+    ctl_presets_found(c, j);
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)
@@ -420,6 +422,7 @@ void ctl_choices_free(struct pp_controller *c)
 {
     pp_personas_free(&c->personas);
     pp_free(c->adapters.items);
+    ctl_presets_free(c);
     pp_free(c->templates.items);
     pp_free(c->persona_names.items);
     pp_free(c->params.items);

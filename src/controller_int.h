@@ -10,12 +10,14 @@
  *   controller_list.c      the list of them, and the search
  *   controller_choices.c   templates, personas, parameters
  *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
+ *   controller_presets.c   sets of adapters under a name
+ *   controller_cost.c      what a change of adapters would cost
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
 #define PP_SRC_CONTROLLER_INT_H
 
-#include "src/adapter_set.h"
+#include "src/adapter_mix.h"
 #include "src/branch.h"
 #include "src/controller.h"
 #include "src/io.h"
@@ -27,6 +29,8 @@ typedef enum pp_code pp_backend_factory(struct pp_queue *events, struct pp_io *i
                                         struct pp_backend **out, struct pp_error *err);
 enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_paths *paths,
                                     pp_backend_factory *factory, struct pp_controller **out, struct pp_error *err);
+
+struct ctl_job;
 
 struct adapter_list {
     struct pp_adapter_entry *items; /* [n] */
@@ -57,7 +61,7 @@ struct ctl_running {
     uint64_t request;
     int64_t session, message;     /* whose it is, and where it is saved */
     int sibling, n_siblings;
-    struct pp_adapter_set set;    /* what it is written under */
+    struct pp_adapter_mix set;    /* what it is written under */
     struct pp_buf text;           /* of the message, so far */
     int64_t base;                 /* tokens that the continued answer had before */
     int64_t n_tokens;             /* and since */
@@ -66,6 +70,7 @@ struct ctl_running {
     uint64_t prompt_started_ns;
     float eta_s, tokens_per_s, acceptance; /* as in struct pp_status and struct pp_chat_message */
     bool begun;                   /* text has come */
+    bool beside;                  /* another one was written at the same time */
     /* controller_overflow.c */
     enum pp_overflow overflow;    /* what is to be done when it does not fit */
     int64_t question;             /* the message that it answers, 0 for none */
@@ -127,9 +132,19 @@ struct pp_controller {
     struct pp_branch group;       /* the alternatives side by side */
     struct ctl_compared {         /* what those are written under that differ in their adapters */
         int64_t message;          /* 0 until it is saved */
-        struct pp_adapter_set set;
+        struct pp_adapter_mix set;
     } compared[PP_MAX_ALTERNATIVES];
     int n_compared;
+    struct ctl_cost {             /* what the worker was asked about the prices of sets */
+        uint64_t request;         /* 0: nothing */
+        struct pp_adapter_mix set;
+        uint64_t epoch, revision; /* of the conversation and of its branch */
+        bool known;
+        uint64_t total, cached;
+    } costs[2];
+    bool inspecting;
+    float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
+    uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_asked;            /* SAVING */
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
@@ -140,6 +155,9 @@ struct pp_controller {
 
     /* choices */
     struct adapter_list adapters;
+    struct named_list presets;
+    struct pp_adapter_mix *preset_sets; /* [presets.n] */
+    size_t preset_cap;
     struct named_list templates, persona_names, params;
     struct pp_personas personas;
     char persona[64];             /* "" for none or a system prompt of one's own */
@@ -284,6 +302,7 @@ void ctl_reset_params(struct pp_controller *c);
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err);
 /* Any thread, on lists that are that thread's: the entry for a path, new or old; NULL if it cannot be had. */
 struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path);
+void ctl_add_named(struct named_list *l, const char *name, const char *detail);
 /* Unless there is one of that name. */
 void ctl_add_template(struct named_list *l, const char *name, const char *detail);
 /* Starts the search for adapters and templates (a job). */
@@ -297,19 +316,37 @@ int ctl_better(int found, size_t i, const char *name, const char *word, bool *ex
 /* --- controller_adapters.c --- */
 
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
-/* Takes over what a search has found; leaves in *found what is to be freed. */
-void ctl_adapters_found(struct pp_controller *c, struct adapter_list *found);
+/* Takes over what a search has found; leaves in the job what is to be freed. */
+void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
+void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
+void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e);
+/* An answer has ended: what it says about speeds. */
+void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e);
+
+/* Posts a job with key, text (may be NULL) and flag, of which only failure is told. */
+void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
+                     const char *text, bool flag);
+
+/* --- controller_presets.c --- */
+
+void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
+void ctl_presets_mark(struct pp_controller *c);
+void ctl_presets_free(struct pp_controller *c);
+
+/* --- controller_cost.c --- */
+
+void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
-size_t ctl_set_choices(const struct pp_adapter_set *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
-struct pp_adapter_set ctl_set_now(const struct pp_controller *c); /* what is on */
+size_t ctl_set_choices(const struct pp_adapter_mix *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
+struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* what is on */
 /* Makes it what is on; the caller tells of it. False: some could not be listed. */
-bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_set *s);
+bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_mix *s);
 /* The set that an answer of a comparison is written under; for others what is on. */
-struct pp_adapter_set ctl_set_of(const struct pp_controller *c, int64_t message);
+struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message);
 /* The conversation goes on with that one. */
 void ctl_set_follow(struct pp_controller *c, int64_t message);
 /* "none", or adapters with strengths: "bard", "bard:0.5+barista". Changes word. False: a notice says why. */
-bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_set *set);
+bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set);
 
 /* --- controller_settings.c --- */
 
@@ -344,6 +381,10 @@ struct ctl_job {
     char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
     struct adapter_list adapters;
     struct named_list templates;
+    struct pp_adapter_note *notes; /* [n_notes] */
+    size_t n_notes;
+    struct pp_preset *presets;     /* [n_presets] */
+    size_t n_presets;
     uint64_t serial;
     bool flag;
 };
@@ -365,5 +406,8 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st);
 void ctl_run_unlock(struct pp_job *job, struct pp_store *st);
 /* controller_scan.c */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st);
+void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st);
+void ctl_run_note(struct pp_job *job, struct pp_store *st);
+void ctl_run_preset(struct pp_job *job, struct pp_store *st);
 
 #endif

@@ -47,6 +47,8 @@ void ctl_job_free(struct pp_job *job)
         pp_message_list_free(j->list, j->n);
     if (j->lock_fd >= 0)
         close(j->lock_fd);
+    pp_adapter_note_list_free(j->notes, j->n_notes);
+    pp_preset_list_free(j->presets, j->n_presets);
     pp_free(j->adapters.items);
     pp_free(j->templates.items);
     pp_free(j);

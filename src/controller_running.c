@@ -27,8 +27,8 @@ struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_cha
     r->message = m->id;
     r->base = m->len ? m->n_tokens : 0;
     r->eta_s = r->acceptance = -1;
-    while (*end)
-        end = &(*end)->next;
+    for (; *end; end = &(*end)->next)
+        r->beside = (*end)->beside = true;
     *end = r;
     return r;
 }
@@ -172,7 +172,7 @@ static void regroup(struct pp_controller *c)
         it->msg.id = r->message;
         it->msg.sibling = r->sibling;
         it->msg.n_siblings = r->n_siblings;
-        pp_adapter_set_label(&r->set, it->msg.adapters, sizeof it->msg.adapters);
+        pp_adapter_mix_label(&r->set, it->msg.adapters, sizeof it->msg.adapters);
         put_text(&c->group, c->group.n - 1, r);
     }
 }
@@ -442,6 +442,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     show(c, r, 0);
     if (session == c->session.id)
         show_end(c, r, e);
+    ctl_note_speed(c, r, e);
     ctl_overflow_ended(c, r, e);
     ctl_running_drop(c, r);
     if (c->switching)

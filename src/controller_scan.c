@@ -92,12 +92,11 @@ static void find_templates(struct ctl_job *j)
     free_names(names, n);
 }
 
-/* In: model (its path, "" if none is loaded). Out: adapters, templates. */
+/* In: model (its path, "" if none is loaded). Out: adapters, templates, notes, presets. */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     char folder[600];
-    (void)st;
     char *slash = strrchr(j->model, '/');
     if (j->model[0] && !is_folder(j->model)) {
         if (slash)
@@ -107,4 +106,54 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
     snprintf(folder, sizeof folder, "%s/adapters", j->data_dir);
     find_adapters(j, folder, true);
     find_templates(j);
+    job->code = pp_store_adapter_list(st, &j->notes, &j->n_notes, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_store_preset_list(st, &j->presets, &j->n_presets, &job->err);
+    for (size_t i = 0; i < j->n_notes; i++)
+        if (j->notes[i].added)
+            ctl_adapter_add(&j->adapters, j->notes[i].path);
+}
+
+/* The path that a user means, as the file system knows it. */
+static bool find_path(const char *text, char real[static PATH_MAX])
+{
+    char path[PATH_MAX];
+    const char *home = text[0] == '~' && text[1] == '/' ? getenv("HOME") : NULL;
+    int n = snprintf(path, sizeof path, "%s%s", home ? home : "", home ? text + 1 : text);
+    return n > 0 && (size_t)n < sizeof path && realpath(path, real);
+}
+
+/* In: key, a path as it was typed. Out: adapters, stored as added: this one, or those that lie in the folder. */
+void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    char real[PATH_MAX];
+    if (!find_path(j->key, real)) {
+        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "there is nothing at %s", j->key);
+        return;
+    }
+    if (pp_is_adapter(real))
+        ctl_adapter_add(&j->adapters, real);
+    else
+        find_adapters(j, real, false);
+    if (!j->adapters.n)
+        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND,
+                            "%s is no adapter: that is a GGUF file made as one, or a folder with adapter_config.json",
+                            j->key);
+    for (size_t i = 0; job->code == PP_OK && i < j->adapters.n; i++)
+        job->code = pp_store_adapter_put(st, j->adapters.items[i].path, NULL, true, &job->err);
+}
+
+/* In: key (the path), text (the note), flag (it was added). */
+void ctl_run_note(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_adapter_put(st, j->key, j->text, j->flag, &job->err);
+}
+
+/* In: key (the name), text (the set as JSON, NULL: it goes). */
+void ctl_run_preset(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_preset_put(st, j->key, j->text, &job->err);
 }

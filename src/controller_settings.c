@@ -1,6 +1,6 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
- * adapters: those that are on, as in adapter_set.h
+ * adapters: those that are on, as in adapter_mix.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "overflow": "shift",
  *           "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
@@ -41,8 +41,8 @@ static bool add_number(cJSON *o, const char *name, double v)
 
 char *ctl_adapters_json(const struct pp_controller *c)
 {
-    struct pp_adapter_set now = ctl_set_now(c);
-    return pp_adapter_set_json(&now);
+    struct pp_adapter_mix now = ctl_set_now(c);
+    return pp_adapter_mix_json(&now);
 }
 
 char *ctl_settings_json(const struct pp_controller *c)
@@ -96,8 +96,8 @@ bool ctl_note_choices(struct pp_controller *c)
 
 static bool apply_adapters(struct pp_controller *c)
 {
-    struct pp_adapter_set set;
-    bool good = pp_adapter_set_read(c->session.adapters, &set);
+    struct pp_adapter_mix set;
+    bool good = pp_adapter_mix_read(c->session.adapters, &set);
     return ctl_set_put(c, &set) && good;
 }
 

@@ -18,6 +18,7 @@ void pp_event_free(struct pp_event *e)
     if (e->job && e->job->release)
         e->job->release(e->job);
     pp_free(e->info);
+    pp_free(e->adapter);
     pp_free(e->text);
     pp_free(e);
 }

@@ -19,6 +19,8 @@ enum pp_event_type {
     PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
     PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
+    PP_EVENT_ADAPTER,         /* text: path of an adapter that was looked at; adapter, or err: why it does not fit */
+    PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: of those that are at hand; or err */
     PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why, an adapter that failed) */
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
     PP_EVENT_JOB,             /* job has run */
@@ -39,6 +41,13 @@ struct pp_loaded {
     int has_template;
 };
 
+/* An adapter that fits the model. */
+struct pp_adapter_facts {
+    int rank, n_targets;
+    uint64_t bytes;           /* as it is held in memory */
+    char targets[128];        /* "attn_q ffn_up": untrusted */
+};
+
 struct pp_event {
     enum pp_event_type type;
     uint64_t request;         /* which generation this is about */
@@ -48,6 +57,7 @@ struct pp_event {
     struct pp_stats stats;
     struct pp_error err;
     struct pp_loaded *info;   /* owned */
+    struct pp_adapter_facts *adapter; /* owned */
     char *text;               /* owned, NUL-terminated */
     size_t text_len;
     struct pp_job *job;       /* owned */

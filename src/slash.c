@@ -74,10 +74,75 @@ static enum pp_slash all_adapters_off(struct pp_controller *c)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg)
+{
+    struct pp_near near = {.wanted = arg};
+    for (size_t i = 0; i < l->n; i++)
+        pp_near_try(&near, l->items[i].name);
+    if (near.best[0])
+        ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, arg, near.best);
+    else
+        ctl_notice(c, true, "there is no %s \"%s\"", what, arg);
+    return PP_SLASH_ERROR;
+}
+
+static enum pp_slash lora_preset(struct pp_controller *c, char *name)
+{
+    int i = ctl_find_named(&c->presets, name);
+    if (i < 0)
+        return not_listed(c, &c->presets, "preset", name);
+    pp_controller_use_preset(c, (size_t)i);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash lora_drop(struct pp_controller *c, char *name)
+{
+    int i = ctl_find_named(&c->presets, name);
+    if (i < 0 || strcasecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
+        return not_listed(c, &c->presets, "preset", name);
+    pp_controller_drop_preset(c, (size_t)i);
+    ctl_notice(c, false, "the preset %s is gone", name);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash lora_save(struct pp_controller *c, char *name)
+{
+    return pp_controller_save_preset(c, name) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
+static enum pp_slash lora_add(struct pp_controller *c, char *path)
+{
+    pp_controller_add_adapter(c, path);
+    return PP_SLASH_DONE;
+}
+
+/* "/lora preset NAME" and its like. An adapter of such a name is switched from the menu. */
+static slash_fn *lora_word(char *arg, char **rest)
+{
+    static const struct {
+        const char *word;
+        slash_fn *run;
+    } words[] = {{"preset", lora_preset}, {"save", lora_save}, {"drop", lora_drop}, {"add", lora_add}};
+    size_t n = strcspn(arg, " \t");
+    *rest = arg + n + strspn(arg + n, " \t");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i].word) == n && strncasecmp(words[i].word, arg, n) == 0)
+            return words[i].run;
+    return NULL;
+}
+
 static enum pp_slash do_lora(struct pp_controller *c, char *arg)
 {
+    char *rest;
+    slash_fn *word = lora_word(arg, &rest);
     if (!*arg)
         return PP_SLASH_LORA_MENU;
+    if (word && *rest)
+        return word(c, rest);
+    if (word) {
+        ctl_notice(c, true, "/lora %s %s", arg, word == lora_add ? "FILE" : "NAME");
+        return PP_SLASH_ERROR;
+    }
     if (is_off(arg))
         return all_adapters_off(c);
     bool on = true;
@@ -154,18 +219,6 @@ static enum pp_slash do_system(struct pp_controller *c, char *arg)
     pp_controller_set_system(c, off ? "" : arg);
     ctl_notice(c, false, off ? "no system prompt from now on" : "the system prompt counts from the next answer on");
     return PP_SLASH_DONE;
-}
-
-static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg)
-{
-    struct pp_near near = {.wanted = arg};
-    for (size_t i = 0; i < l->n; i++)
-        pp_near_try(&near, l->items[i].name);
-    if (near.best[0])
-        ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, arg, near.best);
-    else
-        ctl_notice(c, true, "there is no %s \"%s\"", what, arg);
-    return PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_template(struct pp_controller *c, char *arg)
@@ -316,7 +369,7 @@ static const struct slash table[] = {
     {"undo", "back", "", "take back the last question and its answer", do_undo, 0},
     {"copy", "", "", "copy the last answer", NULL, PP_SLASH_COPY},
     {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
-    {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off]", "adapters on and off", do_lora, 0},
+    {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | preset NAME | save NAME]", "adapters on and off", do_lora, 0},
     {"draft", "", "[on | off]", "a small model that guesses ahead", do_draft, 0},
     {"set", "params", "[NAME VALUE]", "temperature and the other parameters", do_set, 0},
     {"system", "", "[TEXT | none]", "the system prompt", do_system, 0},

@@ -152,7 +152,7 @@ void pp_adapter_note_list_free(struct pp_adapter_note *list, size_t n);
 /* A set of adapters under a name; letter case does not tell names apart. */
 struct pp_preset {
     char *name;
-    char *adapters; /* JSON as in adapter_set.h */
+    char *adapters; /* JSON as in adapter_mix.h */
 };
 /* adapters NULL: the preset is removed. */
 enum pp_code pp_store_preset_put(struct pp_store *st, const char *name, const char *adapters, struct pp_error *err);

@@ -228,6 +228,20 @@ static void do_forget(struct pp_backend *b, const char *key)
     post_key((struct pp_worker *)b, REQUEST_FORGET, key);
 }
 
+static void do_inspect(struct pp_backend *b, const char *adapter)
+{
+    post_key((struct pp_worker *)b, REQUEST_INSPECT, adapter); /* lost, it stays unknown */
+}
+
+static void do_cost(struct pp_backend *b, const struct pp_generate_request *from)
+{
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && copy_generate(r, from);
+    if (r)
+        r->kind = REQUEST_COST;
+    post((struct pp_worker *)b, r, ok);
+}
+
 static void do_close(struct pp_backend *b)
 {
     struct pp_worker *w = (struct pp_worker *)b;
@@ -265,6 +279,12 @@ static void carry_out(struct pp_worker *w, struct request *r)
         break; /* it was saved after its last turn, and is kept while there is room */
     case REQUEST_FORGET:
         slot_forget(w, r->key);
+        break;
+    case REQUEST_INSPECT:
+        worker_inspect(w, r->key);
+        break;
+    case REQUEST_COST:
+        worker_cost(w, &r->generate);
         break;
     case REQUEST_SAVED:
         saves_collect(w);
@@ -317,6 +337,8 @@ static const struct pp_backend_ops worker_ops = {
     .show = do_show,
     .leave = do_leave,
     .forget = do_forget,
+    .inspect = do_inspect,
+    .cost = do_cost,
     .close = do_close,
     .free = do_free,
 };

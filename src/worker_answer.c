@@ -165,21 +165,27 @@ static void send_overflow(struct answer *a, size_t dropped, bool done)
     worker_send(a->w, e);
 }
 
-static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, struct pp_error *err)
+static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, int32_t **ids, size_t *n,
+                              size_t *dropped, struct pp_error *err)
 {
-    struct pp_worker *w = a->w;
-    enum pp_code code = choose_template(w, asked(a)->template_source, err);
+    enum pp_code code = choose_template(w, r->template_source, err);
+    *dropped = 0;
     if (code != PP_OK)
         return code;
     struct pp_prompt_input in = {
         .tokenizer = pp_model_tokenizer(w->target->model),
         .tmpl = w->tmpl,
-        .messages_json = asked(a)->messages_json,
-        .continue_text = asked(a)->continue_text,
+        .messages_json = r->messages_json,
+        .continue_text = r->continue_text,
         .now = (int64_t)time(NULL),
     };
+    return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, ids, n, dropped, err);
+}
+
+static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, struct pp_error *err)
+{
     size_t dropped;
-    code = pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), asked(a)->overflow, ids, n, &dropped, err);
+    enum pp_code code = prompt_of(a->w, asked(a), ids, n, &dropped, err);
     send_overflow(a, dropped, code == PP_OK);
     return code;
 }
@@ -195,19 +201,38 @@ static int64_t count_tokens(const struct pp_worker *w, const char *text)
     return (int64_t)n;
 }
 
-static int choose_adapters(struct answer *a, struct pp_adapter_use use[static PP_MAX_ADAPTERS])
+static int choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
+                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell)
 {
     int n = 0;
     struct pp_error err;
-    for (int i = 0; i < asked(a)->n_adapters && n < PP_MAX_ADAPTERS; i++) {
-        const struct pp_adapter_choice *c = &asked(a)->adapters[i];
-        const struct pp_adapter *adapter = worker_adapter(a->w, c->path, &err);
+    for (int i = 0; i < r->n_adapters && n < PP_MAX_ADAPTERS; i++) {
+        const struct pp_adapter_choice *c = &r->adapters[i];
+        const struct pp_adapter *adapter = worker_adapter(w, c->path, &err);
         if (adapter)
             use[n++] = (struct pp_adapter_use){.adapter = adapter, .scale = c->scale};
-        else
-            worker_notice(a->w, "answering without an adapter: %s", err.text);
+        else if (tell)
+            worker_notice(w, "answering without an adapter: %s", err.text);
     }
     return n;
+}
+
+void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
+{
+    struct pp_adapter_use use[PP_MAX_ADAPTERS];
+    struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_COST) : NULL;
+    int32_t *ids = NULL;
+    size_t n = 0, dropped;
+    if (!e)
+        return;
+    e->request = r->request;
+    if (prompt_of(w, r, &ids, &n, &dropped, &e->err) == PP_OK) {
+        int n_use = choose_adapters(w, r, use, false);
+        e->total = n;
+        e->cached = (uint64_t)slots_at_hand(w, use, n_use, ids, (int64_t)n);
+    }
+    pp_free(ids);
+    worker_send(w, e);
 }
 
 static void on_progress(void *user, uint64_t done, uint64_t total)
@@ -234,7 +259,7 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     struct pp_worker *w = a->w;
     const struct pp_generate_request *r = asked(a);
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
-    int n_use = choose_adapters(a, use);
+    int n_use = choose_adapters(w, r, use, true);
     bool temporary = r->temporary || !r->session_key;
     uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
     enum pp_code code = slot_open(w, temporary ? NULL : r->session_key, temporary, use, n_use, ids, n, &a->slot, err);

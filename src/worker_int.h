@@ -29,7 +29,9 @@ enum {
     WORKER_ADAPTERS = 64,
 };
 
-enum request_kind { REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED };
+enum request_kind {
+    REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST,
+};
 
 /* A copy of what was asked for: every pointer in it is owned. */
 struct request {
@@ -37,7 +39,7 @@ struct request {
     struct request *next;                /* worker thread: in the line of those that wait */
     struct pp_load_request load;
     struct pp_generate_request generate;
-    char *key;                           /* LEAVE, FORGET */
+    char *key;                           /* LEAVE, FORGET; INSPECT: the path */
     /* -- generations, protected by the worker's lock */
     struct request *live_next;           /* among those that have not ended */
     bool cancelled;
@@ -126,6 +128,8 @@ void worker_unload(struct pp_worker *w);
 bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
 /* The adapter, loaded on first use and again when the file has changed. NULL and *err on failure. */
 const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err);
+/* Tells whether it fits; it is not kept. */
+void worker_inspect(struct pp_worker *w, const char *path);
 
 /* --- worker_slots.c --- */
 /* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
@@ -133,6 +137,9 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
  * another branch, then. */
 enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
                        int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
+/* How many of these tokens slot_open would find in memory. */
+int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                      int64_t n);
 /* An answer into it has ended: it is saved, and a temporary one is emptied. */
 void slot_end(struct pp_worker *w, struct slot *s);
 void slot_forget(struct pp_worker *w, const char *key);
@@ -177,6 +184,8 @@ struct answer *answer_begin(struct pp_worker *w, struct request *r);
 void answer_piece(struct answer *a, int n_tokens);
 /* Tells how it ended and frees it. */
 void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
+/* Tells how much of its prompt is at hand. */
+void worker_cost(struct pp_worker *w, const struct pp_generate_request *r);
 /* The end of a generation that never began: noted with its message, and the event that says so. Any thread. */
 struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err);
 

@@ -300,3 +300,28 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
     w->n_adapters++;
     return c->adapter;
 }
+
+static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
+{
+    struct pp_adapter_facts *f = pp_calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    *f = (struct pp_adapter_facts){.rank = info->rank, .n_targets = info->n_targets, .bytes = info->bytes};
+    snprintf(f->targets, sizeof f->targets, "%s", info->targets);
+    return f;
+}
+
+void worker_inspect(struct pp_worker *w, const char *path)
+{
+    struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_ADAPTER) : NULL;
+    struct pp_adapter *a = NULL;
+    if (!e)
+        return;
+    if (pp_adapter_load(w->target->model, path, &a, &e->err) == PP_OK)
+        e->adapter = facts_of(pp_adapter_info(a));
+    pp_adapter_free(a);
+    if ((e->text = pp_strdup(path)))
+        worker_send(w, e);
+    else
+        pp_event_free(e);
+}

@@ -164,6 +164,18 @@ static struct slot *find(struct pp_worker *w, const char *key, bool temporary, c
     return best;
 }
 
+int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                      int64_t n)
+{
+    int64_t most = pp_engine_at_hand(w->engine, use, n_use, tokens, n);
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        const struct slot *s = &w->slots[i];
+        int64_t have = s->used && s->seq ? pp_seq_at_hand(s->seq, use, n_use, tokens, n) : 0;
+        most = have > most ? have : most;
+    }
+    return most;
+}
+
 void slot_end(struct pp_worker *w, struct slot *s)
 {
     s->busy = false;

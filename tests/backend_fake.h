@@ -32,6 +32,10 @@ struct fake_backend {
     int n_adapters;
     float scale;                 /* of the first adapter */
     bool use_draft;
+    /* the last question about an adapter, and about the price of a set */
+    int inspections, prices;
+    char inspected[700], price_of[128], price_messages[1024];
+    uint64_t price_request;
     bool committed;              /* the question was in the database */
 };
 
@@ -54,6 +58,8 @@ void fixture_remove(struct fixture *f); /* all */
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
+void fake_adapter(struct fixture *f, const char *misfit); /* the one that was asked for last; NULL: it fits */
+void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
 void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
 

@@ -20,7 +20,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 
-enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 2, CHOICES = 3,
+enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 3, CHOICES = 3,
     PARAMS = 4 };
 
 struct message {
@@ -51,7 +51,8 @@ struct pp_controller {
     size_t n_sessions;
     int64_t session;
     struct pp_adapter_entry adapters[ADAPTERS];
-    struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS];
+    struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS], preset;
+    bool has_preset;
 };
 
 /* --- state --------------------------------------------------------------------------------------------------- */
@@ -125,7 +126,9 @@ static void fill_lists(struct pp_controller *c)
     }
     c->n_sessions = SESSIONS;
     c->adapters[0] = (struct pp_adapter_entry){.name = "bard", .path = "/models/bard.gguf", .scale = 1};
-    c->adapters[1] = (struct pp_adapter_entry){.name = "barista", .path = "/models/barista.gguf", .scale = 1};
+    c->adapters[1] = (struct pp_adapter_entry){.name = "barista", .path = "/models/barista.gguf", .scale = 1,
+                                               .decode_tokens = 90, .decode_ns = 2000000000};
+    c->adapters[2] = (struct pp_adapter_entry){.name = "whale", .path = "/models/whale.gguf", .scale = 1};
 }
 
 enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
@@ -398,6 +401,8 @@ void pp_controller_regenerate(struct pp_controller *c, int n)
                                                       .revision = ++c->revisions,
                                                       .sibling = (int)i + 1,
                                                       .n_siblings = last->n_siblings};
+    if (n == 2) /* as a comparison */
+        snprintf(c->alternatives[1].adapters, sizeof c->alternatives[1].adapters, "bard 0.80");
     if (n > 1)
         choose_alternative(c, 0);
 }
@@ -574,6 +579,77 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
                                      : "",
                                      c->adapters[a].name, (double)c->adapters[a].scale);
     c->dirty |= PP_DIRTY_LISTS | PP_DIRTY_STATUS;
+}
+
+size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int by)
+{
+    size_t to = i + (size_t)by;
+    if (to >= ADAPTERS)
+        return i;
+    struct pp_adapter_entry a = c->adapters[i];
+    c->adapters[i] = c->adapters[to];
+    c->adapters[to] = a;
+    c->dirty |= PP_DIRTY_LISTS;
+    return to;
+}
+
+void pp_controller_inspect_adapters(struct pp_controller *c)
+{
+    for (int i = 0; i < ADAPTERS; i++) {
+        struct pp_adapter_entry *a = &c->adapters[i];
+        a->fit = strcmp(a->name, "whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
+        a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up"};
+        snprintf(a->reason, sizeof a->reason, "blk.0.attn_q.weight is 64 wide, not 576");
+    }
+}
+
+void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note)
+{
+    snprintf(c->adapters[i].note, sizeof c->adapters[i].note, "%s", note);
+}
+
+void pp_controller_add_adapter(struct pp_controller *c, const char *path)
+{
+    say(c, false, path);
+}
+
+float pp_controller_plain_speed(const struct pp_controller *c)
+{
+    (void)c;
+    return 50;
+}
+
+struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t i)
+{
+    (void)c;
+    return (struct pp_switch_cost){.known = true, .at_hand = i >= ADAPTERS, .tokens = 512, .seconds = 2.5f};
+}
+
+const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n)
+{
+    *n = c->has_preset;
+    return &c->preset;
+}
+
+void pp_controller_use_preset(struct pp_controller *c, size_t i)
+{
+    (void)i;
+    say(c, false, "used");
+}
+
+bool pp_controller_save_preset(struct pp_controller *c, const char *name)
+{
+    snprintf(c->preset.name, sizeof c->preset.name, "%s", name);
+    snprintf(c->preset.detail, sizeof c->preset.detail, "%.200s", c->adapter_text);
+    c->has_preset = true;
+    return true;
+}
+
+void pp_controller_drop_preset(struct pp_controller *c, size_t i)
+{
+    (void)i;
+    c->has_preset = false;
+    c->dirty |= PP_DIRTY_LISTS;
 }
 
 static void choose(struct pp_controller *c, struct pp_named *list, size_t i)

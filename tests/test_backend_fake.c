@@ -41,16 +41,21 @@ static bool is_committed(const struct pp_generate_request *r)
     return good;
 }
 
+static void label(const struct pp_generate_request *r, char out[static 128])
+{
+    struct pp_adapter_mix set = {0};
+    for (int i = 0; i < r->n_adapters; i++)
+        assert_true(pp_adapter_mix_add(&set, r->adapters[i].path, r->adapters[i].scale));
+    pp_adapter_mix_label(&set, out, 128);
+}
+
 static void note_asked(const struct pp_generate_request *r)
 {
     if (fake.generations > (int)(sizeof fake.asked / sizeof *fake.asked))
         return;
     struct fake_asked *a = &fake.asked[fake.generations - 1];
-    struct pp_adapter_set set = {0};
     *a = (struct fake_asked){.request = r->request, .seed = r->sampling.seed, .message_id = r->message_id};
-    for (int i = 0; i < r->n_adapters; i++)
-        assert_true(pp_adapter_set_add(&set, r->adapters[i].path, r->adapters[i].scale));
-    pp_adapter_set_label(&set, a->adapters, sizeof a->adapters);
+    label(r, a->adapters);
 }
 
 static void fake_generate(struct pp_backend *b, const struct pp_generate_request *r)
@@ -101,6 +106,22 @@ static void fake_forget(struct pp_backend *b, const char *key)
     snprintf(fake.forgotten, sizeof fake.forgotten, "%s", key);
 }
 
+static void fake_inspect(struct pp_backend *b, const char *adapter)
+{
+    (void)b;
+    fake.inspections++;
+    snprintf(fake.inspected, sizeof fake.inspected, "%s", adapter);
+}
+
+static void fake_price(struct pp_backend *b, const struct pp_generate_request *r)
+{
+    (void)b;
+    fake.prices++;
+    fake.price_request = r->request;
+    label(r, fake.price_of);
+    snprintf(fake.price_messages, sizeof fake.price_messages, "%s", r->messages_json);
+}
+
 static void fake_close(struct pp_backend *b)
 {
     (void)b;
@@ -122,6 +143,8 @@ static const struct pp_backend_ops fake_ops = {
     .show = fake_show,
     .leave = fake_leave,
     .forget = fake_forget,
+    .inspect = fake_inspect,
+    .cost = fake_price,
     .close = fake_close,
     .free = fake_free,
 };
@@ -231,6 +254,33 @@ void fake_text(struct fixture *f, const char *text, int n)
     e->n = n;
     e->stats.decode_tokens = (uint64_t)n;
     e->stats.decode_ns = 1000000;
+    send_event(e);
+}
+
+void fake_adapter(struct fixture *f, const char *misfit)
+{
+    (void)f;
+    struct pp_event *e = pp_event_new(PP_EVENT_ADAPTER);
+    assert_non_null(e);
+    e->text = pp_strdup(fake.inspected);
+    if (misfit) {
+        pp_fail(&e->err, PP_ERR_MISMATCH, "%s", misfit);
+    } else {
+        e->adapter = pp_calloc(1, sizeof *e->adapter);
+        assert_non_null(e->adapter);
+        *e->adapter = (struct pp_adapter_facts){.rank = 8, .n_targets = 14, .bytes = 1000, .targets = "attn_q"};
+    }
+    send_event(e);
+}
+
+void fake_cost(struct fixture *f, uint64_t total, uint64_t cached)
+{
+    (void)f;
+    struct pp_event *e = pp_event_new(PP_EVENT_COST);
+    assert_non_null(e);
+    e->request = fake.price_request;
+    e->total = total;
+    e->cached = cached;
     send_event(e);
 }
 

@@ -82,6 +82,8 @@ static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
         memcpy(text, m->field.text, sizeof text);
         m->mode = PP_MENU_LIST;
         m->cls->answered(ui, m, text);
+    } else if (key->type == PP_KEY_TAB && m->cls->complete) {
+        m->cls->complete(ui, m);
     } else {
         pp_field_key(&m->field, key, &changed);
     }
@@ -155,7 +157,10 @@ static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
 /* column: where right parts begin; 0: each at the right edge. */
 static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selected, int column)
 {
-    pp_style style = selected ? PP_SLOT_SELECTED : row->heading ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU;
+    pp_style style = selected       ? PP_SLOT_SELECTED
+                     : row->heading ? PP_SLOT_MENU_TITLE
+                     : row->dim     ? PP_SLOT_MENU_DIM
+                                    : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
     int width = pp_text_width(row->right, strlen(row->right)), most = width < RIGHT_MAX ? width : RIGHT_MAX;
     /* a short right part (a value, a time) has its place also on a narrow screen */
@@ -228,11 +233,20 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area a)
     return true;
 }
 
+static void draw_details(struct pp_ui *ui, struct pp_area a)
+{
+    char lines[PP_MENU_MAX_DETAILS][PP_MENU_DETAIL] = {{0}};
+    ui->menu.cls->details(ui, &ui->menu, lines);
+    for (int i = 0; i < a.h; i++)
+        pp_draw_text(a.y + i, a.x + 1, a.w - 2, lines[i], PP_SLOT_MENU_DIM);
+}
+
 void pp_menu_draw(struct pp_ui *ui)
 {
     struct pp_menu *m = &ui->menu;
     size_t n = count(ui);
-    struct pp_area a = place(ui, n, m->cls->search ? 4 : 2);
+    int details = m->cls->details && n ? m->cls->n_details + 1 : 0;
+    struct pp_area a = place(ui, n, (m->cls->search ? 4 : 2) + details);
     bool framed = a.w < ui->at.cols, cursor = false;
     pp_draw_erase(a, PP_SLOT_MENU);
     if (framed) {
@@ -250,7 +264,12 @@ void pp_menu_draw(struct pp_ui *ui)
         a.y += step, a.h -= step;
     }
     bool roomy = framed && a.h > 3;
-    draw_rows(ui, (struct pp_area){a.y, a.x, a.h - (roomy ? 2 : a.h > 1 ? 1 : 0), a.w}, n);
+    int rows = a.h - (roomy ? 2 : a.h > 1 ? 1 : 0);
+    if (details && rows > details + 1) { /* else there is no room for them */
+        rows -= details;
+        draw_details(ui, (struct pp_area){a.y + rows + 1, a.x, details - 1, a.w});
+    }
+    draw_rows(ui, (struct pp_area){a.y, a.x, rows, a.w}, n);
     if (a.h > 1)
         cursor = draw_foot(ui, (struct pp_area){a.y + a.h - 1, a.x, 1, a.w});
     if (!cursor && column >= 0 && m->mode == PP_MENU_LIST) {

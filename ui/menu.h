@@ -12,10 +12,13 @@
 struct pp_ui;
 struct pp_menu;
 
+enum { PP_MENU_DETAIL = 320, PP_MENU_MAX_DETAILS = 8 };
+
 struct pp_menu_row {
     char left[320], right[128]; /* untrusted text */
     bool current;               /* marked with a dot */
     bool heading;               /* drawn as a heading */
+    bool dim;                   /* cannot be chosen */
 };
 
 /* Functions that are NULL do nothing. */
@@ -37,6 +40,10 @@ struct pp_menu_class {
     void (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text); /* a question asked with pp_menu_ask */
     void (*confirmed)(struct pp_ui *ui, struct pp_menu *m);                  /* yes to pp_menu_confirm */
     void (*close)(struct pp_ui *ui, struct pp_menu *m);
+    /* Lines about the selected row, below the list; the same number for every row. */
+    int n_details;
+    void (*details)(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL]); /* [n_details], zeroed */
+    void (*complete)(struct pp_ui *ui, struct pp_menu *m); /* Tab in what is typed: menu->field */
 };
 
 enum pp_menu_mode { PP_MENU_LIST, PP_MENU_ASK, PP_MENU_CONFIRM };
@@ -61,7 +68,7 @@ void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void pp_menu_select(struct pp_ui *ui, size_t i);
 
-extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_templates, pp_menu_personas,
+extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_presets, pp_menu_templates, pp_menu_personas,
     pp_menu_draft, pp_menu_themes, pp_menu_params, pp_menu_overflow;
 
 #endif

@@ -1,4 +1,5 @@
-/* menu_lora.c - F3: adapters on and off, and their strength. */
+/* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; and sets of them by name. */
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
+enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET }; /* menu->subject */
 
 static const float step = 0.05f, most = 2.0f;
 
@@ -25,6 +27,12 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
     return n;
 }
 
+static void open_menu(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)m;
+    pp_controller_inspect_adapters(ui->controller);
+}
+
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
     const struct pp_adapter_entry *a = at(ui, i);
@@ -32,12 +40,70 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     if (!a)
         return;
     snprintf(row->left, sizeof row->left, "[%c] %s", a->on ? 'x' : ' ', a->name);
+    row->dim = a->fit == PP_FIT_NO;
     const char *slash = strrchr(a->path, '/'), *file = slash ? slash + 1 : a->path;
-    if (ui->at.cols >= ROOM_FOR_FILES)
+    if (row->dim)
+        snprintf(row->right, sizeof row->right, "does not fit");
+    else if (ui->at.cols >= ROOM_FOR_FILES)
         snprintf(row->right, sizeof row->right, "%.100s  %+.2f", file, (double)a->scale);
     else
         snprintf(row->right, sizeof row->right, "%+.2f", (double)a->scale);
 }
+
+/* --- the selected one --------------------------------------------------------------------------------------- */
+
+static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
+{
+    if (a->fit == PP_FIT_NO)
+        snprintf(line, cap, "%s", a->reason);
+    else if (a->fit == PP_FIT_YES)
+        snprintf(line, cap, "fits; rank %d, %.1f MB; %d projections: %s", a->facts.rank, (double)a->facts.bytes / 1e6,
+                 a->facts.n_targets, a->facts.targets);
+    else
+        snprintf(line, cap, "not looked at yet");
+}
+
+static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, char *line, size_t cap)
+{
+    float without = pp_controller_plain_speed(ui->controller);
+    double with = a->decode_ns ? (double)a->decode_tokens * 1e9 / (double)a->decode_ns : 0;
+    if (with > 0 && without > 0)
+        snprintf(line, cap, "%.1f tokens/s with it, %.1f without any", with, (double)without);
+    else if (with > 0)
+        snprintf(line, cap, "%.1f tokens/s with it", with);
+    else
+        snprintf(line, cap, "no answer was written with it yet");
+}
+
+static void describe_cost(const char *what, const struct pp_switch_cost *cost, char *line, size_t cap)
+{
+    if (!cost->known)
+        snprintf(line, cap, "%s: …", what);
+    else if (cost->at_hand)
+        snprintf(line, cap, "%s: at hand", what);
+    else if (cost->seconds < 0)
+        snprintf(line, cap, "%s: %lld tokens will be read again", what, (long long)cost->tokens);
+    else
+        snprintf(line, cap, "%s: %lld tokens will be read again, about %.1f s", what, (long long)cost->tokens,
+                 (double)cost->seconds);
+}
+
+static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
+{
+    const struct pp_adapter_entry *a = at(ui, m->selected);
+    if (!a)
+        return;
+    describe(a, lines[0], PP_MENU_DETAIL);
+    snprintf(lines[1], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
+    describe_speed(ui, a, lines[2], PP_MENU_DETAIL);
+    struct pp_switch_cost over = pp_controller_switch_cost(ui->controller, m->selected),
+                          now = pp_controller_switch_cost(ui->controller, SIZE_MAX);
+    if (a->fit == PP_FIT_YES)
+        describe_cost(a->on ? "switched off" : "switched on", &over, lines[3], PP_MENU_DETAIL);
+    describe_cost("as it is", &now, lines[4], PP_MENU_DETAIL);
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------- */
 
 /* To the next multiple of a step, so that no rounding errors add up. */
 static void change(struct pp_ui *ui, size_t i, int steps)
@@ -50,25 +116,50 @@ static void change(struct pp_ui *ui, size_t i, int steps)
 static bool begins_number(const struct pp_key *key)
 {
     bool digit = key->cp >= '0' && key->cp <= '9';
-    return key->type == PP_KEY_CHAR && !key->mods && (digit || key->cp == '.' || key->cp == '-');
+    return digit || key->cp == '.' || key->cp == '-';
+}
+
+static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const char *words, const char *text)
+{
+    m->subject = what;
+    pp_menu_ask(ui, words, text);
+}
+
+static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    const struct pp_adapter_entry *a = at(ui, m->selected);
+    if (key->cp == 'a')
+        ask(ui, m, ASK_PATH, "File or folder (Tab completes):", "");
+    else if (key->cp == 'l')
+        pp_menu_open(ui, &pp_menu_presets);
+    else if (!a)
+        return false;
+    else if (key->cp == ' ')
+        pp_controller_set_adapter(ui->controller, m->selected, !a->on, a->scale);
+    else if (key->cp == 'n')
+        ask(ui, m, ASK_NOTE, "Note:", a->note);
+    else if (key->cp == 'p')
+        ask(ui, m, ASK_PRESET, "What is on, as preset:", "");
+    else if (begins_number(key))
+        ask(ui, m, ASK_STRENGTH, "Strength:", (char[8]){(char)key->cp});
+    else
+        return false;
+    return true;
 }
 
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
-    const struct pp_adapter_entry *a = at(ui, m->selected);
-    if (!a)
+    bool up = key->type == PP_KEY_UP, down = key->type == PP_KEY_DOWN;
+    if (key->type == PP_KEY_CHAR && !key->mods)
+        return letter(ui, m, key);
+    if (!at(ui, m->selected))
         return false;
+    if ((up || down) && (key->mods & PP_MOD_SHIFT)) {
+        m->selected = pp_controller_move_adapter(ui->controller, m->selected, up ? -1 : 1);
+        return true;
+    }
     if (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT) {
         change(ui, m->selected, key->type == PP_KEY_LEFT ? -1 : 1);
-        return true;
-    }
-    if (key->type == PP_KEY_CHAR && key->cp == ' ') {
-        pp_controller_set_adapter(ui->controller, m->selected, !a->on, a->scale);
-        return true;
-    }
-    if (begins_number(key)) {
-        char first[8] = {(char)key->cp};
-        pp_menu_ask(ui, "Strength:", first);
         return true;
     }
     return false;
@@ -79,14 +170,104 @@ static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
     char *end;
     float scale = strtof(text, &end);
     const struct pp_adapter_entry *a = at(ui, m->selected);
-    if (!a || *end || !(scale >= -most && scale <= most))
-        pp_ui_notice(ui, true, "A strength is a number from -2 to 2.");
-    else
-        pp_controller_set_adapter(ui->controller, m->selected, true, scale);
+    switch ((enum question)m->subject) {
+    case ASK_PATH: pp_controller_add_adapter(ui->controller, text); break;
+    case ASK_PRESET: pp_controller_save_preset(ui->controller, text); break;
+    case ASK_NOTE: pp_controller_note_adapter(ui->controller, m->selected, text); break;
+    case ASK_STRENGTH:
+        if (!a || end == text || *end || !(scale >= -most && scale <= most))
+            pp_ui_notice(ui, true, "A strength is a number from -2 to 2.");
+        else
+            pp_controller_set_adapter(ui->controller, m->selected, true, scale);
+        break;
+    }
+}
+
+/* As far as all paths that begin so agree. */
+static void complete(struct pp_ui *ui, struct pp_menu *m)
+{
+    char pattern[2 * sizeof m->field.text + 2];
+    size_t n = 0;
+    glob_t found;
+    (void)ui;
+    if (m->subject != ASK_PATH)
+        return;
+    for (const char *s = m->field.text; *s; s++) {
+        if (strchr("*?[\\", *s))
+            pattern[n++] = '\\';
+        pattern[n++] = *s;
+    }
+    pattern[n++] = '*';
+    pattern[n] = 0;
+    if (glob(pattern, GLOB_MARK | GLOB_TILDE, NULL, &found) != 0)
+        return;
+    size_t same = found.gl_pathc ? strlen(found.gl_pathv[0]) : 0;
+    for (size_t i = 1; i < found.gl_pathc; i++)
+        for (size_t k = 0; k < same; k++)
+            if (found.gl_pathv[0][k] != found.gl_pathv[i][k])
+                same = k;
+    char text[sizeof m->field.text];
+    if (same && same < sizeof text) {
+        memcpy(text, found.gl_pathv[0], same);
+        text[same] = 0;
+        pp_field_set(&m->field, text);
+    }
+    globfree(&found);
 }
 
 const struct pp_menu_class pp_menu_lora = {
-    .title = "LoRA adapters", .hint = "Space on/off   Left Right strength   0-9 type it   Enter, Esc close",
-    .empty = "No adapter lies beside the model; --lora FILE names one.",
-    .count = count, .row = row, .key = key, .answered = answered,
+    .title = "LoRA adapters",
+    .hint = "Space on/off  ← → 0-9 strength  S-↑↓ order  note  add  preset  list  Esc",
+    .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu,
+    .count = count, .row = row, .key = key, .answered = answered, .details = details, .complete = complete,
+};
+
+/* --- presets ------------------------------------------------------------------------------------------------ */
+
+static size_t presets_count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_presets(ui->controller, &n);
+    return n;
+}
+
+static void presets_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
+    (void)m;
+    if (i >= n)
+        return;
+    snprintf(row->left, sizeof row->left, "%s", list[i].name);
+    snprintf(row->right, sizeof row->right, "%.127s", list[i].detail);
+    row->current = list[i].current;
+}
+
+static void presets_choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_use_preset(ui->controller, m->selected);
+    pp_menu_open(ui, &pp_menu_lora);
+}
+
+static bool presets_key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
+    if (key->type != PP_KEY_DELETE || m->selected >= n)
+        return false;
+    pp_menu_confirm(ui, "Delete the preset \"%s\"? y deletes, any other key keeps it", list[m->selected].name);
+    return true;
+}
+
+static void presets_confirmed(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_drop_preset(ui->controller, m->selected);
+}
+
+const struct pp_menu_class pp_menu_presets = {
+    .title = "Presets of adapters", .columns = true, .hint = "Enter uses   Del deletes   Esc closes",
+    .empty = "There are none; p in the list of adapters (F3) makes one.",
+    .count = presets_count, .row = presets_row, .choose = presets_choose, .key = presets_key,
+    .confirmed = presets_confirmed,
 };

@@ -204,6 +204,23 @@ menus() {
         gone "starter-draft" &&
         keys F8 && see top-p && keys Enter && see "temp:" && keys C-u && text "0.2" && keys Enter && see "0.2"
 }
+adapters() {
+    start 90x30 && see ready && keys F3 && see "fits; rank 16, 2.3 MB; 42 projections: attn_q ffn_up" &&
+        see "no answer was written with it yet" && see "switched on: 512 tokens will be read again, about 2.5 s" &&
+        see "as it is: at hand" && see "does not fit" && same adapters-90x30.txt &&
+        keys Down && see "45.0 tokens/s with it, 50.0 without any" && keys Space && see "switched off: 512" &&
+        keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" &&
+        keys S-Up && keys n && see "Note:" && text "for coffee" && keys Enter && see "note: for coffee" &&
+        keys p && see "as preset:" && text "mornings" && keys Enter && keys l && see "mornings" &&
+        see "barista -0.50" && keys DC && see "Delete the preset" && keys y && see "There are none" &&
+        keys F3 && see whale && keys End && see "64 wide, not 576" &&
+        keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
+        see "/config/"
+}
+comparison() {
+    start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
+        see "3 of 3  bard 0.80" && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
+}
 menus_small() {
     start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
         see Writing && keys F3 && see "+1.00" && keys F8 && see "0.80" && keys Escape && gone "0.80"
@@ -293,7 +310,8 @@ resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends 
 multi_line history vi_keys no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
 no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
-plain plain_pipe idle_costs_nothing broken_theme alternatives elsewhere"
+plain plain_pipe idle_costs_nothing broken_theme alternatives adapters comparison
+elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=

@@ -1,16 +1,16 @@
-/* adapter_set.h - adapters with their strengths, in the order in which they are applied: what an answer is written
+/* adapter_mix.h - adapters with their strengths, in the order in which they are applied: what an answer is written
  * under, what is stored with a conversation, and what a preset names. Pure functions, any thread.
  *
  * As JSON: [{"path": "/…/bard.gguf", "scale": 0.8}, …] */
-#ifndef PP_SRC_ADAPTER_SET_H
-#define PP_SRC_ADAPTER_SET_H
+#ifndef PP_SRC_ADAPTER_MIX_H
+#define PP_SRC_ADAPTER_MIX_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "engine/engine.h"
 
-struct pp_adapter_set {
+struct pp_adapter_mix {
     int n;
     struct pp_adapter_item {
         char path[512];
@@ -21,13 +21,13 @@ struct pp_adapter_set {
 /* How people call the adapter at a path: its last part without "starter-", "lora-" and ".gguf". */
 void pp_adapter_name(const char *path, char *out, size_t cap);
 /* False: the set is full, or the path too long. One that is in it already gets the new strength. */
-bool pp_adapter_set_add(struct pp_adapter_set *s, const char *path, float scale);
-bool pp_adapter_set_equal(const struct pp_adapter_set *a, const struct pp_adapter_set *b);
+bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale);
+bool pp_adapter_mix_equal(const struct pp_adapter_mix *a, const struct pp_adapter_mix *b);
 /* "bard 0.80, barista 1.00"; "" for none. */
-void pp_adapter_set_label(const struct pp_adapter_set *s, char *out, size_t cap);
+void pp_adapter_mix_label(const struct pp_adapter_mix *s, char *out, size_t cap);
 /* pp_free; NULL: out of memory. */
-char *pp_adapter_set_json(const struct pp_adapter_set *s);
+char *pp_adapter_mix_json(const struct pp_adapter_mix *s);
 /* "" and "[]" are the empty set. False: part of it could not be read; the rest is in *s. */
-bool pp_adapter_set_read(const char *json, struct pp_adapter_set *s);
+bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s);
 
 #endif

@@ -1,4 +1,4 @@
-#include "src/adapter_set.h"
+#include "src/adapter_mix.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -22,7 +22,7 @@ void pp_adapter_name(const char *path, char *out, size_t cap)
     snprintf(out, cap, "%.*s", (int)n, base);
 }
 
-bool pp_adapter_set_add(struct pp_adapter_set *s, const char *path, float scale)
+bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale)
 {
     int i = 0;
     while (i < s->n && strcmp(s->item[i].path, path) != 0)
@@ -35,7 +35,7 @@ bool pp_adapter_set_add(struct pp_adapter_set *s, const char *path, float scale)
     return true;
 }
 
-bool pp_adapter_set_equal(const struct pp_adapter_set *a, const struct pp_adapter_set *b)
+bool pp_adapter_mix_equal(const struct pp_adapter_mix *a, const struct pp_adapter_mix *b)
 {
     bool same = a->n == b->n;
     for (int i = 0; same && i < a->n; i++)
@@ -43,7 +43,7 @@ bool pp_adapter_set_equal(const struct pp_adapter_set *a, const struct pp_adapte
     return same;
 }
 
-void pp_adapter_set_label(const struct pp_adapter_set *s, char *out, size_t cap)
+void pp_adapter_mix_label(const struct pp_adapter_mix *s, char *out, size_t cap)
 {
     size_t len = 0;
     if (cap)
@@ -56,7 +56,7 @@ void pp_adapter_set_label(const struct pp_adapter_set *s, char *out, size_t cap)
     }
 }
 
-char *pp_adapter_set_json(const struct pp_adapter_set *s)
+char *pp_adapter_mix_json(const struct pp_adapter_mix *s)
 {
     cJSON *array = cJSON_CreateArray();
     bool ok = array;
@@ -75,7 +75,7 @@ char *pp_adapter_set_json(const struct pp_adapter_set *s)
     return copy;
 }
 
-bool pp_adapter_set_read(const char *json, struct pp_adapter_set *s)
+bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s)
 {
     s->n = 0;
     if (!json || !*json)
@@ -86,7 +86,7 @@ bool pp_adapter_set_read(const char *json, struct pp_adapter_set *s)
         const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"),
                     *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
         good = cJSON_IsString(path) && *path->valuestring &&
-               pp_adapter_set_add(s, path->valuestring,
+               pp_adapter_mix_add(s, path->valuestring,
                                   cJSON_IsNumber(scale) ? (float)fmin(fmax(scale->valuedouble, -2), 2) : 1) && good;
     }
     cJSON_Delete(array);

@@ -1,0 +1,81 @@
+/* controller_cost.c - what a change of adapters would cost: pages that were computed under one set are never read under
+ * another, so that the conversation is read again, unless pages of the new set are still at hand. The worker is asked;
+ * its answer counts until the conversation or the set is another. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+enum { NEXT_TO_NOTHING = 64 }; /* tokens: less than a page is not found, and takes no time */
+
+static struct pp_adapter_mix set_after(const struct pp_controller *c, size_t i)
+{
+    struct pp_adapter_mix s = {0};
+    for (size_t k = 0; k < c->adapters.n; k++)
+        if (c->adapters.items[k].on != (k == i))
+            pp_adapter_mix_add(&s, c->adapters.items[k].path, c->adapters.items[k].scale);
+    return s;
+}
+
+static void ask(struct pp_controller *c, struct ctl_cost *cost)
+{
+    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    const char *note;
+    size_t from = pp_branch_context(&c->branch, c->branch.n, &note);
+    char *system = pp_branch_system(c->session.system, note);
+    char *messages = system ? pp_branch_json_from(&c->branch, from, c->branch.n, system, NULL, NULL) : NULL;
+    if (messages) {
+        struct pp_generate_request r = {
+            .request = cost->request = ++c->request,
+            .messages_json = messages,
+            .template_source = c->template_source,
+            .adapters = adapters,
+            .n_adapters = (int)ctl_set_choices(&cost->set, adapters),
+            .overflow = PP_OVERFLOW_SHIFT,
+        };
+        c->backend->ops->cost(c->backend, &r);
+    }
+    pp_free(messages);
+    pp_free(system);
+}
+
+static struct pp_switch_cost tell(const struct pp_controller *c, const struct ctl_cost *cost)
+{
+    struct pp_switch_cost s = {.known = cost->known, .seconds = -1};
+    s.tokens = (int64_t)(cost->total - cost->cached);
+    s.at_hand = s.tokens < NEXT_TO_NOTHING;
+    if (c->prefill_tps > 0)
+        s.seconds = (float)s.tokens / c->prefill_tps;
+    return s;
+}
+
+struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t i)
+{
+    bool now = i >= c->adapters.n;
+    struct ctl_cost *cost = &c->costs[now];
+    struct pp_adapter_mix set = now ? ctl_set_now(c) : set_after(c, i);
+    if (!c->branch.n)
+        return (struct pp_switch_cost){.known = true, .at_hand = true};
+    if (c->state != PP_STATE_IDLE || !c->backend->ops->cost || (!now && c->adapters.items[i].fit != PP_FIT_YES))
+        return (struct pp_switch_cost){.seconds = -1};
+    if (cost->request && cost->epoch == c->epoch && cost->revision == c->branch.revision &&
+        pp_adapter_mix_equal(&cost->set, &set))
+        return tell(c, cost);
+    *cost = (struct ctl_cost){.set = set, .epoch = c->epoch, .revision = c->branch.revision};
+    ask(c, cost);
+    return tell(c, cost);
+}
+
+void ctl_on_cost(struct pp_controller *c, const struct pp_event *e)
+{
+    for (int i = 0; i < 2; i++) {
+        struct ctl_cost *cost = &c->costs[i];
+        if (!cost->request || cost->request != e->request || e->err.code != PP_OK)
+            continue;
+        cost->known = true;
+        cost->total = e->total;
+        cost->cached = e->cached;
+        ctl_dirty(c, PP_DIRTY_LISTS);
+    }
+}

@@ -1,0 +1,119 @@
+/* controller_presets.c - sets of adapters under a name, for all conversations. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+
+const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n)
+{
+    *n = c->presets.n;
+    return c->presets.items;
+}
+
+static int find(const struct pp_controller *c, const char *name)
+{
+    for (size_t i = 0; i < c->presets.n; i++)
+        if (strcasecmp(c->presets.items[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* Names are in their order, whatever the letter case. */
+static bool add(struct pp_controller *c, const char *name, const struct pp_adapter_mix *set)
+{
+    int at = find(c, name);
+    char detail[sizeof c->presets.items->detail];
+    pp_adapter_mix_label(set, detail, sizeof detail);
+    if (at < 0) {
+        size_t n = c->presets.n, i = n;
+        if (pp_grow(&c->preset_sets, &c->preset_cap, n + 1, sizeof *c->preset_sets) != 0)
+            return false;
+        ctl_add_named(&c->presets, name, "");
+        if (c->presets.n == n)
+            return false;
+        struct pp_named fresh = c->presets.items[n];
+        for (; i > 0 && strcasecmp(c->presets.items[i - 1].name, name) > 0; i--) {
+            c->presets.items[i] = c->presets.items[i - 1];
+            c->preset_sets[i] = c->preset_sets[i - 1];
+        }
+        c->presets.items[i] = fresh;
+        at = (int)i;
+    }
+    snprintf(c->presets.items[at].name, sizeof c->presets.items[at].name, "%s", name);
+    snprintf(c->presets.items[at].detail, sizeof c->presets.items[at].detail, "%s", *detail ? detail : "no adapter");
+    c->preset_sets[at] = *set;
+    return true;
+}
+
+void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found)
+{
+    for (size_t i = 0; i < found->n_presets; i++) {
+        struct pp_adapter_mix set;
+        pp_adapter_mix_read(found->presets[i].adapters, &set);
+        add(c, found->presets[i].name, &set);
+    }
+}
+
+void ctl_presets_mark(struct pp_controller *c)
+{
+    struct pp_adapter_mix now = ctl_set_now(c);
+    for (size_t i = 0; i < c->presets.n; i++)
+        c->presets.items[i].current = pp_adapter_mix_equal(&c->preset_sets[i], &now);
+}
+
+void ctl_presets_free(struct pp_controller *c)
+{
+    pp_free(c->presets.items);
+    pp_free(c->preset_sets);
+}
+
+void pp_controller_use_preset(struct pp_controller *c, size_t i)
+{
+    if (i >= c->presets.n)
+        return;
+    if (!ctl_set_put(c, &c->preset_sets[i]))
+        ctl_notice(c, true, "out of memory");
+    else
+        ctl_notice(c, false, "%s: %s", c->presets.items[i].name, c->presets.items[i].detail);
+    ctl_update_session(c, UPDATE_CHOICES);
+    ctl_mark_current(c);
+}
+
+bool pp_controller_save_preset(struct pp_controller *c, const char *name)
+{
+    struct pp_adapter_mix now = ctl_set_now(c);
+    char *json;
+    if (!*name || strlen(name) >= sizeof c->presets.items->name || strpbrk(name, " \t+:/")) {
+        ctl_notice(c, true, "a preset has a name of one word, without + and :");
+        return false;
+    }
+    if (strcasecmp(name, "none") == 0 || strcasecmp(name, "off") == 0) {
+        ctl_notice(c, true, "\"%s\" means no adapter; choose another name", name);
+        return false;
+    }
+    if (!add(c, name, &now) || !(json = pp_adapter_mix_json(&now))) {
+        ctl_notice(c, true, "out of memory");
+        return false;
+    }
+    ctl_store_words(c, ctl_run_preset, name, json, false);
+    pp_free(json);
+    ctl_mark_current(c);
+    ctl_notice(c, false, "%s is now %s; /lora preset %s brings it back", name, now.n ? c->adapters_line : "no adapter",
+               name);
+    return true;
+}
+
+void pp_controller_drop_preset(struct pp_controller *c, size_t i)
+{
+    if (i >= c->presets.n)
+        return;
+    ctl_store_words(c, ctl_run_preset, c->presets.items[i].name, NULL, false);
+    for (size_t k = i + 1; k < c->presets.n; k++) {
+        c->presets.items[k - 1] = c->presets.items[k];
+        c->preset_sets[k - 1] = c->preset_sets[k];
+    }
+    c->presets.n--;
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}

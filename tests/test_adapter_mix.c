@@ -1,0 +1,354 @@
+/* test_adapter_mix.c - sets of adapters: as JSON, as people read them, side by side, and under a name. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/adapter_mix.h"
+#include "tests/backend_fake.h"
+
+static struct fixture fix;
+
+static int setup(void **state)
+{
+    static char bard[700], barista[700];
+    (void)state;
+    fixture_init(&fix);
+    snprintf(bard, sizeof bard, "%s/starter-bard.gguf", fix.paths.data);
+    snprintf(barista, sizeof barista, "%s/lora-barista.gguf", fix.paths.data);
+    fix.o.lora[0].path = bard;
+    fix.o.lora[0].scale = 1;
+    fix.o.lora[1].path = barista;
+    fix.o.lora[1].scale = 0.5f;
+    fix.o.n_lora = 2;
+    fixture_ready(&fix);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_remove(&fix);
+    return 0;
+}
+
+static enum pp_slash slash(const char *line)
+{
+    char arg[64];
+    return pp_controller_slash(fix.c, line, arg, sizeof arg);
+}
+
+static const struct pp_status *status(void)
+{
+    return pp_controller_status(fix.c);
+}
+
+/* --- the set itself --------------------------------------------------------------------------------------- */
+
+static void there_and_back(void **state)
+{
+    struct pp_adapter_mix a = {0}, b;
+    char label[64], cut[12];
+    (void)state;
+    assert_true(pp_adapter_mix_add(&a, "/m/starter-bard.gguf", 0.8f));
+    assert_true(pp_adapter_mix_add(&a, "/m/lora-x", -5));
+    assert_true(pp_adapter_mix_add(&a, "/m/starter-bard.gguf", 0.4f)); /* again: another strength */
+    assert_int_equal(a.n, 2);
+    pp_adapter_mix_label(&a, label, sizeof label);
+    assert_string_equal(label, "bard 0.40, x -2.00");
+    pp_adapter_mix_label(&a, cut, sizeof cut);
+    assert_string_equal(cut, "bard 0.40, ");
+    char *json = pp_adapter_mix_json(&a);
+    assert_string_equal(json, "[{\"path\":\"/m/starter-bard.gguf\",\"scale\":0.4},"
+                              "{\"path\":\"/m/lora-x\",\"scale\":-2}]");
+    assert_true(pp_adapter_mix_read(json, &b));
+    assert_true(pp_adapter_mix_equal(&a, &b));
+    pp_free(json);
+    assert_true(pp_adapter_mix_read("", &b) && b.n == 0);
+    assert_false(pp_adapter_mix_read("{", &b));
+    assert_false(pp_adapter_mix_read("[{\"path\":7},{\"path\":\"/a\",\"scale\":1e99}]", &b));
+    assert_int_equal(b.n, 1);
+    assert_true(b.item[0].scale == 2);
+    for (int i = 0; i < PP_MAX_ADAPTERS; i++) {
+        char path[16];
+        snprintf(path, sizeof path, "/%d", i);
+        assert_true(pp_adapter_mix_add(&b, path, 1) == (i < PP_MAX_ADAPTERS - 1));
+    }
+}
+
+/* --- side by side ----------------------------------------------------------------------------------------- */
+
+static void finish_all(int first, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "answer %d", i);
+        fake_choose(&fix, first + i);
+        fake_text(&fix, text, 1);
+        fake_done(&fix, PP_FINISH_END, PP_OK);
+    }
+    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    fixture_flush(&fix);
+}
+
+static void compared(void **state)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    struct pp_message m;
+    (void)state;
+    assert_int_equal(slash("/compare none bard"), PP_SLASH_ERROR); /* there is no question */
+    fixture_turn(&fix, "hello", "hi");
+    assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00, barista 0.50");
+    assert_int_equal(slash("/compare none bard:0.5+barista bari:2"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 4);
+    assert_string_equal(fix.fake->asked[1].adapters, "");
+    assert_string_equal(fix.fake->asked[2].adapters, "bard 0.50, barista 0.50");
+    assert_string_equal(fix.fake->asked[3].adapters, "barista 2.00");
+    assert_true(fix.fake->asked[1].seed == fix.fake->asked[3].seed); /* nothing but the adapters differs */
+    assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "bard 0.50, barista 0.50");
+    assert_string_equal(status()->adapters, ""); /* the first one is chosen */
+    finish_all(1, 3);
+
+    /* the conversation goes on with what the chosen answer was written under */
+    pp_controller_sibling(fix.c, 1, 1);
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_string_equal(pp_controller_message(fix.c, 1)->text, "answer 2");
+    assert_string_equal(status()->adapters, "barista 2.00");
+    pp_controller_sibling(fix.c, 1, -1);
+    assert_string_equal(status()->adapters, "bard 0.50, barista 0.50");
+    fixture_turn(&fix, "more", "yes");
+    assert_string_equal(fix.fake->asked[4].adapters, "bard 0.50, barista 0.50");
+
+    /* and each is stored with its own */
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_message_get(st, fix.fake->asked[1].message_id, &m, &err), err);
+    assert_string_equal(m.adapters, "[]");
+    pp_message_clear(&m);
+    assert_ok(pp_store_message_get(st, fix.fake->asked[3].message_id, &m, &err), err);
+    assert_non_null(strstr(m.adapters, "lora-barista.gguf\",\"scale\":2}]"));
+    pp_message_clear(&m);
+    pp_store_close(st);
+}
+
+static void compared_and_left(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    int64_t id = pp_controller_session_id(fix.c);
+    assert_int_equal(slash("/compare bard none"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 3);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_int_equal(pp_controller_n_alternatives(fix.c), 2); /* still being written, each under its own */
+    assert_string_equal(pp_controller_alternative(fix.c, 0)->adapters, "bard 1.00");
+    assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "");
+    finish_all(1, 2);
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_string_equal(status()->adapters, "");
+}
+
+static void mistakes(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    static const struct {
+        const char *line, *says;
+    } wrong[] = {
+        {"/compare", "two or more"}, {"/compare bard", "two or more"}, {"/compare brad none", "\"bard\""},
+        {"/compare bard:3 none", "strength"}, {"/compare bard:x none", "strength"}, {"/compare bar none", "no adapter"},
+        {"/compare none none none none none none none none none", "2 to 8"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(slash(wrong[i].line), PP_SLASH_ERROR);
+        assert_non_null(strstr(status()->notice, wrong[i].says));
+    }
+    assert_int_equal(fix.fake->generations, 1);
+    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
+}
+
+/* --- order ------------------------------------------------------------------------------------------------ */
+
+static void order_is_kept(void **state)
+{
+    size_t n;
+    (void)state;
+    assert_int_equal(pp_controller_move_adapter(fix.c, 1, -1), 0);
+    assert_int_equal(pp_controller_move_adapter(fix.c, 0, -1), 0);
+    assert_string_equal(status()->adapters, "barista 0.50, bard 1.00");
+    fixture_turn(&fix, "hello", "hi");
+    assert_string_equal(fix.fake->asked[0].adapters, "barista 0.50, bard 1.00");
+    int64_t id = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(pp_controller_move_adapter(fix.c, 1, -1), 0);
+    assert_string_equal(pp_controller_adapters(fix.c, &n)[0].name, "bard");
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_string_equal(status()->adapters, "barista 0.50, bard 1.00");
+}
+
+/* --- presets and notes ------------------------------------------------------------------------------------ */
+
+static void again(void)
+{
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.n_lora = 0;
+    fixture_ready(&fix);
+    fixture_flush(&fix); /* what lies about was looked for */
+    fixture_pump(&fix);
+}
+
+static void presets(void **state)
+{
+    size_t n;
+    (void)state;
+    assert_int_equal(slash("/lora save Evening"), PP_SLASH_DONE);
+    assert_int_equal(slash("/lora bard off"), PP_SLASH_DONE);
+    assert_int_equal(slash("/lora save coffee"), PP_SLASH_DONE);
+    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    const struct pp_named *p = pp_controller_presets(fix.c, &n);
+    assert_int_equal(n, 2);
+    assert_string_equal(p[0].name, "coffee");
+    assert_string_equal(p[0].detail, "barista 0.50");
+    assert_false(p[0].current || p[1].current);
+    assert_int_equal(slash("/lora preset even"), PP_SLASH_DONE);
+    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
+    assert_true(pp_controller_presets(fix.c, &n)[1].current);
+    fixture_turn(&fix, "hello", "hi");
+    assert_int_equal(slash("/compare coffee none"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 3);
+    assert_string_equal(fix.fake->asked[1].adapters, "barista 0.50");
+    finish_all(1, 2);
+
+    /* they are there in another run, where nobody names the adapters */
+    again();
+    pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 2);
+    assert_string_equal(status()->adapters, "");
+    assert_int_equal(slash("/lora preset EVENING"), PP_SLASH_DONE);
+    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
+    assert_int_equal(slash("/lora drop even"), PP_SLASH_ERROR); /* in full */
+    assert_int_equal(slash("/lora drop evening"), PP_SLASH_DONE);
+    again();
+    pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 1);
+    static const struct {
+        const char *line, *says;
+    } wrong[] = {{"/lora preset cofee", "\"coffee\""}, {"/lora preset", "NAME"}, {"/lora save none", "no adapter"},
+                 {"/lora save a+b", "one word"}, {"/lora save two words", "one word"}, {"/lora add", "FILE"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(slash(wrong[i].line), PP_SLASH_ERROR);
+        assert_non_null(strstr(status()->notice, wrong[i].says));
+    }
+}
+
+static const struct pp_adapter_entry *entry(const char *name)
+{
+    size_t n;
+    const struct pp_adapter_entry *a = pp_controller_adapters(fix.c, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(a[i].name, name) == 0)
+            return &a[i];
+    return NULL;
+}
+
+static void added_with_a_note(void **state)
+{
+    char folder[800], line[900];
+    struct pp_error err;
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/elsewhere/lora-cat", fix.paths.data);
+    assert_ok(pp_make_dirs(folder, &err), err);
+    snprintf(line, sizeof line, "/lora add %s", folder);
+    assert_int_equal(slash(line), PP_SLASH_DONE);
+    pump_until(&fix, status()->notice_is_error);
+    assert_non_null(strstr(status()->notice, "is no adapter"));
+    snprintf(line, sizeof line, "%s/adapter_config.json", folder);
+    assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
+    snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all that are in it */
+    assert_int_equal(slash(line), PP_SLASH_DONE);
+    pump_until(&fix, entry("cat"));
+    assert_int_equal(slash("/lora add /no/such/file"), PP_SLASH_DONE);
+    pump_until(&fix, strstr(status()->notice, "/no/such/file"));
+    pp_controller_note_adapter(fix.c, 2, "purrs");
+    again();
+    pump_until(&fix, entry("cat"));
+    assert_string_equal(entry("cat")->note, "purrs");
+    assert_true(entry("cat")->added);
+    assert_null(entry("bard"));
+}
+
+/* --- what they are and cost ------------------------------------------------------------------------------- */
+
+static void misfits_stay_off(void **state)
+{
+    (void)state;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    pp_controller_inspect_adapters(fix.c);
+    pp_controller_inspect_adapters(fix.c); /* while that is under way */
+    assert_int_equal(fix.fake->inspections, 1);
+    fake_adapter(&fix, "blk.0.attn_q.weight is [64, 64], not [576, 576]");
+    pump_until(&fix, fix.fake->inspections == 2);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
+    assert_int_equal(entry("barista")->facts.rank, 8);
+    assert_int_equal(entry("bard")->fit, PP_FIT_NO);
+    assert_int_equal(slash("/lora bard"), PP_SLASH_ERROR);
+    assert_non_null(strstr(status()->notice, "[64, 64]"));
+    assert_int_equal(slash("/lora barista"), PP_SLASH_DONE);
+    assert_string_equal(status()->adapters, "barista 0.50");
+}
+
+static void the_price_of_a_switch(void **state)
+{
+    struct pp_switch_cost cost;
+    (void)state;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand); /* nothing was said yet */
+    fixture_turn(&fix, "hello", "hi");
+    pp_controller_inspect_adapters(fix.c);
+    assert_false(pp_controller_switch_cost(fix.c, 0).known); /* nor asked: it may not fit */
+    assert_int_equal(fix.fake->prices, 0);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    assert_int_equal(fix.fake->prices, 1);
+    assert_string_equal(fix.fake->price_of, "barista 0.50"); /* without bard */
+    assert_non_null(strstr(fix.fake->price_messages, "hi"));
+    fake_cost(&fix, 1000, 128);
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+    cost = pp_controller_switch_cost(fix.c, 0);
+    assert_int_equal(cost.tokens, 872);
+    assert_false(cost.at_hand);
+    assert_int_equal(fix.fake->prices, 1); /* not asked again */
+    assert_false(pp_controller_switch_cost(fix.c, 9).known);
+    assert_string_equal(fix.fake->price_of, "bard 1.00, barista 0.50");
+    fake_cost(&fix, 1000, 960);
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
+    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_int_equal(slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
+    assert_false(pp_controller_switch_cost(fix.c, 9).known);
+    assert_int_equal(fix.fake->prices, 3);
+    fixture_turn(&fix, "more", "yes"); /* another conversation, too */
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    assert_int_equal(fix.fake->prices, 4);
+}
+
+TEST_GROUP(adapter_mix)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_and_back),
+        cmocka_unit_test_setup_teardown(compared, setup, teardown),
+        cmocka_unit_test_setup_teardown(compared_and_left, setup, teardown),
+        cmocka_unit_test_setup_teardown(mistakes, setup, teardown),
+        cmocka_unit_test_setup_teardown(order_is_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(presets, setup, teardown),
+        cmocka_unit_test_setup_teardown(added_with_a_note, setup, teardown),
+        cmocka_unit_test_setup_teardown(misfits_stay_off, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("adapter_mix", tests, NULL, NULL);
+}
