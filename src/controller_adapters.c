@@ -219,7 +219,8 @@ static void on_added(struct pp_job *job, void *controller)
             a->added = true;
     }
     if (job->code == PP_OK)
-        ctl_notice(c, false, j->adapters.n == 1 ? "%s is in the list now" : "%s and what lies beside it are in the list",
+        ctl_notice(c, false,
+                   j->adapters.n == 1 ? "%s is in the list now" : "%s and what lies beside it are in the list",
                    j->adapters.items[0].name);
     ctl_dirty(c, PP_DIRTY_LISTS);
     pp_controller_inspect_adapters(c);
