@@ -126,7 +126,8 @@ static void low_rank(void **state)
                         n = step == 16 ? N : 1 + step / 16 % 3;
                         n = at + n < N ? n : N - at;
                         const struct pp_low_rank_rows rows = {
-                            .n = n, .y = y + at * ROWS, .y_stride = ROWS, .down = down + at * rank, .down_stride = rank};
+                            .n = n, .y = y + at * ROWS, .y_stride = ROWS, .down = down + at * rank,
+                            .down_stride = rank};
                         ops->add_low_rank(&b, &rows, 0.37f, r, r + step < ROWS ? r + step : ROWS);
                     }
                 if (isa == 0 && step == 16)

@@ -40,7 +40,8 @@ static void fetch_down(const struct stage *s, const struct pp_adapter_set *set, 
 }
 
 /* B of rows row0 .. row1 - 1 of one projection. */
-static void fetch_up(const struct stage *s, const struct pp_adapter_set *set, int projection, int64_t row0, int64_t row1)
+static void fetch_up(const struct stage *s, const struct pp_adapter_set *set, int projection, int64_t row0,
+                     int64_t row1)
 {
     for (int k = 0; k < set->n; k++) {
         const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
