@@ -11,6 +11,7 @@
 #include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
+#include "engine/quant.h"
 #include "engine/safetensors.h"
 
 /* --- putting the parts together ------------------------------------------------------------------------ */
@@ -266,6 +267,41 @@ bool pp_adapter_file_hf_order(const struct pp_adapter_file *f)
 const char *pp_adapter_file_base(const struct pp_adapter_file *f)
 {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(f->config, "base_model_name_or_path"));
+}
+
+/* Reads no further than to the first value that differs. */
+static bool all_are(const struct pp_tensor *t, float value)
+{
+    const int64_t n = t->ne[0], rows = t->n_dims > 1 ? t->ne[1] : 1;
+    const size_t row_bytes = pp_type_row_bytes(t->type, n);
+    float *row = pp_malloc((size_t)n * sizeof *row);
+    bool same = row != NULL;
+    for (int64_t r = 0; r < rows && same; r++) {
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, row, n);
+        for (int64_t i = 0; i < n && same; i++)
+            same = row[i] == value;
+    }
+    pp_free(row);
+    return same;
+}
+
+static bool is_idle(const struct pp_adapter_target *t)
+{
+    if (t->magnitude.data || t->bias.data) /* that depends on the model */
+        return false;
+    if (t->rank && t->scale != 0.0f && !all_are(&t->b, 0) && !all_are(&t->a, 0))
+        return false;
+    if (t->b_bias.data && t->scale != 0.0f && !all_are(&t->b_bias, 0))
+        return false;
+    return !t->ia3.data || all_are(&t->ia3, 1);
+}
+
+bool pp_adapter_file_idle(const struct pp_adapter_file *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (!is_idle(&f->targets[i]))
+            return false;
+    return true;
 }
 
 float pp_adapter_file_alpha(const struct pp_adapter_file *f)

@@ -62,6 +62,8 @@ const char *pp_adapter_file_kind(const struct pp_adapter_file *f); /* "LoRA", "D
 bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);
 /* For PEFT: base_model_name_or_path, or NULL. */
 const char *pp_adapter_file_base(const struct pp_adapter_file *f);
+/* True if it can be told without the model that the adapter changes nothing: all A or B are zeros, all scales 1. */
+bool pp_adapter_file_idle(const struct pp_adapter_file *f);
 float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
 size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);

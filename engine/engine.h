@@ -119,6 +119,8 @@ struct pp_adapter_info {
     int n_targets;         /* projections it changes */
     uint64_t bytes;
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
+    const char *kind;      /* "LoRA", "DoRA", "IA3" */
+    bool idle;             /* it changes nothing, whatever its strength: it was never trained, for one */
 };
 
 /* A folder of PEFT (LoRA, DoRA, IA3) or MLX (LoRA, DoRA) or a GGUF adapter, to be used with this very struct pp_model.

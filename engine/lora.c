@@ -227,6 +227,14 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
     return PP_OK;
 }
 
+static bool all_zero(const float *x, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && x[i] == 0.0f)
+        i++;
+    return i == n;
+}
+
 static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, const struct pp_adapter_file *f,
                                 const struct pp_adapter_target *t, bool exact, struct pp_error *err)
 {
@@ -250,6 +258,10 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
         code = reorder_rows(up, w->ne[1], own->rank, hp->head_dim, hf, err);
     if (!code)
         code = pp_lora_load_kinds(a, index, t, permuted, hf, down, up, err);
+    if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) &&
+                   (!t->rank || own->scale == 0.0f || all_zero(down, t->rank * w->ne[0]) ||
+                    all_zero(up, t->rank * w->ne[1]))))
+        a->acts = true;
     if (!code && t->rank)
         code = hold(own, exact ? PP_TYPE_F32 : held_type(m, w, down, up, own->rank), w, down, up, err);
     pp_free(down);
@@ -337,6 +349,8 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
         code = pp_adapter_file_check(f, err);
     a->info.n_targets = (int)pp_adapter_file_n(f);
     a->info.alpha = pp_adapter_file_alpha(f);
+    a->info.kind = pp_adapter_file_kind(f);
+    a->info.idle = !a->acts && (!a->embedding.rank || pp_adapter_file_idle(f));
     pp_adapter_file_close(f);
     if (code) {
         pp_adapter_free(a);

@@ -51,6 +51,7 @@ struct pp_adapter {
     struct pp_lora_embedding embedding;
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
+    bool acts;                      /* some target changes something */
 };
 
 /* The adapters of a row. Immutable while a step runs. */
@@ -79,6 +80,8 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
  * For DoRA all of W is read, and multiplied by A. PP_ERR_UNSUPPORTED: scales of an input that others read, too. */
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
                                 bool from_hf, const float *down, const float *up, struct pp_error *err);
+/* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
+bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
 void pp_lora_free_kinds(struct pp_lora_target *t);
 /* Those of embeddings are held in F32, which few tokens' rows are read of. */
 enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);

@@ -22,6 +22,21 @@ bool pp_adapter_set_scales_input(const struct pp_adapter_set *set, int linear)
     return false;
 }
 
+static bool all_near_zero(const float *x, int64_t n, float most)
+{
+    for (int64_t i = 0; x && i < n; i++)
+        if (fabsf(x[i]) > most)
+            return false;
+    return true;
+}
+
+bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out)
+{
+    const float rounding = 1.0f / 256; /* magnitudes that are the norms, stored in BF16 */
+    return all_near_zero(t->bias, n_out, 0) && all_near_zero(t->input, n_in, 0) && all_near_zero(t->output, n_out, 0) &&
+           all_near_zero(t->dora, n_out, rounding);
+}
+
 void pp_lora_free_kinds(struct pp_lora_target *t)
 {
     pp_free(t->bias);
@@ -157,33 +172,60 @@ static double square_norm(const float *b, const double *gram, int rank)
     return sum;
 }
 
-/* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
-static double mixed_product(const float *w, const float *a, const float *b, int rank, int64_t n)
+/* |x|^2 */
+static double self_product(const float *x, int64_t n)
 {
-    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
-    double sum = 0;
-    for (int k = 0; k < rank; k++)
-        sum += (double)b[k] * (double)mm->dot(w, a + k * n, n);
-    return sum;
+    enum { SUMS = 32 }; /* apart, so that vectors can hold them */
+    float sum[SUMS] = {0};
+    double all = 0;
+    for (int64_t i = 0; i + SUMS <= n; i += SUMS)
+        for (int k = 0; k < SUMS; k++)
+            sum[k] += x[i + k] * x[i + k];
+    for (int64_t i = n / SUMS * SUMS; i < n; i++)
+        all += (double)x[i] * (double)x[i];
+    for (int k = 0; k < SUMS; k++)
+        all += (double)sum[k];
+    return all;
 }
 
-static enum pp_code dora_rows(const struct loading *l, const float *magnitude, const float *a, const float *b,
-                              const double *gram, float *w)
+enum { DORA_ROWS = 32 }; /* of W, that are multiplied by A together */
+
+/* What load_dora works with. */
+struct dora_work {
+    const float *a, *b;         /* [rank, n_in], [n_out, rank] */
+    float *magnitude;           /* [n_out] */
+    double *gram;               /* A A^T [rank, rank] */
+    float *w;                   /* [DORA_ROWS, stride] */
+    int64_t stride;
+    float *products;            /* A W^T [DORA_ROWS, rank] */
+    void *kernel;
+};
+
+static enum pp_code dora_rows(const struct loading *l, const struct dora_work *d, int64_t row0, int n)
 {
-    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
     const struct pp_tensor *t = l->linear->w;
     const size_t row_bytes = pp_type_row_bytes(t->type, l->n_in);
     const int rank = l->to->rank;
     const double s = (double)l->to->scale;
-    for (int64_t r = 0; r < l->n_out; r++) {
-        const uint8_t *row = (const uint8_t *)t->data + (size_t)r * row_bytes;
+    const struct pp_matrix a = {.type = PP_TYPE_F32, .n_rows = rank, .n_cols = l->n_in, .data = d->a};
+    const struct pp_acts x = {.f32 = d->w, .f32_stride = d->stride};
+    for (int i = 0; i < n; i++) {
+        const uint8_t *row = (const uint8_t *)t->data + (size_t)(row0 + i) * row_bytes;
         if (!pp_row_finite(t->type, row, l->n_in))
             return pp_fail_values(t, l->err);
-        pp_dequantize_row(t->type, row, w, l->n_in);
-        double norm = fmax(sqrt((double)mm->dot(w, w, l->n_in)), LEAST_NORM), square = norm * norm;
-        l->to->dora[r] = (float)((double)magnitude[r] / norm - 1);
-        l->to->dora[l->n_out + r] = (float)(2 * s * mixed_product(w, a, b + r * rank, rank, l->n_in) / square);
-        l->to->dora[2 * l->n_out + r] = (float)(s * s * square_norm(b + r * rank, gram, rank) / square);
+        pp_dequantize_row(t->type, row, d->w + i * d->stride, l->n_in);
+    }
+    pp_matmul_kernels(pp_isa_best())->by_type[PP_TYPE_F32](&a, 0, rank, &x, n, d->products, rank, d->kernel);
+    for (int i = 0; i < n; i++) {
+        const int64_t r = row0 + i;
+        const float *b = d->b + r * rank;
+        double norm = fmax(sqrt(self_product(d->w + i * d->stride, l->n_in)), LEAST_NORM), square = norm * norm;
+        double mixed = 0; /* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
+        for (int k = 0; k < rank; k++)
+            mixed += (double)b[k] * (double)d->products[i * rank + k];
+        l->to->dora[r] = (float)((double)d->magnitude[r] / norm - 1);
+        l->to->dora[l->n_out + r] = (float)(2 * s * mixed / square);
+        l->to->dora[2 * l->n_out + r] = (float)(s * s * square_norm(b, d->gram, rank) / square);
     }
     return PP_OK;
 }
@@ -191,19 +233,25 @@ static enum pp_code dora_rows(const struct loading *l, const float *magnitude, c
 static enum pp_code load_dora(const struct loading *l, const float *a, const float *b)
 {
     const size_t rank = (size_t)l->to->rank;
-    float *magnitude = NULL, *w = pp_aligned(64, ((size_t)l->n_in + 15) / 16 * 16 * sizeof *w);
-    double *gram = pp_calloc(rank * rank, sizeof *gram);
+    struct dora_work d = {.a = a, .b = b, .stride = (l->n_in + 63) / 64 * 64};
+    d.w = pp_aligned(64, DORA_ROWS * (size_t)d.stride * sizeof *d.w);
+    d.gram = pp_calloc(rank * rank, sizeof *d.gram);
+    d.products = pp_aligned(64, DORA_ROWS * rank * sizeof *d.products);
+    d.kernel = pp_aligned(64, PP_MATMUL_SCRATCH);
     l->to->dora = pp_calloc(3 * (size_t)l->n_out, sizeof *l->to->dora);
-    enum pp_code code = w && gram && l->to->dora ? PP_OK : pp_fail_nomem(l->err, "an adapter");
+    enum pp_code code = d.w && d.gram && d.products && d.kernel && l->to->dora ? PP_OK
+                                                                             : pp_fail_nomem(l->err, "an adapter");
     if (!code)
-        code = read_vector(l, &l->t->magnitude, l->n_out, true, &magnitude);
-    if (!code) {
-        make_gram(a, l->to->rank, l->n_in, gram);
-        code = dora_rows(l, magnitude, a, b, gram, w);
-    }
-    pp_free(magnitude);
-    pp_free(gram);
-    pp_free(w);
+        code = read_vector(l, &l->t->magnitude, l->n_out, true, &d.magnitude);
+    if (!code)
+        make_gram(a, l->to->rank, l->n_in, d.gram);
+    for (int64_t r = 0; r < l->n_out && !code; r += DORA_ROWS)
+        code = dora_rows(l, &d, r, l->n_out - r < DORA_ROWS ? (int)(l->n_out - r) : DORA_ROWS);
+    pp_free(d.magnitude);
+    pp_free(d.gram);
+    pp_free(d.products);
+    pp_free(d.kernel);
+    pp_free(d.w);
     return code;
 }
 

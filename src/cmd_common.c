@@ -314,6 +314,9 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
     enum pp_code code = (m->exact_adapters ? pp_adapter_load_exact : pp_adapter_load)(m->model, path, &a, err);
     if (code)
         return code;
+    if (scale == 0.0f || pp_adapter_info(a)->idle)
+        pp_cli_say("adapter %s changes nothing: %s", pp_adapter_info(a)->name,
+                   scale == 0.0f ? "its strength is 0" : "its matrices are zeros, or its scales 1");
     m->adapters[m->n_adapters] = a;
     m->uses[m->n_adapters++] = (struct pp_adapter_use){.adapter = a, .scale = scale};
     return PP_OK;

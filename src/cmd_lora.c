@@ -112,6 +112,8 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_str(b, "arch", pp_adapter_file_arch(f));
     pp_cli_json_str(b, "kind", pp_adapter_file_kind(f));
     pp_cli_json_int(b, "rank", largest_rank(f));
+    pp_cli_json_name(b, "changes_nothing");
+    pp_buf_str(b, pp_adapter_file_idle(f) ? "true" : "false");
     pp_cli_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
@@ -144,6 +146,8 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
                pp_adapter_file_n(f), path);
     if (!with_targets)
         return;
+    if (pp_adapter_file_idle(f))
+        pp_buf_str(b, "changes nothing: its matrices are zeros, or its scales 1\n");
     if (pp_adapter_file_base(f))
         pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
@@ -211,6 +215,8 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
         code = pp_model_open(model_path, &m, err);
     if (!code)
         code = pp_adapter_load(m, path, &a, err);
+    if (a && pp_adapter_info(a)->idle)
+        pp_cli_say("%s changes nothing in this model", path);
     if (a)
         pp_adapter_free(a);
     if (m)

@@ -293,6 +293,8 @@ const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, s
     }
     if (pp_adapter_load(w->target->model, path, &c->adapter, err) != PP_OK)
         return NULL;
+    if (pp_adapter_info(c->adapter)->idle)
+        worker_notice(w, "adapter %s changes nothing: it was never trained", pp_adapter_info(c->adapter)->name);
     snprintf(c->path, sizeof c->path, "%s", path);
     c->dev = st.st_dev;
     c->ino = st.st_ino;

@@ -1,16 +1,32 @@
-/* fuzz_adapter.c - a LoRA adapter for a tiny model, put to use for one token.
+/* fuzz_adapter.c - an adapter for a tiny model, put to use for one token.
  *
- * What begins with "GGUF" is a file. Else two pieces: adapter_config.json and adapter_model.safetensors of a folder. */
+ * What begins with "GGUF" is a file. Else two pieces: adapter_config.json and adapter_model.safetensors of a folder,
+ * which are adapters.safetensors, too. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/hostile.h"
 
 static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+
+static char mlx_weights[128];
+
+static void remove_mlx(void)
+{
+    unlink(mlx_weights);
+}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
     tiny_engine();
+    snprintf(mlx_weights, sizeof mlx_weights, "%s/adapters.safetensors", hostile_folder(names));
+    if (symlink(names[1], mlx_weights) != 0)
+        abort();
+    atexit(remove_mlx);
     return 0;
 }
 

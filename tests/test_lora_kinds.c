@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
 #include "engine/gguf.h"
+#include "engine/model.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -617,6 +618,62 @@ static void identities(void **state)
     close_run(&r);
 }
 
+static bool idle(const struct folder *f, const char *config, const struct run *r)
+{
+    struct pp_adapter_file *file;
+    struct pp_adapter *a;
+    struct pp_error err;
+    const char *path = write_peft(f, config);
+    assert_ok(pp_adapter_file_open(path, &file, &err), err);
+    assert_ok(pp_adapter_load(r->model, path, &a, &err), err);
+    const bool known = pp_adapter_file_idle(file), is = pp_adapter_info(a)->idle;
+    assert_true(is || !known); /* the file alone may not tell */
+    pp_adapter_file_close(file);
+    pp_adapter_free(a);
+    return is;
+}
+
+/* Adapters as they are before training change nothing, and say so; one value that differs is enough. */
+static void idle_adapters(void **state)
+{
+    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const char *lora = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4}";
+    struct run r = open_run(tiny_model(&s), 1);
+    struct folder f = {.random = 10};
+    (void)state;
+    add_lora(&f, &s, 4, 4);
+    add_lora(&f, &s, 6, 4);
+    assert_false(idle(&f, lora, &r));
+    for (int i = 1; i < 4; i += 2)
+        memset(f.parts[i].data, 0, (size_t)(f.parts[i].rows * f.parts[i].cols) * sizeof(float));
+    assert_true(idle(&f, lora, &r));
+    f.parts[3].data[100] = 1e-3f;
+    assert_false(idle(&f, lora, &r));
+    assert_true(idle(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":0}", &r));
+    f.parts[3].data[100] = 0;
+    struct merged m = begin_merged(r.model->info.path); /* a DoRA begins with the norms of W */
+    for (int i = 0; i < 2; i++) {
+        const struct pp_tensor *t = tensor_of(&m, i ? "blk.0.ffn_down.weight" : "blk.0.ffn_gate.weight");
+        add_named(&f, i ? 6 : 4, ".lora_magnitude_vector", t->ne[1], 0, 0, 0);
+        for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++)
+            f.parts[4 + i].data[k / t->ne[0]] += ((const float *)t->data)[k] * ((const float *)t->data)[k];
+        for (int64_t k = 0; k < t->ne[1]; k++)
+            f.parts[4 + i].data[k] = sqrtf(f.parts[4 + i].data[k]);
+    }
+    assert_true(idle(&f, dora_config, &r));
+    f.parts[5].data[7] *= 1.1f;
+    assert_false(idle(&f, dora_config, &r));
+    pp_gguf_close(m.gguf);
+    pp_free(m.bytes);
+    empty(&f);
+    add_named(&f, 1, ".ia3_l", s.n_head_kv * s.head_dim, 1, 1, 0);
+    assert_true(idle(&f, ia3_config, &r));
+    f.parts[0].data[3] = 1.5f;
+    assert_false(idle(&f, ia3_config, &r));
+    empty(&f);
+    close_run(&r);
+}
+
 TEST_GROUP(lora_kinds)
 {
     const struct CMUnitTest tests[] = {
@@ -627,6 +684,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(mixed_batches),
         cmocka_unit_test(mlx),
         cmocka_unit_test(identities),
+        cmocka_unit_test(idle_adapters),
     };
     return cmocka_run_group_tests_name("lora_kinds", tests, NULL, NULL);
 }

@@ -241,7 +241,7 @@ static bool make_scaled(struct pp_cpu *c)
 
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
-    int64_t widest = 0;
+    int64_t widest = set->n > 0; /* kinds without ranks, too, have a place that pointers can be to */
     bool scales = false;
     for (int i = 0; i < c->n_stages; i++) {
         int64_t width = 0;
