@@ -330,7 +330,8 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const bool special = set && set->n && is_special(set, p->linear);
-        float *y = to.y + first * to.stride, *down = prepared->lora + first * c->lora_width;
+        float *y = to.y + first * to.stride;
+        float *down = c->lora_width ? prepared->lora + first * c->lora_width : NULL; /* there may be no such room yet */
         n = alike_from(c, s, first, m);
         if (set && set->n && !special)
             lora_up(c, s, projection, set,
