@@ -1,0 +1,50 @@
+#!/bin/sh
+# test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
+# Each answer says on the screen what it was written under.
+program=${PIPPIN:-${BUILD:-build}/pippin}
+case $program in /*) ;; *) program=$PWD/$program ;; esac
+command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
+[ -r engine/starter/bard.gguf ] || { echo "skip: no starter"; echo "0 passed, 0 failed"; exit 0; }
+work=$(mktemp -d /tmp/pippin-lora-XXXXXX)
+socket=pippin-lora-$$
+export HOME="$work" XDG_CONFIG_HOME="$work/config" XDG_DATA_HOME="$work/data" XDG_STATE_HOME="$work/state"
+export XDG_CACHE_HOME="$work/cache" LC_ALL=C.UTF-8 INPUTRC=/dev/null
+unset TMUX NO_COLOR
+t() { tmux -L "$socket" -f /dev/null "$@"; }
+trap 't kill-server 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+
+# see TEXT [TIMES]: within a minute so many lines of the screen have it
+see() {
+    i=0
+    while [ $i -lt 300 ]; do
+        t capture-pane -t chat: -p >"$work/screen" 2>/dev/null
+        [ "$(grep -cF -- "$1" "$work/screen")" -ge "${2:-1}" ] && return 0
+        i=$((i + 1))
+        sleep 0.1
+    done
+    why="did not show: $1"
+    return 1
+}
+keys() { t send-keys -t chat: "$@"; }
+say() { t send-keys -t chat: -l "$1" && keys Enter; }
+
+t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 --overflow stop"
+t set-option -s escape-time 0
+conversation() {
+    see " ready " && keys F3 && see "fits; rank" && see "[ ] bard" && keys Space && see "[x] bard" && keys Escape &&
+        sleep 0.5 && say "Tell me about the sea." && see "pippin  bard 1.00" && see " ready " &&
+        say "/lora off" && see "all adapters are off" && say "/regen" && see "‹ 2 of 2 ›" && see " ready " &&
+        ! grep -q "2 of 2 ›  bard" "$work/screen" &&
+        say "/lora bard 0.5" && see "strength 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
+        say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
+}
+if conversation; then
+    echo "ok   adapters are switched in a conversation"
+    echo "1 passed, 0 failed"
+else
+    echo "FAIL adapters are switched in a conversation ($why)"
+    cat "$work/screen"
+    echo "0 passed, 1 failed"
+    exit 1
+fi
