@@ -565,6 +565,34 @@ static void broken_values(void **state)
         }
 }
 
+/* Zeros are stored as zeros, whatever their signs: the same bytes for all of them. */
+static void signed_zeros(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+            float zeros[3][32] = {{0}}, value[32] = {1};
+            if (!pp_isa_runs((enum pp_isa)isa) || kv_types[t] == PP_KV_F32 || kv_types[t] == PP_KV_F16)
+                continue;
+            for (int i = 0; i < 32; i++) {
+                zeros[1][i] = -0.0f;
+                zeros[2][i] = i % 3 ? 0.0f : -0.0f;
+            }
+            const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+            struct cache c = make_cache(kv_types[t], 32, 64, ops);
+            uint8_t *first = pp_malloc(c.layout.page_bytes);
+            assert_non_null(first);
+            for (int z = 0; z < 3; z++) {
+                ops->kv_store(&c.layout, c.pages[0], pp_kv_head_offset(&c.layout, 1, 2), 5, zeros[z], value);
+                if (z == 0)
+                    memcpy(first, c.pages[0], c.layout.page_bytes);
+                assert_memory_equal(first, c.pages[0], c.layout.page_bytes);
+            }
+            pp_free(first);
+            free_cache(&c);
+        }
+}
+
 /* A position copied to another place gives what it gave before. */
 static void copied_positions(void **state)
 {
@@ -596,7 +624,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
-        cmocka_unit_test(low_rank),
+        cmocka_unit_test(low_rank),             cmocka_unit_test(signed_zeros),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -195,7 +195,7 @@ static float quantize_block(const float *x, int8_t *q)
     const float amax = v_largest(top), d = amax / 127.0f, inverse = 127.0f / amax;
     const bool bad = v_sum(v_fma(a, v_zero(), v_mul(b, v_zero()))) != 0; /* not 0 if something is NaN or infinite */
     float whole[PP_KV_BLOCK];
-    if (bad || inverse > FLT_MAX) { /* all zeros, or too near to it */
+    if (bad || fabsf(inverse) > FLT_MAX) { /* all zeros, some of them negative perhaps, or too near to it */
         memset(q, 0, PP_KV_BLOCK);
         return bad ? NAN : 0;
     }
