@@ -164,8 +164,7 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
 /* Changes places with the one before (-1) or after it: they are applied in the order of the list. Its new place. */
 size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
 /* Asks which of them fit and what they are; PP_DIRTY_LISTS as it becomes known. One that does not fit cannot be
- * switched
- * on. */
+ * switched on. */
 void pp_controller_inspect_adapters(struct pp_controller *c);
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
 /* Lists a file or folder for good, or the adapters that lie in a folder. "~/" is the home folder. */
