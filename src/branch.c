@@ -230,3 +230,14 @@ char *pp_branch_json_from(const struct pp_branch *b, size_t from, size_t n, cons
     cJSON_free(json);
     return copy;
 }
+
+char *pp_messages_ask(const char *messages, const char *text)
+{
+    cJSON *array = messages ? cJSON_Parse(messages) : NULL;
+    bool ok = cJSON_IsArray(array) && add_message(array, pp_role_name(PP_ROLE_USER), text);
+    char *json = ok ? cJSON_PrintUnformatted(array) : NULL;
+    char *copy = json ? pp_strdup(json) : NULL;
+    cJSON_free(json);
+    cJSON_Delete(array);
+    return copy;
+}

@@ -53,4 +53,7 @@ char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system);
 char *pp_branch_json_from(const struct pp_branch *b, size_t from, size_t n, const char *system, int64_t *ids,
                           size_t *n_ids);
 
+/* Such an array with one more message of the user behind it. messages may be NULL; NULL: out of memory. pp_free. */
+char *pp_messages_ask(const char *messages, const char *text);
+
 #endif

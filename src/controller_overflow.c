@@ -8,7 +8,6 @@
  *
  * What was dropped is noted with the question (pp_branch_set_context), so that its other answers, and all that follows,
  * see the same. Messages are never deleted. */
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -164,20 +163,10 @@ static char *summary_messages(struct pp_controller *c, size_t from, size_t to, c
 {
     char *system = pp_branch_system(c->session.system, note);
     char *json = system ? pp_branch_json_from(&c->branch, from, to, system, NULL, NULL) : NULL;
-    cJSON *array = json ? cJSON_Parse(json) : NULL, *request = cJSON_CreateObject();
-    char *whole = NULL, *copy = NULL;
-    if (cJSON_IsArray(array) && request && cJSON_AddStringToObject(request, "role", "user") &&
-        cJSON_AddStringToObject(request, "content", instruction) && cJSON_AddItemToArray(array, request)) {
-        request = NULL;
-        whole = cJSON_PrintUnformatted(array);
-        copy = whole ? pp_strdup(whole) : NULL;
-    }
-    cJSON_Delete(request);
-    cJSON_Delete(array);
-    cJSON_free(whole);
+    char *asking = pp_messages_ask(json, instruction);
     pp_free(json);
     pp_free(system);
-    return copy;
+    return asking;
 }
 
 /* Asks the model for a summary of the messages before `next`. */

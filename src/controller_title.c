@@ -1,7 +1,6 @@
 /* controller_title.c - titles by the model (--titles model): after the first answer of a conversation it is asked for
  * one, by a request that is appended to the conversation and dropped again, so that the conversation's own pages serve
  * and stay as they are. It runs behind everything else, and gives way to whatever the user does next. */
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,19 +31,10 @@ static bool is_due(const struct pp_controller *c)
 
 static char *title_messages(const struct pp_controller *c)
 {
-    char *json = pp_branch_json(&c->branch, c->branch.n, c->session.system), *whole = NULL, *copy = NULL;
-    cJSON *array = json ? cJSON_Parse(json) : NULL, *request = cJSON_CreateObject();
-    if (cJSON_IsArray(array) && request && cJSON_AddStringToObject(request, "role", "user") &&
-        cJSON_AddStringToObject(request, "content", instruction) && cJSON_AddItemToArray(array, request)) {
-        request = NULL;
-        whole = cJSON_PrintUnformatted(array);
-        copy = whole ? pp_strdup(whole) : NULL;
-    }
-    cJSON_Delete(request);
-    cJSON_Delete(array);
-    cJSON_free(whole);
+    char *json = pp_branch_json(&c->branch, c->branch.n, c->session.system);
+    char *asking = pp_messages_ask(json, instruction);
     pp_free(json);
-    return copy;
+    return asking;
 }
 
 void ctl_title_begin(struct pp_controller *c)
