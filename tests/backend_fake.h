@@ -54,6 +54,17 @@ void fixture_ready(struct fixture *f);  /* started, and the model "loaded": IDLE
 void fixture_stop(struct fixture *f);   /* frees the controller */
 void fixture_remove(struct fixture *f); /* all */
 
+/* The one that a group's tests share, and functions for cmocka: an empty one, and one that is ready. */
+extern struct fixture fix;
+int fix_setup(void **state);
+int fix_setup_ready(void **state);
+int fix_teardown(void **state);
+const struct pp_status *fix_status(void);
+const struct pp_chat_message *fix_message(size_t i); /* fails the test if there is none */
+enum pp_slash fix_slash(const char *line);
+/* Sends a question; returns when it has reached the backend. The conversation's id. */
+int64_t fix_ask(const char *question);
+
 /* What the backend tells, of the last generation or the one chosen since. */
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);

@@ -7,8 +7,6 @@
 #include "src/adapter_mix.h"
 #include "tests/backend_fake.h"
 
-static struct fixture fix;
-
 static int setup(void **state)
 {
     static char bard[700], barista[700];
@@ -23,24 +21,6 @@ static int setup(void **state)
     fix.o.n_lora = 2;
     fixture_ready(&fix);
     return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
-    return 0;
-}
-
-static enum pp_slash slash(const char *line)
-{
-    char arg[64];
-    return pp_controller_slash(fix.c, line, arg, sizeof arg);
-}
-
-static const struct pp_status *status(void)
-{
-    return pp_controller_status(fix.c);
 }
 
 /* --- the set itself --------------------------------------------------------------------------------------- */
@@ -87,7 +67,7 @@ static void finish_all(int first, int n)
         fake_text(&fix, text, 1);
         fake_done(&fix, PP_FINISH_END, PP_OK);
     }
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     fixture_flush(&fix);
 }
 
@@ -97,26 +77,26 @@ static void compared(void **state)
     struct pp_error err;
     struct pp_message m;
     (void)state;
-    assert_int_equal(slash("/compare none bard"), PP_SLASH_ERROR); /* there is no question */
+    assert_int_equal(fix_slash("/compare none bard"), PP_SLASH_ERROR); /* there is no question */
     fixture_turn(&fix, "hello", "hi");
     assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00, barista 0.50");
-    assert_int_equal(slash("/compare none bard:0.5+barista bari:2"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/compare none bard:0.5+barista bari:2"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 4);
     assert_string_equal(fix.fake->asked[1].adapters, "");
     assert_string_equal(fix.fake->asked[2].adapters, "bard 0.50, barista 0.50");
     assert_string_equal(fix.fake->asked[3].adapters, "barista 2.00");
     assert_true(fix.fake->asked[1].seed == fix.fake->asked[3].seed); /* nothing but the adapters differs */
     assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "bard 0.50, barista 0.50");
-    assert_string_equal(status()->adapters, ""); /* the first one is chosen */
+    assert_string_equal(fix_status()->adapters, ""); /* the first one is chosen */
     finish_all(1, 3);
 
     /* the conversation goes on with what the chosen answer was written under */
     pp_controller_sibling(fix.c, 1, 1);
     pp_controller_sibling(fix.c, 1, 1);
     assert_string_equal(pp_controller_message(fix.c, 1)->text, "answer 2");
-    assert_string_equal(status()->adapters, "barista 2.00");
+    assert_string_equal(fix_status()->adapters, "barista 2.00");
     pp_controller_sibling(fix.c, 1, -1);
-    assert_string_equal(status()->adapters, "bard 0.50, barista 0.50");
+    assert_string_equal(fix_status()->adapters, "bard 0.50, barista 0.50");
     fixture_turn(&fix, "more", "yes");
     assert_string_equal(fix.fake->asked[4].adapters, "bard 0.50, barista 0.50");
 
@@ -136,7 +116,7 @@ static void compared_and_left(void **state)
     (void)state;
     fixture_turn(&fix, "hello", "hi");
     int64_t id = pp_controller_session_id(fix.c);
-    assert_int_equal(slash("/compare bard none"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/compare bard none"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 3);
     pp_controller_new_session(fix.c);
     assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
@@ -147,7 +127,7 @@ static void compared_and_left(void **state)
     assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "");
     finish_all(1, 2);
     pp_controller_sibling(fix.c, 1, 1);
-    assert_string_equal(status()->adapters, "");
+    assert_string_equal(fix_status()->adapters, "");
 }
 
 static void mistakes(void **state)
@@ -161,11 +141,11 @@ static void mistakes(void **state)
         {"/compare bard:3 none", "strength"}, {"/compare bard:x none", "strength"}, {"/compare bar none", "no adapter"},
         {"/compare none none none none none none none none none", "2 to 8"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(slash(wrong[i].line), PP_SLASH_ERROR);
-        assert_non_null(strstr(status()->notice, wrong[i].says));
+        assert_int_equal(fix_slash(wrong[i].line), PP_SLASH_ERROR);
+        assert_non_null(strstr(fix_status()->notice, wrong[i].says));
     }
     assert_int_equal(fix.fake->generations, 1);
-    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
+    assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50");
 }
 
 /* --- order ------------------------------------------------------------------------------------------------ */
@@ -176,7 +156,7 @@ static void order_is_kept(void **state)
     (void)state;
     assert_int_equal(pp_controller_move_adapter(fix.c, 1, -1), 0);
     assert_int_equal(pp_controller_move_adapter(fix.c, 0, -1), 0);
-    assert_string_equal(status()->adapters, "barista 0.50, bard 1.00");
+    assert_string_equal(fix_status()->adapters, "barista 0.50, bard 1.00");
     fixture_turn(&fix, "hello", "hi");
     assert_string_equal(fix.fake->asked[0].adapters, "barista 0.50, bard 1.00");
     int64_t id = pp_controller_session_id(fix.c);
@@ -185,7 +165,7 @@ static void order_is_kept(void **state)
     assert_string_equal(pp_controller_adapters(fix.c, &n)[0].name, "bard");
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_session_id(fix.c) == id);
-    assert_string_equal(status()->adapters, "barista 0.50, bard 1.00");
+    assert_string_equal(fix_status()->adapters, "barista 0.50, bard 1.00");
 }
 
 /* --- presets and notes ------------------------------------------------------------------------------------ */
@@ -204,20 +184,20 @@ static void presets(void **state)
 {
     size_t n;
     (void)state;
-    assert_int_equal(slash("/lora save Evening"), PP_SLASH_DONE);
-    assert_int_equal(slash("/lora bard off"), PP_SLASH_DONE);
-    assert_int_equal(slash("/lora save coffee"), PP_SLASH_DONE);
-    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora save Evening"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora save coffee"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     const struct pp_named *p = pp_controller_presets(fix.c, &n);
     assert_int_equal(n, 2);
     assert_string_equal(p[0].name, "coffee");
     assert_string_equal(p[0].detail, "barista 0.50");
     assert_false(p[0].current || p[1].current);
-    assert_int_equal(slash("/lora preset even"), PP_SLASH_DONE);
-    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
+    assert_int_equal(fix_slash("/lora preset even"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50");
     assert_true(pp_controller_presets(fix.c, &n)[1].current);
     fixture_turn(&fix, "hello", "hi");
-    assert_int_equal(slash("/compare coffee none"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/compare coffee none"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 3);
     assert_string_equal(fix.fake->asked[1].adapters, "barista 0.50");
     finish_all(1, 2);
@@ -225,11 +205,11 @@ static void presets(void **state)
     /* they are there in another run, where nobody names the adapters */
     again();
     pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 2);
-    assert_string_equal(status()->adapters, "");
-    assert_int_equal(slash("/lora preset EVENING"), PP_SLASH_DONE);
-    assert_string_equal(status()->adapters, "bard 1.00, barista 0.50");
-    assert_int_equal(slash("/lora drop even"), PP_SLASH_ERROR); /* in full */
-    assert_int_equal(slash("/lora drop evening"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "");
+    assert_int_equal(fix_slash("/lora preset EVENING"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50");
+    assert_int_equal(fix_slash("/lora drop even"), PP_SLASH_ERROR); /* in full */
+    assert_int_equal(fix_slash("/lora drop evening"), PP_SLASH_DONE);
     again();
     pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 1);
     static const struct {
@@ -237,8 +217,8 @@ static void presets(void **state)
     } wrong[] = {{"/lora preset cofee", "\"coffee\""}, {"/lora preset", "NAME"}, {"/lora save none", "no adapter"},
                  {"/lora save a+b", "one word"}, {"/lora save two words", "one word"}, {"/lora add", "FILE"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(slash(wrong[i].line), PP_SLASH_ERROR);
-        assert_non_null(strstr(status()->notice, wrong[i].says));
+        assert_int_equal(fix_slash(wrong[i].line), PP_SLASH_ERROR);
+        assert_non_null(strstr(fix_status()->notice, wrong[i].says));
     }
 }
 
@@ -260,16 +240,16 @@ static void added_with_a_note(void **state)
     snprintf(folder, sizeof folder, "%s/elsewhere/lora-cat", fix.paths.data);
     assert_ok(pp_make_dirs(folder, &err), err);
     snprintf(line, sizeof line, "/lora add %s", folder);
-    assert_int_equal(slash(line), PP_SLASH_DONE);
-    pump_until(&fix, status()->notice_is_error);
-    assert_non_null(strstr(status()->notice, "is no adapter"));
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "is no adapter"));
     snprintf(line, sizeof line, "%s/adapter_config.json", folder);
     assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
     snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all that are in it */
-    assert_int_equal(slash(line), PP_SLASH_DONE);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, entry("cat"));
-    assert_int_equal(slash("/lora add /no/such/file"), PP_SLASH_DONE);
-    pump_until(&fix, strstr(status()->notice, "/no/such/file"));
+    assert_int_equal(fix_slash("/lora add /no/such/file"), PP_SLASH_DONE);
+    pump_until(&fix, strstr(fix_status()->notice, "/no/such/file"));
     pp_controller_note_adapter(fix.c, 2, "purrs");
     again();
     pump_until(&fix, entry("cat"));
@@ -285,7 +265,7 @@ static void misfits_stay_off(void **state)
     (void)state;
     fixture_flush(&fix);
     fixture_pump(&fix);
-    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     pp_controller_inspect_adapters(fix.c);
     pp_controller_inspect_adapters(fix.c); /* while that is under way */
     assert_int_equal(fix.fake->inspections, 1);
@@ -295,10 +275,10 @@ static void misfits_stay_off(void **state)
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
     assert_int_equal(entry("barista")->facts.rank, 8);
     assert_int_equal(entry("bard")->fit, PP_FIT_NO);
-    assert_int_equal(slash("/lora bard"), PP_SLASH_ERROR);
-    assert_non_null(strstr(status()->notice, "[64, 64]"));
-    assert_int_equal(slash("/lora barista"), PP_SLASH_DONE);
-    assert_string_equal(status()->adapters, "barista 0.50");
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "[64, 64]"));
+    assert_int_equal(fix_slash("/lora barista"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
 static void the_price_of_a_switch(void **state)
@@ -329,7 +309,7 @@ static void the_price_of_a_switch(void **state)
     fake_cost(&fix, 1000, 960);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
-    assert_int_equal(slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
+    assert_int_equal(fix_slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_int_equal(fix.fake->prices, 3);
     fixture_turn(&fix, "more", "yes"); /* another conversation, too */
@@ -341,14 +321,14 @@ TEST_GROUP(adapter_mix)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
-        cmocka_unit_test_setup_teardown(compared, setup, teardown),
-        cmocka_unit_test_setup_teardown(compared_and_left, setup, teardown),
-        cmocka_unit_test_setup_teardown(mistakes, setup, teardown),
-        cmocka_unit_test_setup_teardown(order_is_kept, setup, teardown),
-        cmocka_unit_test_setup_teardown(presets, setup, teardown),
-        cmocka_unit_test_setup_teardown(added_with_a_note, setup, teardown),
-        cmocka_unit_test_setup_teardown(misfits_stay_off, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, teardown),
+        cmocka_unit_test_setup_teardown(compared, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(compared_and_left, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(mistakes, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(order_is_kept, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("adapter_mix", tests, NULL, NULL);
 }

@@ -321,6 +321,56 @@ void fixture_turn(struct fixture *f, const char *question, const char *answer)
     pump_until(f, fixture_state(f) == PP_STATE_IDLE);
 }
 
+/* --- the shared one --------------------------------------------------------------------------------------- */
+
+struct fixture fix;
+
+int fix_setup(void **state)
+{
+    (void)state;
+    fixture_init(&fix);
+    return 0;
+}
+
+int fix_setup_ready(void **state)
+{
+    fix_setup(state);
+    fixture_ready(&fix);
+    return 0;
+}
+
+int fix_teardown(void **state)
+{
+    (void)state;
+    fixture_remove(&fix);
+    return 0;
+}
+
+const struct pp_status *fix_status(void)
+{
+    return pp_controller_status(fix.c);
+}
+
+const struct pp_chat_message *fix_message(size_t i)
+{
+    const struct pp_chat_message *m = pp_controller_message(fix.c, i);
+    assert_non_null(m);
+    return m;
+}
+
+enum pp_slash fix_slash(const char *line)
+{
+    char arg[128];
+    return pp_controller_slash(fix.c, line, arg, sizeof arg);
+}
+
+int64_t fix_ask(const char *question)
+{
+    assert_true(pp_controller_send(fix.c, question));
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    return pp_controller_session_id(fix.c);
+}
+
 /* --- a job that only comes back --------------------------------------------------------------------------- */
 
 struct flush {

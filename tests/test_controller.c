@@ -9,41 +9,6 @@
 #include "tests/backend_fake.h"
 #include "tests/fill_store.h"
 
-static struct fixture fix;
-
-static int setup(void **state)
-{
-    (void)state;
-    fixture_init(&fix);
-    return 0;
-}
-
-static int setup_ready(void **state)
-{
-    setup(state);
-    fixture_ready(&fix);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
-    return 0;
-}
-
-static const struct pp_status *status(void)
-{
-    return pp_controller_status(fix.c);
-}
-
-static const struct pp_chat_message *message(size_t i)
-{
-    const struct pp_chat_message *m = pp_controller_message(fix.c, i);
-    assert_non_null(m);
-    return m;
-}
-
 static struct pp_store *open_store(void)
 {
     struct pp_store *st;
@@ -69,12 +34,6 @@ static const char *stored(int64_t id, enum pp_message_state *state)
     return text;
 }
 
-static void ask(const char *question)
-{
-    assert_true(pp_controller_send(fix.c, question));
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
-}
-
 /* --- states ----------------------------------------------------------------------------------------------- */
 
 static void test_one_turn(void **state)
@@ -83,53 +42,53 @@ static void test_one_turn(void **state)
     struct pp_error err;
     (void)state;
     assert_ok(fixture_start(&fix, &err), err);
-    assert_int_equal(status()->state, PP_STATE_LOADING);
+    assert_int_equal(fix_status()->state, PP_STATE_LOADING);
     assert_int_equal(fix.fake->loads, 1);
     assert_false(pp_controller_send(fix.c, "too early"));
     fake_loaded(&fix);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_string_equal(status()->model.name, "toy");
-    assert_string_equal(status()->session_key, "");
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_string_equal(fix_status()->model.name, "toy");
+    assert_string_equal(fix_status()->session_key, "");
 
     assert_false(pp_controller_send(fix.c, " \n"));
     assert_true(pp_controller_send(fix.c, "What\n is \"this\"?"));
-    assert_int_equal(status()->state, PP_STATE_SAVING);
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
     assert_int_equal(pp_controller_n_messages(fix.c), 1);
     assert_false(pp_controller_send(fix.c, "again"));
     assert_int_equal(fix.fake->generations, 0);
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
     assert_int_equal(fix.fake->generations, 1);
     assert_true(fix.fake->committed);
     assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"What\\n is \\\"this\\\"?\"}]");
-    assert_string_equal(status()->title, "What is \"this\"?");
-    assert_int_equal(strlen(status()->session_key), 16);
-    assert_string_equal(fix.fake->key, status()->session_key);
+    assert_string_equal(fix_status()->title, "What is \"this\"?");
+    assert_int_equal(strlen(fix_status()->session_key), 16);
+    assert_string_equal(fix.fake->key, fix_status()->session_key);
 
     fake_text(&fix, "A te", 1);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
-    uint64_t revision = message(1)->revision;
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
+    uint64_t revision = fix_message(1)->revision;
     fake_text(&fix, "st.", 2);
-    pump_until(&fix, message(1)->len == 7);
-    assert_int_not_equal(message(1)->revision, revision);
-    assert_string_equal(message(1)->text, "A test.");
-    assert_int_equal(message(1)->state, PP_MESSAGE_PARTIAL);
+    pump_until(&fix, fix_message(1)->len == 7);
+    assert_int_not_equal(fix_message(1)->revision, revision);
+    assert_string_equal(fix_message(1)->text, "A test.");
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_PARTIAL);
     assert_false(pp_controller_send(fix.c, "while it answers"));
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_int_equal(message(1)->state, PP_MESSAGE_COMPLETE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_COMPLETE);
     fixture_flush(&fix);
-    assert_string_equal(stored(message(1)->id, &ms), "A test.");
+    assert_string_equal(stored(fix_message(1)->id, &ms), "A test.");
     assert_int_equal(ms, PP_MESSAGE_COMPLETE);
 }
 
 static void test_events_of_an_old_request(void **state)
 {
     (void)state;
-    ask("one");
+    fix_ask("one");
     uint64_t first = fix.fake->request;
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    ask("two");
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    fix_ask("two");
     uint64_t second = fix.fake->request;
     assert_int_not_equal(first, second);
     fix.fake->request = first;
@@ -137,8 +96,8 @@ static void test_events_of_an_old_request(void **state)
     fake_done(&fix, PP_FINISH_END, PP_OK);
     fix.fake->request = second;
     fake_text(&fix, "right", 1);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
-    assert_string_equal(message(3)->text, "right");
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
+    assert_string_equal(fix_message(3)->text, "right");
     /* "two" follows an answer without text, which the model is not shown */
     assert_string_equal(fix.fake->messages, "[{\"role\":\"user\",\"content\":\"one\\n\\ntwo\"}]");
 }
@@ -151,13 +110,13 @@ static void test_load_fails(void **state)
     struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
     pp_fail(&e->err, PP_ERR_FORMAT, "no good");
     assert_true(pp_queue_push(fix.fake->events, e));
-    pump_until(&fix, status()->state == PP_STATE_FAILED);
-    assert_string_equal(status()->notice, "no good");
+    pump_until(&fix, fix_status()->state == PP_STATE_FAILED);
+    assert_string_equal(fix_status()->notice, "no good");
     assert_false(pp_controller_send(fix.c, "hello"));
     pp_controller_load(fix.c, "/does/not/exist");
-    assert_int_equal(status()->state, PP_STATE_FAILED);
+    assert_int_equal(fix_status()->state, PP_STATE_FAILED);
     pp_controller_load(fix.c, fix.model);
-    assert_int_equal(status()->state, PP_STATE_LOADING);
+    assert_int_equal(fix_status()->state, PP_STATE_LOADING);
     assert_int_equal(fix.fake->loads, 2);
 }
 
@@ -173,9 +132,9 @@ static void test_old_model_stays(void **state)
     snprintf(e->info->name, sizeof e->info->name, "old");
     e->info->n_ctx = 64;
     assert_true(pp_queue_push(fix.fake->events, e));
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_string_equal(status()->notice, "no good");
-    assert_string_equal(status()->model.name, "old");
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_string_equal(fix_status()->notice, "no good");
+    assert_string_equal(fix_status()->model.name, "old");
     fixture_turn(&fix, "still there?", "yes");
 }
 
@@ -197,68 +156,68 @@ static void test_cancel_saving(void **state)
     assert_false(pp_controller_cancel(fix.c));
     assert_true(pp_controller_send(fix.c, "hello"));
     assert_true(pp_controller_cancel(fix.c));
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(fix.fake->generations, 0);
     assert_int_equal(fix.fake->cancels, 0);
-    assert_int_equal(message(1)->state, PP_MESSAGE_CANCELLED);
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_CANCELLED);
     fixture_flush(&fix);
-    assert_string_equal(stored(message(0)->id, &ms), "hello");
-    assert_string_equal(stored(message(1)->id, &ms), "");
+    assert_string_equal(stored(fix_message(0)->id, &ms), "hello");
+    assert_string_equal(stored(fix_message(1)->id, &ms), "");
     assert_int_equal(ms, PP_MESSAGE_CANCELLED);
     fixture_turn(&fix, "again", "yes"); /* the cancel does not reach the next one */
-    assert_string_equal(message(3)->text, "yes");
+    assert_string_equal(fix_message(3)->text, "yes");
 }
 
 static void test_cancel_answer(void **state)
 {
     enum pp_message_state ms;
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     assert_true(pp_controller_cancel(fix.c));
     assert_int_equal(fix.fake->cancels, 1);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 
-    ask("hello again");
+    fix_ask("hello again");
     fake_text(&fix, "half an", 2);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
     assert_true(pp_controller_cancel(fix.c));
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_int_equal(message(3)->state, PP_MESSAGE_CANCELLED);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix_message(3)->state, PP_MESSAGE_CANCELLED);
     fixture_flush(&fix);
-    assert_string_equal(stored(message(3)->id, &ms), "half an");
+    assert_string_equal(stored(fix_message(3)->id, &ms), "half an");
     assert_int_equal(ms, PP_MESSAGE_CANCELLED);
 
     pp_controller_continue(fix.c);
     assert_string_equal(fix.fake->continue_text, "half an");
-    assert_int_equal(fix.fake->message_id, message(3)->id);
+    assert_int_equal(fix.fake->message_id, fix_message(3)->id);
     fake_text(&fix, " answer", 3);
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_string_equal(message(3)->text, "half an answer");
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_string_equal(fix_message(3)->text, "half an answer");
     fixture_flush(&fix);
-    assert_string_equal(stored(message(3)->id, &ms), "half an answer");
+    assert_string_equal(stored(fix_message(3)->id, &ms), "half an answer");
 }
 
 static void test_answer_fails(void **state)
 {
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     fake_text(&fix, "so f", 1);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_NOMEM);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_int_equal(message(1)->state, PP_MESSAGE_PARTIAL);
-    assert_string_equal(message(1)->text, "so f");
-    assert_true(status()->notice_is_error);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_PARTIAL);
+    assert_string_equal(fix_message(1)->text, "so f");
+    assert_true(fix_status()->notice_is_error);
     fixture_turn(&fix, "and now?", "fine");
 }
 
 static void quit_and_wait(void)
 {
     pp_controller_quit(fix.c);
-    assert_int_equal(status()->state, PP_STATE_CLOSING);
-    pump_until(&fix, status()->state == PP_STATE_CLOSED);
+    assert_int_equal(fix_status()->state, PP_STATE_CLOSING);
+    pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
     assert_int_equal(fix.fake->closes, 1);
     fixture_stop(&fix);
 }
@@ -293,7 +252,7 @@ static void test_quit_saving(void **state)
 {
     (void)state;
     assert_true(pp_controller_send(fix.c, "hello"));
-    assert_int_equal(status()->state, PP_STATE_SAVING);
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
     quit_and_wait();
     assert_int_equal(n_stored_messages(), 2);
     assert_int_equal(fix.fake->generations, 0);
@@ -303,15 +262,15 @@ static void test_quit_answering(void **state)
 {
     enum pp_message_state ms;
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     fake_text(&fix, "half", 1);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
-    int64_t id = message(1)->id;
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
+    int64_t id = fix_message(1)->id;
     fix.fake->hold_close = true;
     pp_controller_quit(fix.c);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED); /* what a backend does when it is closed */
     assert_true(pp_queue_push(fix.fake->events, pp_event_new(PP_EVENT_CLOSED)));
-    pump_until(&fix, status()->state == PP_STATE_CLOSED);
+    pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
     fixture_stop(&fix);
     assert_string_equal(stored(id, &ms), "half");
     assert_int_equal(ms, PP_MESSAGE_CANCELLED);
@@ -320,7 +279,7 @@ static void test_quit_answering(void **state)
 static void test_free_without_quit(void **state)
 {
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     fixture_stop(&fix);
     assert_int_equal(fix.fake->closes, 1);
     assert_int_equal(n_stored_messages(), 2);
@@ -339,10 +298,10 @@ static void test_io_error(void **state)
     pp_store_close(st);
     assert_true(pp_controller_send(fix.c, "three"));
     assert_int_equal(pp_controller_n_messages(fix.c), 5);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(fix.fake->generations, 2);
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
-    assert_true(status()->notice_is_error);
+    assert_true(fix_status()->notice_is_error);
     char *unsent = pp_controller_take_unsent(fix.c);
     assert_non_null(unsent);
     assert_string_equal(unsent, "three");
@@ -350,43 +309,43 @@ static void test_io_error(void **state)
     assert_null(pp_controller_take_unsent(fix.c));
     assert_true(pp_controller_edit(fix.c, 0, "other")); /* cuts the branch, and gets it back */
     assert_int_equal(pp_controller_n_messages(fix.c), 1);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
-    assert_string_equal(message(0)->text, "one");
-    assert_string_equal(message(3)->text, "2");
+    assert_string_equal(fix_message(0)->text, "one");
+    assert_string_equal(fix_message(3)->text, "2");
 }
 
 /* --- the tree --------------------------------------------------------------------------------------------- */
 
 static void answer(const char *text)
 {
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
     assert_true(fix.fake->committed);
     fake_text(&fix, text, 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
 static void test_regenerate(void **state)
 {
     (void)state;
     pp_controller_regenerate(fix.c, 1);
-    assert_int_equal(status()->state, PP_STATE_IDLE); /* nothing to be made anew */
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE); /* nothing to be made anew */
     fixture_turn(&fix, "one", "a");
     pp_controller_regenerate(fix.c, 1);
     answer("b");
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
-    assert_string_equal(message(1)->text, "b");
-    assert_int_equal(message(1)->n_siblings, 2);
-    assert_int_equal(message(1)->sibling, 1);
+    assert_string_equal(fix_message(1)->text, "b");
+    assert_int_equal(fix_message(1)->n_siblings, 2);
+    assert_int_equal(fix_message(1)->sibling, 1);
     fixture_flush(&fix);
     pp_controller_sibling(fix.c, 1, -1);
     assert_false(pp_controller_send(fix.c, "while it switches"));
-    pump_until(&fix, strcmp(message(1)->text, "a") == 0);
-    assert_int_equal(message(1)->sibling, 0);
+    pump_until(&fix, strcmp(fix_message(1)->text, "a") == 0);
+    assert_int_equal(fix_message(1)->sibling, 0);
     pp_controller_sibling(fix.c, 1, -1); /* there is none */
     fixture_flush(&fix);
-    assert_string_equal(message(1)->text, "a");
+    assert_string_equal(fix_message(1)->text, "a");
     fixture_turn(&fix, "two", "c");
     assert_string_equal(fix.fake->messages,
                         "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
@@ -403,8 +362,8 @@ static void test_edit_and_undo(void **state)
     assert_true(pp_controller_edit(fix.c, 2, "TWO"));
     answer("c");
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
-    assert_string_equal(message(2)->text, "TWO");
-    assert_int_equal(message(2)->n_siblings, 2);
+    assert_string_equal(fix_message(2)->text, "TWO");
+    assert_int_equal(fix_message(2)->n_siblings, 2);
     pp_controller_undo(fix.c);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     fixture_turn(&fix, "three", "d");
@@ -416,7 +375,7 @@ static void test_edit_and_undo(void **state)
     pp_controller_undo(fix.c);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
     pp_controller_undo(fix.c);
-    assert_true(status()->notice_is_error);
+    assert_true(fix_status()->notice_is_error);
     fixture_flush(&fix);
     fixture_turn(&fix, "ONE", "e");
     fixture_flush(&fix);
@@ -424,29 +383,29 @@ static void test_edit_and_undo(void **state)
     pp_controller_new_session(fix.c);
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
-    assert_int_equal(message(0)->n_siblings, 2);
+    assert_int_equal(fix_message(0)->n_siblings, 2);
     pp_controller_sibling(fix.c, 0, -1);
-    pump_until(&fix, strcmp(message(0)->text, "one") == 0);
+    pump_until(&fix, strcmp(fix_message(0)->text, "one") == 0);
     assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
-    assert_string_equal(message(2)->text, "three");
-    assert_int_equal(message(2)->n_siblings, 3);
+    assert_string_equal(fix_message(2)->text, "three");
+    assert_int_equal(fix_message(2)->n_siblings, 3);
 }
 
 static void test_fork(void **state)
 {
     (void)state;
     pp_controller_fork(fix.c);
-    assert_true(status()->notice_is_error);
+    assert_true(fix_status()->notice_is_error);
     fixture_turn(&fix, "one", "a");
     int64_t old = pp_controller_session_id(fix.c);
     char key[17];
-    snprintf(key, sizeof key, "%s", status()->session_key);
+    snprintf(key, sizeof key, "%s", fix_status()->session_key);
     pp_controller_fork(fix.c);
     pump_until(&fix, pp_controller_session_id(fix.c) != old);
-    assert_string_not_equal(key, status()->session_key);
+    assert_string_not_equal(key, fix_status()->session_key);
     assert_string_equal(fix.fake->left, key);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
-    assert_string_equal(message(1)->text, "a");
+    assert_string_equal(fix_message(1)->text, "a");
     fixture_turn(&fix, "two", "b");
     pp_controller_open(fix.c, old);
     pump_until(&fix, pp_controller_session_id(fix.c) == old);
@@ -463,15 +422,15 @@ static void test_open_elsewhere(void **state)
     (void)state;
     fixture_turn(&fix, "hello", "hi");
     int64_t id = pp_controller_session_id(fix.c);
-    snprintf(key, sizeof key, "%s", status()->session_key);
+    snprintf(key, sizeof key, "%s", fix_status()->session_key);
     snprintf(locks, sizeof locks, "%s/locks", fix.paths.data);
     assert_int_equal(pp_session_lock(locks, key, &fd, &err), PP_ERR_BUSY); /* ours */
     pp_controller_new_session(fix.c);
     fixture_flush(&fix);
     assert_ok(pp_session_lock(locks, key, &fd, &err), err); /* let go of */
     pp_controller_open(fix.c, id);
-    pump_until(&fix, status()->notice_is_error);
-    assert_non_null(strstr(status()->notice, "another pippin"));
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "another pippin"));
     assert_int_equal(pp_controller_session_id(fix.c), 0);
     pp_controller_delete(fix.c, id);
     fixture_flush(&fix);
@@ -491,13 +450,13 @@ static void test_resume(void **state)
     fix.o.resume_latest = true;
     fixture_ready(&fix); /* nothing there yet: a new one */
     fixture_turn(&fix, "hello", "hi");
-    snprintf(key, sizeof key, "%s", status()->session_key);
+    snprintf(key, sizeof key, "%s", fix_status()->session_key);
     fixture_stop(&fix);
     assert_ok(fixture_start(&fix, &err), err);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
-    assert_string_equal(status()->session_key, key);
-    assert_string_equal(message(1)->text, "hi");
-    assert_true(message(1)->tokens_per_s == 50.0f);
+    assert_string_equal(fix_status()->session_key, key);
+    assert_string_equal(fix_message(1)->text, "hi");
+    assert_true(fix_message(1)->tokens_per_s == 50.0f);
     fixture_stop(&fix);
     fix.o.resume = "ffffffffffffffff";
     assert_int_equal(fixture_start(&fix, &err), PP_ERR_NOT_FOUND);
@@ -534,7 +493,7 @@ static void test_list_rename_delete(void **state)
     assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "fruit [31m");
     pp_controller_open(fix.c, apples);
     pump_until(&fix, pp_controller_session_id(fix.c) == apples);
-    assert_string_equal(status()->title, "fruit [31m");
+    assert_string_equal(fix_status()->title, "fruit [31m");
 }
 
 /* 300 conversations from before this controller opened the database. */
@@ -640,7 +599,7 @@ static void test_choices_are_kept(void **state)
     assert_true(chatml > 0);
     pp_controller_set_template(fix.c, (size_t)chatml);
     fixture_flush(&fix);
-    ask("ahoy");
+    fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_true(fix.fake->scale == 0.75f);
     assert_true(fix.fake->use_draft);
@@ -649,23 +608,23 @@ static void test_choices_are_kept(void **state)
     assert_non_null(strstr(fix.fake->messages, "\"system\""));
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     fixture_flush(&fix);
     fixture_stop(&fix);
 
     fix.o.n_lora = 0;
     fix.o.resume_latest = true;
     fixture_ready(&fix);
-    assert_string_equal(status()->persona, "pirate");
-    assert_string_equal(status()->template_name, "chatml");
-    assert_string_equal(status()->adapters, "bard 0.75");
-    assert_true(status()->draft_on);
-    ask("ahoy");
+    assert_string_equal(fix_status()->persona, "pirate");
+    assert_string_equal(fix_status()->template_name, "chatml");
+    assert_string_equal(fix_status()->adapters, "bard 0.75");
+    assert_true(fix_status()->draft_on);
+    fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
 /* The draft is used if it is asked for, and the conversation remembers; the command line is above that. */
@@ -741,7 +700,7 @@ static void test_options_are_kept(void **state)
                                 .sampling = pp_sampling_default(),
                                 .resume_latest = true};
     fixture_ready(&fix); /* its own model, too */
-    assert_string_equal(status()->adapters, "bard 0.50");
+    assert_string_equal(fix_status()->adapters, "bard 0.50");
     fixture_turn(&fix, "two", "2");
     assert_true(fix.fake->sampling.temp == 0.25f);
     assert_true(fix.fake->sampling.seed == 9007199254740991);
@@ -811,9 +770,9 @@ static void test_malformed_settings(void **state)
         pp_store_close(st);
         pp_controller_open(fix.c, id);
         pump_until(&fix, pp_controller_session_id(fix.c) == id);
-        assert_true(status()->notice_is_error);
+        assert_true(fix_status()->notice_is_error);
         assert_int_equal(pp_controller_n_messages(fix.c), 2);
-        assert_string_equal(status()->adapters, "");
+        assert_string_equal(fix_status()->adapters, "");
         fixture_turn(&fix, "still there?", "yes");
         assert_true(fix.fake->sampling.temp == pp_sampling_default().temp);
         pp_controller_undo(fix.c);
@@ -838,8 +797,8 @@ static void test_missing_template(void **state)
     pp_store_close(st);
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_session_id(fix.c) == id);
-    assert_true(status()->notice_is_error);
-    assert_non_null(strstr(status()->notice, "gone"));
+    assert_true(fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "gone"));
     fixture_turn(&fix, "works?", "yes");
     assert_string_equal(fix.fake->template_source, "");
 }
@@ -889,8 +848,8 @@ static void test_branch_json(void **state)
     pp_branch_free(&b);
 }
 
-#define READY(test) cmocka_unit_test_setup_teardown(test, setup_ready, teardown)
-#define FRESH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define READY(test) cmocka_unit_test_setup_teardown(test, fix_setup_ready, fix_teardown)
+#define FRESH(test) cmocka_unit_test_setup_teardown(test, fix_setup, fix_teardown)
 
 TEST_GROUP(controller)
 {

@@ -7,48 +7,11 @@
 #include "engine/base/mem.h"
 #include "tests/backend_fake.h"
 
-static struct fixture fix;
-
-static int setup(void **state)
-{
-    (void)state;
-    fixture_init(&fix);
-    fixture_ready(&fix);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
-    return 0;
-}
-
-static const struct pp_status *status(void)
-{
-    return pp_controller_status(fix.c);
-}
-
-static const struct pp_chat_message *message(size_t i)
-{
-    const struct pp_chat_message *m = pp_controller_message(fix.c, i);
-    assert_non_null(m);
-    return m;
-}
-
 static const struct pp_chat_message *alternative(size_t i)
 {
     const struct pp_chat_message *m = pp_controller_alternative(fix.c, i);
     assert_non_null(m);
     return m;
-}
-
-/* Asks in the conversation on the screen; returns its id. */
-static int64_t ask(const char *question)
-{
-    assert_true(pp_controller_send(fix.c, question));
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
-    return pp_controller_session_id(fix.c);
 }
 
 static void open_session(int64_t id)
@@ -72,15 +35,15 @@ static void goes_on_elsewhere(void **state)
     char key[33];
     int fd;
     (void)state;
-    int64_t first = ask("hello");
-    snprintf(key, sizeof key, "%s", status()->session_key);
+    int64_t first = fix_ask("hello");
+    snprintf(key, sizeof key, "%s", fix_status()->session_key);
     assert_string_equal(fix.fake->shown, key);
     fake_text(&fix, "half", 1);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
     pp_controller_new_session(fix.c);
     assert_int_equal(pp_controller_session_id(fix.c), 0);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
-    assert_int_equal(status()->state, PP_STATE_IDLE);
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE);
     assert_int_equal(fix.fake->cancels, 0);
     assert_int_equal(fix.fake->leaves, 0);
     assert_string_equal(fix.fake->shown, "");
@@ -88,19 +51,19 @@ static void goes_on_elsewhere(void **state)
     assert_int_equal(pp_controller_n_elsewhere(fix.c), 1);
 
     /* another one meanwhile; both stream */
-    int64_t second = ask("and you?");
+    int64_t second = fix_ask("and you?");
     assert_int_equal(fix.fake->generations, 2);
     fake_text(&fix, "me ", 1);
     fake_choose(&fix, 0);
     fake_text(&fix, " of it", 2);
-    pump_until(&fix, status()->state == PP_STATE_ANSWER);
-    assert_string_equal(message(1)->text, "me ");
+    pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
+    assert_string_equal(fix_message(1)->text, "me ");
     assert_int_equal(lock_of(key, &fd), PP_ERR_BUSY); /* still ours */
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix.fake->leaves == 1);
     assert_string_equal(fix.fake->left, key);
-    assert_non_null(strstr(status()->notice, "hello"));
-    assert_int_equal(status()->state, PP_STATE_ANSWER); /* the one on the screen */
+    assert_non_null(strstr(fix_status()->notice, "hello"));
+    assert_int_equal(fix_status()->state, PP_STATE_ANSWER); /* the one on the screen */
     assert_int_equal(pp_controller_session_activity(fix.c, first), PP_SESSION_ANSWERED);
     fixture_flush(&fix);
     assert_int_equal(lock_of(key, &fd), PP_OK);
@@ -108,35 +71,35 @@ static void goes_on_elsewhere(void **state)
 
     /* back to the first, while the second goes on */
     open_session(first);
-    assert_string_equal(message(1)->text, "half of it");
-    assert_int_equal(message(1)->state, PP_MESSAGE_COMPLETE);
+    assert_string_equal(fix_message(1)->text, "half of it");
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_COMPLETE);
     assert_int_equal(pp_controller_session_activity(fix.c, first), PP_SESSION_QUIET);
     assert_int_equal(pp_controller_session_activity(fix.c, second), PP_SESSION_ANSWERING);
     assert_true(pp_controller_send(fix.c, "more"));
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
     assert_int_equal(pp_controller_n_elsewhere(fix.c), 1);
 }
 
 static void back_while_it_is_written(void **state)
 {
     (void)state;
-    int64_t first = ask("hello");
+    int64_t first = fix_ask("hello");
     fake_text(&fix, "one ", 1);
     pp_controller_new_session(fix.c);
     fake_text(&fix, "two ", 2);
     fixture_flush(&fix);
     open_session(first);
-    assert_int_equal(status()->state, PP_STATE_ANSWER);
-    assert_string_equal(message(1)->text, "one two ");
-    assert_int_equal(message(1)->state, PP_MESSAGE_PARTIAL);
+    assert_int_equal(fix_status()->state, PP_STATE_ANSWER);
+    assert_string_equal(fix_message(1)->text, "one two ");
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_PARTIAL);
     fake_text(&fix, "three", 3);
-    pump_until(&fix, strcmp(message(1)->text, "one two three") == 0);
+    pump_until(&fix, strcmp(fix_message(1)->text, "one two three") == 0);
     assert_false(pp_controller_send(fix.c, "not yet"));
     assert_true(pp_controller_cancel(fix.c));
     assert_int_equal(fix.fake->cancelled, fix.fake->request);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_int_equal(message(1)->state, PP_MESSAGE_CANCELLED);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_CANCELLED);
     assert_false(pp_controller_cancel(fix.c));
     assert_int_equal(fix.fake->leaves, 0); /* nobody left it in the end */
 }
@@ -145,7 +108,7 @@ static void back_while_it_is_written(void **state)
 static void ends_while_it_is_opened(void **state)
 {
     (void)state;
-    int64_t first = ask("hello");
+    int64_t first = fix_ask("hello");
     fake_text(&fix, "one ", 1);
     pp_controller_new_session(fix.c);
     fixture_flush(&fix);
@@ -153,9 +116,9 @@ static void ends_while_it_is_opened(void **state)
     fake_text(&fix, "two", 2);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, pp_controller_session_id(fix.c) == first);
-    pump_until(&fix, message(1)->state == PP_MESSAGE_COMPLETE);
-    assert_string_equal(message(1)->text, "one two");
-    assert_int_equal(status()->state, PP_STATE_IDLE);
+    pump_until(&fix, fix_message(1)->state == PP_MESSAGE_COMPLETE);
+    assert_string_equal(fix_message(1)->text, "one two");
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE);
     fixture_flush(&fix);
     fixture_turn(&fix, "and", "so on");
 }
@@ -165,7 +128,7 @@ static void left_while_saving(void **state)
 {
     (void)state;
     assert_true(pp_controller_send(fix.c, "hello"));
-    assert_int_equal(status()->state, PP_STATE_SAVING);
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
     pp_controller_new_session(fix.c);
     pump_until(&fix, fix.fake->generations == 1 && pp_controller_session_id(fix.c) == 0);
     assert_int_equal(pp_controller_n_elsewhere(fix.c), 1);
@@ -178,7 +141,7 @@ static void left_while_saving(void **state)
 static void deleted_elsewhere(void **state)
 {
     (void)state;
-    int64_t first = ask("hello");
+    int64_t first = fix_ask("hello");
     pp_controller_new_session(fix.c);
     pp_controller_delete(fix.c, first);
     assert_int_equal(fix.fake->cancels, 1);
@@ -187,14 +150,14 @@ static void deleted_elsewhere(void **state)
     pump_until(&fix, fix.fake->forgets == 1);
     assert_int_equal(pp_controller_n_elsewhere(fix.c), 0);
     pp_controller_open(fix.c, first);
-    pump_until(&fix, status()->notice_is_error);
+    pump_until(&fix, fix_status()->notice_is_error);
     assert_int_equal(pp_controller_session_id(fix.c), 0);
 }
 
 static void deleted_here(void **state)
 {
     (void)state;
-    int64_t first = ask("hello");
+    int64_t first = fix_ask("hello");
     pp_controller_delete(fix.c, first);
     assert_int_equal(fix.fake->cancels, 1);
     assert_int_equal(pp_controller_session_id(fix.c), first);
@@ -206,11 +169,11 @@ static void deleted_here(void **state)
 static void no_other_model_meanwhile(void **state)
 {
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     pp_controller_new_session(fix.c);
     pp_controller_load(fix.c, fix.model);
     assert_int_equal(fix.fake->loads, 1);
-    assert_non_null(strstr(status()->notice, "hello"));
+    assert_non_null(strstr(fix_status()->notice, "hello"));
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, pp_controller_n_elsewhere(fix.c) == 0);
     pp_controller_load(fix.c, fix.model);
@@ -220,12 +183,12 @@ static void no_other_model_meanwhile(void **state)
 static void fails_elsewhere(void **state)
 {
     (void)state;
-    ask("hello");
+    fix_ask("hello");
     pp_controller_new_session(fix.c);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_NOMEM);
-    pump_until(&fix, status()->notice_is_error);
-    assert_non_null(strstr(status()->notice, "hello"));
-    assert_non_null(strstr(status()->notice, "told to fail"));
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "hello"));
+    assert_non_null(strstr(fix_status()->notice, "told to fail"));
 }
 
 /* --- alternatives ----------------------------------------------------------------------------------------- */
@@ -235,15 +198,15 @@ static void side_by_side(void **state)
     (void)state;
     fixture_turn(&fix, "a song", "no");
     pp_controller_regenerate(fix.c, PP_MAX_ALTERNATIVES + 1);
-    assert_int_equal(status()->state, PP_STATE_IDLE);
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE);
     pp_controller_regenerate(fix.c, 3);
     pump_until(&fix, fix.fake->generations == 4);
     assert_int_equal(pp_controller_n_alternatives(fix.c), 3);
     assert_int_not_equal(fix.fake->asked[1].seed, fix.fake->asked[2].seed);
     assert_int_not_equal(fix.fake->asked[2].seed, fix.fake->asked[3].seed);
-    assert_int_equal(message(1)->id, fix.fake->asked[1].message_id);
-    assert_int_equal(message(1)->sibling, 1);
-    assert_int_equal(message(1)->n_siblings, 4);
+    assert_int_equal(fix_message(1)->id, fix.fake->asked[1].message_id);
+    assert_int_equal(fix_message(1)->sibling, 1);
+    assert_int_equal(fix_message(1)->n_siblings, 4);
     for (int i = 1; i <= 3; i++) {
         fake_choose(&fix, i);
         fake_text(&fix, i == 1 ? "la" : i == 2 ? "le" : "lu", 1);
@@ -251,23 +214,23 @@ static void side_by_side(void **state)
     pump_until(&fix, alternative(2)->len == 2);
     assert_string_equal(alternative(0)->text, "la");
     assert_string_equal(alternative(1)->text, "le");
-    assert_string_equal(message(1)->text, "la");
+    assert_string_equal(fix_message(1)->text, "la");
 
     /* another one is chosen while they are written */
     pp_controller_sibling(fix.c, 1, 1);
-    assert_string_equal(message(1)->text, "le");
+    assert_string_equal(fix_message(1)->text, "le");
     pp_controller_sibling(fix.c, 1, 1);
-    assert_string_equal(message(1)->text, "lu");
+    assert_string_equal(fix_message(1)->text, "lu");
     pp_controller_sibling(fix.c, 1, 1); /* there is no further one */
     pp_controller_sibling(fix.c, 1, -1);
     for (int i = 3; i >= 1; i--) {
         fake_choose(&fix, i);
         fake_text(&fix, "!", 2);
-        assert_int_equal(status()->state, PP_STATE_ANSWER);
+        assert_int_equal(fix_status()->state, PP_STATE_ANSWER);
         fake_done(&fix, PP_FINISH_END, PP_OK);
     }
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
-    assert_string_equal(message(1)->text, "le!");
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_string_equal(fix_message(1)->text, "le!");
     assert_string_equal(alternative(2)->text, "lu!");
     assert_int_equal(alternative(2)->state, PP_MESSAGE_COMPLETE);
     fixture_flush(&fix);
@@ -277,7 +240,7 @@ static void side_by_side(void **state)
     pp_controller_new_session(fix.c);
     assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
     open_session(id);
-    assert_string_equal(message(1)->text, "le!");
+    assert_string_equal(fix_message(1)->text, "le!");
     fixture_turn(&fix, "more", "ok");
     assert_string_equal(fix.fake->messages,
                         "[{\"role\":\"user\",\"content\":\"a song\"},{\"role\":\"assistant\",\"content\":\"le!\"},"
@@ -296,18 +259,18 @@ static void all_are_stopped(void **state)
         fake_choose(&fix, i);
         fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
     }
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(alternative(0)->state, PP_MESSAGE_CANCELLED);
     assert_int_equal(alternative(1)->state, PP_MESSAGE_CANCELLED);
     /* stopped before they begin, too */
     pp_controller_regenerate(fix.c, 2);
     assert_true(pp_controller_cancel(fix.c));
-    pump_until(&fix, status()->state == PP_STATE_IDLE);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(fix.fake->generations, 3);
     assert_int_equal(alternative(1)->state, PP_MESSAGE_CANCELLED);
     assert_true(pp_controller_send(fix.c, "next"));
     assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
-    pump_until(&fix, status()->state == PP_STATE_PREFILL);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
 }
 
 /* Left and come back to: they stand side by side again. */
@@ -346,7 +309,7 @@ static void slash_command(void **state)
 
 TEST_GROUP(controller_running)
 {
-#define READY(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define READY(f) cmocka_unit_test_setup_teardown(f, fix_setup_ready, fix_teardown)
     const struct CMUnitTest tests[] = {
         READY(goes_on_elsewhere), READY(back_while_it_is_written), READY(ends_while_it_is_opened),
         READY(left_while_saving), READY(deleted_elsewhere),        READY(deleted_here),

@@ -166,23 +166,6 @@ static void names(void **state)
 
 /* --- the controller --------------------------------------------------------------------------------------- */
 
-static struct fixture fix;
-
-static int setup(void **state)
-{
-    (void)state;
-    fixture_init(&fix);
-    fixture_ready(&fix);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
-    return 0;
-}
-
 static int64_t id_of(size_t i)
 {
     return pp_controller_message(fix.c, i)->id;
@@ -213,8 +196,7 @@ static void wait_for_request(int number)
 /* Asks, and the worker says that the first `n` messages (had to go, or) would have to. */
 static void ask(const char *question, int n, bool done)
 {
-    assert_true(pp_controller_send(fix.c, question));
-    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    fix_ask(question);
     fake_overflow(&fix, n, done);
 }
 
@@ -389,11 +371,11 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(stopping_says_what_would_go, open_model, close_model),
         cmocka_unit_test_setup_teardown(the_last_turn_stays, open_model, close_model),
         cmocka_unit_test(names),
-        cmocka_unit_test_setup_teardown(dropped_turns_stay_dropped, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_user_is_asked, setup, teardown),
-        cmocka_unit_test_setup_teardown(stopping_is_left_alone, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_summary_takes_their_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(dropped_turns_stay_dropped, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(the_user_is_asked, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(stopping_is_left_alone, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
 }

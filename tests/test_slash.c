@@ -3,29 +3,6 @@
 
 #include "tests/backend_fake.h"
 
-static struct fixture fix;
-
-static int setup(void **state)
-{
-    (void)state;
-    fixture_init(&fix);
-    fixture_ready(&fix);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
-    return 0;
-}
-
-static enum pp_slash slash(const char *line)
-{
-    char arg[128];
-    return pp_controller_slash(fix.c, line, arg, sizeof arg);
-}
-
 static const char *notice(void)
 {
     return pp_controller_status(fix.c)->notice;
@@ -34,21 +11,21 @@ static const char *notice(void)
 static void test_text(void **state)
 {
     (void)state;
-    assert_int_equal(slash("hello"), PP_SLASH_TEXT);
-    assert_int_equal(slash("/"), PP_SLASH_TEXT);
-    assert_int_equal(slash("//"), PP_SLASH_TEXT);
-    assert_int_equal(slash("/ help"), PP_SLASH_TEXT);
-    assert_int_equal(slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
-    assert_int_equal(slash("/new\nis how my poem begins"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("hello"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("//"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/ help"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/new\nis how my poem begins"), PP_SLASH_TEXT);
 }
 
 static void test_unknown(void **state)
 {
     (void)state;
-    assert_int_equal(slash("/regn"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/regn"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/regen"));
     assert_true(pp_controller_status(fix.c)->notice_is_error);
-    assert_int_equal(slash("/xyzzyplugh"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/xyzzyplugh"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/help"));
 }
 
@@ -62,17 +39,17 @@ static void test_screen(void **state)
     assert_string_equal(arg, "dark");
     assert_int_equal(pp_controller_slash(fix.c, "/theme a-name-that-is-too-long", arg, sizeof arg), PP_SLASH_THEME);
     assert_int_equal(strlen(arg), 15);
-    assert_int_equal(slash("/?"), PP_SLASH_HELP);
-    assert_int_equal(slash("/HELP"), PP_SLASH_HELP);
-    assert_int_equal(slash("/bye"), PP_SLASH_QUIT);
-    assert_int_equal(slash("/sessions"), PP_SLASH_SESSIONS);
-    assert_int_equal(slash("/lora"), PP_SLASH_LORA_MENU);
-    assert_int_equal(slash("/draft"), PP_SLASH_DRAFT_MENU);
-    assert_int_equal(slash("/set"), PP_SLASH_PARAMS_MENU);
-    assert_int_equal(slash("/persona"), PP_SLASH_PERSONA_MENU);
-    assert_int_equal(slash("/template"), PP_SLASH_TEMPLATE_MENU);
-    assert_int_equal(slash("/edit"), PP_SLASH_EDIT_LAST);
-    assert_int_equal(slash("/copy"), PP_SLASH_COPY);
+    assert_int_equal(fix_slash("/?"), PP_SLASH_HELP);
+    assert_int_equal(fix_slash("/HELP"), PP_SLASH_HELP);
+    assert_int_equal(fix_slash("/bye"), PP_SLASH_QUIT);
+    assert_int_equal(fix_slash("/sessions"), PP_SLASH_SESSIONS);
+    assert_int_equal(fix_slash("/lora"), PP_SLASH_LORA_MENU);
+    assert_int_equal(fix_slash("/draft"), PP_SLASH_DRAFT_MENU);
+    assert_int_equal(fix_slash("/set"), PP_SLASH_PARAMS_MENU);
+    assert_int_equal(fix_slash("/persona"), PP_SLASH_PERSONA_MENU);
+    assert_int_equal(fix_slash("/template"), PP_SLASH_TEMPLATE_MENU);
+    assert_int_equal(fix_slash("/edit"), PP_SLASH_EDIT_LAST);
+    assert_int_equal(fix_slash("/copy"), PP_SLASH_COPY);
 }
 
 static const char *param(const char *name)
@@ -88,21 +65,21 @@ static const char *param(const char *name)
 static void test_set(void **state)
 {
     (void)state;
-    assert_int_equal(slash("/set temp 0.25"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set temp 0.25"), PP_SLASH_DONE);
     assert_string_equal(param("temp"), "0.25");
-    assert_int_equal(slash("/set top-k=7"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set top-k=7"), PP_SLASH_DONE);
     assert_string_equal(param("top-k"), "7");
-    assert_int_equal(slash("/set top-k 7.5"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/set temp nan"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/set temp -1"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/set temp 1x"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/set temp"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/set colour red"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set top-k 7.5"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp nan"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp -1"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp 1x"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
     assert_string_equal(param("temp"), "0.25");
     assert_string_equal(param("seed"), "random");
-    assert_int_equal(slash("/set seed 99"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
     assert_string_equal(param("seed"), "99");
-    assert_int_equal(slash("/set seed random"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
     assert_string_equal(param("seed"), "random");
 }
 
@@ -110,29 +87,29 @@ static void test_draft_and_persona(void **state)
 {
     (void)state;
     assert_false(pp_controller_status(fix.c)->draft_on); /* only if one asks for it */
-    assert_int_equal(slash("/draft on"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/draft on"), PP_SLASH_DONE);
     assert_true(pp_controller_status(fix.c)->draft_on);
-    assert_int_equal(slash("/draft off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/draft off"), PP_SLASH_DONE);
     assert_false(pp_controller_status(fix.c)->draft_on);
-    assert_int_equal(slash("/draft maybe"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/persona pira"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/draft maybe"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/persona pira"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->persona, "pirate");
-    assert_int_equal(slash("/persona tutro"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/persona tutro"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "tutor"));
-    assert_int_equal(slash("/persona none"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/persona none"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->persona, "");
-    assert_int_equal(slash("/system Be brief."), PP_SLASH_DONE);
-    assert_int_equal(slash("/system"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/system Be brief."), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/system"), PP_SLASH_DONE);
     assert_non_null(strstr(notice(), "Be brief."));
 }
 
 static void test_template(void **state)
 {
     (void)state;
-    assert_int_equal(slash("/template nonsense"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/template chatml"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/template nonsense"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/template chatml"), PP_SLASH_DONE);
     pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "chatml") == 0);
-    assert_int_equal(slash("/template model"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/template model"), PP_SLASH_DONE);
     pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "") == 0);
 }
 
@@ -147,35 +124,35 @@ static void test_lora(void **state)
     fix.o.n_lora = 1;
     fixture_ready(&fix);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.50");
-    assert_int_equal(slash("/lora bard 0.8"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard 0.8"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
-    assert_int_equal(slash("/lora bard off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
-    assert_int_equal(slash("/lora bard"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
-    assert_int_equal(slash("/lora bard 7"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/lora brad"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/lora bard 7"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/lora brad"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "bard"));
-    assert_int_equal(slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
 }
 
 static void test_conversation(void **state)
 {
     (void)state;
-    assert_int_equal(slash("/delete"), PP_SLASH_ERROR);
-    assert_int_equal(slash("/rename"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/delete"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/rename"), PP_SLASH_ERROR);
     fixture_turn(&fix, "hello", "hi");
-    assert_int_equal(slash("/rename A better\tname"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/rename A better\tname"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->title, "A better name");
-    assert_int_equal(slash("/undo"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
-    assert_int_equal(slash("/forget"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/forget"), PP_SLASH_DONE);
     assert_int_equal(fix.fake->forgets, 1);
-    assert_int_equal(slash("/delete yes"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/delete yes"), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_session_id(fix.c) == 0);
     assert_int_equal(fix.fake->forgets, 2);
-    assert_int_equal(slash("/stats"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/stats"), PP_SLASH_DONE);
     assert_non_null(strstr(notice(), "tokens/s"));
 }
 
@@ -198,15 +175,15 @@ static void test_table(void **state)
 TEST_GROUP(slash)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_text, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unknown, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_screen, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_set, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_draft_and_persona, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_template, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lora, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_conversation, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_table, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_text, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_unknown, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_screen, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_set, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_lora, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_conversation, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_table, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("slash", tests, NULL, NULL);
 }

@@ -4,29 +4,12 @@
 
 #include "tests/backend_fake.h"
 
-static struct fixture fix;
-
 static int setup(void **state)
 {
     (void)state;
     fixture_init(&fix);
     fix.o.titles = "model";
     fixture_ready(&fix);
-    return 0;
-}
-
-static int setup_first_words(void **state)
-{
-    (void)state;
-    fixture_init(&fix);
-    fixture_ready(&fix);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_remove(&fix);
     return 0;
 }
 
@@ -105,10 +88,10 @@ static void first_words_ask_nobody(void **state)
 TEST_GROUP(titles)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_title_comes_after_the_first_answer, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_user_comes_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_title_of_the_users_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(first_words_ask_nobody, setup_first_words, teardown),
+        cmocka_unit_test_setup_teardown(a_title_comes_after_the_first_answer, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(the_user_comes_first, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(a_title_of_the_users_stays, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(first_words_ask_nobody, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("titles", tests, NULL, NULL);
 }
