@@ -80,7 +80,8 @@ struct pp_seq {
     struct pp_seq_tier tier[PP_MAX_TIERS]; /* those of the engine */
     struct pp_adapter_set adapters;
     struct pp_sha256 key;        /* of what the pages depend on besides tokens, within an engine: the adapters */
-    int64_t plain;               /* tokens that follow each other, not as a tree's rows of which none were kept yet */
+    int64_t plain;               /* tokens from the first on whose values are what the tokens before them give; behind
+                                    it a tree's rows of which none were kept yet, or what pp_seq_cut has moved */
     struct pp_hash128 *names;    /* [n_ctx / 64]: identities of the first n_named pages, the same in all tiers */
     int64_t n_named;
     int64_t mark[PP_MARKS];      /* positions, or 0 */

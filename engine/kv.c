@@ -3,6 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/quant.h"
+
 static const char *const kv_names[] = {[PP_KV_Q8_0] = "q8_0", [PP_KV_F16] = "f16", [PP_KV_F32] = "f32",
                                        [PP_KV_FP8] = "fp8", [PP_KV_Q4_0] = "q4_0"};
 
@@ -89,6 +91,61 @@ void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int 
 {
     for (size_t h = 0; h < (size_t)l->n_layer * (size_t)l->n_head_kv; h++)
         pp_kv_copy_head_position(l, from + h * l->head_bytes, from_slot, to + h * l->head_bytes, to_slot);
+}
+
+/* A byte of E4M3. */
+static float from_e4m3(uint8_t b)
+{
+    return 256 * pp_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7F) << 7)); /* its bits make a 256th in F16 */
+}
+
+/* One value of K (dimension d) or V: 16 positions lie side by side there, or two. */
+static float load_k(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d)
+{
+    const size_t pad = (size_t)l->head_pad, group = (size_t)(slot / PP_KV_GROUP), lane = (size_t)(slot % PP_KV_GROUP);
+    const size_t at = (group * pad + (size_t)d) * PP_KV_GROUP + lane;
+    const uint16_t *scales = (const uint16_t *)(const void *)(head + l->k_scales);
+    const size_t block = (group * (pad / PP_KV_BLOCK) + (size_t)d / PP_KV_BLOCK) * PP_KV_GROUP + lane;
+    const size_t quad = (size_t)d / 4, eight = (size_t)d / 8;
+    switch (l->type) {
+    case PP_KV_F32: return ((const float *)(const void *)head)[at];
+    case PP_KV_F16: return pp_f16_to_f32(((const uint16_t *)(const void *)head)[at]);
+    case PP_KV_FP8: return from_e4m3(head[at]) * (pp_f16_to_f32(scales[slot]) / 256);
+    case PP_KV_Q8_0:
+        return (float)(head[((group * pad / 4 + quad) * PP_KV_GROUP + lane) * 4 + (size_t)d % 4] - 128) *
+               pp_f16_to_f32(scales[block]);
+    case PP_KV_Q4_0: break;
+    }
+    const uint8_t both = head[((group * pad / 8 + eight) * PP_KV_GROUP + lane) * 4 + (size_t)d % 4];
+    return (float)((d % 8 < 4 ? both & 15 : both >> 4) - 8) * pp_f16_to_f32(scales[block]);
+}
+
+static float load_v(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d)
+{
+    const size_t pad = (size_t)l->head_pad, at = (size_t)slot * pad + (size_t)d, pair = (size_t)slot / 2;
+    const uint8_t *v = head + l->v;
+    const uint16_t *scales = (const uint16_t *)(const void *)(head + l->v_scales);
+    const size_t block = (size_t)d / PP_KV_BLOCK, of_block = (size_t)d % PP_KV_BLOCK;
+    switch (l->type) {
+    case PP_KV_F32: return ((const float *)(const void *)v)[at];
+    case PP_KV_F16: return pp_f16_to_f32(((const uint16_t *)(const void *)v)[at]);
+    case PP_KV_FP8: return from_e4m3(v[at]) * (pp_f16_to_f32(scales[slot]) / 256);
+    case PP_KV_Q8_0:
+        return (float)(int8_t)v[(pair * pad + (size_t)d) * 2 + (size_t)slot % 2] *
+               pp_f16_to_f32(scales[block * PP_PAGE_TOKENS + (size_t)slot]);
+    case PP_KV_Q4_0: break;
+    }
+    const uint8_t both = v[(pair * pad / 2 + block * 16 + of_block % 16) * 2 + (size_t)slot % 2];
+    return (float)((of_block < 16 ? both & 15 : both >> 4) - 8) *
+           pp_f16_to_f32(scales[block * PP_PAGE_TOKENS + (size_t)slot]);
+}
+
+void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head, int slot, float *k, float *v)
+{
+    for (int d = 0; d < l->head_dim; d++) {
+        k[d] = load_k(l, head, slot, d);
+        v[d] = load_v(l, head, slot, d);
+    }
 }
 
 struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key,

@@ -84,6 +84,9 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
                               int to_slot);
 /* The same for all layers and heads; from, to: pages. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
+/* The stored values of one position of one head, as they are in the cache: quantised ones times their scales, rotated
+ * still. k, v: float [head_dim]. Storing them again gives the same bytes. */
+void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head, int slot, float *k, float *v);
 
 typedef int32_t pp_page_id;
 enum { PP_NO_PAGE = -1 };

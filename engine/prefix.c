@@ -89,7 +89,7 @@ int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use,
     int64_t i = 0;
     if (memcmp(&key, &own, sizeof key) != 0)
         return 0;
-    while (i < s->len && i < n && s->tokens[i] == tokens[i])
+    while (i < pp_seq_exact(s) && i < n && s->tokens[i] == tokens[i])
         i++;
     return i;
 }

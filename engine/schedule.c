@@ -79,7 +79,7 @@ static struct part *look_around(struct pass *p, struct part *self)
         const struct pp_gen *o = other->turn->gen;
         if (other == self)
             continue;
-        int64_t same = alike(g, o), have = same < o->seq->len ? same : o->seq->len;
+        int64_t same = alike(g, o), have = same < pp_seq_exact(o->seq) ? same : pp_seq_exact(o->seq);
         if (have > g->n - 1)
             have = g->n - 1;
         if (have > g->seq->len)
@@ -313,7 +313,7 @@ static void follow_twin(struct part *part)
     const struct part *twin = part->twin;
     struct pp_gen *g = part->turn->gen, *t = twin->turn->gen;
     if (!twin->n || !twin->chooses || twin->n_draft || g->n != g->n_prompt || t->n_prompt != g->n ||
-        alike(g, t) < g->n || t->seq->len < g->n)
+        alike(g, t) < g->n || pp_seq_exact(t->seq) < g->n)
         return;
     share(g, t, g->n);
     choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1));

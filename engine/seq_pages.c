@@ -213,7 +213,7 @@ int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n)
 
 void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
 {
-    n = complete(from, n);
+    n = complete(from, n < from->plain ? n : from->plain);
     if (n <= s->len)
         return;
     pp_seq_truncate(s, 0);

@@ -12,35 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/commands.h"
 #include "src/plain_text.h"
-#include "src/overflow.h"
-#include "src/prompt.h"
-
-struct run {
-    struct pp_options options; /* those of the command line and what the conversation remembers */
-    const struct pp_options *o;
-    const struct pp_paths *p;
-    const struct pp_cancel *cancel;
-    struct pp_cli_model target, draft;
-    struct pp_seq *seq, *draft_seq;
-    struct run_session session;
-    struct pp_sampling sampling;
-    struct pp_buf question;
-    struct pp_buf answer;     /* as the model wrote it */
-    size_t shown;             /* of the answer */
-    bool reader_gone;         /* nobody reads stdout any more */
-    bool asked;               /* the prompt went to the model */
-    int64_t n_tokens;
-    enum pp_finish finish;
-    uint64_t began_ns, loaded_ns;
-    struct pp_cli_bar bar;
-};
 
 /* --- the prompt ------------------------------------------------------------------------------------------- */
 
@@ -293,98 +270,6 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     pp_buf_char(b, '}');
 }
 
-/* --- from messages to tokens ------------------------------------------------------------------------------ */
-
-/* The template named on the command line, the conversation's, the model's, or as a last resort "plain". */
-static enum pp_code find_template(struct run *r, struct pp_buf *source, const char **name, struct pp_error *err)
-{
-    const char *own = pp_model_info(r->target.model)->chat_template;
-    if (r->o->chat_template_file) {
-        *name = r->o->chat_template_file;
-        return pp_cli_read(r->o->chat_template_file, source, err);
-    }
-    *name = "the chat template";
-    if (r->session.template_source) {
-        pp_buf_str(source, r->session.template_source);
-    } else if (own) {
-        pp_buf_str(source, own);
-    } else {
-        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
-                   r->target.path);
-        pp_buf_str(source, pp_template_builtin("plain"));
-    }
-    return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
-}
-
-/* *dropped: how many of the oldest messages are not in it, because the context would be too small. */
-static enum pp_code chat_prompt(struct run *r, const char *messages, int32_t **ids, size_t *n, size_t *dropped,
-                                struct pp_error *err)
-{
-    int how = r->o->overflow ? pp_overflow_by_name(r->o->overflow) : PP_OVERFLOW_STOP;
-    bool shift = how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE; /* nobody waits for a summary here */
-    struct pp_buf source = {0};
-    struct pp_template *tmpl = NULL;
-    const char *name = "";
-    enum pp_code code = find_template(r, &source, &name, err);
-    if (!code)
-        code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
-    if (!code) {
-        struct pp_prompt_input in = {
-            .tokenizer = pp_model_tokenizer(r->target.model),
-            .tmpl = tmpl,
-            .messages_json = messages,
-            .now = (int64_t)time(NULL),
-        };
-        code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), shift ? PP_OVERFLOW_SHIFT : PP_OVERFLOW_STOP,
-                                  ids, n, dropped, err);
-    }
-    pp_template_free(tmpl);
-    pp_buf_free(&source);
-    return code;
-}
-
-/* Control tokens count, and BOS stands first where the model wants it, once. */
-static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
-{
-    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
-    const struct pp_buf *text = &r->question;
-    struct pp_buf bos = {0};
-    pp_cli_token(t, pp_tokenizer_bos(t), &bos);
-    bool there = bos.len && text->len >= bos.len && memcmp(text->data, bos.data, bos.len) == 0;
-    pp_buf_free(&bos);
-    return pp_tokenize(t, text->data, text->len, PP_TOKENIZE_SPECIAL | (there ? 0u : PP_TOKENIZE_BOS), ids, n, err);
-}
-
-/* Said, and kept with the question: the context begins at message `from`, 0 for the question itself. */
-static enum pp_code note_drop(struct run *r, int64_t from, const char *note, size_t dropped, struct pp_error *err)
-{
-    const struct run_session *rs = &r->session;
-    pp_cli_say("the context is full: the model is not given the oldest %zu messages any more", dropped);
-    return rs->question_id
-               ? pp_store_message_context(rs->store, rs->question_id, from ? from : rs->question_id, note, err)
-               : PP_OK;
-}
-
-static enum pp_code make_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
-{
-    if (r->o->raw)
-        return raw_prompt(r, ids, n, err);
-    const struct pp_branch *b = &r->session.branch;
-    const char *note;
-    size_t from = pp_branch_context(b, b->n, &note), n_turns = 0, dropped = 0;
-    char *system = pp_branch_system(r->o->system ? r->o->system : r->session.session.system, note);
-    int64_t *turns = pp_calloc(b->n - from + 1, sizeof *turns);
-    char *messages = system && turns ? pp_branch_json_from(b, from, b->n, system, turns, &n_turns) : NULL;
-    enum pp_code code =
-        messages ? chat_prompt(r, messages, ids, n, &dropped, err) : pp_fail_nomem(err, "the conversation");
-    if (!code && dropped && dropped < n_turns)
-        code = note_drop(r, turns[dropped], note, dropped, err);
-    pp_free(messages);
-    pp_free(turns);
-    pp_free(system);
-    return code;
-}
-
 /* --- the answer ------------------------------------------------------------------------------------------- */
 
 /* Writes to stdout. While whoever reads it does not, the answer so far is saved all the same. */
@@ -478,7 +363,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
 {
     int32_t *ids = NULL;
     size_t n = 0;
-    enum pp_code code = make_prompt(r, &ids, &n, err);
+    enum pp_code code = run_prompt(r, &ids, &n, err);
     if (!code) {
         run_snapshot_load(&r->session, r->o, r->p, r->seq, r->target.model, ids, n);
         code = generate(r, ids, n, err);

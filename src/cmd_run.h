@@ -1,4 +1,5 @@
-/* cmd_run.h - the inside of `pippin run`: what happens in memory (cmd_run.c), and what is kept (cmd_run_session.c). */
+/* cmd_run.h - the inside of `pippin run`: the run itself (cmd_run.c), its prompt (cmd_run_prompt.c), and what is kept
+ * (cmd_run_session.c). */
 #ifndef PP_SRC_CMD_RUN_H
 #define PP_SRC_CMD_RUN_H
 
@@ -21,6 +22,26 @@ struct run_session {
     size_t saved_len;
 };
 
+struct run {
+    struct pp_options options; /* those of the command line and what the conversation remembers */
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    const struct pp_cancel *cancel;
+    struct pp_cli_model target, draft;
+    struct pp_seq *seq, *draft_seq;
+    struct run_session session;
+    struct pp_sampling sampling;
+    struct pp_buf question;
+    struct pp_buf answer;     /* as the model wrote it */
+    size_t shown;             /* of the answer */
+    bool reader_gone;         /* nobody reads stdout any more */
+    bool asked;               /* the prompt went to the model */
+    int64_t n_tokens;
+    enum pp_finish finish;
+    uint64_t began_ns, loaded_ns;
+    struct pp_cli_bar bar;
+};
+
 /* What an answer is noted with. */
 struct run_note {
     const char *model;        /* "name (Q4_K_M)" */
@@ -28,6 +49,10 @@ struct run_note {
     const char *params;       /* JSON object: what the answer is made with */
     const char *settings;     /* JSON object: what the conversation remembers */
 };
+
+/* The prompt: the conversation and the question in the words of the chat template, or with --raw the question as it is.
+ * If it does not fit into the context, what --overflow says; a summary is written here. *ids [*n]: pp_free. */
+enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err);
 
 /* --save, --continue, --resume: opens the store and finds and locks the conversation. Always leaves *rs fit for
  * run_session_close. */

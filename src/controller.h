@@ -75,6 +75,7 @@ struct pp_status {
     const char *title;           /* of the conversation */
     const char *session_key;     /* "" while nothing is saved */
     int64_t ctx_used, ctx_total; /* tokens */
+    int64_t ctx_moved;           /* of those used: with values that are not exact (PP_OVERFLOW_SLIDE) */
     float tokens_per_s;          /* of the last or current answer */
     uint64_t progress_done, progress_total; /* loading: bytes; prefill: tokens; total 0: unknown */
     float eta_s;                 /* of the prefill; < 0: unknown */

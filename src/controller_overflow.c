@@ -14,10 +14,6 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
-static const char instruction[] =
-    "Summarise our conversation so far in a few sentences, for somebody who will go on with it: names, facts, what was "
-    "decided and what is still open. Write nothing but the summary.";
-
 /* --- what the model is given -------------------------------------------------------------------------------- */
 
 bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages)
@@ -100,7 +96,8 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
         return; /* nothing is dropped yet */
     mark(c, r->question, r->next_from, r->note ? r->note : "");
     if (r->session == c->session.id && !r->summary)
-        ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more");
+        ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more%s",
+                   r->overflow == PP_OVERFLOW_SLIDE ? "; what it had computed of the others is kept, not exact" : "");
 }
 
 /* --- what comes after an answer ----------------------------------------------------------------------------- */
@@ -120,13 +117,10 @@ static void take_summary(struct pp_controller *c, struct ctl_running *r, const s
     struct ctl_overflow *o = &c->overflow_next;
     if (e->err.code != PP_OK)
         return;
-    size_t skip = r->text.data ? strspn(r->text.data, " \t\r\n") : 0;
     o->question = r->question;
     o->from = r->next_from;
-    o->note = r->text.len > skip ? pp_strdup(r->text.data + skip) : NULL;
+    o->note = pp_overflow_note(r->text.len ? pp_buf_cstr(&r->text) : "");
     o->what = CTL_OVERFLOW_SUMMARY;
-    for (size_t n = o->note ? strlen(o->note) : 0; n && strchr(" \t\r\n", o->note[n - 1]);)
-        o->note[--n] = 0;
 }
 
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
@@ -163,7 +157,7 @@ static char *summary_messages(struct pp_controller *c, size_t from, size_t to, c
 {
     char *system = pp_branch_system(c->session.system, note);
     char *json = system ? pp_branch_json_from(&c->branch, from, to, system, NULL, NULL) : NULL;
-    char *asking = pp_messages_ask(json, instruction);
+    char *asking = pp_overflow_asking(json);
     pp_free(json);
     pp_free(system);
     return asking;
@@ -256,7 +250,7 @@ void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how)
         return;
     int64_t question = c->overflow_question, from = c->overflow_from;
     c->overflow_question = 0;
-    if (how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE)
+    if (pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE)
         carry_out(c, how, question, from);
 }
 
@@ -264,7 +258,7 @@ bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
 {
     int how = pp_overflow_by_name(word);
     if (how < 0) {
-        ctl_notice(c, true, "/overflow ask, stop, shift or summarise");
+        ctl_notice(c, true, "/overflow ask, stop, shift, summarise or slide");
         return false;
     }
     c->overflow = (enum pp_overflow)how;
@@ -274,6 +268,8 @@ bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
         "an answer stops when the context is full",
         "the oldest turns are dropped when the context is full",
         "the oldest turns are summarised when the context is full",
+        "the oldest turns are dropped when the context is full, and what was computed of the others is kept: quick, "
+        "and not exact",
     };
     ctl_notice(c, false, "%s", said[how]);
     pp_controller_overflow(c, c->overflow);

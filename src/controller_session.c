@@ -83,7 +83,7 @@ void ctl_leave(struct pp_controller *c)
 /* What the last answer of another conversation has cost. */
 static void forget_figures(struct pp_controller *c)
 {
-    c->status.ctx_used = 0;
+    c->status.ctx_used = c->status.ctx_moved = 0;
     c->status.tokens_per_s = 0;
     c->status.acceptance = -1;
     c->prompt_tokens = c->cached_tokens = c->kv_copied_bytes = 0;
@@ -271,7 +271,7 @@ void pp_controller_undo(struct pp_controller *c)
     pp_branch_truncate(&c->branch, n - 1);
     pp_branch_truncate(&c->group, 0);
     c->session.head = n > 1 ? c->branch.items[n - 2].msg.id : 0;
-    c->status.ctx_used = 0;
+    c->status.ctx_used = c->status.ctx_moved = 0;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
 }

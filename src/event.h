@@ -17,7 +17,8 @@ enum pp_event_type {
     PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
     PP_EVENT_TEXT,            /* request; text: a piece of the answer; n: its tokens; stats so far */
     PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
-    PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total */
+    PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total; n: tokens
+                               * whose values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
     PP_EVENT_ADAPTER,         /* text: path of an adapter that was looked at; adapter, or err: why it does not fit */
     PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: of those that are at hand; or err */

@@ -66,10 +66,10 @@ const struct pp_option pp_option_specs[] = {
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
      .help = "tokens a conversation may have; 0: the model's own, at most 16384 (default)"},
-    {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise", .set = pp_set_choice, AT(overflow),
+    {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise slide", .set = pp_set_choice, AT(overflow),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
-             "oldest turns) or summarise (them)"},
+             "oldest turns), summarise (them) or slide (shift, computing nothing again: not exact)"},
     {.name = "kv-type", .arg = "TYPE", .choices = "q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type, .commands = ENGINE,
      .section = "model", .group = PP_GROUP_MODEL, .help = "type of the KV cache: q8_0 (default), f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",

@@ -6,8 +6,13 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "src/branch.h"
 
-static const char *const names[] = {"ask", "stop", "shift", "summarise"};
+static const char instruction[] =
+    "Summarise our conversation so far in a few sentences, for somebody who will go on with it: names, facts, what was "
+    "decided and what is still open. Write nothing but the summary.";
+
+static const char *const names[] = {"ask", "stop", "shift", "summarise", "slide"};
 
 int pp_overflow_by_name(const char *name)
 {
@@ -20,6 +25,26 @@ int pp_overflow_by_name(const char *name)
 const char *pp_overflow_name(enum pp_overflow o)
 {
     return names[o];
+}
+
+bool pp_overflow_drops(enum pp_overflow o)
+{
+    return o == PP_OVERFLOW_SHIFT || o == PP_OVERFLOW_SLIDE;
+}
+
+char *pp_overflow_asking(const char *messages)
+{
+    return messages ? pp_messages_ask(messages, instruction) : NULL;
+}
+
+char *pp_overflow_note(const char *summary)
+{
+    static const char blanks[] = " \t\r\n";
+    const char *from = summary + strspn(summary, blanks);
+    char *note = pp_strdup(from);
+    for (size_t n = note ? strlen(note) : 0; n && strchr(blanks, note[n - 1]);)
+        note[--n] = 0;
+    return note;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -163,7 +188,7 @@ static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enu
 enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
                                 size_t *n, size_t *dropped, struct pp_error *err)
 {
-    bool ahead = how == PP_OVERFLOW_SHIFT || how == PP_OVERFLOW_SUMMARISE;
+    bool ahead = pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE;
     int64_t room = ahead ? pp_overflow_note_room(n_ctx) : 1;
     *dropped = 0;
     enum pp_code code = pp_prompt_tokens(in, ids, n, err);
@@ -171,7 +196,7 @@ enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx,
         return code;
     size_t whole = *n;
     code = shorten(in, n_ctx, how, ids, n, dropped, err);
-    if (!code && (*dropped ? how == PP_OVERFLOW_SHIFT : (int64_t)*n < n_ctx))
+    if (!code && (*dropped ? pp_overflow_drops(how) : (int64_t)*n < n_ctx))
         return PP_OK; /* without the oldest; or nothing can go, and there is a little room yet */
     if (!code)
         code = too_long(whole, n_ctx, *dropped, err);

@@ -14,10 +14,18 @@ enum pp_overflow {
     PP_OVERFLOW_STOP,       /* PP_ERR_CONTEXT */
     PP_OVERFLOW_SHIFT,      /* drop the oldest turns */
     PP_OVERFLOW_SUMMARISE,  /* the same, with a summary by the model in their place */
+    PP_OVERFLOW_SLIDE,      /* drop them, and keep what was computed of the others: not exact (pp_seq_cut) */
 };
-/* "ask", "stop", "shift", "summarise" (also "summarize"); -1 for other words. */
+/* "ask", "stop", "shift", "summarise" (also "summarize"), "slide"; -1 for other words. */
 int pp_overflow_by_name(const char *name);
 const char *pp_overflow_name(enum pp_overflow o);
+/* True for those that drop turns without a question. */
+bool pp_overflow_drops(enum pp_overflow o);
+
+/* The messages with a request for a summary of them behind; NULL: out of memory. pp_free. */
+char *pp_overflow_asking(const char *messages);
+/* What the model has written to that, without blanks around it; NULL: out of memory. pp_free. */
+char *pp_overflow_note(const char *summary);
 
 /* Room that is kept for an answer when turns are dropped, and for a summary, in tokens. */
 int64_t pp_overflow_answer_room(int64_t n_ctx);
@@ -25,8 +33,8 @@ int64_t pp_overflow_note_room(int64_t n_ctx);
 
 /* The prompt of in->messages_json, for a context of n_ctx tokens. *ids [*n] is the caller's (pp_free).
  *
- * SHIFT: if it does not fit with some room for an answer, without the first *dropped messages (the system prompt is not
- * counted; 0: all of them are there). The others: if it does not fit, PP_ERR_CONTEXT, and *dropped is how many SHIFT
+ * SHIFT and SLIDE: if it does not fit with some room for an answer, without the first *dropped messages (the system
+ * prompt is not counted; 0: all of them are there). The others: if it does not fit, PP_ERR_CONTEXT, and *dropped is how many SHIFT
  * would drop; 0 if that would not help: the last turn alone is too long. SUMMARISE looks ahead as SHIFT does. */
 enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
                                 size_t *n, size_t *dropped, struct pp_error *err);

@@ -306,7 +306,7 @@ static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
         return pp_controller_set_overflow(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
     if (pp_controller_overflow_asked(c))
         return PP_SLASH_OVERFLOW_MENU;
-    ctl_notice(c, false, "when the context is full: %s; /overflow ask, stop, shift or summarise changes it",
+    ctl_notice(c, false, "when the context is full: %s; /overflow ask, stop, shift, summarise or slide changes it",
                pp_overflow_name(c->overflow));
     return PP_SLASH_DONE;
 }
@@ -377,7 +377,7 @@ static const struct slash table[] = {
     {"persona", "", "[NAME | none]", "a system prompt by name", do_persona, 0},
     {"template", "", "[NAME]", "the chat template", do_template, 0},
     {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
-    {"overflow", "context", "[ask | stop | shift | summarise]", "when the context is full", do_overflow, 0},
+    {"overflow", "context", "[ask | stop | shift | summarise | slide]", "when the context is full", do_overflow, 0},
     {"stats", "", "", "speed and context", do_stats, 0},
     {"forget", "", "", "drop the saved state of the model, keep the messages", do_forget, 0},
 };

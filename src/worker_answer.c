@@ -260,9 +260,17 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     const struct pp_generate_request *r = asked(a);
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
     int n_use = choose_adapters(w, r, use, true);
-    bool temporary = r->temporary || !r->session_key;
+    const struct wanted wanted = {
+        .key = r->temporary ? NULL : r->session_key,
+        .temporary = r->temporary || !r->session_key,
+        .slide = r->overflow == PP_OVERFLOW_SLIDE,
+        .use = use,
+        .n_use = n_use,
+        .tokens = ids,
+        .n = n,
+    };
     uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
-    enum pp_code code = slot_open(w, temporary ? NULL : r->session_key, temporary, use, n_use, ids, n, &a->slot, err);
+    enum pp_code code = slot_open(w, &wanted, &a->slot, err);
     a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;
     if (code == PP_OK && r->use_draft && w->draft_engine && !a->slot->draft &&
         pp_seq_new(w->draft_engine, &a->slot->draft, NULL) != PP_OK)
@@ -337,6 +345,7 @@ static void send_context(struct answer *a)
         e->request = asked(a)->request;
         e->done = (uint64_t)pp_seq_len(a->slot->seq);
         e->total = (uint64_t)pp_engine_n_ctx(a->w->engine);
+        e->n = (int)(pp_seq_len(a->slot->seq) - pp_seq_exact(a->slot->seq));
     }
     worker_try_send(a->w, e);
 }

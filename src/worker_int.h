@@ -4,6 +4,7 @@
  *   worker.c           the thread, requests, stopping
  *   worker_model.c     models, drafts, adapters, identities
  *   worker_slots.c     one sequence per conversation
+ *   worker_slide.c     a conversation without its oldest turns, not computed again
  *   worker_saves.c     what is kept of them on the disk
  *   worker_answer.c    one answer: its prompt, its text, its figures
  *   worker_generate.c  the answers under way, side by side */
@@ -135,8 +136,16 @@ void worker_inspect(struct pp_worker *w, const char *path);
 /* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
  * shared with another conversation that begins alike. A slot of the conversation that is busy is left alone: this is
  * another branch, then. */
-enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
-                       int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err);
+struct wanted {
+    const char *key;                     /* NULL or "": of no conversation */
+    bool temporary;
+    bool slide;                          /* pages whose values are not exact will do (worker_slide.c) */
+    const struct pp_adapter_use *use;    /* [n_use] */
+    int n_use;
+    const int32_t *tokens;               /* [n] */
+    size_t n;
+};
+enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct slot **out, struct pp_error *err);
 /* How many of these tokens slot_open would find in memory. */
 int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
                       int64_t n);
@@ -148,6 +157,11 @@ void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is wri
 void slots_free(struct pp_worker *w);
 /* Frees all that no answer is written into, to make room for pages. False if there were none. */
 bool slots_free_idle(struct pp_worker *w);
+
+/* --- worker_slide.c --- */
+/* If the prompt goes on, behind what it has in common with the sequence, as the sequence does further on, takes out
+ * what lies between. Does nothing if that cannot be, or if there is little to gain. */
+void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
 
 /* --- worker_saves.c --- */
 /* Hands what the disk lacks of a conversation to the io thread: microseconds. False if that has to wait for the

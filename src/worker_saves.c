@@ -83,6 +83,10 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
     struct pp_error err = {0};
     if (!s->used || !s->dirty || !s->seq || pp_seq_len(s->seq) == 0)
         return true;
+    if (pp_seq_exact(s->seq) < pp_seq_len(s->seq)) { /* kept in memory only: what is on the disk is right */
+        s->dirty = false;
+        return true;
+    }
     say_off(w, s);
     if (!base_of(w, s, base)) {
         s->dirty = false;

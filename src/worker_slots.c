@@ -130,19 +130,22 @@ static bool look_on_disk(const struct slot *s, bool fresh, const int32_t *tokens
     return (int64_t)n - common > RESTORE_TOKENS && (fresh || common < pp_seq_len(s->seq));
 }
 
-static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct pp_adapter_use *use, int n_use,
-                         const int32_t *tokens, size_t n, struct pp_error *err)
+static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct wanted *wanted, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     bool fresh = !s->seq;
     if (fresh)
         code = pp_seq_new(w->engine, &s->seq, err);
     if (code == PP_OK && fresh)
-        code = share(w, s, tokens, n, err);
+        code = share(w, s, wanted->tokens, wanted->n, err);
     if (code == PP_OK) /* pages made under other adapters are let go here */
-        code = pp_seq_set_adapters(s->seq, use, n_use, err);
-    if (code == PP_OK && look_on_disk(s, fresh, tokens, n))
-        slot_restore(w, s, tokens, n);
+        code = pp_seq_set_adapters(s->seq, wanted->use, wanted->n_use, err);
+    if (code == PP_OK && wanted->slide)
+        slot_slide(w, s, wanted);
+    else if (code == PP_OK)
+        pp_seq_truncate(s->seq, pp_seq_exact(s->seq));
+    if (code == PP_OK && look_on_disk(s, fresh, wanted->tokens, wanted->n))
+        slot_restore(w, s, wanted->tokens, wanted->n);
     return code;
 }
 
@@ -185,19 +188,19 @@ void slot_end(struct pp_worker *w, struct slot *s)
         slot_save(w, s, 0);
 }
 
-enum pp_code slot_open(struct pp_worker *w, const char *key, bool temporary, const struct pp_adapter_use *use,
-                       int n_use, const int32_t *tokens, size_t n, struct slot **out, struct pp_error *err)
+enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct slot **out, struct pp_error *err)
 {
-    struct slot *s = find(w, key ? key : "", temporary, tokens, n);
+    const char *key = wanted->key ? wanted->key : "";
+    struct slot *s = find(w, key, wanted->temporary, wanted->tokens, wanted->n);
     *out = NULL;
     if (!s) {
         s = take(w);
         s->used = true;
-        s->temporary = temporary;
-        snprintf(s->key, sizeof s->key, "%s", key ? key : "");
+        s->temporary = wanted->temporary;
+        snprintf(s->key, sizeof s->key, "%s", key);
     }
     s->last_use = ++w->clock;
-    enum pp_code code = fill(w, s, use, n_use, tokens, n, err);
+    enum pp_code code = fill(w, s, wanted, err);
     if (code != PP_OK) {
         clear(s);
         return code;

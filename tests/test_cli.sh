@@ -123,6 +123,10 @@ holds "which is said" grep -q "is not given the oldest" "$tmp/err"
 small --continue -p "Hi"; expect "and remembered" 0
 holds "so that nothing else has to go" [ "$(grep -c oldest "$tmp/err")" = 0 ]
 small --continue -p "$long$long"; expect "else it stops" 5
+small --continue --overflow summarise -p "$long"; expect "a summary of what has to go" 0
+holds "which is said" grep -q "summarises the oldest" "$tmp/err"
+small --continue --overflow summarise -p "Hi"; expect "and kept" 0
+holds "for what follows" [ "$(grep -c oldest "$tmp/err")" = 0 ]
 run run --overflow perhaps -p x </dev/null; expect "--overflow: usage" 2
 run run --raw --save -p x </dev/null; expect "--raw with --save: usage" 2
 run run --resume 0000 -p x </dev/null; expect "no such conversation" 3

@@ -158,7 +158,7 @@ static void the_last_turn_stays(void **state)
 static void names(void **state)
 {
     (void)state;
-    for (int i = PP_OVERFLOW_ASK; i <= PP_OVERFLOW_SUMMARISE; i++)
+    for (int i = PP_OVERFLOW_ASK; i <= PP_OVERFLOW_SLIDE; i++)
         assert_int_equal(pp_overflow_by_name(pp_overflow_name((enum pp_overflow)i)), i);
     assert_int_equal(pp_overflow_by_name("summarize"), PP_OVERFLOW_SUMMARISE);
     assert_int_equal(pp_overflow_by_name("never"), -1);

@@ -64,7 +64,7 @@ static void add_context(struct items *items, const struct pp_status *s)
         return;
     pp_format_count(used, sizeof used, s->ctx_used);
     pp_format_count(total, sizeof total, s->ctx_total);
-    snprintf(text, sizeof text, "%s/%s", used, total);
+    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", used, total); /* not exact */
     bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
     struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
     if (it) {

@@ -41,6 +41,16 @@ enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *er
  * nothing else changed. */
 enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
                             struct pp_error *err);
+/* K and V of a position go to another place, of another page. */
+struct pp_cpu_move {
+    const uint8_t *from;
+    uint8_t *to;
+    int from_slot, to_slot;
+};
+/* Carries out n moves within a tier, on all threads; no place that is moved to is moved from. Keys are turned by `turn`
+ * positions: a rotary position is a rotation by an angle that grows with it, so that the key of position p becomes that
+ * of p + turn, but for rounding. Values stay as they are. */
+void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move *moves, int n, int64_t turn);
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
 const float *pp_cpu_logits(const struct pp_cpu *c, int output);
 const float *pp_cpu_hidden(const struct pp_cpu *c, int output);

@@ -1,0 +1,204 @@
+/* cmd_run_prompt.c - from messages to tokens, for `pippin run`. */
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "src/cmd_run.h"
+#include "src/overflow.h"
+#include "src/prompt.h"
+
+/* The template named on the command line, the conversation's, the model's, or as a last resort "plain". */
+static enum pp_code find_template(struct run *r, struct pp_buf *source, const char **name, struct pp_error *err)
+{
+    const char *own = pp_model_info(r->target.model)->chat_template;
+    if (r->o->chat_template_file) {
+        *name = r->o->chat_template_file;
+        return pp_cli_read(r->o->chat_template_file, source, err);
+    }
+    *name = "the chat template";
+    if (r->session.template_source) {
+        pp_buf_str(source, r->session.template_source);
+    } else if (own) {
+        pp_buf_str(source, own);
+    } else {
+        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
+                   r->target.path);
+        pp_buf_str(source, pp_template_builtin("plain"));
+    }
+    return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
+}
+
+/* The prompt of such a list, pp_overflow_prompt. */
+static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_overflow how, int32_t **ids, size_t *n,
+                                size_t *dropped, struct pp_error *err)
+{
+    struct pp_buf source = {0};
+    struct pp_template *tmpl = NULL;
+    const char *name = "";
+    *dropped = 0;
+    enum pp_code code = find_template(r, &source, &name, err);
+    if (!code)
+        code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
+    if (!code) {
+        struct pp_prompt_input in = {
+            .tokenizer = pp_model_tokenizer(r->target.model),
+            .tmpl = tmpl,
+            .messages_json = messages,
+            .now = (int64_t)time(NULL),
+        };
+        code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), how, ids, n, dropped, err);
+    }
+    pp_template_free(tmpl);
+    pp_buf_free(&source);
+    return code;
+}
+
+/* Control tokens count, and BOS stands first where the model wants it, once. */
+static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
+    const struct pp_buf *text = &r->question;
+    struct pp_buf bos = {0};
+    pp_cli_token(t, pp_tokenizer_bos(t), &bos);
+    bool there = bos.len && text->len >= bos.len && memcmp(text->data, bos.data, bos.len) == 0;
+    pp_buf_free(&bos);
+    return pp_tokenize(t, text->data, text->len, PP_TOKENIZE_SPECIAL | (there ? 0u : PP_TOKENIZE_BOS), ids, n, err);
+}
+
+/* --- a conversation that has grown out of the context ------------------------------------------------------- */
+
+/* What the model is given: the branch from a message on, behind the system prompt and what is said of those before. */
+struct view {
+    size_t from;
+    char *system, *messages;  /* messages: JSON */
+    int64_t *turns;           /* [n_turns] ids of the first message of each object but the system's */
+    size_t n_turns;
+};
+
+static void view_free(struct view *v)
+{
+    pp_free(v->messages);
+    pp_free(v->turns);
+    pp_free(v->system);
+    *v = (struct view){0};
+}
+
+static enum pp_code view_new(const struct run *r, size_t from, const char *note, struct view *v, struct pp_error *err)
+{
+    const struct pp_branch *b = &r->session.branch;
+    *v = (struct view){.from = from};
+    v->system = pp_branch_system(r->o->system ? r->o->system : r->session.session.system, note);
+    v->turns = pp_calloc(b->n - from + 1, sizeof *v->turns);
+    if (v->system && v->turns)
+        v->messages = pp_branch_json_from(b, from, b->n, v->system, v->turns, &v->n_turns);
+    if (v->messages)
+        return PP_OK;
+    view_free(v);
+    return pp_fail_nomem(err, "the conversation");
+}
+
+/* Kept with the question: the context begins at message `from`, 0 for the question itself. */
+static enum pp_code note_drop(struct run *r, int64_t from, const char *note, struct pp_error *err)
+{
+    const struct run_session *rs = &r->session;
+    return rs->question_id
+               ? pp_store_message_context(rs->store, rs->question_id, from ? from : rs->question_id, note, err)
+               : PP_OK;
+}
+
+/* The model's answer to a prompt, the same each time. */
+static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, struct pp_buf *text,
+                                  struct pp_error *err)
+{
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(),
+                                 .max_tokens = pp_overflow_note_room(pp_engine_n_ctx(r->target.engine))};
+    struct pp_gen *gen = NULL;
+    enum pp_finish finish = PP_FINISH_NONE;
+    opt.sampling.temp = 0;
+    enum pp_code code = pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err);
+    while (!code && finish == PP_FINISH_NONE) {
+        int fresh;
+        code = pp_gen_next(gen, r->cancel, text, &fresh, &finish, err);
+    }
+    pp_gen_free(gen);
+    if (!code && text->bad)
+        code = pp_fail_nomem(err, "the summary");
+    return code;
+}
+
+static size_t place_of(const struct pp_branch *b, int64_t message)
+{
+    size_t i = 0;
+    while (i < b->n && b->items[i].msg.id != message)
+        i++;
+    return i;
+}
+
+/* Has the model sum up the messages of the view before the one at place `to`. *note: pp_free; "" if it says nothing. */
+static enum pp_code summarise(struct run *r, const struct view *v, size_t to, char **note, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    int32_t *ids = NULL;
+    size_t n = 0, dropped;
+    char *before = pp_branch_json_from(&r->session.branch, v->from, to, v->system, NULL, NULL);
+    char *asking = pp_overflow_asking(before);
+    enum pp_code code = asking ? PP_OK : pp_fail_nomem(err, "the conversation");
+    if (!code)
+        code = chat_prompt(r, asking, PP_OVERFLOW_SHIFT, &ids, &n, &dropped, err);
+    if (!code)
+        code = write_summary(r, ids, n, &text, err);
+    *note = code ? NULL : pp_overflow_note(pp_buf_cstr(&text));
+    if (!code && !*note)
+        code = pp_fail_nomem(err, "the summary");
+    pp_buf_free(&text);
+    pp_free(ids);
+    pp_free(before);
+    pp_free(asking);
+    return code;
+}
+
+/* The prompt without the first `dropped` messages of the view, with a summary of them. */
+static enum pp_code summarised_prompt(struct run *r, const struct view *v, size_t dropped, int32_t **ids, size_t *n,
+                                      struct pp_error *err)
+{
+    struct view rest;
+    char *note = NULL;
+    size_t to = place_of(&r->session.branch, v->turns[dropped]), more = 0;
+    pp_cli_say("the context is full: the model summarises the oldest %zu messages", dropped);
+    enum pp_code code = summarise(r, v, to, &note, err);
+    if (!code)
+        code = view_new(r, to, note, &rest, err);
+    if (!code) {
+        code = chat_prompt(r, rest.messages, PP_OVERFLOW_SHIFT, ids, n, &more, err);
+        if (!code && more < rest.n_turns)
+            code = note_drop(r, rest.turns[more], note, err);
+        view_free(&rest);
+    }
+    pp_free(note);
+    return code;
+}
+
+enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
+{
+    int how = r->o->overflow ? pp_overflow_by_name(r->o->overflow) : PP_OVERFLOW_STOP;
+    struct view v;
+    const char *note;
+    size_t dropped = 0, from = pp_branch_context(&r->session.branch, r->session.branch.n, &note);
+    if (r->o->raw)
+        return raw_prompt(r, ids, n, err);
+    if (how == PP_OVERFLOW_SLIDE)
+        how = PP_OVERFLOW_SHIFT; /* nothing is computed yet that could be kept */
+    enum pp_code code = view_new(r, from, note, &v, err);
+    if (code)
+        return code;
+    code = chat_prompt(r, v.messages, how == PP_OVERFLOW_ASK ? PP_OVERFLOW_STOP : (enum pp_overflow)how, ids, n,
+                       &dropped, err);
+    if (code == PP_ERR_CONTEXT && how == PP_OVERFLOW_SUMMARISE && dropped && dropped < v.n_turns) {
+        code = summarised_prompt(r, &v, dropped, ids, n, err);
+    } else if (!code && dropped && dropped < v.n_turns) {
+        pp_cli_say("the context is full: the model is not given the oldest %zu messages any more", dropped);
+        code = note_drop(r, v.turns[dropped], note, err);
+    }
+    view_free(&v);
+    return code;
+}

@@ -1,0 +1,48 @@
+/* worker_slide.c - a conversation goes on without its oldest turns, and what was computed of the others is kept: moved
+ * to where it belongs now (pp_seq_cut). Only for who has chosen so: it is not what computing it again would give. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/worker_int.h"
+
+enum { SLIDE_TOKENS = 32 };  /* fewer are computed again rather than moved */
+
+/* The longest beginning of `head` [n] anywhere in `text` [len]: how long it is, *at: where. By the failure function of
+ * Knuth, Morris and Pratt. -1: out of memory. */
+static int64_t find_beginning(const int32_t *head, int64_t n, const int32_t *text, int64_t len, int64_t *at)
+{
+    int64_t *fall = pp_malloc((size_t)(n + 1) * sizeof *fall), most = 0;
+    if (!fall)
+        return -1;
+    fall[0] = -1;
+    for (int64_t i = 0, k = -1; i < n; fall[++i] = ++k)
+        while (k >= 0 && head[i] != head[k])
+            k = fall[k];
+    for (int64_t i = 0, k = 0; i < len && most < n; i++) {
+        while (k >= 0 && (k == n || text[i] != head[k]))
+            k = fall[k];
+        if (++k > most) {
+            most = k;
+            *at = i + 1 - k;
+        }
+    }
+    pp_free(fall);
+    return most;
+}
+
+void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted)
+{
+    const int32_t *have = pp_seq_tokens(s->seq);
+    const int64_t len = pp_seq_len(s->seq), n = (int64_t)wanted->n;
+    int64_t common = 0, at = 0;
+    while (common < len && common < n && have[common] == wanted->tokens[common])
+        common++;
+    const int64_t exact = pp_engine_at_hand(w->engine, wanted->use, wanted->n_use, wanted->tokens, n);
+    const int64_t most = find_beginning(wanted->tokens + common, n - common, have + common, len - common, &at);
+    if (most < SLIDE_TOKENS || common + most < exact + SLIDE_TOKENS)
+        return;
+    /* What cannot be moved is computed again, from pages that others still find by name. */
+    pp_seq_truncate(s->seq, common + at + most);
+    if (pp_seq_cut(s->seq, common, common + at, NULL) == PP_OK)
+        s->dirty = true;
+}
