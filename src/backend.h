@@ -59,6 +59,10 @@ struct pp_backend_ops {
     void (*cancel)(struct pp_backend *b, uint64_t request);
     /* Which conversation is on the screen: its answers come first. NULL: none of those that have a key. */
     void (*show)(struct pp_backend *b, const char *session_key);
+    /* The conversation on the screen will be asked something: what was saved of it may be read from the disk while the
+     * user types. Nothing is computed. Of the request the key, the messages, the template, the adapters and the
+     * overflow count. */
+    void (*prepare)(struct pp_backend *b, const struct pp_generate_request *r);
     /* The user left this conversation: save its pages, let go of them. */
     void (*leave)(struct pp_backend *b, const char *session_key);
     /* Forget snapshot and pages: the conversation was deleted. */

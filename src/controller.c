@@ -136,6 +136,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
     ctl_mark_current(c);
+    ctl_prepare(c);
 }
 
 /* --- events ----------------------------------------------------------------------------------------------- */

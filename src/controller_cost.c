@@ -1,6 +1,7 @@
 /* controller_cost.c - what a change of adapters would cost: pages that were computed under one set are never read under
  * another, so that the conversation is read again, unless pages of the new set are still at hand. The worker is asked;
- * its answer counts until the conversation or the set is another. */
+ * its answer counts until the conversation or the set is another. And what it may do ahead, so that the next answer
+ * costs little. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,13 +19,21 @@ static struct pp_adapter_mix set_after(const struct pp_controller *c, size_t i)
     return s;
 }
 
-static void ask(struct pp_controller *c, struct ctl_cost *cost)
+/* What the model would be given of the conversation now; NULL: out of memory. pp_free. */
+static char *messages_now(const struct pp_controller *c)
 {
-    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     const char *note;
     size_t from = pp_branch_context(&c->branch, c->branch.n, &note);
     char *system = pp_branch_system(c->session.system, note);
     char *messages = system ? pp_branch_json_from(&c->branch, from, c->branch.n, system, NULL, NULL) : NULL;
+    pp_free(system);
+    return messages;
+}
+
+static void ask(struct pp_controller *c, struct ctl_cost *cost)
+{
+    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    char *messages = messages_now(c);
     if (messages) {
         struct pp_generate_request r = {
             .request = cost->request = ++c->request,
@@ -37,7 +46,25 @@ static void ask(struct pp_controller *c, struct ctl_cost *cost)
         c->backend->ops->cost(c->backend, &r);
     }
     pp_free(messages);
-    pp_free(system);
+}
+
+void ctl_prepare(struct pp_controller *c)
+{
+    struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
+    char *messages;
+    if (!c->backend->ops->prepare || c->state != PP_STATE_IDLE || !c->session.id || !c->branch.n ||
+        !(messages = messages_now(c)))
+        return;
+    struct pp_generate_request r = {
+        .session_key = c->session.key,
+        .messages_json = messages,
+        .template_source = c->template_source,
+        .adapters = adapters,
+        .n_adapters = (int)ctl_active_adapters(c, adapters),
+        .overflow = c->overflow == PP_OVERFLOW_SLIDE ? PP_OVERFLOW_SLIDE : PP_OVERFLOW_SHIFT,
+    };
+    c->backend->ops->prepare(c->backend, &r);
+    pp_free(messages);
 }
 
 static struct pp_switch_cost tell(const struct pp_controller *c, const struct ctl_cost *cost)

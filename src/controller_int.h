@@ -11,7 +11,7 @@
  *   controller_choices.c   templates, personas, parameters
  *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
  *   controller_presets.c   sets of adapters under a name
- *   controller_cost.c      what a change of adapters would cost
+ *   controller_cost.c      what a change of adapters would cost, and what is read ahead
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
@@ -336,6 +336,8 @@ void ctl_presets_free(struct pp_controller *c);
 /* --- controller_cost.c --- */
 
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
+/* Another branch is on the screen, or a model is there for it: what was saved of it may be read. */
+void ctl_prepare(struct pp_controller *c);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 size_t ctl_set_choices(const struct pp_adapter_mix *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* what is on */

@@ -127,6 +127,8 @@ static void on_opened(struct pp_job *job, void *controller)
             ctl_notice(c, true, "%s", j->query);
         if (c->ended_meanwhile == c->session.id)
             ctl_start_open(c, c->session.id); /* what was read may lack the end of an answer */
+        else
+            ctl_prepare(c);
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     }
@@ -231,6 +233,7 @@ static void on_sibling(struct pp_job *job, void *controller)
     if (job->code == PP_OK) {
         c->session.head = j->session.head;
         ctl_show_running(c);
+        ctl_prepare(c);
     } else {
         ctl_notice(c, true, "%s", job->err.text);
     }

@@ -242,6 +242,15 @@ static void do_cost(struct pp_backend *b, const struct pp_generate_request *from
     post((struct pp_worker *)b, r, ok);
 }
 
+static void do_prepare(struct pp_backend *b, const struct pp_generate_request *from)
+{
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && copy_generate(r, from);
+    if (r)
+        r->kind = REQUEST_PREPARE;
+    post((struct pp_worker *)b, r, ok); /* lost, it is read when the question is there */
+}
+
 static void do_close(struct pp_backend *b)
 {
     struct pp_worker *w = (struct pp_worker *)b;
@@ -285,6 +294,9 @@ static void carry_out(struct pp_worker *w, struct request *r)
         break;
     case REQUEST_COST:
         worker_cost(w, &r->generate);
+        break;
+    case REQUEST_PREPARE:
+        worker_prepare(w, &r->generate);
         break;
     case REQUEST_SAVED:
         saves_collect(w);
@@ -335,6 +347,7 @@ static const struct pp_backend_ops worker_ops = {
     .generate = do_generate,
     .cancel = do_cancel,
     .show = do_show,
+    .prepare = do_prepare,
     .leave = do_leave,
     .forget = do_forget,
     .inspect = do_inspect,

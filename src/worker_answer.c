@@ -235,6 +235,39 @@ void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
     worker_send(w, e);
 }
 
+static bool is_shown(struct pp_worker *w, const char *key)
+{
+    pthread_mutex_lock(&w->lock);
+    bool shown = strcmp(w->shown, key) == 0;
+    pthread_mutex_unlock(&w->lock);
+    return shown;
+}
+
+void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r)
+{
+    struct pp_adapter_use use[PP_MAX_ADAPTERS];
+    struct pp_error err;
+    struct slot *slot;
+    int32_t *ids = NULL;
+    size_t n = 0, dropped;
+    if (!w->engine || w->n_answers || !is_shown(w, r->session_key) || !saves_have(w, r->session_key))
+        return;
+    if (prompt_of(w, r, &ids, &n, &dropped, &err) == PP_OK) {
+        const struct wanted wanted = {
+            .key = r->session_key,
+            .slide = r->overflow == PP_OVERFLOW_SLIDE,
+            .ahead = true,
+            .use = use,
+            .n_use = choose_adapters(w, r, use, false),
+            .tokens = ids,
+            .n = n,
+        };
+        if (slot_open(w, &wanted, &slot, &err) == PP_OK)
+            slot_leave(slot);
+    }
+    pp_free(ids);
+}
+
 static void on_progress(void *user, uint64_t done, uint64_t total)
 {
     struct answer *a = user;

@@ -32,6 +32,7 @@ enum {
 
 enum request_kind {
     REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST,
+    REQUEST_PREPARE,
 };
 
 /* A copy of what was asked for: every pointer in it is owned. */
@@ -140,6 +141,7 @@ struct wanted {
     const char *key;                     /* NULL or "": of no conversation */
     bool temporary;
     bool slide;                          /* pages whose values are not exact will do (worker_slide.c) */
+    bool ahead;                          /* nobody waits for it yet */
     const struct pp_adapter_use *use;    /* [n_use] */
     int n_use;
     const int32_t *tokens;               /* [n] */
@@ -149,6 +151,8 @@ enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct 
 /* How many of these tokens slot_open would find in memory. */
 int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
                       int64_t n);
+/* It was opened, but no answer is written into it. */
+void slot_leave(struct slot *s);
 /* An answer into it has ended: it is saved, and a temporary one is emptied. */
 void slot_end(struct pp_worker *w, struct slot *s);
 void slot_forget(struct pp_worker *w, const char *key);
@@ -168,7 +172,8 @@ void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted
  * identity of the model, and wait_ms were not enough. */
 bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms);
 /* Reads what the sequence lacks of the prompt and the disk has. */
-void slot_restore(struct pp_worker *w, struct slot *s, const int32_t *tokens, size_t n);
+void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
+bool saves_have(struct pp_worker *w, const char *key); /* something on the disk, of a conversation */
 void saves_collect(struct pp_worker *w);            /* lets go of the pages of savings that have ended */
 bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, or (NULL) any */
 /* Waits for all; what takes longer than wait_ms is given up. */
@@ -200,6 +205,8 @@ void answer_piece(struct answer *a, int n_tokens);
 void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
 /* Tells how much of its prompt is at hand. */
 void worker_cost(struct pp_worker *w, const struct pp_generate_request *r);
+/* Reads from the disk what was saved of a conversation, if it is on the screen and no answer is under way. */
+void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r);
 /* The end of a generation that never began: noted with its message, and the event that says so. Any thread. */
 struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err);
 

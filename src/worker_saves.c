@@ -190,22 +190,38 @@ static void refused(struct pp_worker *w, struct slot *s, const char *why)
     s->told = true;
 }
 
-void slot_restore(struct pp_worker *w, struct slot *s, const int32_t *tokens, size_t n)
+bool saves_have(struct pp_worker *w, const char *key)
 {
-    char base[PP_SNAPSHOT_PATH], manifest[PP_SNAPSHOT_PATH + 16];
+    char base[PP_SNAPSHOT_PATH] = "", manifest[PP_SNAPSHOT_PATH + 16];
+    if (w->cache_dir[0] && w->snapshot_quota != PP_SNAPSHOTS_OFF)
+        pp_snapshot_base(w->cache_dir, key, base, sizeof base);
+    snprintf(manifest, sizeof manifest, "%s.manifest", base);
+    return base[0] && access(manifest, F_OK) == 0;
+}
+
+/* How long to wait for the identity of the model. */
+static int patience(const struct pp_worker *w, const struct wanted *wanted)
+{
+    bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
+    return quick && !wanted->ahead ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
+}
+
+void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted)
+{
+    char base[PP_SNAPSHOT_PATH];
     struct pp_sha256 identity;
     struct pp_error err;
     if (!base_of(w, s, base) || saves_pending(w, s->key)) /* then its pages are still here, and will be found */
         return;
-    snprintf(manifest, sizeof manifest, "%s.manifest", base);
-    if (access(manifest, F_OK) != 0)
+    if (!saves_have(w, s->key))
         return;
-    bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
-    if (!worker_identity(w, quick ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS, &identity)) {
-        refused(w, s, "the saved cache is not used: the model is still being checked; it is computed again");
+    if (!worker_identity(w, patience(w, wanted), &identity)) {
+        if (!wanted->ahead)
+            refused(w, s, "the saved cache is not used: the model is still being checked; it is computed again");
         return;
     }
-    enum pp_code code = pp_snapshot_restore(s->seq, &identity, base, s->key, tokens, (int64_t)n, NULL, &err);
+    enum pp_code code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
+                                            NULL, &err);
     if (code == PP_OK)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND)

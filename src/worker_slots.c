@@ -145,7 +145,7 @@ static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct wante
     else if (code == PP_OK)
         pp_seq_truncate(s->seq, pp_seq_exact(s->seq));
     if (code == PP_OK && look_on_disk(s, fresh, wanted->tokens, wanted->n))
-        slot_restore(w, s, wanted->tokens, wanted->n);
+        slot_restore(w, s, wanted);
     return code;
 }
 
@@ -177,6 +177,11 @@ int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *us
         most = have > most ? have : most;
     }
     return most;
+}
+
+void slot_leave(struct slot *s)
+{
+    s->busy = false;
 }
 
 void slot_end(struct pp_worker *w, struct slot *s)

@@ -32,6 +32,9 @@ struct fake_backend {
     int n_adapters;
     float scale;                 /* of the first adapter */
     bool use_draft;
+    /* what was to be read ahead */
+    int preparations;
+    char prepared[1100];         /* KEY MESSAGES */
     /* the last question about an adapter, and about the price of a set */
     int inspections, prices;
     char inspected[700], price_of[128], price_messages[1024];

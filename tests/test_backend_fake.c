@@ -92,6 +92,13 @@ static void fake_show(struct pp_backend *b, const char *key)
     snprintf(fake.shown, sizeof fake.shown, "%s", key ? key : "");
 }
 
+static void fake_prepare(struct pp_backend *b, const struct pp_generate_request *r)
+{
+    (void)b;
+    fake.preparations++;
+    snprintf(fake.prepared, sizeof fake.prepared, "%s %s", r->session_key, r->messages_json);
+}
+
 static void fake_leave(struct pp_backend *b, const char *key)
 {
     (void)b;
@@ -141,6 +148,7 @@ static const struct pp_backend_ops fake_ops = {
     .generate = fake_generate,
     .cancel = fake_cancel,
     .show = fake_show,
+    .prepare = fake_prepare,
     .leave = fake_leave,
     .forget = fake_forget,
     .inspect = fake_inspect,

@@ -384,8 +384,13 @@ static void test_edit_and_undo(void **state)
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     assert_int_equal(fix_message(0)->n_siblings, 2);
+    assert_int_equal(fix.fake->preparations, 1); /* what is on the screen will be asked something */
+    assert_non_null(strstr(fix.fake->prepared, fix_status()->session_key));
+    assert_non_null(strstr(fix.fake->prepared, "ONE"));
     pp_controller_sibling(fix.c, 0, -1);
     pump_until(&fix, strcmp(fix_message(0)->text, "one") == 0);
+    assert_int_equal(fix.fake->preparations, 2);
+    assert_non_null(strstr(fix.fake->prepared, "three"));
     assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
     assert_string_equal(fix_message(2)->text, "three");
     assert_int_equal(fix_message(2)->n_siblings, 3);

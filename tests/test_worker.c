@@ -577,6 +577,19 @@ static void test_snapshots(void **state)
     assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
     assert_int_equal(env.done.stats.restored_tokens, env.done.stats.prompt_tokens);
 
+    /* read ahead, while the user types; for the conversation on the screen only */
+    restart_with_starter();
+    env.backend->ops->prepare(env.backend, &r);
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    assert_int_equal(env.done.stats.restored_tokens, env.done.stats.prompt_tokens);
+    restart_with_starter();
+    env.backend->ops->show(env.backend, env.session.key);
+    env.backend->ops->prepare(env.backend, &r);
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    assert_int_equal(env.done.stats.restored_tokens, 0); /* by then it was there */
+    assert_int_equal(env.done.stats.cached_tokens, env.done.stats.prompt_tokens - 1);
+    assert_string_equal(env.notice, "");
+
     /* a damaged one is refused with a reason, and the answer is the same */
     restart_with_starter();
     assert_ok(pp_read_file(file_of_session(".pack"), 1u << 28, &data, &size, &err), err);
