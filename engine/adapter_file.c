@@ -37,6 +37,8 @@ static struct pp_tensor *part_of(struct pp_adapter_target *t, enum pp_adapter_pa
         return &t->magnitude;
     case PP_PART_BIAS:
         return &t->bias;
+    case PP_PART_WEIGHT:
+        return &t->weight;
     default:
         return &t->ia3;
     }
@@ -51,9 +53,10 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
                                  const struct pp_tensor *t, struct pp_error *err)
 {
     size_t i = pp_name_index_find(&f->index, name, len);
-    if (t->n_dims != (is_matrix(part) ? 2 : 1) || !t->size || !pp_type_info(t->type)->runnable)
+    const bool shaped = part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
+    if (!shaped || !t->size || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s of a type that pippin can run", f->path,
-                       t->name, is_matrix(part) ? "matrix" : "vector");
+                       t->name, part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
     if (i == SIZE_MAX) {
         char *copy = pp_strndup(name, len);
         if (!copy)
@@ -96,6 +99,19 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     return PP_OK;
 }
 
+/* What stands for a matrix, or for a norm. The table of embeddings is a matrix from tokens to values that lies turned. */
+static enum pp_code check_weight(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
+{
+    const bool norm = t->weight.n_dims == 1;
+    if (t->magnitude.data || t->ia3.data || (norm && (t->rank || t->bias.data || t->b_bias.data)))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces %s and scales it, which is not supported", f->path,
+                       t->name);
+    enum pp_code code = agree(f, t, "outputs", &t->n_out, t->weight.ne[norm || t->embedding ? 0 : 1], err);
+    if (!code && !norm)
+        code = agree(f, t, "inputs", &t->n_in, t->weight.ne[t->embedding ? 1 : 0], err);
+    return code;
+}
+
 /* Once all parts are there: do they fit each other, and what kind of matrix is it? */
 static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
@@ -104,11 +120,14 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
     t->rows = pp_arch_rows(f->arch, t->name);
     if (!code && t->embedding && (t->magnitude.data || t->b_bias.data || t->bias.data || t->ia3.data))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s changes the token embeddings by other means than LoRA, which is not supported", f->path);
+                       "%s changes the token embeddings by other means than LoRA or others in their place, which is "
+                       "not supported", f->path);
     const struct pp_tensor *vectors[] = {&t->magnitude, &t->b_bias, &t->bias};
     for (int i = 0; i < 3 && !code; i++)
         if (vectors[i]->data)
             code = agree(f, t, "outputs", &t->n_out, vectors[i]->ne[0], err);
+    if (!code && t->weight.data)
+        code = check_weight(f, t, err);
     if (code || !t->ia3.data)
         return code;
     if (t->ia3.ne[0] != 1 && t->ia3.ne[1] != 1)
@@ -174,7 +193,9 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
     for (size_t i = 0; i < n && !code; i++) {
         const struct pp_tensor *t = pp_gguf_tensor_at(f->gguf, i);
         const char *a = pp_name_ending(t->name, ".lora_a"), *b = pp_name_ending(t->name, ".lora_b");
-        if (!a && !b)
+        if (t->n_dims == 1 && pp_name_ending(t->name, "_norm.weight")) /* as mergekit extracts them */
+            code = pp_adapter_add_part(f, t->name, strlen(t->name), PP_PART_WEIGHT, t, err);
+        else if (!a && !b)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s is not part of a LoRA matrix", f->path, t->name);
         else
             code = pp_adapter_add_part(f, t->name, (size_t)((a ? a : b) - t->name), a ? PP_PART_A : PP_PART_B, t,
@@ -287,7 +308,7 @@ static bool all_are(const struct pp_tensor *t, float value)
 
 static bool is_idle(const struct pp_adapter_target *t)
 {
-    if (t->magnitude.data || t->bias.data) /* that depends on the model */
+    if (t->magnitude.data || t->bias.data || t->weight.data) /* that depends on the model */
         return false;
     if (t->rank && t->scale != 0.0f && !all_are(&t->b, 0) && !all_are(&t->a, 0))
         return false;

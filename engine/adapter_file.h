@@ -23,18 +23,19 @@ struct pp_adapter_file;
  *   LoRA   y = W x + scale * (B (A x) + b_bias)
  *   DoRA   y = magnitude / |W + scale * B A| * (W x + scale * B (A x)), the norms taken of rows
  *   IA3    y = ia3 * (W x), or y = W (ia3 * x)
- *   bias   stands for the base model's */
+ *   weight, bias   stand for the base model's */
 struct pp_adapter_target {
     const char *name;      /* GGUF name of W: "blk.0.attn_q.weight" */
     struct pp_tensor a;    /* [r, n_in], that is ne = {n_in, r} */
     struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
     bool a_turned, b_turned; /* they lie the other way round: [n_in, r], [r, n_out] */
     struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
+    struct pp_tensor weight; /* of the same shape as W; of a norm a vector */
     struct pp_tensor ia3;  /* [n_out, 1], or with ia3_input [1, n_in] */
     bool ia3_input;
     bool embedding;        /* W is the table of embeddings and A x the column of A for a token: n_in tokens */
     int64_t rank;          /* 0: there are no A and B */
-    int64_t n_in, n_out;   /* 0: no part says so */
+    int64_t n_in, n_out;   /* 0: no part says so; of a norm n_out is its length */
     float scale;           /* alpha / r; with rsLoRA alpha / sqrt(r); patterns per module are already in it */
     enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: outputs are permuted between Hugging Face and GGUF */
 };
@@ -42,11 +43,11 @@ struct pp_adapter_target {
 /* True if it is nothing but A and B of a projection. */
 static inline bool pp_adapter_target_plain(const struct pp_adapter_target *t)
 {
-    return t->rank && !t->embedding && !t->b_bias.data && !t->magnitude.data && !t->bias.data;
+    return t->rank && !t->embedding && !t->b_bias.data && !t->magnitude.data && !t->bias.data && !t->weight.data;
 }
 
 /* path: a folder with adapter_config.json, or a GGUF adapter. Parts have runnable types and agree in r, n_in and
- * n_out. What the file asks for and pippin cannot do (modules_to_save, for one) is PP_ERR_UNSUPPORTED and named;
+ * n_out. What the file asks for and pippin cannot do (layer_replication, for one) is PP_ERR_UNSUPPORTED and named;
  * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
 void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */

@@ -25,7 +25,16 @@ struct pp_adapter_file {
     struct pp_name_index index;          /* of the targets' names */
 };
 
-enum pp_adapter_part { PP_PART_A, PP_PART_B, PP_PART_B_BIAS, PP_PART_MAGNITUDE, PP_PART_BIAS, PP_PART_IA3 };
+enum pp_adapter_part {
+    PP_PART_A,
+    PP_PART_B,
+    PP_PART_B_BIAS,
+    PP_PART_MAGNITUDE,
+    PP_PART_BIAS,
+    PP_PART_IA3,
+    PP_PART_WEIGHT,
+    PP_PART_NOTHING, /* the base model's own, saved with the adapter: it changes nothing */
+};
 
 /* Room for as many targets as there are tensors. */
 enum pp_code pp_adapter_reserve(struct pp_adapter_file *f, size_t n_tensors, struct pp_error *err);

@@ -14,8 +14,8 @@
 /* Things that change what the adapter computes and that we do not compute. They are off when absent, null, false or
  * empty. */
 static const char *const refused[] = {
-    "modules_to_save", "layer_replication",       "target_parameters", "arrow_config", "trainable_token_indices",
-    "use_qalora",      "alora_invocation_tokens", "use_bdlora",        "kasa_config",  "monteclora_config",
+    "layer_replication", "target_parameters", "arrow_config",      "trainable_token_indices", "use_qalora",
+    "use_bdlora",        "kasa_config",       "monteclora_config", "alora_invocation_tokens",
 };
 
 /* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
@@ -93,7 +93,15 @@ static const struct ending peft_endings[] = {
     {".ia3_l", PP_PART_IA3},
     {".ia3_l.default", PP_PART_IA3},
     {".base_layer.bias", PP_PART_BIAS},
+    {".modules_to_save.bias", PP_PART_BIAS},
+    {".modules_to_save.default.bias", PP_PART_BIAS},
+    {".modules_to_save.weight", PP_PART_WEIGHT},
+    {".modules_to_save.default.weight", PP_PART_WEIGHT},
+    {".original_module.weight", PP_PART_NOTHING},
+    {".original_module.bias", PP_PART_NOTHING},
+    {".base_layer.weight", PP_PART_NOTHING}, /* beside a LoRA of the embeddings: what it was trained on */
     {".bias", PP_PART_BIAS},
+    {".weight", PP_PART_WEIGHT}, /* modules_to_save, as they are saved */
     {NULL, PP_PART_A},
 };
 
@@ -195,7 +203,9 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     if (f->kind == PP_ADAPTER_LORA && p.part == PP_PART_MAGNITUDE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has magnitudes (%.200s), but does not say that it is a DoRA",
                        f->path, t->name);
-    if ((f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
+    if (p.part == PP_PART_NOTHING)
+        return PP_OK;
+    if (p.part != PP_PART_WEIGHT && (f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
     size_t before = f->n;

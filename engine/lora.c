@@ -219,7 +219,7 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
                        t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
                        m->info.name, (long long)w->ne[1], (long long)w->ne[0]);
-    if (a->targets[*linear].rank || a->targets[*linear].special)
+    if (a->targets[*linear].rank || a->targets[*linear].special || a->targets[*linear].w_data)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
     if (t->rank > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
@@ -256,6 +256,8 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
     }
     if (!code && t->rank && permuted)
         code = reorder_rows(up, w->ne[1], own->rank, hp->head_dim, hf, err);
+    if (!code && t->weight.data)
+        code = pp_lora_load_matrix(a, index, t, permuted, hf, err);
     if (!code)
         code = pp_lora_load_kinds(a, index, t, permuted, hf, down, up, err);
     if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) &&
@@ -288,6 +290,7 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
         pp_sha256_update(&s, sums, sizeof sums);
     }
     pp_lora_hash_kinds(a, &s);
+    pp_lora_hash_replaced(a, &s);
     return pp_sha256_end(&s);
 }
 
@@ -312,6 +315,18 @@ static char *describe_targets(const struct pp_adapter_file *f)
         pp_buf_str(&b, kind);
     }
     return pp_buf_take(&b);
+}
+
+/* A matrix, a norm, or the table of embeddings. */
+static enum pp_code load_any(const struct pp_model *m, struct pp_adapter *a, const struct pp_adapter_file *f,
+                             const struct pp_adapter_target *t, bool exact, struct pp_error *err)
+{
+    if (t->weight.n_dims == 1)
+        return pp_lora_load_norm(a, t, err);
+    if (!t->embedding)
+        return load_target(m, a, f, t, exact, err);
+    enum pp_code code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
+    return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }
 
 static enum pp_code load(const struct pp_model *m, const char *path, bool exact, struct pp_adapter **out,
@@ -340,8 +355,9 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
     }
     for (size_t i = 0; !code && i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        code = t->embedding ? pp_lora_load_embedding(a, t, err) : load_target(m, a, f, t, exact, err);
-        a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size;
+        code = load_any(m, a, f, t, exact, err);
+        a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size +
+                         t->weight.size;
         if (t->rank > a->info.rank)
             a->info.rank = (int)t->rank;
     }
@@ -384,6 +400,7 @@ void pp_adapter_free(struct pp_adapter *a)
         pp_free(a->targets[i].b_data);
         pp_lora_free_kinds(&a->targets[i]);
     }
+    pp_lora_free_replaced(a);
     pp_free(a->embedding.a);
     pp_free(a->embedding.b_data);
     pp_free(a->targets);

@@ -9,7 +9,13 @@
  *
  *   g_k = (|W| + strength_k (magnitude - |W|)) / |W + strength_k scale B A|        (norms of the output's row)
  *
- * and o and i are products over the IA3s (arXiv 2205.05638) of 1 + strength_k (their scale - 1). */
+ * and o and i are products over the IA3s (arXiv 2205.05638) of 1 + strength_k (their scale - 1).
+ *
+ * Where adapters have a matrix W_k of their own in W's place (PEFT's modules_to_save), W above means
+ *
+ *   W + sum over k of strength_k (W_k - W) = (1 - sum of strength_k) W + sum of strength_k W_k
+ *
+ * so that at strength 1 it is W_k and nothing else. The same holds for norms and for the table of embeddings. */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -26,6 +32,10 @@ struct pp_lora_target {
     struct pp_low_rank b;  /* [n_out, rank] */
     void *a_data, *b_data; /* theirs, aligned to 64 bytes */
     size_t a_bytes, b_bytes;
+    struct pp_matrix w;    /* in place of W [n_out, n_in]; data NULL: there is none. Q8_0 if W meets quantised
+                              activations, else as it is stored */
+    void *w_data;
+    size_t w_bytes;
     bool special;          /* some of the following is there: other kinds than plain LoRA */
     float *bias;           /* [n_out] added, times the strength */
     float *input;          /* IA3: scale - 1 [n_in] */
@@ -41,6 +51,8 @@ struct pp_lora_embedding {
     struct pp_low_rank b;  /* [n_embd, rank] */
     void *b_data;
     size_t a_bytes, b_bytes;
+    uint32_t table_type;
+    void *table;           /* in place of the model's [n_vocab, n_embd], in table_type; or NULL */
 };
 
 struct pp_adapter {
@@ -49,6 +61,7 @@ struct pp_adapter {
     struct pp_lora_target *targets; /* [n_linears of the model's plan] */
     int n_linears;
     struct pp_lora_embedding embedding;
+    float **norms;                  /* [n_ops of the model's plan]: in place of that norm's weight; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
     bool acts;                      /* some target changes something */
@@ -77,12 +90,25 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
 
 /* What a target changes besides its A [rank, n_in] and B [n_out, rank], as in the file (rows of B not moved; NULL if
  * rank is 0): biases, IA3, DoRA. to->rank and to->scale are set. permuted: outputs are in the other order in the file.
- * For DoRA all of W is read, and multiplied by A. PP_ERR_UNSUPPORTED: scales of an input that others read, too. */
+ * For DoRA all of W is read, and multiplied by A. */
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
                                 bool from_hf, const float *down, const float *up, struct pp_error *err);
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
 void pp_lora_free_kinds(struct pp_lora_target *t);
+/* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all of
+ * them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */
+enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
+                                 bool from_hf, struct pp_error *err);
+enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
+enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
+/* W, its columns times 1 + scales [n_in], in W's place: an IA3 of an input that other matrices read, too. */
+enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float *scales, struct pp_error *err);
+void pp_lora_free_replaced(struct pp_adapter *a);
+void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s);
+/* Whether something of the model is replaced by one of a set. */
+bool pp_adapter_set_replaces(const struct pp_adapter_set *set);
+
 /* Those of embeddings are held in F32, which few tokens' rows are read of. */
 enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 /* Goes into the adapter's identity: what makes these kinds differ. */

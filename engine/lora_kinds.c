@@ -109,7 +109,7 @@ static bool reads(const struct pp_op *op, int slot)
 }
 
 /* Whether a projection's input is read by nothing else and does not come from a norm: only then it can be scaled alone
- * and where it lies. */
+ * and where it lies. Otherwise W's columns are, in a copy of it that stands for W. */
 static bool has_own_input(const struct pp_plan *p, int linear)
 {
     int at = 0;
@@ -135,13 +135,17 @@ static enum pp_code load_ia3(const struct loading *l, int index)
     const bool input = l->t->ia3_input;
     const int64_t n = input ? l->n_in : l->n_out;
     float **to = input ? &l->to->input : &l->to->output;
-    if (input && !has_own_input(&l->a->model->plan, index))
-        return pp_fail(l->err, PP_ERR_UNSUPPORTED,
-                       "adapter %s scales the input of %s, which other matrices read, too; that is not supported",
-                       l->a->path, l->t->name);
     enum pp_code code = read_vector(l, &l->t->ia3, n, !input, to);
     for (int64_t i = 0; i < n && !code; i++)
         (*to)[i] -= 1.0f;
+    if (code || !input || has_own_input(&l->a->model->plan, index))
+        return code;
+    if (!all_near_zero(*to, n, 0)) {
+        l->a->acts = true;
+        code = pp_lora_scale_columns(l->a, index, *to, l->err);
+    }
+    pp_free(*to);
+    *to = NULL;
     return code;
 }
 

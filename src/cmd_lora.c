@@ -96,7 +96,7 @@ static int64_t largest_rank(const struct pp_adapter_file *f)
 /* The type of one of the target's parts; they rarely differ. */
 static const char *stored_type(const struct pp_adapter_target *t)
 {
-    const struct pp_tensor *parts[] = {&t->a, &t->ia3, &t->bias, &t->magnitude, &t->b_bias};
+    const struct pp_tensor *parts[] = {&t->a, &t->weight, &t->ia3, &t->bias, &t->magnitude, &t->b_bias};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i]->data)
             return pp_type_info(parts[i]->type)->name;
@@ -130,6 +130,8 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
             pp_cli_json_int(b, "n_in", t->n_in);
             pp_cli_json_int(b, "n_out", t->n_out);
             pp_cli_json_str(b, "type", stored_type(t));
+            pp_cli_json_name(b, "replaces");
+            pp_buf_str(b, t->weight.data ? "true" : "false");
             pp_cli_json_real(b, "scale", (double)t->scale, 6);
             pp_buf_char(b, '}');
         }
@@ -156,6 +158,11 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         if (t->rank)
             pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
                        (long long)t->rank, stored_type(t), (double)t->scale);
+        if (t->weight.data && t->weight.n_dims == 1)
+            pp_buf_fmt(b, "%lld values %-5s in place of the model's", (long long)t->n_out, stored_type(t));
+        else if (t->weight.data)
+            pp_buf_fmt(b, "%5lld -> %-5lld %-5s in place of the model's", (long long)t->n_in, (long long)t->n_out,
+                       pp_type_info(t->weight.type)->name);
         if (t->magnitude.data)
             pp_buf_str(b, " magnitudes");
         if (t->bias.data || t->b_bias.data)

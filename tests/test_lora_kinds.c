@@ -1,264 +1,18 @@
-/* test_lora_kinds.c - adapters of all kinds against the model with their changes merged into its weights, computed in
- * double precision from the formulas in their papers. */
+/* test_lora_kinds.c - adapters of all kinds against the model with their changes merged into its weights
+ * (adapter_folder.h). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/adapter_file.h"
-#include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
-#include "engine/safetensors.h"
+#include "tests/adapter_folder.h"
 #include "tests/support.h"
-#include "tests/tiny_model.h"
 
-enum { TOKENS = 7, MAX_PARTS = 64 };
-
-/* --- an adapter that the test writes ------------------------------------------------------------------------- */
-
-struct part {
-    char name[160];
-    float *data;
-    int64_t rows, cols; /* as in the file; cols 0: a vector */
-};
-
-struct folder {
-    struct part parts[MAX_PARTS];
-    int n;
-    uint32_t random;
-};
-
-static float next(struct folder *f)
-{
-    f->random = f->random * 1664525u + 1013904223u;
-    return (float)(f->random >> 8) / 8388608.0f - 1.0f;
-}
-
-/* A tensor of values around `middle`; its data. */
-static const float *add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread)
-{
-    struct part *p = &f->parts[f->n++];
-    int64_t n = rows * (cols ? cols : 1);
-    assert_true(f->n <= MAX_PARTS);
-    *p = (struct part){.rows = rows, .cols = cols, .data = pp_malloc((size_t)n * sizeof(float))};
-    snprintf(p->name, sizeof p->name, "%s", name);
-    for (int64_t i = 0; i < n; i++)
-        p->data[i] = middle + spread * next(f);
-    return p->data;
-}
-
-static const float *get(const struct folder *f, const char *name)
-{
-    for (int i = 0; i < f->n; i++)
-        if (strcmp(f->parts[i].name, name) == 0)
-            return f->parts[i].data;
-    return NULL;
-}
-
-static void write_file(const char *folder, const char *name, const char *text)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static const char *write_folder(const struct folder *f, const char *config, const char *weights)
-{
-    static char paths[8][256];
-    static unsigned serial;
-    struct pp_tensor tensors[MAX_PARTS] = {0};
-    struct pp_error err;
-    char *path = paths[serial++ % 8], file[512];
-    snprintf(path, sizeof paths[0], "%s/kind-%u", test_tmpdir(), serial);
-    assert_int_equal(mkdir(path, 0700), 0);
-    write_file(path, "adapter_config.json", config);
-    for (int i = 0; i < f->n; i++) {
-        const struct part *p = &f->parts[i];
-        tensors[i].name = p->name;
-        tensors[i].type = PP_TYPE_F32;
-        tensors[i].n_dims = p->cols ? 2 : 1;
-        tensors[i].ne[0] = p->cols ? p->cols : p->rows;
-        tensors[i].ne[1] = p->cols ? p->rows : 1;
-        tensors[i].ne[2] = tensors[i].ne[3] = 1;
-        tensors[i].data = p->data;
-        tensors[i].size = (size_t)(p->rows * (p->cols ? p->cols : 1)) * sizeof(float);
-    }
-    snprintf(file, sizeof file, "%s/%s", path, weights);
-    assert_ok(pp_safetensors_write(file, tensors, (size_t)f->n, &err), err);
-    return path;
-}
-
-static const char *write_peft(const struct folder *f, const char *config)
-{
-    return write_folder(f, config, "adapter_model.safetensors");
-}
-
-static void empty(struct folder *f)
-{
-    for (int i = 0; i < f->n; i++)
-        pp_free(f->parts[i].data);
-    f->n = 0;
-}
-
-/* --- a model with the adapter merged -------------------------------------------------------------------------- */
-
-struct merged {
-    struct pp_gguf *gguf;
-    uint8_t *bytes;
-    size_t size;
-};
-
-static struct merged begin_merged(const char *model)
-{
-    struct merged m;
-    struct pp_error err;
-    FILE *file = fopen(model, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    m.size = (size_t)ftell(file);
-    rewind(file);
-    m.bytes = pp_aligned(64, m.size);
-    assert_int_equal(fread(m.bytes, 1, m.size, file), m.size);
-    fclose(file);
-    assert_ok(pp_gguf_open(model, &m.gguf, &err), err);
-    return m;
-}
-
-static const struct pp_tensor *tensor_of(const struct merged *m, const char *name)
-{
-    for (size_t i = 0; i < pp_gguf_n_tensors(m->gguf); i++)
-        if (strcmp(pp_gguf_tensor_at(m->gguf, i)->name, name) == 0)
-            return pp_gguf_tensor_at(m->gguf, i);
-    fail_msg("no tensor %s", name);
-    return NULL;
-}
-
-/* Its values in the copy, to be changed. */
-static float *values_of(const struct merged *m, const struct pp_tensor *t)
-{
-    uint8_t *at = memmem(m->bytes, m->size, t->data, t->size);
-    assert_non_null(at);
-    return (float *)(void *)at;
-}
-
-static const char *end_merged(struct merged *m)
-{
-    static char paths[8][256];
-    static unsigned serial;
-    char *path = paths[serial++ % 8];
-    snprintf(path, sizeof paths[0], "%s/merged-%u.gguf", test_tmpdir(), serial);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(m->bytes, 1, m->size, file), m->size);
-    fclose(file);
-    pp_gguf_close(m->gguf);
-    pp_free(m->bytes);
-    return path;
-}
-
-/* The modules of layer 0 and how they are called in GGUF. */
-struct module {
-    const char *hf, *gguf;
-    bool moved; /* outputs lie in another order */
-};
-static const struct module modules[] = {
-    {"model.layers.0.self_attn.q_proj", "blk.0.attn_q", true},
-    {"model.layers.0.self_attn.k_proj", "blk.0.attn_k", true},
-    {"model.layers.0.self_attn.v_proj", "blk.0.attn_v", false},
-    {"model.layers.0.self_attn.o_proj", "blk.0.attn_output", false},
-    {"model.layers.0.mlp.gate_proj", "blk.0.ffn_gate", false},
-    {"model.layers.0.mlp.up_proj", "blk.0.ffn_up", false},
-    {"model.layers.0.mlp.down_proj", "blk.0.ffn_down", false},
-    {"lm_head", "output", false},
-};
-enum { N_MODULES = sizeof modules / sizeof modules[0], HEAD_DIM = 64 };
-
-static const float *part_of(const struct folder *f, const struct module *m, const char *end)
-{
-    char name[160];
-    snprintf(name, sizeof name, "base_model.model.%s%s", m->hf, end);
-    return get(f, name);
-}
-
-/* Row r of W with everything that a folder has for it, at a strength; scale: of B A. */
-static void merge_row(const struct folder *f, const struct module *m, int64_t r, float *w, int64_t n, int rank,
-                      double scale, double strength)
-{
-    const int64_t from = m->moved ? pp_hf_row(r, HEAD_DIM) : r;
-    const float *a = part_of(f, m, ".lora_A.weight"), *b = part_of(f, m, ".lora_B.weight");
-    const float *magnitude = part_of(f, m, ".lora_magnitude_vector"), *ia3 = part_of(f, m, ".ia3_l");
-    double norm = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)w[i], low = 0;
-        for (int k = 0; a && k < rank; k++)
-            low += (double)b[from * rank + k] * (double)a[k * n + i];
-        norm += x * x;
-        x += strength * scale * low;
-        sum += x * x;
-        if (ia3)
-            x *= 1 + strength * ((double)ia3[strstr(m->hf, "mlp") ? i : from] - 1);
-        w[i] = (float)x;
-    }
-    for (int64_t i = 0; magnitude && i < n; i++)
-        w[i] = (float)((double)w[i] * (sqrt(norm) + strength * ((double)magnitude[from] - sqrt(norm))) / sqrt(sum));
-}
-
-static void merge_embedding(const struct folder *f, const struct merged *m, int rank, double scale)
-{
-    const float *a = get(f, "base_model.model.model.embed_tokens.lora_embedding_A");
-    const float *b = get(f, "base_model.model.model.embed_tokens.lora_embedding_B");
-    const struct pp_tensor *t = tensor_of(m, "token_embd.weight");
-    float *w = values_of(m, t);
-    for (int64_t i = 0; a && i < t->ne[0] * t->ne[1]; i++) {
-        double low = 0;
-        for (int k = 0; k < rank; k++)
-            low += (double)b[i % t->ne[0] * rank + k] * (double)a[k * t->ne[1] + i / t->ne[0]];
-        w[i] = (float)((double)w[i] + scale * low);
-    }
-}
-
-static void merge_bias(const struct folder *f, const struct merged *m, const struct module *module, double scale,
-                       double strength)
-{
-    char name[64];
-    const float *bias = part_of(f, module, ".bias"), *of_b = part_of(f, module, ".lora_B.bias");
-    const float *ia3 = strstr(module->hf, "mlp") ? NULL : part_of(f, module, ".ia3_l");
-    if (!bias && !of_b && !ia3)
-        return;
-    snprintf(name, sizeof name, "%s.bias", module->gguf);
-    const struct pp_tensor *t = tensor_of(m, name);
-    float *to = values_of(m, t);
-    for (int64_t r = 0; r < t->ne[0]; r++) {
-        const int64_t from = module->moved ? pp_hf_row(r, HEAD_DIM) : r;
-        double x = (double)to[r];
-        x += bias ? strength * ((double)bias[from] - x) : 0;
-        x += of_b ? strength * scale * (double)of_b[from] : 0;
-        x *= ia3 ? 1 + strength * ((double)ia3[from] - 1) : 1;
-        to[r] = (float)x;
-    }
-}
-
-static const char *merge(const struct folder *f, const char *model, int rank, double scale, double strength)
-{
-    struct merged m = begin_merged(model);
-    for (int i = 0; i < N_MODULES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s.weight", modules[i].gguf);
-        const struct pp_tensor *t = tensor_of(&m, name);
-        float *w = values_of(&m, t);
-        for (int64_t r = 0; r < t->ne[1]; r++)
-            merge_row(f, &modules[i], r, w + r * t->ne[0], t->ne[0], rank, scale, strength);
-        merge_bias(f, &m, &modules[i], scale, strength);
-    }
-    merge_embedding(f, &m, rank, scale * strength);
-    return end_merged(&m);
-}
+enum { TOKENS = 7 };
 
 /* --- running -------------------------------------------------------------------------------------------------- */
 
@@ -321,7 +75,7 @@ static void gives_merged(const struct folder *f, const char *path, const char *m
     float *alone = logits_of(&base, NULL, 0);
     assert_ok(pp_adapter_load_exact(base.model, path, &a, &err), err);
     for (int i = 0; i < 3; i++) {
-        struct run merged = open_run(merge(f, model, rank, scale, (double)strengths[i]), 2);
+        struct run merged = open_run(folder_merge(f, model, rank, scale, (double)strengths[i]), 2);
         float *x = logits_of(&base, &(struct pp_adapter_use){a, strengths[i]}, 1);
         float *y = logits_of(&merged, NULL, 0);
         assert_true(farthest(alone, y, n) > 0.01);
@@ -335,70 +89,38 @@ static void gives_merged(const struct folder *f, const char *path, const char *m
     close_run(&base);
 }
 
-static struct tiny_shape shape_of(uint32_t type)
-{
-    struct tiny_shape s = tiny_shape(type);
-    s.biases = true;
-    return s;
-}
-
-/* n_in and n_out of a module. */
-static void sizes(const struct tiny_shape *s, int module, int64_t *n_in, int64_t *n_out)
-{
-    const int64_t q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim, d = s->n_embd, ff = s->n_ff;
-    const int64_t in[] = {d, d, d, q, d, d, ff, d}, out[] = {q, kv, kv, d, ff, ff, d, s->n_vocab};
-    *n_in = in[module];
-    *n_out = out[module];
-}
-
-static void add_named(struct folder *f, int module, const char *end, int64_t rows, int64_t cols, float middle,
-                      float spread)
-{
-    char name[160];
-    snprintf(name, sizeof name, "base_model.model.%s%s", modules[module].hf, end);
-    add(f, name, rows, cols, middle, spread);
-}
-
-static void add_lora(struct folder *f, const struct tiny_shape *s, int module, int rank)
-{
-    int64_t n_in, n_out;
-    sizes(s, module, &n_in, &n_out);
-    add_named(f, module, ".lora_A.weight", rank, n_in, 0, 0.1f);
-    add_named(f, module, ".lora_B.weight", n_out, rank, 0, 0.1f);
-}
-
 /* --- the tests ------------------------------------------------------------------------------------------------ */
 
 static void lora_with_output_and_embeddings(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
     struct folder f = {.random = 1};
     (void)state;
-    for (int i = 0; i < N_MODULES; i++)
-        add_lora(&f, &s, i, 5);
-    add(&f, "base_model.model.model.embed_tokens.lora_embedding_A", 5, s.n_vocab, 0, 0.2f);
-    add(&f, "base_model.model.model.embed_tokens.lora_embedding_B", s.n_embd, 5, 0, 0.2f);
-    gives_merged(&f, write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":10}"), tiny_model(&s), 5, 2);
-    empty(&f);
+    for (int i = 0; i < FOLDER_MODULES; i++)
+        folder_add_lora(&f, &s, i, 5);
+    folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_A", 5, s.n_vocab, 0, 0.2f);
+    folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_B", s.n_embd, 5, 0, 0.2f);
+    gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":10}"), tiny_model(&s), 5, 2);
+    folder_empty(&f);
 }
 
 static void biases(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
     struct folder f = {.random = 2};
     int64_t n_in, n_out;
     (void)state;
     for (int i = 0; i < 3; i++) {
-        add_lora(&f, &s, i, 3);
-        sizes(&s, i, &n_in, &n_out);
-        add_named(&f, i, ".bias", n_out, 0, 1, 0.5f);
+        folder_add_lora(&f, &s, i, 3);
+        folder_sizes(&s, i, &n_in, &n_out);
+        folder_add_named(&f, i, ".bias", n_out, 0, 1, 0.5f);
     }
-    add_lora(&f, &s, 5, 3);
-    add_named(&f, 5, ".lora_B.bias", s.n_ff, 0, 0, 0.5f);
-    gives_merged(&f, write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6,\"bias\":\"lora_only\","
+    folder_add_lora(&f, &s, 5, 3);
+    folder_add_named(&f, 5, ".lora_B.bias", s.n_ff, 0, 0, 0.5f);
+    gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6,\"bias\":\"lora_only\","
                                     "\"lora_bias\":true}"),
                  tiny_model(&s), 3, 2);
-    empty(&f);
+    folder_empty(&f);
 }
 
 static const char ia3_config[] = "{\"peft_type\":\"IA3\",\"target_modules\":[\"k_proj\",\"v_proj\",\"down_proj\"],"
@@ -406,26 +128,21 @@ static const char ia3_config[] = "{\"peft_type\":\"IA3\",\"target_modules\":[\"k
 
 static void make_ia3(struct folder *f, const struct tiny_shape *s)
 {
-    add_named(f, 1, ".ia3_l", s->n_head_kv * s->head_dim, 1, 1, 0.5f);
-    add_named(f, 2, ".ia3_l", s->n_head_kv * s->head_dim, 1, 1, 0.5f);
-    add_named(f, 6, ".ia3_l", 1, s->n_ff, 1, 0.5f);
+    folder_add_named(f, 1, ".ia3_l", s->n_head_kv * s->head_dim, 1, 1, 0.5f);
+    folder_add_named(f, 2, ".ia3_l", s->n_head_kv * s->head_dim, 1, 1, 0.5f);
+    folder_add_named(f, 6, ".ia3_l", 1, s->n_ff, 1, 0.5f);
 }
 
 static void ia3(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
     struct folder f = {.random = 3};
-    struct pp_adapter *a;
-    struct pp_error err;
     (void)state;
     make_ia3(&f, &s);
-    gives_merged(&f, write_peft(&f, ia3_config), tiny_model(&s), 0, 0);
-    add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f); /* the gate reads that input, too */
-    struct run r = open_run(tiny_model(&s), 1);
-    assert_int_equal(pp_adapter_load(r.model, write_peft(&f, ia3_config), &a, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "blk.0.ffn_up.weight"));
-    close_run(&r);
-    empty(&f);
+    gives_merged(&f, folder_write_peft(&f, ia3_config), tiny_model(&s), 0, 0);
+    folder_add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f); /* the gate reads that input, too */
+    gives_merged(&f, folder_write_peft(&f, ia3_config), tiny_model(&s), 0, 0);
+    folder_empty(&f);
 }
 
 static const char dora_config[] = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":12,\"use_dora\":true}";
@@ -433,49 +150,197 @@ static const char dora_config[] = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\
 static void make_dora(struct folder *f, const struct tiny_shape *s)
 {
     int64_t n_in, n_out;
-    for (int i = 0; i < N_MODULES; i++) {
-        add_lora(f, s, i, 4);
-        sizes(s, i, &n_in, &n_out);
-        add_named(f, i, ".lora_magnitude_vector", n_out, 0, 1, 0.3f);
+    for (int i = 0; i < FOLDER_MODULES; i++) {
+        folder_add_lora(f, s, i, 4);
+        folder_sizes(s, i, &n_in, &n_out);
+        folder_add_named(f, i, ".lora_magnitude_vector", n_out, 0, 1, 0.3f);
     }
 }
 
 static void dora(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
     struct folder f = {.random = 4};
     struct pp_adapter_file *file;
     struct pp_error err;
     (void)state;
     make_dora(&f, &s);
-    gives_merged(&f, write_peft(&f, dora_config), tiny_model(&s), 4, 3);
+    gives_merged(&f, folder_write_peft(&f, dora_config), tiny_model(&s), 4, 3);
     pp_free(f.parts[--f.n].data);
-    assert_int_equal(pp_adapter_file_open(write_peft(&f, dora_config), &file, &err), PP_ERR_FORMAT);
+    assert_int_equal(pp_adapter_file_open(folder_write_peft(&f, dora_config), &file, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "output.weight"));
-    empty(&f);
+    folder_empty(&f);
+}
+
+static const char replaced_config[] = "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6,"
+                                      "\"modules_to_save\":[\"lm_head\",\"embed_tokens\"]}";
+
+/* Matrices of both orders, with a bias and with a LoRA beside them, the output and the embeddings, and norms. */
+static void make_replaced(struct folder *f, const struct tiny_shape *s)
+{
+    static const int whole[] = {0, 2, 6, 7};
+    int64_t n_in, n_out;
+    for (int i = 0; i < 4; i++) {
+        folder_sizes(s, whole[i], &n_in, &n_out);
+        folder_add_named(f, whole[i], ".weight", n_out, n_in, 0, 0.1f);
+    }
+    folder_sizes(s, 0, &n_in, &n_out);
+    folder_add_named(f, 0, ".bias", n_out, 0, 0, 0.5f);
+    folder_add_lora(f, s, 2, 3);
+    folder_add_lora(f, s, 4, 3);
+    folder_add(f, "base_model.model.model.embed_tokens.weight", s->n_vocab, s->n_embd, 0, 1);
+    folder_add(f, "base_model.model.model.norm.weight", s->n_embd, 0, 1, 0.5f);
+    folder_add(f, "base_model.model.model.layers.0.input_layernorm.weight", s->n_embd, 0, 1, 0.5f);
+    folder_add(f, "base_model.model.model.layers.1.post_attention_layernorm.weight", s->n_embd, 0, 1, 0.5f);
+}
+
+static void replaced(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 11};
+    (void)state;
+    make_replaced(&f, &s);
+    gives_merged(&f, folder_write_peft(&f, replaced_config), tiny_model(&s), 3, 2);
+    folder_empty(&f);
+}
+
+/* At strength 1 nothing of the model's own is left: not a bit. Also under the names of older versions, beside copies of
+ * what the model has. */
+static void replaced_whole(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 12};
+    struct pp_adapter *a;
+    struct pp_error err;
+    (void)state;
+    const char *model = tiny_model(&s);
+    folder_add_named(&f, 3, ".weight", s.n_embd, s.n_head * s.head_dim, 0, 0.1f);
+    folder_add_named(&f, 7, ".weight", s.n_vocab, s.n_embd, 0, 0.1f);
+    folder_add(&f, "base_model.model.model.norm.weight", s.n_embd, 0, 1, 0.5f);
+    folder_add(&f, "base_model.model.model.embed_tokens.weight", s.n_vocab, s.n_embd, 0, 1);
+    struct run merged = open_run(folder_merge(&f, model, 0, 0, 1), 2), base = open_run(model, 2);
+    snprintf(f.parts[1].name, sizeof f.parts[1].name, "base_model.model.lm_head.modules_to_save.default.weight");
+    folder_add(&f, "base_model.model.lm_head.original_module.weight", s.n_vocab, s.n_embd, 0, 1);
+    assert_ok(pp_adapter_load(base.model, folder_write_peft(&f, replaced_config), &a, &err), err);
+    float *x = logits_of(&base, &(struct pp_adapter_use){a, 1}, 1), *y = logits_of(&merged, NULL, 0);
+    assert_memory_equal(x, y, (size_t)(TOKENS * s.n_vocab) * sizeof *x);
+    pp_free(x);
+    pp_free(y);
+    pp_adapter_free(a);
+    close_run(&base);
+    close_run(&merged);
+    folder_empty(&f);
+}
+
+/* Beside quantised weights a matrix is held in Q8_0: near to what is stored. */
+static void replaced_quantized(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_Q4_K);
+    struct folder f = {.random = 13};
+    struct pp_adapter *a;
+    struct pp_error err;
+    struct pp_seq *seq;
+    (void)state;
+    struct run r = open_run(tiny_model(&s), 2);
+    const int64_t n = s.n_embd;
+    folder_add_named(&f, 7, ".weight", s.n_vocab, n, 0, 0.1f);
+    assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, replaced_config), &a, &err), err);
+    assert_ok(pp_seq_new(r.engine, &seq, &err), err);
+    assert_ok(pp_seq_set_adapters(seq, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    float *hidden = pp_malloc((size_t)n * sizeof *hidden);
+    struct pp_row row = {.seq = seq, .token = 5, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_HIDDEN};
+    assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    memcpy(hidden, pp_step_output(r.engine, 0), (size_t)n * sizeof *hidden);
+    pp_seq_truncate(seq, 0);
+    row.out = PP_OUT_LOGITS;
+    assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+    double off = 0, size = 0;
+    for (int64_t t = 0; t < s.n_vocab; t++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += (double)f.parts[0].data[t * n + i] * (double)hidden[i];
+        off += pow(sum - (double)pp_step_output(r.engine, 0)[t], 2);
+        size += sum * sum;
+    }
+    assert_true(size > 0);
+    if (off > 0.02 * 0.02 * size)
+        fail_msg("logits are off by %g %%", 100 * sqrt(off / size));
+    pp_free(hidden);
+    pp_seq_free(seq);
+    pp_adapter_free(a);
+    close_run(&r);
+    folder_empty(&f);
+}
+
+static void refuses(const struct run *r, const struct folder *f, enum pp_code code, const char *words)
+{
+    struct pp_adapter *a;
+    struct pp_error err;
+    assert_int_equal(pp_adapter_load(r->model, folder_write_peft(f, replaced_config), &a, &err), code);
+    if (!strstr(err.text, words))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+}
+
+static void replaced_shapes(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 14};
+    struct run r = open_run(tiny_model(&s), 1);
+    (void)state;
+    folder_add(&f, "base_model.model.model.embed_tokens.weight", s.n_vocab + 1, s.n_embd, 0, 1);
+    refuses(&r, &f, PP_ERR_MISMATCH, "vocabulary");
+    folder_empty(&f);
+    folder_add_named(&f, 1, ".weight", 8, s.n_embd, 0, 1);
+    refuses(&r, &f, PP_ERR_MISMATCH, "blk.0.attn_k.weight is made for a matrix of 8 x ");
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.model.norm.weight", s.n_embd / 2, 0, 1, 0.5f);
+    refuses(&r, &f, PP_ERR_MISMATCH, "output_norm.weight has 128 values");
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.model.layers.7.input_layernorm.weight", s.n_embd, 0, 1, 0.5f);
+    refuses(&r, &f, PP_ERR_MISMATCH, "blk.7.attn_norm.weight");
+    folder_empty(&f);
+    folder_add_named(&f, 1, ".weight", s.n_embd, 0, 0, 1);
+    refuses(&r, &f, PP_ERR_MISMATCH, "blk.0.attn_k.weight, which");
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.score.weight", 2, s.n_embd, 0, 1);
+    refuses(&r, &f, PP_ERR_UNSUPPORTED, "family");
+    folder_empty(&f);
+    folder_add_lora(&f, &s, 0, 3);
+    folder_add(&f, "base_model.model.score.weight", 2, s.n_embd, 0, 1);
+    refuses(&r, &f, PP_ERR_UNSUPPORTED, "base_model.model.score.weight");
+    folder_empty(&f);
+    float *bad = (float *)(uintptr_t)folder_add(&f, "base_model.model.model.norm.weight", s.n_embd, 0, 1, 0.5f);
+    bad[3] = NAN;
+    refuses(&r, &f, PP_ERR_FORMAT, "no numbers");
+    folder_empty(&f);
+    close_run(&r);
 }
 
 /* Rows of one batch, few and many, each with another set, give the bits that they give alone; also a set of several
  * kinds. */
 static void mixed_batch(uint32_t type)
 {
-    enum { KINDS = 5, PER_KIND = 3 };
-    const struct tiny_shape s = shape_of(type);
-    struct folder folders[3] = {{.random = 5}, {.random = 6}, {.random = 7}};
-    struct pp_adapter *a[3];
+    enum { KINDS = 8, FILES = 4, PER_KIND = 3 };
+    const struct tiny_shape s = biased_shape(type);
+    struct folder folders[FILES] = {{.random = 5}, {.random = 6}, {.random = 7}, {.random = 15}};
+    struct pp_adapter *a[FILES];
     struct pp_error err;
     struct run r = open_run(tiny_model(&s), 2);
     const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
-    add_lora(&folders[0], &s, 0, 16);
-    add_lora(&folders[0], &s, 6, 16);
+    folder_add_lora(&folders[0], &s, 0, 16);
+    folder_add_lora(&folders[0], &s, 6, 16);
     make_ia3(&folders[1], &s);
     make_dora(&folders[2], &s);
-    const char *configs[] = {"{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":16}", ia3_config, dora_config};
-    for (int i = 0; i < 3; i++)
-        assert_ok(pp_adapter_load(r.model, write_peft(&folders[i], configs[i]), &a[i], &err), err);
-    const struct pp_adapter_use uses[KINDS][3] = {
-        {{NULL, 0}}, {{a[0], 0.7f}}, {{a[1], 0.8f}}, {{a[2], 1.2f}}, {{a[0], 0.5f}, {a[1], 0.6f}, {a[2], 0.9f}}};
-    const int n_uses[KINDS] = {0, 1, 1, 1, 3};
+    make_replaced(&folders[3], &s);
+    const char *configs[] = {"{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":16}", ia3_config, dora_config,
+                             replaced_config};
+    for (int i = 0; i < FILES; i++)
+        assert_ok(pp_adapter_load(r.model, folder_write_peft(&folders[i], configs[i]), &a[i], &err), err);
+    const struct pp_adapter_use uses[KINDS][FILES] = {
+        {{NULL, 0}}, {{a[0], 0.7f}}, {{a[1], 0.8f}}, {{a[2], 1.2f}},
+        {{a[0], 0.5f}, {a[1], 0.6f}, {a[2], 0.9f}}, {{a[3], 1}}, {{a[3], 0.4f}},
+        {{a[0], 0.5f}, {a[3], 0.3f}, {a[1], 0.6f}, {a[2], 0.9f}}};
+    const int n_uses[KINDS] = {0, 1, 1, 1, 3, 1, 1, 4};
     for (int per_kind = 1; per_kind <= PER_KIND; per_kind++) { /* with one row each there are more than four, too */
         struct pp_seq *alone[KINDS], *together[KINDS];
         float *expected[KINDS * PER_KIND];
@@ -529,9 +394,9 @@ static void mixed_batch(uint32_t type)
         pp_seq_free(pair[i]);
     }
     pp_free(expected);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FILES; i++) {
         pp_adapter_free(a[i]);
-        empty(&folders[i]);
+        folder_empty(&folders[i]);
     }
     close_run(&r);
 }
@@ -548,7 +413,7 @@ static void mixed_batches(void **state)
 /* The same matrices as PEFT and as MLX writes them, that is turned, are one adapter. */
 static void mlx(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_Q8_0);
+    const struct tiny_shape s = biased_shape(PP_TYPE_Q8_0);
     struct folder peft = {.random = 8}, turned = {0};
     struct pp_adapter *a, *b;
     struct pp_error err;
@@ -564,7 +429,7 @@ static void mlx(void **state)
             const char *end = strstr(p->name, ".lora_");
             snprintf(name, sizeof name, "%.*s%s", (int)(end - p->name) - 17, p->name + 17,
                      vector ? ".m" : end[6] == 'A' ? ".lora_a" : ".lora_b");
-            float *to = (float *)(uintptr_t)add(&turned, name, vector ? p->rows : p->cols, vector ? 0 : p->rows, 0, 0);
+            float *to = (float *)(uintptr_t)folder_add(&turned, name, vector ? p->rows : p->cols, vector ? 0 : p->rows, 0, 0);
             for (int64_t k = 0; k < p->rows * (vector ? 1 : p->cols); k++)
                 to[vector ? k : k % p->cols * p->rows + k / p->cols] = p->data[k];
         }
@@ -576,44 +441,51 @@ static void mlx(void **state)
         const char *config = with_dora ? "{\"fine_tune_type\":\"dora\",\"num_layers\":1,"
                                          "\"lora_parameters\":{\"rank\":4,\"scale\":3.0,\"dropout\":0.0}}"
                                        : "{\"fine_tune_type\":\"lora\",\"lora_parameters\":{\"rank\":4,\"scale\":3}}";
-        const char *path = write_folder(&turned, config, "adapters.safetensors");
+        const char *path = folder_write(&turned, config, "adapters.safetensors");
         assert_true(pp_is_adapter(path));
         assert_ok(pp_adapter_load(r.model, path, &a, &err), err);
-        assert_ok(pp_adapter_load(r.model, write_peft(&plain, with_dora ? dora_config
+        assert_ok(pp_adapter_load(r.model, folder_write_peft(&plain, with_dora ? dora_config
                                                       : "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":12}"),
                                   &b, &err), err);
         assert_memory_equal(&a->identity, &b->identity, sizeof a->identity);
         pp_adapter_free(a);
         pp_adapter_free(b);
         close_run(&r);
-        empty(&turned);
-        empty(&peft);
+        folder_empty(&turned);
+        folder_empty(&peft);
     }
 }
 
 /* The parts that make kinds differ are part of the identity. */
 static void identities(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
-    struct pp_sha256 seen[4];
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct pp_sha256 seen[10];
     struct pp_error err;
     struct run r = open_run(tiny_model(&s), 1);
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 10; i++) {
         struct folder f = {.random = 9};
         struct pp_adapter *a;
         if (i < 2)
             make_dora(&f, &s);
-        else
+        else if (i < 4)
             make_ia3(&f, &s);
-        if (i % 2)
-            f.parts[f.n - 1].data[f.parts[f.n - 1].rows / 2] += 0.25f; /* one magnitude, one scale */
-        assert_ok(pp_adapter_load(r.model, write_peft(&f, i < 2 ? dora_config : ia3_config), &a, &err), err);
+        else
+            make_replaced(&f, &s);
+        int part = f.n - (i < 6 ? 1 : i == 6 ? 4 : i == 7 ? 9 : 11);
+        if (i % 2 || i > 4) /* one magnitude, one scale; a norm, the table, two matrices */
+            f.parts[part].data[f.parts[part].rows / 2] += 0.25f;
+        if (i == 9)
+            f.parts[0].data[0] += 0.25f;
+        assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, i < 2   ? dora_config
+                                                                 : i < 4 ? ia3_config
+                                                                         : replaced_config), &a, &err), err);
         seen[i] = a->identity;
         for (int k = 0; k < i; k++)
             assert_memory_not_equal(&seen[k], &seen[i], sizeof seen[i]);
         pp_adapter_free(a);
-        empty(&f);
+        folder_empty(&f);
     }
     close_run(&r);
 }
@@ -623,7 +495,7 @@ static bool idle(const struct folder *f, const char *config, const struct run *r
     struct pp_adapter_file *file;
     struct pp_adapter *a;
     struct pp_error err;
-    const char *path = write_peft(f, config);
+    const char *path = folder_write_peft(f, config);
     assert_ok(pp_adapter_file_open(path, &file, &err), err);
     assert_ok(pp_adapter_load(r->model, path, &a, &err), err);
     const bool known = pp_adapter_file_idle(file), is = pp_adapter_info(a)->idle;
@@ -636,13 +508,13 @@ static bool idle(const struct folder *f, const char *config, const struct run *r
 /* Adapters as they are before training change nothing, and say so; one value that differs is enough. */
 static void idle_adapters(void **state)
 {
-    const struct tiny_shape s = shape_of(PP_TYPE_F32);
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
     const char *lora = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4}";
     struct run r = open_run(tiny_model(&s), 1);
     struct folder f = {.random = 10};
     (void)state;
-    add_lora(&f, &s, 4, 4);
-    add_lora(&f, &s, 6, 4);
+    folder_add_lora(&f, &s, 4, 4);
+    folder_add_lora(&f, &s, 6, 4);
     assert_false(idle(&f, lora, &r));
     for (int i = 1; i < 4; i += 2)
         memset(f.parts[i].data, 0, (size_t)(f.parts[i].rows * f.parts[i].cols) * sizeof(float));
@@ -651,10 +523,10 @@ static void idle_adapters(void **state)
     assert_false(idle(&f, lora, &r));
     assert_true(idle(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":0}", &r));
     f.parts[3].data[100] = 0;
-    struct merged m = begin_merged(r.model->info.path); /* a DoRA begins with the norms of W */
+    struct merged m = merged_begin(r.model->info.path); /* a DoRA begins with the norms of W */
     for (int i = 0; i < 2; i++) {
-        const struct pp_tensor *t = tensor_of(&m, i ? "blk.0.ffn_down.weight" : "blk.0.ffn_gate.weight");
-        add_named(&f, i ? 6 : 4, ".lora_magnitude_vector", t->ne[1], 0, 0, 0);
+        const struct pp_tensor *t = merged_tensor(&m, i ? "blk.0.ffn_down.weight" : "blk.0.ffn_gate.weight");
+        folder_add_named(&f, i ? 6 : 4, ".lora_magnitude_vector", t->ne[1], 0, 0, 0);
         for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++)
             f.parts[4 + i].data[k / t->ne[0]] += ((const float *)t->data)[k] * ((const float *)t->data)[k];
         for (int64_t k = 0; k < t->ne[1]; k++)
@@ -665,12 +537,33 @@ static void idle_adapters(void **state)
     assert_false(idle(&f, dora_config, &r));
     pp_gguf_close(m.gguf);
     pp_free(m.bytes);
-    empty(&f);
-    add_named(&f, 1, ".ia3_l", s.n_head_kv * s.head_dim, 1, 1, 0);
+    folder_empty(&f);
+    folder_add_named(&f, 1, ".ia3_l", s.n_head_kv * s.head_dim, 1, 1, 0);
     assert_true(idle(&f, ia3_config, &r));
     f.parts[0].data[3] = 1.5f;
     assert_false(idle(&f, ia3_config, &r));
-    empty(&f);
+    folder_empty(&f);
+    m = merged_begin(r.model->info.path); /* saved, but never trained */
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[][2] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                                               {"output_norm.weight", "model.norm.weight"},
+                                               {"blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"}};
+        const struct pp_tensor *t = merged_tensor(&m, names[i][0]);
+        const bool vector = t->n_dims == 1;
+        char name[160];
+        snprintf(name, sizeof name, "base_model.model.%s", names[i][1]);
+        folder_add(&f, name, t->ne[vector ? 0 : 1], vector ? 0 : t->ne[0], 0, 0);
+        memcpy(f.parts[i].data, t->data, t->size);
+    }
+    assert_true(idle(&f, replaced_config, &r));
+    for (int i = 0; i < 3; i++) {
+        f.parts[i].data[s.n_embd - 1] += 0.5f;
+        assert_false(idle(&f, replaced_config, &r));
+        f.parts[i].data[s.n_embd - 1] -= 0.5f;
+    }
+    pp_gguf_close(m.gguf);
+    pp_free(m.bytes);
+    folder_empty(&f);
     close_run(&r);
 }
 
@@ -681,6 +574,10 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(biases),
         cmocka_unit_test(ia3),
         cmocka_unit_test(dora),
+        cmocka_unit_test(replaced),
+        cmocka_unit_test(replaced_whole),
+        cmocka_unit_test(replaced_quantized),
+        cmocka_unit_test(replaced_shapes),
         cmocka_unit_test(mixed_batches),
         cmocka_unit_test(mlx),
         cmocka_unit_test(identities),

@@ -31,7 +31,29 @@ static void rope_table(const struct pp_cpu *c, int row)
     }
 }
 
-static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
+/* The token's row of tables that stand for the model's in part or whole: x is the model's own. */
+static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x, float *room)
+{
+    float left = 1.0f;
+    bool any = false;
+    for (int k = 0; k < row->adapters->n; k++)
+        if (row->adapters->use[k].adapter->embedding.table) {
+            left -= row->adapters->use[k].scale;
+            any = true;
+        }
+    for (int64_t i = 0; any && i < n; i++)
+        x[i] = left == 0.0f ? 0.0f : left * x[i];
+    for (int k = 0; any && k < row->adapters->n; k++) {
+        const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
+        if (!e->table)
+            continue;
+        pp_dequantize_row(e->table_type,
+                          (const uint8_t *)e->table + (size_t)row->token * pp_type_row_bytes(e->table_type, n), room, n);
+        c->ops->add_scaled(x, room, row->adapters->use[k].scale, n);
+    }
+}
+
+static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread)
 {
     const struct pp_tensor *t = s->table;
     size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
@@ -44,6 +66,8 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i)
         pp_dequantize_row(t->type, values, x, t->ne[0]);
     else
         memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
+    if (row->token >= 0 && row->adapters)
+        replace_embedding(c, row, t->ne[0], x, c->threads[thread].replaced);
     for (int k = 0; row->token >= 0 && row->adapters && k < row->adapters->n; k++) {
         const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
         if (e->rank)
@@ -75,7 +99,7 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
     switch (s->kind) {
     case STAGE_EMBED:
         for (int i = first; i < end; i++)
-            embed_row(c, s, i);
+            embed_row(c, s, i, thread);
         break;
     case STAGE_PROJECT:
         pp_cpu_project_items(c, s, part->m, part->phase, first, end, thread);

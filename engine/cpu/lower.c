@@ -107,6 +107,7 @@ static enum pp_code lower_projections(struct lowering *l)
     if (next_is(l, PP_OP_NORM)) {
         const struct pp_op *norm = peek(l, 0);
         s->in = norm->in;
+        s->norm_op = l->at;
         s->norm_out = input = norm->out;
         if (!(s->norm = float_vector(l->c, norm->weight, l->err)))
             return l->err->code;

@@ -29,6 +29,7 @@ struct stage {
     int out;                    /* slot: of EMBED, ATTEND, PROJECT with swiglu; with add: the one that is added to */
     /* PROJECT */
     const float *norm;          /* [width of in], or NULL */
+    int norm_op;                /* its operation in the plan, by which adapters replace it */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
     int n_projections;
     struct projection projections[MAX_GROUPED];
@@ -62,6 +63,7 @@ struct thread_scratch {
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
     float *scaled;              /* [PRIVATE_ROWS, acts_width]: inputs times adapters' scales, if there were any */
+    float *replaced;            /* [replaced_floats]: what adapters' own tensors give, if there are any */
     bool is_scaled;             /* the prepared stage's inputs lie there */
     void *kernel;               /* PP_MATMUL_SCRATCH bytes or more for the products, and for attention (attend.c) */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
@@ -119,6 +121,7 @@ struct pp_cpu {
     struct thread_scratch *threads; /* [n threads] */
     struct attend_plan attend[PP_MAX_TIERS];
     int n_tiers;
+    int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
 
     float *inv_freq;            /* [rope_dim / 2] */

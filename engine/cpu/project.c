@@ -209,6 +209,136 @@ static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
     return false;
 }
 
+/* Where results go: element [i * stride + r] is row i's for weight row r. */
+struct results {
+    float *y;
+    int64_t stride;
+};
+
+/* --- tensors that stand for the model's own (lora.h) ---------------------------------------------------------- */
+
+/* What is left of the model's own matrix where others stand for it in part; *n: how many do. */
+static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n)
+{
+    float left = 1.0f;
+    *n = 0;
+    for (int k = 0; set && k < set->n; k++)
+        if (set->use[k].adapter->targets[linear].w_data) {
+            left -= set->use[k].scale;
+            ++*n;
+        }
+    return left;
+}
+
+/* The norm of a stage for rows of a set; mixed in room if need be. */
+static const float *norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
+{
+    float left = 1.0f;
+    bool any = false;
+    for (int k = 0; set && k < set->n; k++)
+        if (set->use[k].adapter->norms && set->use[k].adapter->norms[s->norm_op]) {
+            left -= set->use[k].scale;
+            any = true;
+        }
+    if (!any)
+        return s->norm;
+    for (int64_t i = 0; i < n; i++)
+        room[i] = left * s->norm[i];
+    for (int k = 0; k < set->n; k++) {
+        const float *own = set->use[k].adapter->norms ? set->use[k].adapter->norms[s->norm_op] : NULL;
+        const float strength = set->use[k].scale;
+        for (int64_t i = 0; own && i < n; i++)
+            room[i] += strength * own[i];
+    }
+    return room;
+}
+
+static struct pp_acts acts_from(const struct pp_acts *acts, int first)
+{
+    struct pp_acts a = *acts;
+    a.f32 = a.f32 ? a.f32 + first * a.f32_stride : NULL;
+    a.q = a.q ? a.q + first * a.q_stride : NULL;
+    a.d = a.d ? a.d + first * a.b_stride : NULL;
+    a.sum = a.sum ? a.sum + first * a.b_stride : NULL;
+    a.bf16 = a.bf16 ? a.bf16 + first * a.bf16_stride : NULL;
+    return a;
+}
+
+static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
+{
+    return c->bf16 && type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[type];
+}
+
+/* y = left y + sum of strength (W_k x) for rows that have one set; y is that of weight row 0. */
+static void add_replaced(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
+                         const struct pp_acts *acts, int n, int64_t row0, int64_t row1, float left, struct results to,
+                         const struct thread_scratch *own)
+{
+    const int64_t groups = c->replaced_floats / (PP_GROUP_ROWS * (int64_t)n), step = groups * PP_GROUP_ROWS;
+    for (int i = 0; i < n; i++)
+        for (int64_t r = row0; r < row1; r++)
+            to.y[i * to.stride + r] = left == 0.0f ? 0.0f : left * to.y[i * to.stride + r];
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_matrix *w = &set->use[k].adapter->targets[p->linear].w;
+        for (int64_t r = row0; w->data && r < row1; r += step) {
+            const int64_t end = row1 - r < step ? row1 : r + step;
+            float *room = (float *)((uintptr_t)own->replaced - (size_t)r * sizeof(float)); /* as if row 0 were there */
+            kernel_for(c, w->type)(w, r, end, acts, n, room, step, own->kernel);
+            for (int i = 0; i < n; i++)
+                c->ops->add_scaled(to.y + i * to.stride + r, own->replaced + i * step, set->use[k].scale, end - r);
+        }
+    }
+}
+
+/* The one matrix that stands for all of W for rows of a set, or NULL. */
+static const struct pp_matrix *whole_replacement(const struct pp_adapter_set *set, int linear)
+{
+    int n;
+    if (left_of_matrix(set, linear, &n) != 0.0f || n != 1)
+        return NULL;
+    for (int k = 0;; k++)
+        if (set->use[k].adapter->targets[linear].w_data)
+            return &set->use[k].adapter->targets[linear].w;
+}
+
+/* W x for all rows, whatever W is for each of them. */
+static void multiply_all(const struct pp_cpu *c, const struct stage *s, const struct projection *p,
+                         const struct pp_acts *acts, int m, int64_t row0, int64_t row1, struct results to,
+                         const struct thread_scratch *own)
+{
+    int plain = 0; /* rows before `first` that want the model's own */
+    for (int first = 0, n; first <= m; first += n) {
+        const struct pp_adapter_set *set = first < m ? batch_row(c, s, first)->adapters : NULL;
+        const struct pp_matrix *w = first < m ? whole_replacement(set, p->linear) : NULL;
+        n = first < m ? alike_from(c, s, first, m) : 1;
+        if (first < m && !w) {
+            plain += n;
+            continue;
+        }
+        if (plain) {
+            const struct pp_acts x = acts_from(acts, first - plain);
+            kernel_for(c, p->w.type)(&p->w, row0, row1, &x, plain, to.y + (first - plain) * to.stride, to.stride,
+                                     own->kernel);
+        }
+        plain = 0;
+        if (w) {
+            const struct pp_acts x = acts_from(acts, first);
+            kernel_for(c, w->type)(w, row0, row1, &x, n, to.y + first * to.stride, to.stride, own->kernel);
+        }
+    }
+    for (int first = 0, n; first < m; first += n) {
+        const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+        int n_replaced;
+        const float left = left_of_matrix(set, p->linear, &n_replaced);
+        n = alike_from(c, s, first, m);
+        if (!n_replaced || whole_replacement(set, p->linear))
+            continue;
+        const struct pp_acts x = acts_from(acts, first);
+        add_replaced(c, p, set, &x, n, row0, row1, left,
+                     (struct results){to.y + first * to.stride, to.stride}, own);
+    }
+}
+
 /* Where the normed input of a row goes: to its slot if it is a result of the pass; else beside the other rows' if a
  * kernel reads it; else it is needed only until it is quantised. own: of the calling thread. */
 static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
@@ -248,7 +378,8 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         fetch_down(s, set, 0);
     if (s->norm) {
         float *normed = normed_row(c, s, row, to, own);
-        c->ops->rms_norm(x, s->norm, pp_source_hparams(c->model->source)->norm_eps, n, normed);
+        c->ops->rms_norm(x, norm_of(s, set, n, own->replaced), pp_source_hparams(c->model->source)->norm_eps, n,
+                         normed);
         x = normed;
     }
     int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
@@ -298,12 +429,6 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     return a;
 }
 
-/* Where results go: element [i * stride + r] is row i's for weight row r. */
-struct results {
-    float *y;
-    int64_t stride;
-};
-
 static struct results results_of(const struct pp_cpu *c, const struct stage *s, int projection, int64_t row0,
                                  int64_t row1, const struct thread_scratch *own)
 {
@@ -316,8 +441,8 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
 
 /* Rows row0 .. row1 - 1 of one projection for all m rows of the batch, adapters and bias included. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
-                         const struct thread_scratch *prepared, void *kernel, int m, int64_t row0, int64_t row1,
-                         struct results to)
+                         const struct thread_scratch *prepared, const struct thread_scratch *own, int m, int64_t row0,
+                         int64_t row1, struct results to)
 {
     const struct projection *p = &s->projections[projection];
     if (!pp_cpu_weight_ready(c, p, row0, row1))
@@ -325,8 +450,7 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     const struct pp_adapter_set *first_set = batch_row(c, s, 0)->adapters;
     if (first_set && first_set->n)
         fetch_up(s, first_set, projection, row0, row1);
-    pp_matmul_fn *multiply = c->bf16 && p->w.type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[p->w.type];
-    multiply(&p->w, row0, row1, acts, m, to.y, to.stride, kernel);
+    multiply_all(c, s, p, acts, m, row0, row1, to, own);
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const bool special = set && set->n && is_special(set, p->linear);
@@ -432,10 +556,10 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     const struct thread_scratch *own = &c->threads[thread];
     const struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
-    project_rows(c, s, p, &acts, prepared, own->kernel, m, row0, row1, to);
+    project_rows(c, s, p, &acts, prepared, own, m, row0, row1, to);
     if (s->swiglu) {
         const struct results up = results_of(c, s, 1, row0, row1, own);
-        project_rows(c, s, 1, &acts, prepared, own->kernel, m, row0, row1, up);
+        project_rows(c, s, 1, &acts, prepared, own, m, row0, row1, up);
         for (int i = 0; i < m; i++)
             c->ops->swiglu(to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
                            slot_row(c, s->out, i) + row0);

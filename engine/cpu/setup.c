@@ -81,6 +81,7 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->sum);
     pp_free(t->lora);
     pp_free(t->scaled);
+    pp_free(t->replaced);
     pp_free(t->results[0]);
     pp_free(t->results[1]);
     pp_free(t->kernel);
@@ -239,6 +240,38 @@ static bool make_scaled(struct pp_cpu *c)
     return true;
 }
 
+/* Room for what adapters' own tensors give, in every thread's scratch. */
+static bool make_replaced(struct pp_cpu *c)
+{
+    const int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
+    c->replaced_floats = results > c->model->info.n_embd + 16 ? results : c->model->info.n_embd + 16;
+    for (int i = 0; i < pp_pool_n(c->pool); i++)
+        if (!c->threads[i].replaced &&
+            !(c->threads[i].replaced = pp_cpu_memory_take(c, c->replaced_floats, sizeof(float))))
+            return false;
+    return true;
+}
+
+static bool has_stage_of_norm(const struct pp_cpu *c, int op)
+{
+    int i = 0;
+    while (i < c->n_stages && !(c->stages[i].kind == STAGE_PROJECT && c->stages[i].norm && c->stages[i].norm_op == op))
+        i++;
+    return i < c->n_stages;
+}
+
+/* Norms are replaced where they are part of projections; others would silently stay the model's. */
+static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
+{
+    for (int k = 0; k < set->n; k++)
+        for (int op = 0; set->use[k].adapter->norms && op < c->model->plan.n_ops; op++)
+            if (set->use[k].adapter->norms[op] && !has_stage_of_norm(c, op))
+                return pp_fail(err, PP_ERR_UNSUPPORTED,
+                               "adapter %s replaces %s, a norm that the CPU backend cannot replace",
+                               set->use[k].adapter->info.name, c->model->plan.ops[op].weight->name);
+    return PP_OK;
+}
+
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
     int64_t widest = set->n > 0; /* kinds without ranks, too, have a place that pointers can be to */
@@ -252,6 +285,11 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
         if (width > widest)
             widest = width;
     }
+    enum pp_code code = check_norms(c, set, err);
+    if (code)
+        return code;
+    if (pp_adapter_set_replaces(set) && !make_replaced(c))
+        return pp_fail_nomem(err, "the adapters' work space");
     if ((scales && !make_scaled(c)) || (widest > c->lora_width && !grow_lora(c, widest)))
         return pp_fail_nomem(err, "the adapters' work space");
     return PP_OK;

@@ -1,0 +1,306 @@
+/* lora_replaced.c - tensors of an adapter that stand for the model's own: PEFT's modules_to_save. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/adapter_file.h"
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/cpu/layout.h"
+#include "engine/hparams.h"
+#include "engine/lora.h"
+#include "engine/model.h"
+#include "engine/quant.h"
+
+bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
+{
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_adapter *a = set->use[k].adapter;
+        if (a->norms || a->embedding.table)
+            return true;
+        for (int i = 0; i < a->n_linears; i++)
+            if (a->targets[i].w_data)
+                return true;
+    }
+    return false;
+}
+
+/* --- where rows come from ------------------------------------------------------------------------------------ */
+
+/* A matrix of the file, or W with its columns scaled. */
+struct rows {
+    const struct pp_tensor *from;
+    int64_t head_dim;           /* > 0: rows of such heads lie in the other order */
+    bool from_hf;               /* namely Hugging Face's */
+    const float *column_scales; /* [ne[0]]: times 1 + that; or NULL */
+};
+
+static const void *raw_row(const struct rows *r, int64_t row)
+{
+    if (r->head_dim)
+        row = r->from_hf ? pp_hf_row(row, r->head_dim) : pp_gguf_row(row, r->head_dim);
+    return (const uint8_t *)r->from->data + (size_t)row * pp_type_row_bytes(r->from->type, r->from->ne[0]);
+}
+
+static enum pp_code read_row(const struct pp_adapter *a, const struct rows *r, int64_t row, float *out,
+                             struct pp_error *err)
+{
+    const int64_t n = r->from->ne[0];
+    const void *raw = raw_row(r, row);
+    if (!pp_row_finite(r->from->type, raw, n))
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is damaged, "
+                       "get it again", a->path, r->from->name);
+    pp_dequantize_row(r->from->type, raw, out, n);
+    for (int64_t i = 0; r->column_scales && i < n; i++)
+        out[i] *= 1.0f + r->column_scales[i];
+    return PP_OK;
+}
+
+/* Whether all values are the model's own. Reads up to the first row that differs; room: [2][n]. */
+static enum pp_code same_values(const struct pp_adapter *a, const struct rows *r, const struct pp_tensor *w,
+                                int64_t n_rows, float *room, bool *same, struct pp_error *err)
+{
+    const int64_t n = w->ne[0];
+    enum pp_code code = PP_OK;
+    *same = true;
+    for (int64_t i = 0; i < n_rows && *same && !code; i++) {
+        code = read_row(a, r, i, room, err);
+        pp_dequantize_row(w->type, (const uint8_t *)w->data + (size_t)i * pp_type_row_bytes(w->type, n), room + n, n);
+        *same = memcmp(room, room + n, (size_t)n * sizeof *room) == 0;
+    }
+    return code;
+}
+
+/* --- matrices ------------------------------------------------------------------------------------------------ */
+
+/* One group of rows of Q8_0, packed. */
+struct packing {
+    float *floats;      /* [n] */
+    uint8_t *rows;      /* [PP_GROUP_ROWS] */
+    int8_t *q;
+    float *d;
+    int32_t *sum;
+};
+
+static void quantize_row(const struct packing *p, const float *x, int64_t n, uint8_t *to)
+{
+    pp_matmul_kernels(pp_isa_best())->quantize(x, n, p->q, p->d, p->sum);
+    for (int64_t i = 0; i < n / PP_ACT_BLOCK; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
+        const uint16_t scale = pp_f32_to_f16(p->d[i]);
+        memcpy(to, &scale, sizeof scale);
+        memcpy(to + sizeof scale, p->q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
+    }
+}
+
+static enum pp_code pack(const struct pp_adapter *a, const struct rows *r, const struct pp_matrix *w, void *out,
+                         struct pp_error *err)
+{
+    const int64_t n = w->n_cols;
+    const size_t row_bytes = pp_type_row_bytes(PP_TYPE_Q8_0, n);
+    const size_t group_bytes = pp_pack_bytes(PP_TYPE_Q8_0, PP_GROUP_ROWS, n);
+    struct packing p = {
+        .floats = pp_aligned(64, (size_t)n * sizeof *p.floats),
+        .rows = pp_malloc(PP_GROUP_ROWS * row_bytes),
+        .q = pp_aligned(64, (size_t)n),
+        .d = pp_malloc((size_t)(n / PP_ACT_BLOCK) * sizeof *p.d),
+        .sum = pp_malloc((size_t)(n / PP_ACT_BLOCK) * sizeof *p.sum),
+    };
+    enum pp_code code = p.floats && p.rows && p.q && p.d && p.sum ? PP_OK : pp_fail_nomem(err, "an adapter");
+    for (int64_t first = 0; first < w->n_rows && !code; first += PP_GROUP_ROWS) {
+        const int64_t m = w->n_rows - first < PP_GROUP_ROWS ? w->n_rows - first : PP_GROUP_ROWS;
+        for (int64_t i = 0; i < m && !code; i++) {
+            code = read_row(a, r, first + i, p.floats, err);
+            quantize_row(&p, p.floats, n, p.rows + (size_t)i * row_bytes);
+        }
+        if (!code)
+            pp_pack_rows(PP_TYPE_Q8_0, p.rows, m, n, 0, m,
+                         (uint8_t *)out + (size_t)(first / PP_GROUP_ROWS) * group_bytes);
+    }
+    pp_free(p.floats);
+    pp_free(p.rows);
+    pp_free(p.q);
+    pp_free(p.d);
+    pp_free(p.sum);
+    return code;
+}
+
+/* Rows for kernels of float weights, as they are stored; scaled ones, and those whose type is not beside BF16 weights,
+ * in F32. */
+static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, const struct pp_matrix *w, void *out,
+                              struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(w->type, w->n_cols);
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < w->n_rows && !code; i++) {
+        uint8_t *to = (uint8_t *)out + (size_t)i * row_bytes;
+        if (w->type == PP_TYPE_F32)
+            code = read_row(a, r, i, (float *)(void *)to, err);
+        else if (!pp_row_finite(w->type, raw_row(r, i), w->n_cols))
+            code = pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is "
+                           "damaged, get it again", a->path, r->from->name);
+        else
+            memcpy(to, raw_row(r, i), row_bytes);
+    }
+    return code;
+}
+
+/* In what type a matrix is held beside W. The kernels of BF16 may read other activations than those of other floats:
+ * only where W is BF16, too, are those at hand. */
+static uint32_t held_type(const struct pp_tensor *w, const struct rows *r)
+{
+    if (pp_pack_needed(w->type))
+        return PP_TYPE_Q8_0;
+    const bool as_stored = !r->column_scales && (r->from->type == PP_TYPE_F16 ||
+                                                 (r->from->type == PP_TYPE_BF16 && w->type == PP_TYPE_BF16));
+    return as_stored ? r->from->type : PP_TYPE_F32;
+}
+
+static enum pp_code hold(struct pp_adapter *a, int linear, const struct rows *r, struct pp_error *err)
+{
+    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    struct pp_lora_target *to = &a->targets[linear];
+    const struct pp_matrix m = {.type = held_type(w, r), .n_rows = w->ne[1], .n_cols = w->ne[0]};
+    const bool packed = m.type == PP_TYPE_Q8_0;
+    to->w_bytes = packed ? pp_pack_bytes(m.type, m.n_rows, m.n_cols)
+                         : (size_t)m.n_rows * pp_type_row_bytes(m.type, m.n_cols);
+    if (!(to->w_data = pp_aligned(64, to->w_bytes)))
+        return pp_fail_nomem(err, "an adapter's matrix in place of the model's");
+    to->w = m;
+    to->w.data = to->w_data;
+    return (packed ? pack : copy_rows)(a, r, &m, to->w_data, err);
+}
+
+enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
+                                 bool from_hf, struct pp_error *err)
+{
+    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    const struct rows r = {.from = &t->weight, .from_hf = from_hf,
+                           .head_dim = permuted ? pp_source_hparams(a->model->source)->head_dim : 0};
+    float *room = pp_malloc(2 * (size_t)w->ne[0] * sizeof *room);
+    bool same = false;
+    enum pp_code code = room ? same_values(a, &r, w, w->ne[1], room, &same, err) : pp_fail_nomem(err, "an adapter");
+    pp_free(room);
+    if (code || same)
+        return code;
+    a->acts = true;
+    return hold(a, linear, &r, err);
+}
+
+enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float *scales, struct pp_error *err)
+{
+    return hold(a, linear, &(struct rows){.from = a->model->plan.linears[linear].w, .column_scales = scales}, err);
+}
+
+/* --- norms and embeddings ------------------------------------------------------------------------------------ */
+
+static int norm_by_name(const struct pp_plan *plan, const char *name)
+{
+    int i = 0;
+    while (i < plan->n_ops && !(plan->ops[i].kind == PP_OP_NORM && strcmp(plan->ops[i].weight->name, name) == 0))
+        i++;
+    return i < plan->n_ops ? i : -1;
+}
+
+enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    const struct pp_plan *plan = &a->model->plan;
+    const char *model = a->model->info.name;
+    const int op = norm_by_name(plan, t->name);
+    if (op < 0)
+        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s replaces %s, which %s does not have as a norm; it was made for "
+                       "another model", a->path, t->name, model);
+    const struct pp_tensor *w = plan->ops[op].weight;
+    const int64_t n = w->ne[0];
+    if (t->n_out != n)
+        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s: its %s has %lld values, but that of %s has %lld", a->path,
+                       t->name, (long long)t->n_out, model, (long long)n);
+    const struct rows r = {.from = &t->weight};
+    float *room = pp_malloc(2 * (size_t)n * sizeof *room), *held = NULL;
+    bool same = false;
+    enum pp_code code = room ? same_values(a, &r, w, 1, room, &same, err) : pp_fail_nomem(err, "an adapter");
+    if (!code && !same) {
+        if (!a->norms)
+            a->norms = pp_calloc((size_t)plan->n_ops, sizeof *a->norms);
+        held = a->norms ? pp_aligned(64, (size_t)(n + 15) / 16 * 16 * sizeof *held) : NULL;
+        if (!held)
+            code = pp_fail_nomem(err, "an adapter");
+    }
+    if (held) {
+        memset(held, 0, (size_t)(n + 15) / 16 * 16 * sizeof *held);
+        memcpy(held, room, (size_t)n * sizeof *held);
+        a->norms[op] = held;
+        a->acts = true;
+    }
+    pp_free(room);
+    return code;
+}
+
+/* The table that tokens are looked up in, of a plan. */
+static const struct pp_tensor *table_of(const struct pp_plan *plan)
+{
+    int i = 0;
+    while (i < plan->n_ops && plan->ops[i].kind != PP_OP_EMBED)
+        i++;
+    return i < plan->n_ops ? plan->ops[i].weight : NULL;
+}
+
+enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    const struct pp_model_info *info = &a->model->info;
+    const struct pp_tensor *w = table_of(&a->model->plan), *from = &t->weight;
+    if (!w || from->ne[0] != w->ne[0] || from->ne[1] != w->ne[1])
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: its embeddings are %lld tokens of %lld values, but %s has %lld of %lld; tokens "
+                       "that an adapter adds to a vocabulary are not supported", a->path, (long long)from->ne[1],
+                       (long long)from->ne[0], info->name, (long long)info->n_vocab, (long long)info->n_embd);
+    const struct rows r = {.from = from};
+    float *room = pp_malloc(2 * (size_t)w->ne[0] * sizeof *room);
+    bool same = false;
+    enum pp_code code = room ? same_values(a, &r, w, w->ne[1], room, &same, err) : pp_fail_nomem(err, "an adapter");
+    for (int64_t i = 0; i < w->ne[1] && !code && !same; i++)
+        code = read_row(a, &r, i, room, err); /* all of them are numbers */
+    if (!code && !same) {
+        a->embedding.table_type = from->type;
+        if ((a->embedding.table = pp_malloc(from->size)))
+            memcpy(a->embedding.table, from->data, from->size);
+        else
+            code = pp_fail_nomem(err, "an adapter's table of embeddings");
+        a->acts = true;
+    }
+    pp_free(room);
+    return code;
+}
+
+/* --- end, and identity --------------------------------------------------------------------------------------- */
+
+void pp_lora_free_replaced(struct pp_adapter *a)
+{
+    for (int i = 0; a->targets && i < a->n_linears; i++)
+        pp_free(a->targets[i].w_data);
+    for (int i = 0; a->norms && i < a->model->plan.n_ops; i++)
+        pp_free(a->norms[i]);
+    pp_free(a->norms);
+    pp_free(a->embedding.table);
+}
+
+static void hash(struct pp_sha256_stream *s, const char *what, int index, uint32_t type, const void *data, size_t n)
+{
+    const struct pp_hash128 sum = pp_hash128(data, n);
+    pp_sha256_update(s, what, strlen(what) + 1);
+    pp_sha256_update(s, &index, sizeof index);
+    pp_sha256_update(s, &type, sizeof type);
+    pp_sha256_update(s, &sum, sizeof sum);
+}
+
+void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s)
+{
+    const struct pp_plan *plan = &a->model->plan;
+    for (int i = 0; i < a->n_linears; i++)
+        if (a->targets[i].w_data)
+            hash(s, "matrix", i, a->targets[i].w.type, a->targets[i].w_data, a->targets[i].w_bytes);
+    for (int i = 0; a->norms && i < plan->n_ops; i++)
+        if (a->norms[i])
+            hash(s, "norm", i, PP_TYPE_F32, a->norms[i], (size_t)plan->ops[i].weight->ne[0] * sizeof(float));
+    if (a->embedding.table)
+        hash(s, "table", 0, a->embedding.table_type, a->embedding.table,
+             (size_t)a->model->info.n_vocab * pp_type_row_bytes(a->embedding.table_type, a->model->info.n_embd));
+}

@@ -1,0 +1,285 @@
+#include "tests/adapter_folder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/safetensors.h"
+#include "tests/support.h"
+
+/* --- an adapter that the test writes ------------------------------------------------------------------------- */
+
+static float folder_next(struct folder *f)
+{
+    f->random = f->random * 1664525u + 1013904223u;
+    return (float)(f->random >> 8) / 8388608.0f - 1.0f;
+}
+
+/* A tensor of values around `middle`; its data. */
+const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread)
+{
+    struct part *p = &f->parts[f->n++];
+    int64_t n = rows * (cols ? cols : 1);
+    assert_true(f->n <= FOLDER_PARTS);
+    *p = (struct part){.rows = rows, .cols = cols, .data = pp_malloc((size_t)n * sizeof(float))};
+    snprintf(p->name, sizeof p->name, "%s", name);
+    for (int64_t i = 0; i < n; i++)
+        p->data[i] = middle + spread * folder_next(f);
+    return p->data;
+}
+
+const float *folder_get(const struct folder *f, const char *name)
+{
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->parts[i].name, name) == 0)
+            return f->parts[i].data;
+    return NULL;
+}
+
+static void write_file(const char *folder, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+const char *folder_write(const struct folder *f, const char *config, const char *weights)
+{
+    static char paths[8][256];
+    static unsigned serial;
+    struct pp_tensor tensors[FOLDER_PARTS] = {0};
+    struct pp_error err;
+    char *path = paths[serial++ % 8], file[512];
+    snprintf(path, sizeof paths[0], "%s/kind-%u", test_tmpdir(), serial);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file(path, "adapter_config.json", config);
+    for (int i = 0; i < f->n; i++) {
+        const struct part *p = &f->parts[i];
+        tensors[i].name = p->name;
+        tensors[i].type = PP_TYPE_F32;
+        tensors[i].n_dims = p->cols ? 2 : 1;
+        tensors[i].ne[0] = p->cols ? p->cols : p->rows;
+        tensors[i].ne[1] = p->cols ? p->rows : 1;
+        tensors[i].ne[2] = tensors[i].ne[3] = 1;
+        tensors[i].data = p->data;
+        tensors[i].size = (size_t)(p->rows * (p->cols ? p->cols : 1)) * sizeof(float);
+    }
+    snprintf(file, sizeof file, "%s/%s", path, weights);
+    assert_ok(pp_safetensors_write(file, tensors, (size_t)f->n, &err), err);
+    return path;
+}
+
+const char *folder_write_peft(const struct folder *f, const char *config)
+{
+    return folder_write(f, config, "adapter_model.safetensors");
+}
+
+void folder_empty(struct folder *f)
+{
+    for (int i = 0; i < f->n; i++)
+        pp_free(f->parts[i].data);
+    f->n = 0;
+}
+
+/* --- a model with the adapter merged -------------------------------------------------------------------------- */
+
+struct merged merged_begin(const char *model)
+{
+    struct merged m;
+    struct pp_error err;
+    FILE *file = fopen(model, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    m.size = (size_t)ftell(file);
+    rewind(file);
+    m.bytes = pp_aligned(64, m.size);
+    assert_int_equal(fread(m.bytes, 1, m.size, file), m.size);
+    fclose(file);
+    assert_ok(pp_gguf_open(model, &m.gguf, &err), err);
+    return m;
+}
+
+const struct pp_tensor *merged_tensor(const struct merged *m, const char *name)
+{
+    for (size_t i = 0; i < pp_gguf_n_tensors(m->gguf); i++)
+        if (strcmp(pp_gguf_tensor_at(m->gguf, i)->name, name) == 0)
+            return pp_gguf_tensor_at(m->gguf, i);
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+/* Its values in the copy, to be changed. */
+static float *merged_values(const struct merged *m, const struct pp_tensor *t)
+{
+    uint8_t *at = memmem(m->bytes, m->size, t->data, t->size);
+    assert_non_null(at);
+    return (float *)(void *)at;
+}
+
+static const char *merged_end(struct merged *m)
+{
+    static char paths[8][256];
+    static unsigned serial;
+    char *path = paths[serial++ % 8];
+    snprintf(path, sizeof paths[0], "%s/merged-%u.gguf", test_tmpdir(), serial);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(m->bytes, 1, m->size, file), m->size);
+    fclose(file);
+    pp_gguf_close(m->gguf);
+    pp_free(m->bytes);
+    return path;
+}
+
+/* The folder_modules of layer 0 and how they are called in GGUF. */
+const struct folder_module folder_modules[FOLDER_MODULES] = {
+    {"model.layers.0.self_attn.q_proj", "blk.0.attn_q", true},
+    {"model.layers.0.self_attn.k_proj", "blk.0.attn_k", true},
+    {"model.layers.0.self_attn.v_proj", "blk.0.attn_v", false},
+    {"model.layers.0.self_attn.o_proj", "blk.0.attn_output", false},
+    {"model.layers.0.mlp.gate_proj", "blk.0.ffn_gate", false},
+    {"model.layers.0.mlp.up_proj", "blk.0.ffn_up", false},
+    {"model.layers.0.mlp.down_proj", "blk.0.ffn_down", false},
+    {"lm_head", "output", false},
+};
+
+static const float *part_of(const struct folder *f, const struct folder_module *m, const char *end)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s%s", m->hf, end);
+    return folder_get(f, name);
+}
+
+/* Row r of W with everything that a folder has for it, at a strength; scale: of B A. */
+static void merge_row(const struct folder *f, const struct folder_module *m, int64_t r, float *w, int64_t n, int rank,
+                      double scale, double strength)
+{
+    const int64_t from = m->moved ? pp_hf_row(r, FOLDER_HEAD_DIM) : r;
+    const float *a = part_of(f, m, ".lora_A.weight"), *b = part_of(f, m, ".lora_B.weight");
+    const float *magnitude = part_of(f, m, ".lora_magnitude_vector"), *ia3 = part_of(f, m, ".ia3_l");
+    double norm = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)w[i], low = 0;
+        for (int k = 0; a && k < rank; k++)
+            low += (double)b[from * rank + k] * (double)a[k * n + i];
+        norm += x * x;
+        x += strength * scale * low;
+        sum += x * x;
+        if (ia3)
+            x *= 1 + strength * ((double)ia3[strstr(m->hf, "mlp") ? i : from] - 1);
+        w[i] = (float)x;
+    }
+    for (int64_t i = 0; magnitude && i < n; i++)
+        w[i] = (float)((double)w[i] * (sqrt(norm) + strength * ((double)magnitude[from] - sqrt(norm))) / sqrt(sum));
+}
+
+static void merge_embedding(const struct folder *f, const struct merged *m, int rank, double scale)
+{
+    const float *a = folder_get(f, "base_model.model.model.embed_tokens.lora_embedding_A");
+    const float *b = folder_get(f, "base_model.model.model.embed_tokens.lora_embedding_B");
+    const struct pp_tensor *t = merged_tensor(m, "token_embd.weight");
+    float *w = a ? merged_values(m, t) : NULL;
+    for (int64_t i = 0; a && i < t->ne[0] * t->ne[1]; i++) {
+        double low = 0;
+        for (int k = 0; k < rank; k++)
+            low += (double)b[i % t->ne[0] * rank + k] * (double)a[k * t->ne[1] + i / t->ne[0]];
+        w[i] = (float)((double)w[i] + scale * low);
+    }
+}
+
+static void merge_bias(const struct folder *f, const struct merged *m, const struct folder_module *module, double scale,
+                       double strength)
+{
+    char name[64];
+    const float *bias = part_of(f, module, ".bias"), *of_b = part_of(f, module, ".lora_B.bias");
+    const float *ia3 = strstr(module->hf, "mlp") ? NULL : part_of(f, module, ".ia3_l");
+    if (!bias && !of_b && !ia3)
+        return;
+    snprintf(name, sizeof name, "%s.bias", module->gguf);
+    const struct pp_tensor *t = merged_tensor(m, name);
+    float *to = merged_values(m, t);
+    for (int64_t r = 0; r < t->ne[0]; r++) {
+        const int64_t from = module->moved ? pp_hf_row(r, FOLDER_HEAD_DIM) : r;
+        double x = (double)to[r];
+        x += bias ? strength * ((double)bias[from] - x) : 0;
+        x += of_b ? strength * scale * (double)of_b[from] : 0;
+        x *= ia3 ? 1 + strength * ((double)ia3[from] - 1) : 1;
+        to[r] = (float)x;
+    }
+}
+
+/* What stands for a matrix, a norm or the table of embeddings. */
+static void merge_weight(const struct folder *f, const char *hf, const struct merged *m, const char *gguf, bool moved,
+                         double strength)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s.weight", hf);
+    const float *own = folder_get(f, name);
+    const struct pp_tensor *t = merged_tensor(m, gguf);
+    float *w = own ? merged_values(m, t) : NULL;
+    for (int64_t i = 0; own && i < t->ne[0] * t->ne[1]; i++) {
+        const int64_t r = i / t->ne[0], from = moved ? pp_hf_row(r, FOLDER_HEAD_DIM) : r;
+        w[i] = (float)((1 - strength) * (double)w[i] + strength * (double)own[from * t->ne[0] + i % t->ne[0]]);
+    }
+}
+
+const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength)
+{
+    struct merged m = merged_begin(model);
+    for (int i = 0; i < FOLDER_MODULES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.weight", folder_modules[i].gguf);
+        const struct pp_tensor *t = merged_tensor(&m, name);
+        float *w = merged_values(&m, t);
+        merge_weight(f, folder_modules[i].hf, &m, name, folder_modules[i].moved, strength);
+        for (int64_t r = 0; r < t->ne[1]; r++)
+            merge_row(f, &folder_modules[i], r, w + r * t->ne[0], t->ne[0], rank, scale, strength);
+        merge_bias(f, &m, &folder_modules[i], scale, strength);
+    }
+    merge_weight(f, "model.embed_tokens", &m, "token_embd.weight", false, strength);
+    merge_weight(f, "model.norm", &m, "output_norm.weight", false, strength);
+    merge_weight(f, "model.layers.0.input_layernorm", &m, "blk.0.attn_norm.weight", false, strength);
+    merge_weight(f, "model.layers.1.post_attention_layernorm", &m, "blk.1.ffn_norm.weight", false, strength);
+    merge_embedding(f, &m, rank, scale * strength);
+    return merged_end(&m);
+}
+
+/* --- parts of a shape's modules ------------------------------------------------------------------------------- */
+
+struct tiny_shape biased_shape(uint32_t type)
+{
+    struct tiny_shape s = tiny_shape(type);
+    s.biases = true;
+    return s;
+}
+
+/* n_in and n_out of a module. */
+void folder_sizes(const struct tiny_shape *s, int module, int64_t *n_in, int64_t *n_out)
+{
+    const int64_t q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim, d = s->n_embd, ff = s->n_ff;
+    const int64_t in[] = {d, d, d, q, d, d, ff, d}, out[] = {q, kv, kv, d, ff, ff, d, s->n_vocab};
+    *n_in = in[module];
+    *n_out = out[module];
+}
+
+void folder_add_named(struct folder *f, int module, const char *end, int64_t rows, int64_t cols, float middle,
+                      float spread)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s%s", folder_modules[module].hf, end);
+    folder_add(f, name, rows, cols, middle, spread);
+}
+
+void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, int rank)
+{
+    int64_t n_in, n_out;
+    folder_sizes(s, module, &n_in, &n_out);
+    folder_add_named(f, module, ".lora_A.weight", rank, n_in, 0, 0.1f);
+    folder_add_named(f, module, ".lora_B.weight", n_out, rank, 0, 0.1f);
+}
