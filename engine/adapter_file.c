@@ -53,7 +53,8 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
                                  const struct pp_tensor *t, struct pp_error *err)
 {
     size_t i = pp_name_index_find(&f->index, name, len);
-    const bool shaped = part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
+    const bool shaped =
+        part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
     if (!shaped || !t->size || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s of a type that pippin can run", f->path,
                        t->name, part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
@@ -99,7 +100,8 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     return PP_OK;
 }
 
-/* What stands for a matrix, or for a norm. The table of embeddings is a matrix from tokens to values that lies turned. */
+/* What stands for a matrix, or for a norm. The table of embeddings is a matrix from tokens to values that lies
+ * turned. */
 static enum pp_code check_weight(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
     const bool norm = t->weight.n_dims == 1;

@@ -96,8 +96,8 @@ enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct p
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
 void pp_lora_free_kinds(struct pp_lora_target *t);
-/* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all of
- * them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */
+/* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all
+ * of them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */
 enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
                                  bool from_hf, struct pp_error *err);
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);

@@ -206,8 +206,9 @@ enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_tar
     const char *model = a->model->info.name;
     const int op = norm_by_name(plan, t->name);
     if (op < 0)
-        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s replaces %s, which %s does not have as a norm; it was made for "
-                       "another model", a->path, t->name, model);
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s replaces %s, which %s does not have as a norm; it was made for another model",
+                       a->path, t->name, model);
     const struct pp_tensor *w = plan->ops[op].weight;
     const int64_t n = w->ne[0];
     if (t->n_out != n)

@@ -429,7 +429,8 @@ static void mlx(void **state)
             const char *end = strstr(p->name, ".lora_");
             snprintf(name, sizeof name, "%.*s%s", (int)(end - p->name) - 17, p->name + 17,
                      vector ? ".m" : end[6] == 'A' ? ".lora_a" : ".lora_b");
-            float *to = (float *)(uintptr_t)folder_add(&turned, name, vector ? p->rows : p->cols, vector ? 0 : p->rows, 0, 0);
+            float *to = (float *)(uintptr_t)folder_add(&turned, name, vector ? p->rows : p->cols,
+                                                       vector ? 0 : p->rows, 0, 0);
             for (int64_t k = 0; k < p->rows * (vector ? 1 : p->cols); k++)
                 to[vector ? k : k % p->cols * p->rows + k / p->cols] = p->data[k];
         }

@@ -47,8 +47,8 @@ static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row 
         const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
         if (!e->table)
             continue;
-        pp_dequantize_row(e->table_type,
-                          (const uint8_t *)e->table + (size_t)row->token * pp_type_row_bytes(e->table_type, n), room, n);
+        const size_t row_bytes = pp_type_row_bytes(e->table_type, n);
+        pp_dequantize_row(e->table_type, (const uint8_t *)e->table + (size_t)row->token * row_bytes, room, n);
         c->ops->add_scaled(x, room, row->adapters->use[k].scale, n);
     }
 }
