@@ -1,6 +1,6 @@
 /* convert.h - making files: folders to GGUF, adapters to GGUF, quantising. Public header of libpippin.
  *
- * Memory stays bounded: one tensor at a time. Output appears by rename when it is complete. */
+ * Memory stays bounded for models: one tensor at a time. Output appears by rename when it is complete. */
 #ifndef PP_ENGINE_CONVERT_H
 #define PP_ENGINE_CONVERT_H
 
@@ -22,9 +22,19 @@ struct pp_convert_options {
                                       * adapter's */
 };
 
-/* src: a Hugging Face folder (config.json) or a PEFT adapter folder (adapter_config.json); dst: a GGUF path.
- * Names, permutation of q and k, and metadata follow llama.cpp's converters, so that the file runs there too. */
+/* src: a Hugging Face folder (config.json) or a PEFT or MLX adapter folder (adapter_config.json); dst: a GGUF path.
+ * Names, permutation of q and k, and metadata follow llama.cpp's converters, so that the file runs there too.
+ *
+ * Of adapters GGUF has matrices A and B, norms in the model's place and one alpha. Where a matrix's scale is not that
+ * alpha divided by its rank, the rest is multiplied into its B, which is then F32. PP_ERR_UNSUPPORTED names what GGUF
+ * has no place for: DoRA, IA3, biases, whole matrices. */
 enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                struct pp_error *err);
+
+/* src: a GGUF adapter; dst: a folder, made if need be, that gets adapter_config.json and adapter_model.safetensors as
+ * PEFT writes them, without a rounding: quantised matrices become F32. Memory: copies of q's and k's halves, and of all
+ * that changes its type. */
+enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
 
 /* src: a GGUF file or HF folder with float tensors (or a GGUF already quantised, which is dequantised first, with the

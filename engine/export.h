@@ -32,6 +32,10 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const uint32_t *types, int file_type,
                              const struct pp_convert_options *opt, struct pp_error *err);
 
+/* convert_adapter.c: a PEFT or MLX folder to GGUF. wanted: the type of the matrices, or -1: as they are stored. */
+enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, const struct pp_convert_options *opt,
+                                struct pp_error *err);
+
 /* True for what is kept in F32 in every file: norms and biases, all that is no matrix. */
 bool pp_export_keeps_f32(const struct pp_tensor *t);
 

@@ -259,7 +259,7 @@ static bool describe(cJSON *header, const struct pp_tensor *t, size_t offset)
 {
     cJSON *item = cJSON_AddObjectToObject(header, t->name);
     cJSON *shape = NULL, *offsets = NULL;
-    bool ok = item && cJSON_AddStringToObject(item, "dtype", "F32") &&
+    bool ok = item && cJSON_AddStringToObject(item, "dtype", pp_type_info(t->type)->name) &&
               (shape = cJSON_AddArrayToObject(item, "shape")) &&
               (offsets = cJSON_AddArrayToObject(item, "data_offsets"));
     for (int d = t->n_dims; ok && d-- > 0;)
@@ -275,9 +275,11 @@ enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tens
     size_t offset = 0;
     bool ok = header != NULL;
     for (size_t i = 0; ok && i < n; i++) {
-        if (tensors[i].type != PP_TYPE_F32) {
+        const uint32_t type = tensors[i].type;
+        if (type != PP_TYPE_F32 && type != PP_TYPE_F16 && type != PP_TYPE_BF16) {
             cJSON_Delete(header);
-            return pp_fail(err, PP_ERR_USAGE, "tensor %s is not F32, which alone can be written", tensors[i].name);
+            return pp_fail(err, PP_ERR_USAGE, "tensor %s is not F32, F16 or BF16, which alone can be written",
+                           tensors[i].name);
         }
         ok = describe(header, &tensors[i], offset);
         offset += tensors[i].size;

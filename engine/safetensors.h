@@ -25,7 +25,7 @@ const struct pp_tensor *pp_safetensors_at(const struct pp_safetensors *s, size_t
 const struct pp_tensor *pp_safetensors_find(const struct pp_safetensors *s, const char *name); /* or NULL */
 const char *pp_safetensors_dtype(const struct pp_safetensors *s, const struct pp_tensor *t);
 
-/* Writes a file with F32 tensors (for `pippin logits`). ne in GGUF order. */
+/* Writes a file with tensors of the types F32, F16 and BF16. ne in GGUF order. */
 enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err);
 
 #endif

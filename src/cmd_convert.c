@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/adapter_file.h"
 #include "engine/convert.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -43,10 +44,22 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
 static enum pp_code report_size(const char *path, struct pp_error *err)
 {
     struct stat st;
-    if (stat(path, &st) != 0)
+    char weights[1200] = "";
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(weights, sizeof weights, "%s/adapter_model.safetensors", path);
+    if (stat(weights[0] ? weights : path, &st) != 0)
         return pp_fail(err, PP_ERR_IO, "%s was written, but is gone", path);
     pp_cli_say("wrote %s, %.1f MB", path, (double)st.st_size / 1e6);
     return PP_OK;
+}
+
+/* To GGUF, or an adapter in GGUF to a folder. */
+static enum pp_code convert_file(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                 struct pp_error *err)
+{
+    struct stat st;
+    const bool peft = pp_is_adapter(src) && stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
+    return (peft ? pp_convert_to_peft : pp_convert_to_gguf)(src, dst, opt, err);
 }
 
 /* type: NULL for convert. The model is that of --base, to which an adapter belongs. */
@@ -68,7 +81,7 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
     }
     if (!code)
         code = type ? pp_quantize_file(src, o->args[1], type, &opt, err)
-                    : pp_convert_to_gguf(src, o->args[1], &opt, err);
+                    : convert_file(src, o->args[1], &opt, err);
     pp_cli_bar_clear(&bar);
     return code ? code : report_size(o->args[1], err);
 }

@@ -366,6 +366,9 @@ if [ -d "$data/starter" ]; then
     expect "convert an adapter" 0
     run lora info "$tmp/alpha.gguf" -m "$tmp/llama.gguf" --json
     expect_match "which fits the converted model" "$tmp/out" '"targets": \[\{"tensor": "blk.0'
+    run convert "$tmp/alpha.gguf" "$tmp/alpha" -m "$tmp/llama.gguf"; expect "and back" 0
+    run lora info "$tmp/alpha" -m "$tmp/llama.gguf" --json
+    expect_match "which fits as well" "$tmp/out" '"targets": \[\{"tensor": "blk.0'
     run quantize "$tmp/llama.gguf" "$tmp/llama-q8.gguf" q8_0; expect "quantize" 0
     run quantize "$tmp/llama.gguf" "$tmp/llama.gguf" q8_0; expect "not over itself" 2
     run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q5_nonsense; expect "nor to an unknown type" 2

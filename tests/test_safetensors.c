@@ -135,7 +135,18 @@ static void test_write(void **state)
     assert_memory_equal(t->data, x, sizeof x);
     assert_memory_equal(pp_safetensors_find(s, "a \"name\"")->data, y, sizeof y);
     pp_safetensors_close(s);
-    out[1].type = PP_TYPE_F16;
+    const uint16_t half[2] = {0x3c00, 0xc000};
+    out[1].type = PP_TYPE_BF16;
+    out[1].ne[0] = 2;
+    out[1].data = half;
+    out[1].size = sizeof half;
+    assert_ok(pp_safetensors_write(path, out, 2, &err), err);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    t = pp_safetensors_find(s, "a \"name\"");
+    assert_string_equal(pp_safetensors_dtype(s, t), "BF16");
+    assert_memory_equal(t->data, half, sizeof half);
+    pp_safetensors_close(s);
+    out[1].type = PP_TYPE_Q8_0;
     assert_int_equal(pp_safetensors_write(path, out, 2, &err), PP_ERR_USAGE);
 }
 

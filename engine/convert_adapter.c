@@ -1,0 +1,560 @@
+/* convert_adapter.c - adapters between the folders of PEFT and MLX and GGUF files. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/adapter_file.h"
+#include "engine/arch/arch.h"
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/export.h"
+#include "engine/gguf.h"
+#include "engine/hf.h"
+#include "engine/hparams.h"
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+#include "engine/source.h"
+
+/* --- the model it belongs to -------------------------------------------------------------------------------- */
+
+/* The folder that holds an adapter, as a path; pp_free. */
+static char *parent_of(const char *adapter)
+{
+    size_t n = strlen(adapter);
+    while (n > 1 && adapter[n - 1] == '/')
+        n--;
+    struct pp_buf path = {0};
+    struct stat st;
+    pp_buf_add(&path, adapter, n);
+    if (!path.bad && stat(pp_buf_cstr(&path), &st) == 0 && S_ISDIR(st.st_mode)) {
+        pp_buf_str(&path, "/..");
+        return pp_buf_take(&path);
+    }
+    while (n > 0 && adapter[n - 1] != '/')
+        n--;
+    pp_buf_clear(&path);
+    pp_buf_add(&path, n ? adapter : ".", n ? n : 1);
+    return pp_buf_take(&path);
+}
+
+/* Opens the model that an adapter belongs to: the one the caller names, else the one the adapter names if that is a
+ * path, else the adapter's parent folder. */
+static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
+                              struct pp_source **base, struct pp_error *err)
+{
+    const char *named = pp_adapter_file_base(f);
+    if (wanted)
+        return pp_source_open(wanted, base, err);
+    if (named && *named && pp_source_open(named, base, NULL) == PP_OK)
+        return PP_OK; /* usually it is a name on a hub instead */
+    char *parent = parent_of(src);
+    enum pp_code code = parent ? pp_source_open(parent, base, err) : pp_fail_nomem(err, "a file name");
+    pp_free(parent);
+    if (code == PP_ERR_NOT_FOUND)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "converting %s takes the numbers of the model it was trained on: say where that model is", src);
+    return code;
+}
+
+static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    const struct pp_tensor *w = pp_source_tensor(base, t->name);
+    if (!w && strcmp(t->name, "output.weight") == 0)
+        w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
+    if (!w)
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", t->name,
+                       pp_source_path(base));
+    const bool norm = w->n_dims == 1;
+    const int64_t n_in = norm ? 0 : w->ne[t->embedding ? 1 : 0], n_out = w->ne[norm || t->embedding ? 0 : 1];
+    if (t->n_in != n_in || t->n_out != n_out)
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s is %lld x %lld, but that of %s is %lld x %lld", t->name,
+                       (long long)t->n_out, (long long)t->n_in, pp_source_path(base), (long long)n_out,
+                       (long long)n_in);
+    return PP_OK;
+}
+
+/* --- tensors that lie otherwise ----------------------------------------------------------------------------- */
+
+/* The tensors of a new file that are not simply those of the old one. */
+struct copies {
+    struct pp_tensor *tensors; /* their data are pp_free'd */
+    size_t n, cap;
+};
+
+static void free_copies(struct copies *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        pp_free((void *)(uintptr_t)c->tensors[i].data);
+    pp_free(c->tensors);
+}
+
+/* A matrix of a float type with rows and columns exchanged. There is room in c: pointers to its tensors stay. */
+static const struct pp_tensor *turned(struct copies *c, const struct pp_tensor *t, struct pp_error *err)
+{
+    const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
+    const int64_t rows = t->ne[1], cols = t->ne[0];
+    uint8_t *data = c->n < c->cap ? pp_malloc(t->size) : NULL;
+    if (!data) {
+        pp_fail_nomem(err, t->name);
+        return NULL;
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++)
+            memcpy(data + (size_t)(i * rows + r) * size, (const uint8_t *)t->data + (size_t)(r * cols + i) * size,
+                   size);
+    struct pp_tensor *to = &c->tensors[c->n++];
+    *to = *t;
+    to->ne[0] = rows;
+    to->ne[1] = cols;
+    to->data = data;
+    return to;
+}
+
+static bool is_float(uint32_t type)
+{
+    return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
+}
+
+static struct copies room_for(size_t n)
+{
+    struct copies c = {.tensors = pp_calloc(n, sizeof *c.tensors)};
+    c.cap = c.tensors ? n : 0;
+    return c;
+}
+
+/* --- to GGUF ------------------------------------------------------------------------------------------------- */
+
+/* What GGUF has no place for. */
+static enum pp_code check_plain(const struct pp_adapter_target *t, struct pp_error *err)
+{
+    const char *what = t->magnitude.data                           ? "DoRA's magnitudes"
+                       : t->ia3.data                               ? "IA3's scales"
+                       : t->bias.data || t->b_bias.data            ? "trained biases"
+                       : t->weight.data && t->weight.n_dims == 2   ? "a matrix in place of the model's"
+                                                                   : NULL;
+    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter has %s for %s, which a GGUF adapter cannot hold", what,
+                          t->name)
+                : PP_OK;
+}
+
+/* GGUF has one alpha for all matrices, divided by the rank of each; where a target's scale differs from that, the rest
+ * goes into its B. */
+static float file_alpha(const struct pp_adapter_file *f)
+{
+    const float given = pp_adapter_file_alpha(f);
+    size_t i = 0;
+    while (i < pp_adapter_file_n(f) && !pp_adapter_file_at(f, i)->rank)
+        i++;
+    if (i == pp_adapter_file_n(f))
+        return given;
+    const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+    const float alpha = t->scale * (float)t->rank;
+    return fabsf(alpha - given) <= 1e-6f * fabsf(given) ? given : alpha;
+}
+
+static float rest_of_scale(const struct pp_adapter_target *t, float alpha)
+{
+    float rest = t->scale * (float)t->rank / alpha;
+    return fabsf(rest - 1.0f) < 1e-6f ? 1.0f : rest;
+}
+
+struct to_gguf {
+    const struct pp_adapter_file *file;
+    const struct pp_source *base;
+    float alpha;
+    int wanted;
+    bool permuted;              /* rows of q and k go into GGUF's order */
+    struct pp_export_item *items;
+    size_t n;
+    struct pp_buf names;
+    struct copies copies;
+};
+
+static void add_item(struct to_gguf *g, const struct pp_adapter_target *t, const char *end,
+                     const struct pp_tensor *from, int64_t head_dim, float factor)
+{
+    uint32_t type = g->wanted >= 0 ? (uint32_t)g->wanted : factor == 1.0f ? from->type : PP_TYPE_F32;
+    g->items[g->n++] = (struct pp_export_item){from, NULL, type, head_dim, factor};
+    pp_buf_fmt(&g->names, "%s%s%c", t->name, end, 0);
+}
+
+/* A of embeddings lies as the table does, a token, a row: turned. */
+static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    enum pp_code code = check_plain(t, err);
+    if (!code)
+        code = check_fit(g->base, t, err);
+    if (code)
+        return code;
+    if (t->weight.data)
+        add_item(g, t, "", &t->weight, 0, 1.0f);
+    if (!t->rank)
+        return PP_OK;
+    const struct pp_tensor *a = t->a_turned != t->embedding ? turned(&g->copies, &t->a, err) : &t->a;
+    const struct pp_tensor *b = a && t->b_turned ? turned(&g->copies, &t->b, err) : &t->b;
+    if (!a || !b)
+        return err ? err->code : PP_ERR_NOMEM;
+    add_item(g, t, ".lora_a", a, 0, 1.0f);
+    add_item(g, t, ".lora_b", b,
+             g->permuted && t->rows != PP_ROWS_SAME ? pp_source_hparams(g->base)->head_dim : 0,
+             rest_of_scale(t, g->alpha));
+    return PP_OK;
+}
+
+static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < pp_adapter_file_n(g->file) && !code; i++)
+        code = list_target(g, pp_adapter_file_at(g->file, i), err);
+    if (!code && g->names.bad)
+        code = pp_fail_nomem(err, "the list of tensors");
+    const char *name = g->names.data;
+    for (size_t i = 0; i < g->n && !code; i++, name += strlen(name) + 1)
+        g->items[i].name = name;
+    return code;
+}
+
+static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
+{
+    pp_gguf_add_str(w, key, text, strlen(text));
+}
+
+static enum pp_code write_gguf(struct to_gguf *g, const char *dst, const struct pp_convert_options *opt,
+                               struct pp_error *err)
+{
+    struct pp_gguf_writer *w = NULL;
+    enum pp_code code = pp_gguf_writer_new(dst, &w, err);
+    if (!code) {
+        add_text(w, "general.architecture", pp_adapter_file_arch(g->file));
+        add_text(w, "general.type", "adapter");
+        add_text(w, "adapter.type", "lora");
+        add_text(w, "general.name", pp_adapter_file_name(g->file));
+        pp_gguf_add_f32(w, "adapter.lora.alpha", g->alpha);
+        pp_gguf_add_u32(w, "general.quantization_version", 2);
+        code = pp_export_items(w, g->items, g->n, opt, err);
+    }
+    if (!code)
+        code = pp_adapter_file_check(g->file, err);
+    if (!code)
+        code = pp_gguf_writer_finish(w, err);
+    pp_gguf_writer_free(w);
+    return code;
+}
+
+static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_source *base, const char *dst, int wanted,
+                            const struct pp_convert_options *opt, struct pp_error *err)
+{
+    const size_t n = pp_adapter_file_n(f);
+    struct to_gguf g = {
+        .file = f, .base = base, .alpha = file_alpha(f), .wanted = wanted,
+        .permuted = pp_adapter_file_hf_order(f) && !pp_arch_by_name(pp_adapter_file_arch(f))->gguf_neox,
+        .items = pp_calloc(3 * n, sizeof *g.items), .copies = room_for(2 * n),
+    };
+    enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
+    if (!code && g.alpha == 0.0f)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter's alpha is 0: it changes nothing");
+    if (!code)
+        code = list_targets(&g, err);
+    if (!code)
+        code = write_gguf(&g, dst, opt, err);
+    pp_free(g.items);
+    pp_buf_free(&g.names);
+    free_copies(&g.copies);
+    return code;
+}
+
+enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, const struct pp_convert_options *opt,
+                                struct pp_error *err)
+{
+    struct pp_adapter_file *f;
+    struct pp_source *base;
+    enum pp_code code = pp_adapter_file_open(src, &f, err);
+    if (code)
+        return code;
+    if (!pp_adapter_file_hf_order(f))
+        code = pp_fail(err, PP_ERR_USAGE, "%s is a GGUF adapter; give a folder to make one of PEFT's of it", src);
+    if (!code)
+        code = open_base(f, src, opt ? opt->base : NULL, &base, err);
+    if (!code) {
+        code = to_gguf(f, base, dst, wanted, opt, err);
+        pp_source_close(base);
+    }
+    pp_adapter_file_close(f);
+    return code;
+}
+
+/* --- to PEFT ------------------------------------------------------------------------------------------------- */
+
+struct to_peft {
+    const struct pp_adapter_file *file;
+    const struct pp_source *base;
+    int wanted;
+    bool permuted;              /* rows of q and k go into Hugging Face's order */
+    struct copies tensors;      /* all of the new file; data that lie in the old one are not copied */
+    bool *owned;                /* [tensors.cap] */
+    struct pp_buf names;
+    cJSON *config, *modules, *saved, *ranks, *alphas;
+};
+
+/* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
+static bool module_name(const struct pp_arch *arch, const char *gguf, struct pp_buf *module)
+{
+    const char *end = strrchr(gguf, '.');
+    for (const struct pp_arch_name *n = arch->names; n->hf; n++) {
+        const char *hole = strstr(n->gguf, "{}"), *to = strstr(n->hf, "{}");
+        const size_t before = hole ? (size_t)(hole - n->gguf) : strlen(n->gguf);
+        if (strncmp(gguf, n->gguf, before) != 0)
+            continue;
+        const char *number = gguf + before;
+        const size_t digits = hole ? strspn(number, "0123456789") : 0, after = hole ? strlen(hole + 2) : 0;
+        if ((hole != NULL) != (to != NULL) || (hole && (!digits || strncmp(number + digits, hole + 2, after) != 0)) ||
+            number + digits + after != end)
+            continue;
+        pp_buf_clear(module);
+        pp_buf_add(module, n->hf, to ? (size_t)(to - n->hf) : strlen(n->hf));
+        pp_buf_add(module, number, digits);
+        pp_buf_str(module, to ? to + 2 : "");
+        return !module->bad;
+    }
+    return false;
+}
+
+/* Row r of a matrix whose rows are to lie in Hugging Face's order. */
+static const uint8_t *row_of(const struct pp_tensor *t, int64_t r, int64_t head_dim)
+{
+    return (const uint8_t *)t->data +
+           (size_t)(head_dim ? pp_gguf_row(r, head_dim) : r) * pp_type_row_bytes(t->type, t->ne[0]);
+}
+
+/* The tensor with its rows moved and in the type that is wanted; its data are the file's where nothing changes. */
+static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, int64_t head_dim, const char *module,
+                               const char *end, struct pp_error *err)
+{
+    const uint32_t type = p->wanted >= 0 ? (uint32_t)p->wanted : is_float(t->type) ? t->type : PP_TYPE_F32;
+    const int64_t n = t->ne[0], rows = t->n_dims > 1 ? t->ne[1] : 1;
+    struct pp_tensor *to = &p->tensors.tensors[p->tensors.n];
+    enum pp_code code = PP_OK;
+    pp_buf_fmt(&p->names, "base_model.model.%s%s%c", module, end, 0);
+    *to = *t;
+    if (head_dim || type != t->type) {
+        const size_t to_row = pp_type_row_bytes(type, n);
+        uint8_t *data = pp_malloc((size_t)rows * to_row);
+        float *floats = pp_malloc((size_t)n * sizeof *floats);
+        if (!data || !floats)
+            code = pp_fail_nomem(err, t->name);
+        for (int64_t r = 0; r < rows && !code; r++) {
+            const uint8_t *from = row_of(t, r, head_dim);
+            if (type == t->type) {
+                memcpy(data + (size_t)r * to_row, from, to_row);
+                continue;
+            }
+            pp_dequantize_row(t->type, from, floats, n);
+            code = pp_quantize_rows(type, floats, data + (size_t)r * to_row, 1, n, NULL, err);
+        }
+        pp_free(floats);
+        to->type = type;
+        to->data = data;
+        to->size = (size_t)rows * to_row;
+        p->owned[p->tensors.n] = true;
+    }
+    p->tensors.n++;
+    return code;
+}
+
+static bool add_string(cJSON *array, const char *text)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, array)
+        if (strcmp(item->valuestring, text) == 0)
+            return true;
+    return cJSON_AddItemToArray(array, cJSON_CreateString(text));
+}
+
+/* How many targets have a GGUF name that differs from this in the layer only. */
+static int64_t n_alike(const struct pp_adapter_file *f, const char *name)
+{
+    const char *kind = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+    int64_t n = 0;
+    for (size_t i = 0; kind && i < pp_adapter_file_n(f); i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        const char *other = strncmp(t->name, "blk.", 4) == 0 ? strchr(t->name + 4, '.') : NULL;
+        n += other && strcmp(other, kind) == 0;
+    }
+    return n;
+}
+
+/* Modules that are changed in every layer go by their last name, as people write it; others by their whole one, so that
+ * PEFT makes nothing in other layers. */
+static bool add_module(struct to_peft *p, cJSON *list, const struct pp_adapter_target *t, const char *module)
+{
+    const char *dot = strrchr(module, '.');
+    const bool all = n_alike(p->file, t->name) == pp_source_hparams(p->base)->n_layer;
+    return add_string(list, all && dot ? dot + 1 : module);
+}
+
+static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
+                               struct pp_error *err)
+{
+    struct pp_buf module = {0};
+    enum pp_code code = check_fit(p->base, t, err);
+    if (!code && !module_name(pp_arch_by_name(pp_adapter_file_arch(p->file)), t->name, &module))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
+    const char *name = pp_buf_cstr(&module);
+    bool ok = true;
+    if (!code && t->weight.data) {
+        code = add_tensor(p, &t->weight, 0, name, ".weight", err);
+        ok = add_module(p, p->saved, t, name);
+    }
+    if (!code && t->rank) {
+        const int64_t head_dim = p->permuted && t->rows != PP_ROWS_SAME ? pp_source_hparams(p->base)->head_dim : 0;
+        const struct pp_tensor *a = &t->a;
+        struct copies c = room_for(1);
+        if (t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
+                           pp_type_info(t->a.type)->name);
+        if (!code)
+            code = add_tensor(p, a, 0, name, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
+        if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* what was turned lives on */
+            p->owned[p->tensors.n - 1] = true;
+            c.tensors[0].data = NULL;
+        }
+        free_copies(&c);
+        if (!code)
+            code = add_tensor(p, &t->b, head_dim, name, t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
+        ok = add_module(p, p->modules, t, name);
+        if (t->rank != usual_rank)
+            ok = ok && cJSON_AddNumberToObject(p->ranks, name, (double)t->rank);
+        if (t->scale * (float)t->rank != alpha && fabsf(t->scale * (float)t->rank / alpha - 1.0f) > 1e-6f)
+            ok = ok && cJSON_AddNumberToObject(p->alphas, name, (double)(t->scale * (float)t->rank));
+    }
+    if (!code && (!ok || module.bad))
+        code = pp_fail_nomem(err, "an adapter's configuration");
+    pp_buf_free(&module);
+    return code;
+}
+
+/* The configuration, without the names of modules. false: out of memory. */
+static bool add_config(struct to_peft *p, const char *base_path, int64_t rank, float alpha)
+{
+    cJSON *c = p->config = cJSON_CreateObject();
+    return c && cJSON_AddStringToObject(c, "peft_type", "LORA") &&
+           cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM") &&
+           (base_path ? cJSON_AddStringToObject(c, "base_model_name_or_path", base_path)
+                      : cJSON_AddNullToObject(c, "base_model_name_or_path")) &&
+           cJSON_AddNumberToObject(c, "r", (double)rank) &&
+           cJSON_AddNumberToObject(c, "lora_alpha", (double)alpha) &&
+           cJSON_AddNumberToObject(c, "lora_dropout", 0) && cJSON_AddStringToObject(c, "bias", "none") &&
+           cJSON_AddFalseToObject(c, "use_rslora") && cJSON_AddFalseToObject(c, "use_dora") &&
+           cJSON_AddFalseToObject(c, "fan_in_fan_out") && cJSON_AddTrueToObject(c, "init_lora_weights") &&
+           cJSON_AddTrueToObject(c, "inference_mode") &&
+           (p->modules = cJSON_AddArrayToObject(c, "target_modules")) &&
+           (p->ranks = cJSON_AddObjectToObject(c, "rank_pattern")) &&
+           (p->alphas = cJSON_AddObjectToObject(c, "alpha_pattern")) && (p->saved = cJSON_CreateArray());
+}
+
+static enum pp_code write_folder(struct to_peft *p, const char *dst, struct pp_error *err)
+{
+    char *weights = pp_path_join(dst, "adapter_model.safetensors"), *config = pp_path_join(dst, "adapter_config.json");
+    const bool any = cJSON_GetArraySize(p->saved) > 0;
+    cJSON_AddItemToObject(p->config, "modules_to_save", any ? p->saved : cJSON_CreateNull());
+    if (any)
+        p->saved = NULL;
+    char *text = cJSON_Print(p->config);
+    enum pp_code code = weights && config && text ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
+    const char *name = p->names.data;
+    for (size_t i = 0; i < p->tensors.n; i++, name += strlen(name) + 1)
+        p->tensors.tensors[i].name = name;
+    if (!code && mkdir(dst, 0777) != 0 && errno != EEXIST)
+        code = pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", dst, strerror(errno));
+    if (!code)
+        code = pp_safetensors_write(weights, p->tensors.tensors, p->tensors.n, err);
+    if (!code)
+        code = pp_write_file(config, text, strlen(text), 0666, err);
+    cJSON_free(text);
+    pp_free(weights);
+    pp_free(config);
+    return code;
+}
+
+/* The rank that most matrices have. */
+static int64_t usual_rank(const struct pp_adapter_file *f)
+{
+    int64_t usual = 0;
+    size_t most = 0;
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+        const int64_t rank = pp_adapter_file_at(f, i)->rank;
+        size_t n = 0;
+        for (size_t k = i; rank && k < pp_adapter_file_n(f); k++)
+            n += pp_adapter_file_at(f, k)->rank == rank;
+        if (n > most) {
+            most = n;
+            usual = rank;
+        }
+    }
+    return usual;
+}
+
+static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_source *base, const char *dst, int wanted,
+                            const struct pp_convert_options *opt, struct pp_error *err)
+{
+    const size_t n = pp_adapter_file_n(f);
+    const int64_t rank = usual_rank(f);
+    struct to_peft p = {
+        .file = f, .base = base, .wanted = wanted,
+        .permuted = !pp_arch_by_name(pp_adapter_file_arch(f))->gguf_neox,
+        .tensors = room_for(3 * n), .owned = pp_calloc(3 * n, sizeof *p.owned),
+    };
+    const float alpha = pp_adapter_file_alpha(f) != 0.0f ? pp_adapter_file_alpha(f) : (float)rank; /* 0: not scaled */
+    enum pp_code code = PP_OK;
+    if (!p.tensors.tensors || !p.owned || !add_config(&p, opt ? opt->base : NULL, rank ? rank : 8, alpha))
+        code = pp_fail_nomem(err, "an adapter's configuration");
+    for (size_t i = 0; i < n && !code; i++) {
+        if (opt && opt->progress)
+            opt->progress(opt->user, pp_adapter_file_at(f, i)->name, i, n);
+        code = opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written")
+                                                : add_target(&p, pp_adapter_file_at(f, i), rank, alpha, err);
+    }
+    if (!code && p.names.bad)
+        code = pp_fail_nomem(err, "the list of tensors");
+    if (!code)
+        code = pp_adapter_file_check(f, err);
+    if (!code)
+        code = write_folder(&p, dst, err);
+    for (size_t i = 0; p.owned && i < p.tensors.cap; i++)
+        if (!p.owned[i] && p.tensors.tensors)
+            p.tensors.tensors[i].data = NULL;
+    p.tensors.n = p.tensors.cap;
+    free_copies(&p.tensors);
+    pp_free(p.owned);
+    pp_buf_free(&p.names);
+    cJSON_Delete(p.saved);
+    cJSON_Delete(p.config);
+    return code;
+}
+
+enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                struct pp_error *err)
+{
+    struct pp_adapter_file *f;
+    struct pp_source *base;
+    int wanted = opt && opt->out_type ? pp_type_by_name(opt->out_type) : -1;
+    if (opt && opt->out_type && (wanted < 0 || !is_float((uint32_t)wanted)))
+        return pp_fail(err, PP_ERR_USAGE, "cannot convert to \"%.40s\"; possible are F32, F16 and BF16", opt->out_type);
+    enum pp_code code = pp_adapter_file_open(src, &f, err);
+    if (code)
+        return code;
+    if (pp_adapter_file_hf_order(f))
+        code = pp_fail(err, PP_ERR_USAGE, "%s is a folder already", src);
+    if (!code)
+        code = open_base(f, src, opt ? opt->base : NULL, &base, err);
+    if (!code) {
+        code = to_peft(f, base, dst, wanted, opt, err);
+        pp_source_close(base);
+    }
+    pp_adapter_file_close(f);
+    return code;
+}
