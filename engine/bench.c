@@ -35,10 +35,10 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
         sum += plan->linears[i].w->size + (plan->linears[i].b ? plan->linears[i].b->size : 0);
     for (int i = 0; i < plan->n_ops; i++) {
         const struct pp_op *op = &plan->ops[i];
-        if (op->kind == PP_OP_NORM)
-            sum += op->weight->size;
-        else if (op->kind == PP_OP_EMBED)
+        if (op->kind == PP_OP_EMBED)
             sum += pp_type_row_bytes(op->weight->type, op->weight->ne[0]);
+        else if (op->weight)
+            sum += op->weight->size;
     }
     return sum;
 }

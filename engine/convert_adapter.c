@@ -178,7 +178,8 @@ static void add_item(struct to_gguf *g, const struct pp_adapter_target *t, const
                      const struct pp_tensor *from, int64_t head_dim, float factor)
 {
     uint32_t type = g->wanted >= 0 ? (uint32_t)g->wanted : factor == 1.0f ? from->type : PP_TYPE_F32;
-    g->items[g->n++] = (struct pp_export_item){from, NULL, type, head_dim, factor};
+    g->items[g->n++] = (struct pp_export_item){
+        .from = from, .type = type, .head_dim = head_dim, .factor = factor};
     pp_buf_fmt(&g->names, "%s%s%c", t->name, end, 0);
 }
 

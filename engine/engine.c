@@ -168,6 +168,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         opt->max_rows < 0)
         return pp_fail(err, PP_ERR_USAGE,
                        "the number of threads must be 1 to %d and the context 1 to 2147483647 tokens", MAX_THREADS);
+    if (m->plan.n_positions && opt->n_ctx > m->plan.n_positions)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "this model knows %lld positions and no more; choose a --ctx-size of at most that",
+                       (long long)m->plan.n_positions);
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)
         return pp_fail_nomem(err, "the engine");
@@ -202,7 +206,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     }
     if (!code)
         code = pp_cpu_new(m, e->pool, layouts,
-                          &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows,
+                          &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .n_ctx = e->n_ctx,
                                                    .bf16_activations = opt->activations == PP_ACT_BF16,
                                                    .cache_dir = opt->cache_dir,
                                                    .layout_quota = opt->layout_quota, .cancel = opt->cancel},

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,6 +42,9 @@ static const uint8_t *source_row(const struct slice *s, int64_t row)
 {
     if (s->item->head_dim)
         row = pp_hf_row(row, s->item->head_dim);
+    if (s->item->parts)
+        return (const uint8_t *)s->item->parts[row / s->item->from->ne[1]]->data +
+               (size_t)(row % s->item->from->ne[1]) * s->from_row;
     return s->from + (size_t)row * s->from_row;
 }
 
@@ -92,7 +96,8 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
 {
     const int64_t *ne = item->from->ne;
     bool vector = item->from->n_dims == 1 && item->head_dim; /* in a permuted bias single elements move */
-    int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3], n_cols = vector ? 1 : ne[0];
+    int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
+    int64_t n_cols = vector ? 1 : ne[0];
     struct slice s = {
         .item = item,
         .from = item->from->data,
@@ -136,6 +141,11 @@ static enum pp_code check_item(const struct pp_export_item *item, struct pp_erro
     return PP_OK;
 }
 
+static size_t bytes_of(const struct pp_export_item *item)
+{
+    return item->from->size * (size_t)(item->parts ? item->n_parts : 1);
+}
+
 static int thread_count(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
@@ -149,9 +159,12 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
     size_t done = 0, total = 0;
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n && !code; i++) {
+        const struct pp_tensor *t = items[i].from;
+        const int64_t stack[PP_MAX_DIMS] = {t->ne[0], t->ne[1], items[i].n_parts, 1};
         code = check_item(&items[i], err);
-        pp_gguf_add_tensor(w, items[i].name, items[i].type, items[i].from->n_dims, items[i].from->ne);
-        total += items[i].from->size;
+        pp_gguf_add_tensor(w, items[i].name, items[i].type, items[i].parts ? 3 : t->n_dims,
+                           items[i].parts ? stack : t->ne);
+        total += bytes_of(&items[i]);
     }
     if (!code)
         code = pp_gguf_writer_begin(w, err);
@@ -161,7 +174,7 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
         if (opt && opt->progress)
             opt->progress(opt->user, items[i].name, done, total);
         code = export_item(w, pool, &items[i], opt, err);
-        done += items[i].from->size;
+        done += bytes_of(&items[i]);
     }
     pp_pool_free(pool);
     if (!code && opt && opt->progress)
@@ -171,9 +184,12 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
+    static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight"};
     size_t n = strlen(t->name);
-    static const char norm[] = "_norm.weight";
-    return t->n_dims == 1 || (n >= sizeof norm - 1 && strcmp(t->name + n - (sizeof norm - 1), norm) == 0);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return t->n_dims == 1;
 }
 
 /* --- metadata ------------------------------------------------------------------------------------------ */
@@ -201,9 +217,13 @@ static void add_number(struct keys *k, const char *name, int64_t v)
     pp_gguf_add_u32(k->w, key(k, name), (uint32_t)v);
 }
 
-/* What linear and YaRN scaling need; llama3's is the tensor rope_freqs.weight. */
+/* What linear, YaRN and LongRoPE scaling need; llama3's is the tensor rope_freqs.weight. */
 static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
 {
+    if (hp->rope_scaling == PP_ROPE_LONG) {
+        add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
+        pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"), pp_rope_long_magnitude(hp));
+    }
     if (hp->rope_scaling != PP_ROPE_LINEAR && hp->rope_scaling != PP_ROPE_YARN)
         return;
     bool yarn = hp->rope_scaling == PP_ROPE_YARN;
@@ -219,6 +239,76 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.yarn_beta_fast"), hp->rope_beta_fast);
     if (hp->rope_beta_slow != 1.0f)
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.yarn_beta_slow"), hp->rope_beta_slow);
+}
+
+static bool has_bit(const struct pp_hparams *hp, int64_t layer, uint8_t bit)
+{
+    return hp->layer[layer] & bit;
+}
+
+/* Whether each step-th layer has the bit, and no other; step 0: none has it. */
+static bool is_every(const struct pp_hparams *hp, int step, uint8_t bit)
+{
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (has_bit(hp, l, bit) != (step && (l + 1) % step == 0))
+            return false;
+    return true;
+}
+
+/* The window, and which layers have it if that is not what the family's files take for granted. */
+static void add_windows(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
+{
+    bool windowed[PP_MAX_LAYERS];
+    if (hp->window)
+        add_number(k, "attention.sliding_window", hp->window);
+    if (!hp->window || is_every(hp, arch->layer_pattern, PP_LAYER_WIDE))
+        return;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        windowed[l] = !has_bit(hp, l, PP_LAYER_WIDE);
+    pp_gguf_add_bool_array(k->w, key(k, "attention.sliding_window_pattern"), windowed, (size_t)hp->n_layer);
+}
+
+/* What only some families have; 0: not there. */
+static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
+{
+    const bool divides = arch->gguf_divides_logits && hp->logit_scale != 0.0f;
+    const struct {
+        const char *name;
+        float v;
+    } floats[] = {
+        {"attention.scale", hp->attn_scale},
+        {"attn_logit_softcapping", hp->attn_softcap},
+        {"final_logit_softcapping", hp->final_softcap},
+        {"embedding_scale", hp->embd_scale},
+        {"residual_scale", hp->residual_scale},
+        {"logit_scale", divides ? 1.0f / hp->logit_scale : hp->logit_scale},
+    };
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        if (floats[i].v != 0.0f)
+            pp_gguf_add_f32(k->w, key(k, floats[i].name), floats[i].v);
+    if (arch->gguf_says_parallel)
+        pp_gguf_add_bool(k->w, key(k, "use_parallel_residual"), hp->parallel);
+    if (hp->n_expert) {
+        add_number(k, "expert_count", hp->n_expert);
+        add_number(k, "expert_used_count", hp->n_expert_used);
+        add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
+    }
+    if (arch->to_gguf)
+        arch->to_gguf(hp, k->w);
+}
+
+/* What a GGUF file has no words for. */
+static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *what = NULL;
+    if (hp->rope_scaling == PP_ROPE_DYNAMIC)
+        what = "dynamic RoPE scaling";
+    else if (hp->rope_scaling == PP_ROPE_YARN && hp->rope_no_truncate != arch->yarn_no_truncate)
+        what = "YaRN scaling of this kind";
+    else if (arch->unrotated_pattern && !is_every(hp, arch->unrotated_pattern, PP_LAYER_UNROTATED))
+        what = "which layers are not rotated";
+    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "GGUF files of the family %s have no words for %s", arch->name, what)
+                : PP_OK;
 }
 
 /* "152K", "1.4M", "7B": two digits at least. */
@@ -237,6 +327,7 @@ static void size_label(int64_t n_params, char out[32])
 
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
 {
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
     struct keys k = {.w = w, .arch = hp->arch};
     char label[32];
     size_label(n_params, label);
@@ -250,15 +341,16 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "feed_forward_length", hp->n_ff);
     add_number(&k, "attention.head_count", hp->n_head);
     add_number(&k, "attention.head_count_kv", hp->n_head_kv);
-    if (hp->window)
-        add_number(&k, "attention.sliding_window", hp->window);
+    add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
-    pp_gguf_add_f32(w, key(&k, "attention.layer_norm_rms_epsilon"), hp->norm_eps);
+    pp_gguf_add_f32(w, key(&k, arch->decoder.layer_norm ? "attention.layer_norm_epsilon"
+                                                        : "attention.layer_norm_rms_epsilon"), hp->norm_eps);
     add_number(&k, "attention.key_length", hp->head_dim);
     add_number(&k, "attention.value_length", hp->head_dim);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
+    add_rare(&k, arch, hp);
 }
 
 static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_source *s, struct pp_error *err)
@@ -299,8 +391,9 @@ static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_sourc
     if (pp_source_gguf(s)) {
         copy_metadata(w, pp_source_gguf(s));
     } else {
+        code = check_words(pp_arch_by_name(pp_source_hparams(s)->arch), pp_source_hparams(s), err);
         add_hparams(w, pp_source_hparams(s), pp_source_n_params(s));
-        code = add_tokenizer(w, s, err);
+        code = code ? code : add_tokenizer(w, s, err);
     }
     if (file_type >= 0)
         pp_gguf_add_u32(w, "general.file_type", (uint32_t)file_type);
@@ -317,20 +410,84 @@ static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch
     return hp->rope_neox != arch->gguf_neox && pp_arch_rows(arch, name) != PP_ROWS_SAME ? hp->head_dim : 0;
 }
 
-/* items: room for one more than the source has tensors. rope_freqs: what describes the extra tensor, and its values. */
-static size_t list_items(const struct pp_source *s, const uint32_t *types, struct pp_tensor *rope_freqs,
-                         struct pp_export_item *items)
+/* Everything that is to be written. */
+struct export_list {
+    struct pp_export_item *items;       /* room for two more than the source has tensors */
+    size_t n;
+    const struct pp_tensor **parts;     /* [n_tensors]: of all stacks together */
+    size_t n_parts;
+    struct pp_buf names;                /* of the stacks, each with a NUL behind it */
+};
+
+/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. */
+static const char *expert_number(const char *name)
 {
-    const struct pp_hparams *hp = pp_source_hparams(s);
-    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    size_t n = 0;
-    if (rope_freqs->data)
-        items[n++] = (struct pp_export_item){rope_freqs, rope_freqs->name, PP_TYPE_F32, 0, 1.0f};
-    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
-        const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        items[n++] = (struct pp_export_item){t, t->name, types[i], permuted_head_dim(s, arch, t->name), 1.0f};
+    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down."};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(name, kinds[i]);
+        at = at ? at + strlen(kinds[i]) : NULL;
+        if (at && strspn(at, "0123456789") > 0 && strcmp(at + strspn(at, "0123456789"), ".weight") == 0)
+            return at;
     }
-    return n;
+    return NULL;
+}
+
+/* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
+static enum pp_code stack_experts(const struct pp_source *s, const struct pp_tensor *first, const char *number,
+                                  uint32_t type, struct export_list *list, struct pp_error *err)
+{
+    const int64_t n = pp_source_hparams(s)->n_expert;
+    struct pp_export_item *item = &list->items[list->n];
+    *item = (struct pp_export_item){.from = first, .parts = list->parts + list->n_parts, .n_parts = n, .type = type,
+                                    .factor = 1.0f};
+    for (int64_t e = 0; e < n; e++) {
+        char name[128];
+        snprintf(name, sizeof name, "%.*s%lld.weight", (int)(number - first->name), first->name, (long long)e);
+        const struct pp_tensor *t = pp_source_tensor(s, name);
+        if (!t || t->type != first->type || t->n_dims != 2 || t->ne[0] != first->ne[0] || t->ne[1] != first->ne[1])
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing, or of another kind than that of the first expert",
+                           name);
+        list->parts[list->n_parts++] = t;
+    }
+    pp_buf_fmt(&list->names, "%.*s_exps.weight%c", (int)(number - 1 - first->name), first->name, 0);
+    if (n < 1)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of an expert, but the model has none", first->name);
+    list->n++;
+    return PP_OK;
+}
+
+static enum pp_code list_items(const struct pp_source *s, const uint32_t *types, const struct pp_tensor *rope_freqs,
+                               struct export_list *list, struct pp_error *err)
+{
+    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
+    enum pp_code code = PP_OK;
+    if (rope_freqs->data)
+        list->items[list->n++] = (struct pp_export_item){
+            .from = rope_freqs, .name = rope_freqs->name, .type = PP_TYPE_F32, .factor = 1.0f};
+    for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        const char *number = expert_number(t->name);
+        if (number && strtol(number, NULL, 10) > 0)
+            continue; /* goes with the first expert's */
+        if (number) {
+            code = stack_experts(s, t, number, types[i], list, err);
+            continue;
+        }
+        const struct pp_export_item item = {.from = t, .name = t->name, .type = types[i], .factor = 1.0f,
+                                            .head_dim = permuted_head_dim(s, arch, t->name)};
+        list->items[list->n++] = item;
+        if (arch->gguf_untied && strcmp(t->name, "token_embd.weight") == 0 && !pp_source_tensor(s, "output.weight")) {
+            list->items[list->n] = item;
+            list->items[list->n++].name = "output.weight";
+        }
+    }
+    const char *name = pp_buf_cstr(&list->names);
+    for (size_t i = 0; i < list->n && !list->names.bad; i++)
+        if (list->items[i].parts) {
+            list->items[i].name = name;
+            name += strlen(name) + 1;
+        }
+    return code ? code : list->names.bad ? pp_fail_nomem(err, "the list of tensors") : PP_OK;
 }
 
 /* GGUF has no key for llama3's scaling: what it divides each frequency by stands in a tensor. */
@@ -347,9 +504,9 @@ static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor 
     if (!factors)
         return pp_fail_nomem(err, t->name);
     float *scaled = factors + n;
-    pp_rope_frequencies(&hp, NULL, scaled, &magnitude);
+    pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, scaled, &magnitude);
     hp.rope_scaling = PP_ROPE_NONE;
-    pp_rope_frequencies(&hp, NULL, factors, &magnitude);
+    pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, factors, &magnitude);
     for (int64_t i = 0; i < n; i++)
         factors[i] /= scaled[i];
     t->data = factors;
@@ -361,20 +518,28 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
 {
     struct pp_gguf_writer *w = NULL;
     struct pp_tensor rope_freqs = {0};
-    struct pp_export_item *items = pp_calloc(pp_source_n_tensors(s) + 1, sizeof *items);
-    enum pp_code code = items ? make_rope_freqs(s, &rope_freqs, err) : pp_fail_nomem(err, "the list of tensors");
+    struct export_list list = {
+        .items = pp_calloc(pp_source_n_tensors(s) + 2, sizeof *list.items),
+        .parts = pp_calloc(pp_source_n_tensors(s), sizeof *list.parts),
+    };
+    enum pp_code code = list.items && list.parts ? make_rope_freqs(s, &rope_freqs, err)
+                                                 : pp_fail_nomem(err, "the list of tensors");
+    if (!code)
+        code = list_items(s, types, &rope_freqs, &list, err);
     if (!code)
         code = pp_gguf_writer_new(dst, &w, err);
     if (!code)
         code = add_metadata(w, s, file_type, err);
     if (!code)
-        code = pp_export_items(w, items, list_items(s, types, &rope_freqs, items), opt, err);
+        code = pp_export_items(w, list.items, list.n, opt, err);
     if (!code)
         code = pp_source_check(s, err); /* zeros were written for what another program cut off */
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);
     pp_free((void *)(uintptr_t)rope_freqs.data);
-    pp_free(items);
+    pp_free(list.items);
+    pp_free(list.parts);
+    pp_buf_free(&list.names);
     return code;
 }

@@ -16,6 +16,8 @@ struct pp_gguf_writer;
 /* One tensor of the new file. */
 struct pp_export_item {
     const struct pp_tensor *from; /* of a runnable type */
+    const struct pp_tensor *const *parts; /* matrices like `from`, which is the first, that are stacked; or NULL */
+    int64_t n_parts;
     const char *name;             /* in the new file */
     uint32_t type;                /* there; its block divides from->ne[0] */
     int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */

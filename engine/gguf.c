@@ -590,6 +590,15 @@ bool pp_gguf_array_int(const struct pp_gguf *g, const char *key, size_t i, int64
     return true;
 }
 
+bool pp_gguf_array_bool(const struct pp_gguf *g, const char *key, size_t i, bool *v)
+{
+    const struct kv *kv = find_element(g, key, i);
+    if (!kv || kv->element != PP_GGUF_BOOL)
+        return false;
+    *v = kv->items[i] != 0;
+    return true;
+}
+
 bool pp_gguf_array_float(const struct pp_gguf *g, const char *key, size_t i, double *v)
 {
     const struct kv *kv = find_element(g, key, i);

@@ -156,6 +156,13 @@ void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int3
         put_int(b, (uint32_t)items[i], 4);
 }
 
+void pp_gguf_add_bool_array(struct pp_gguf_writer *w, const char *key, const bool *items, size_t n)
+{
+    struct pp_buf *b = put_array(w, key, PP_GGUF_BOOL, n);
+    for (size_t i = 0; i < n; i++)
+        put_int(b, items[i], 1);
+}
+
 void pp_gguf_add_copy(struct pp_gguf_writer *w, const struct pp_gguf *from, size_t kv_index)
 {
     struct pp_str key = pp_gguf_kv_key(from, kv_index), raw = pp_gguf_kv_raw(from, kv_index);

@@ -118,8 +118,13 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
         code =
             pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
                     (long long)hp->rope_dim, (long long)hp->head_dim);
+    if (!code && hp->rope_base_local != 0.0f)
+        code = check_positive("local RoPE base", hp->rope_base_local, err);
     if (code || hp->rope_scaling == PP_ROPE_NONE)
         return code;
+    if (!(isfinite(hp->rope_attn_factor) && hp->rope_attn_factor >= 0))
+        return pp_fail(err, PP_ERR_FORMAT, "the model says its RoPE attention factor is %g; it must be positive",
+                       (double)hp->rope_attn_factor);
     code = check_positive("RoPE scaling factor", hp->rope_factor, err);
     if (!code && hp->rope_scaling != PP_ROPE_LINEAR)
         code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
@@ -137,13 +142,42 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
     return code;
 }
 
+/* Numbers that things are multiplied or bounded by; 0 stands for absent. */
+static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        float v;
+    } scales[] = {
+        {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
+        {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
+        {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
+    };
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
+        if (scales[i].v != 0.0f)
+            code = check_positive(scales[i].what, scales[i].v, err);
+    return code;
+}
+
+static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = check_range("number of experts", hp->n_expert, 0, PP_MAX_EXPERTS, err);
+    if (!code && hp->n_expert)
+        code = check_range("number of experts used", hp->n_expert_used, 1,
+                           hp->n_expert < PP_MAX_EXPERTS_USED ? hp->n_expert : PP_MAX_EXPERTS_USED, err);
+    if (!code && hp->n_expert)
+        code = check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
+    return code;
+}
+
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
         const char *what;
         int64_t v, most;
     } limits[] = {
-        {"number of layers", hp->n_layer, 1024},
+        {"number of layers", hp->n_layer, PP_MAX_LAYERS},
         {"vocabulary size", hp->n_vocab, 1 << 24},
         {"embedding size", hp->n_embd, 1 << 20},
         {"feed-forward size", hp->n_ff, 1 << 22},
@@ -163,6 +197,10 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     enum pp_code code = check_range("attention window", hp->window, 0, INT32_MAX, err);
     if (!code)
         code = check_positive("norm epsilon", hp->norm_eps, err);
+    if (!code)
+        code = check_scales(hp, err);
+    if (!code)
+        code = check_experts(hp, err);
     return code ? code : check_rope(hp, err);
 }
 
@@ -220,6 +258,70 @@ static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, s
     return PP_OK;
 }
 
+/* Either kind of norm. */
+static enum pp_code gguf_epsilon(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[192];
+    full_key(s, "attention.layer_norm_epsilon", full);
+    return gguf_float(s, pp_gguf_has(s->g, full) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                      true, &hp->norm_eps, err);
+}
+
+/* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */
+static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *key;
+        float *v;
+    } floats[] = {
+        {"attention.scale", &hp->attn_scale},
+        {"attn_logit_softcapping", &hp->attn_softcap},
+        {"final_logit_softcapping", &hp->final_softcap},
+        {"embedding_scale", &hp->embd_scale},
+        {"residual_scale", &hp->residual_scale},
+        {"logit_scale", &hp->logit_scale},
+    };
+    const struct {
+        const char *key;
+        int64_t *v;
+    } ints[] = {
+        {"expert_count", &hp->n_expert},
+        {"expert_used_count", &hp->n_expert_used},
+        {"expert_feed_forward_length", &hp->n_ff_expert},
+    };
+    enum pp_code code = PP_OK;
+    char full[192];
+    hp->n_ff_expert = hp->n_ff;
+    for (size_t i = 0; i < sizeof floats / sizeof *floats && !code; i++)
+        code = gguf_float(s, floats[i].key, false, floats[i].v, err);
+    for (size_t i = 0; i < sizeof ints / sizeof *ints && !code; i++)
+        code = gguf_int(s, ints[i].key, false, ints[i].v, err);
+    full_key(s, "use_parallel_residual", full);
+    pp_gguf_bool(s->g, full, &hp->parallel);
+    return code;
+}
+
+/* Which layers have the window: a flag for each, or a number: each such layer has none. Families that have their own
+ * way, but no such key, add it. */
+static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
+{
+    enum pp_gguf_type type;
+    size_t n = 0;
+    int64_t step = 0;
+    char full[192];
+    full_key(s, "attention.sliding_window_pattern", full);
+    if (pp_gguf_int(s->g, full, &step))
+        pp_layers_every(hp, step, PP_LAYER_WIDE);
+    else if (pp_gguf_array(s->g, full, &type, &n))
+        for (size_t l = 0; l < n && l < PP_MAX_LAYERS; l++) {
+            int64_t number = 1;
+            bool windowed = true;
+            if (!pp_gguf_array_bool(s->g, full, l, &windowed) && pp_gguf_array_int(s->g, full, l, &number))
+                windowed = number != 0;
+            hp->layer[l] |= windowed ? 0 : PP_LAYER_WIDE;
+        }
+}
+
 /* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1; ours replaces it. */
 static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -255,6 +357,12 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
         code = gguf_float(s, "rope.scaling.factor", false, &hp->rope_factor, err);
     if (code)
         return code;
+    if (pp_gguf_tensor(s->g, "rope_factors_long.weight")) {
+        hp->rope_scaling = PP_ROPE_LONG;
+        hp->rope_orig_ctx = hp->n_ctx_train;
+        code = gguf_int(s, "rope.scaling.original_context_length", false, &hp->rope_orig_ctx, err);
+        return code ? code : gguf_float(s, "rope.scaling.attn_factor", false, &hp->rope_attn_factor, err);
+    }
     full_key(s, "rope.scaling.type", full);
     bool named = pp_gguf_string(s->g, full, &type);
     if (named && type.len == 4 && memcmp(type.data, "yarn", 4) == 0)
@@ -285,7 +393,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
         (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
         (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
-        (code = gguf_float(&s, "attention.layer_norm_rms_epsilon", true, &hp->norm_eps, err)) ||
+        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) ||
         (code = gguf_vocab(&s, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;
@@ -294,6 +402,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
         (code = gguf_int(&s, "attention.key_length", false, &hp->head_dim, err)) ||
         (code = gguf_int(&s, "attention.sliding_window", false, &hp->window, err)))
         return code;
+    gguf_pattern(&s, hp);
     int64_t value_length = hp->head_dim;
     hp->rope_dim = hp->head_dim;
     if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) || (code = gguf_rope(&s, hp, err)))
@@ -352,14 +461,43 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
         !pp_json_float(rope, "attention_factor", &hp->rope_attn_factor) || !pp_json_float(rope, "mscale", &mscale) ||
         !pp_json_float(rope, "mscale_all_dim", &mscale_all_dim))
         return fail_number("a member of the YaRN scaling", err);
-    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate")))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "YaRN scaling without truncation is not supported");
+    hp->rope_no_truncate = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate"));
     if (hp->rope_attn_factor == 0 && mscale > 0 && mscale_all_dim > 0)
         hp->rope_attn_factor = attention_factor(hp->rope_factor, mscale, mscale_all_dim);
     return PP_OK;
 }
 
-static enum pp_code config_scaling(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+/* Its factors become tensors: pp_hparams_rope_factors. The original length may stand beside or inside the scaling; what
+ * is no factor follows from both lengths. */
+static enum pp_code config_long(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->rope_scaling = PP_ROPE_LONG;
+    hp->rope_factor = 1;
+    if (!pp_json_int(config, "original_max_position_embeddings", &hp->rope_orig_ctx) ||
+        !pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
+        return fail_number("original_max_position_embeddings", err);
+    if (!pp_json_float(rope, "attention_factor", &hp->rope_attn_factor))
+        return fail_number("the RoPE attention factor", err);
+    return PP_OK;
+}
+
+enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64_t n, float *factors,
+                                     struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *item;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, key);
+    int64_t i = 0;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s of the RoPE scaling is not a list of %lld numbers", key,
+                       (long long)n);
+    cJSON_ArrayForEach(item, list)
+        factors[i++] = cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
+    return PP_OK;
+}
+
+static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
     if (!type)
@@ -378,9 +516,15 @@ static enum pp_code config_scaling(const cJSON *rope, struct pp_hparams *hp, str
         return fail_number("original_max_position_embeddings", err);
     if (strcmp(name, "yarn") == 0)
         return config_yarn(rope, hp, err);
+    if (strcmp(name, "dynamic") == 0) {
+        hp->rope_scaling = PP_ROPE_DYNAMIC;
+        return PP_OK;
+    }
+    if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0)
+        return config_long(config, rope, hp, err);
     if (strcmp(name, "llama3") != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" is not supported; linear, llama3 and yarn are",
-                       name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "RoPE scaling \"%.40s\" is not supported; linear, dynamic, llama3, yarn and longrope are", name);
     hp->rope_scaling = PP_ROPE_LLAMA3;
     if (!pp_json_float(rope, "low_freq_factor", &hp->rope_low_freq) ||
         !pp_json_float(rope, "high_freq_factor", &hp->rope_high_freq))
@@ -391,7 +535,10 @@ static enum pp_code config_scaling(const cJSON *rope, struct pp_hparams *hp, str
 static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *by_type = cJSON_GetObjectItemCaseSensitive(rope, "full_attention");
     float part = 1;
+    if (cJSON_IsObject(by_type)) /* and "sliding_attention": the family's business */
+        rope = by_type;
     hp->rope_base = 10000;
     hp->rope_factor = 1;
     if (!cJSON_IsObject(rope))
@@ -401,7 +548,7 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     if (cJSON_IsObject(rope)) {
         if (!pp_json_float(rope, "rope_theta", &hp->rope_base) || !pp_json_float(rope, "partial_rotary_factor", &part))
             return fail_number("rope_theta or partial_rotary_factor", err);
-        enum pp_code code = config_scaling(rope, hp, err);
+        enum pp_code code = config_scaling(config, rope, hp, err);
         if (code)
             return code;
     }
@@ -411,25 +558,39 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     return PP_OK;
 }
 
+/* A size under one of several names. */
+static enum pp_code config_size(const cJSON *config, const char *const *keys, int64_t *v, struct pp_error *err)
+{
+    const char *const *key = keys;
+    while (key[1] && !cJSON_HasObjectItem(config, *key))
+        key++;
+    if (!pp_json_int(config, *key, v) || *v <= 0)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", *key);
+    return PP_OK;
+}
+
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const struct {
-        const char *key;
-        int64_t *v;
-    } required[] = {
-        {"vocab_size", &hp->n_vocab},           {"hidden_size", &hp->n_embd},      {"num_hidden_layers", &hp->n_layer},
-        {"num_attention_heads", &hp->n_head},   {"intermediate_size", &hp->n_ff},
-    };
+    static const char *const vocab[] = {"vocab_size", NULL}, *const embd[] = {"n_embd", "hidden_size", NULL};
+    static const char *const layers[] = {"n_layer", "num_hidden_layers", NULL};
+    static const char *const heads[] = {"n_head", "num_attention_heads", NULL};
+    static const char *const ff[] = {"intermediate_size", NULL};
     static const char *const quantised[] = {"quantization_config", "quantization"};
+    enum pp_code code;
     for (size_t i = 0; i < 2; i++)
         if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, quantised[i])))
             return pp_fail(err, PP_ERR_UNSUPPORTED,
                            "config.json has %s: the folder's weights are quantised in a way that pippin cannot "
                            "read; take the original model or a GGUF file",
                            quantised[i]);
-    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (!pp_json_int(config, required[i].key, required[i].v) || *required[i].v <= 0)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", required[i].key);
+    if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
+        (code = config_size(config, embd, &hp->n_embd, err)) ||
+        (code = config_size(config, layers, &hp->n_layer, err)) ||
+        (code = config_size(config, heads, &hp->n_head, err)))
+        return code;
+    hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */
+    if (!cJSON_HasObjectItem(config, "n_embd") && (code = config_size(config, ff, &hp->n_ff, err)))
+        return code;
     hp->n_head_kv = hp->n_head;
     hp->head_dim = hp->n_embd / hp->n_head;
     hp->n_ctx_train = 2048;
@@ -440,4 +601,43 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
         return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
     return config_rope(config, hp, err);
+}
+
+enum pp_code pp_config_activation(const cJSON *config, const char *key, const char *const *known, struct pp_error *err)
+{
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    const char *const *k = known;
+    while (cJSON_IsString(fn) && *k && strcmp(*k, fn->valuestring) != 0)
+        k++;
+    if (*k)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "activation \"%.40s\" is not supported for this family; %s is",
+                   fn->valuestring, known[0]);
+}
+
+enum pp_code pp_config_layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    int64_t l = 0;
+    if (!cJSON_IsArray(types))
+        return PP_OK;
+    if (cJSON_GetArraySize(types) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
+                       (long long)hp->n_layer);
+    cJSON_ArrayForEach(item, types)
+    {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "";
+        const bool wide = strcmp(type, "full_attention") == 0;
+        if (!wide && strcmp(type, "sliding_attention") != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
+        hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_WIDE) | (wide ? PP_LAYER_WIDE : 0));
+        l++;
+    }
+    return PP_OK;
+}
+
+void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits)
+{
+    for (int64_t l = step - 1; l >= 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l += step)
+        hp->layer[l] |= bits;
 }

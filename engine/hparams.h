@@ -21,6 +21,19 @@ enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparam
 /* Holds everything against its limits. */
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err);
 
+/* --- for engine/arch/ ------------------------------------------------------------------------------------------- */
+
+/* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
+enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
+                                  struct pp_error *err);
+/* `layer_types`, if it is there: PP_LAYER_WIDE for layers without a window. hp->n_layer is not checked yet. */
+enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Gives every step-th layer, the step-th first, these bits. */
+void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
+/* LongRoPE's list of n divisors under this key. */
+enum pp_code pp_hparams_rope_factors(const struct cJSON *config, const char *key, int64_t n, float *factors,
+                                     struct pp_error *err);
+
 /* Copies n bytes to out as valid UTF-8 without control characters, line breaks or direction marks (each becomes '?'),
  * cut at a character boundary. */
 void pp_clean_name(const char *s, size_t n, char *out, size_t out_size);

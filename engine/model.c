@@ -157,6 +157,33 @@ static bool read_cached(const char *path, struct pp_sha256 *id)
     return good;
 }
 
+/* What many models do not have stays out of the hash there. */
+static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
+{
+    const struct {
+        const char *name;
+        double v;
+    } rare[] = {
+        {"attention scale", (double)hp->attn_scale},     {"attention cap", (double)hp->attn_softcap},
+        {"logit cap", (double)hp->final_softcap},        {"embedding scale", (double)hp->embd_scale},
+        {"residual scale", (double)hp->residual_scale},  {"logit scale", (double)hp->logit_scale},
+        {"local rope", (double)hp->rope_base_local},     {"no truncation", hp->rope_no_truncate},
+        {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},
+        {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},
+    };
+    for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
+        char text[64];
+        int n = snprintf(text, sizeof text, "%s %a\n", rare[i].name, rare[i].v);
+        if (rare[i].v != 0)
+            pp_sha256_update(s, text, (size_t)n);
+    }
+    for (int l = 0; l < (int)hp->n_layer; l++) {
+        const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
+        if (hp->layer[l])
+            pp_sha256_update(s, special, sizeof special);
+    }
+}
+
 /* Everything that results depend on and that is no tensor. */
 static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
@@ -173,6 +200,7 @@ static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp
     if (hp->window)
         n += (size_t)snprintf(text + n, sizeof text - n, "window %lld\n", (long long)hp->window);
     pp_sha256_update(s, text, n); /* at most 64 + 20 numbers of 24 characters */
+    hash_rare(s, hp);
 }
 
 static struct pp_sha256 hash_model(const struct pp_source *source)

@@ -4,14 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/arch/arch.h"
 #include "engine/base/mem.h"
-
-static const struct {
-    const char *arch;
-    pp_plan_fn *build;
-} families[] = {
-    {"llama", pp_plan_llama},
-};
 
 /* The tier of layers with this window, made if there is none yet; -1: there are too many. */
 static int tier_of(struct pp_plan *p, const struct pp_hparams *hp, int64_t window)
@@ -45,28 +39,23 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
 
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
 {
-    const char *arch = pp_source_hparams(s)->arch;
+    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* the source was opened by it */
     *plan = (struct pp_plan){0};
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(arch, families[i].arch) != 0)
-            continue;
-        enum pp_code code = families[i].build(s, plan, err);
-        if (!code && plan->bad)
-            code = pp_fail_nomem(err, "the model's plan");
-        if (!code)
-            code = pp_plan_place_layers(s, plan, err);
-        if (code)
-            pp_plan_free(plan);
-        return code;
-    }
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: no plan for models of the family %s", pp_source_path(s), arch);
+    enum pp_code code = pp_plan_decoder(s, &arch->decoder, plan, err);
+    if (!code && plan->bad)
+        code = pp_fail_nomem(err, "the model's plan");
+    if (!code)
+        code = pp_plan_place_layers(s, plan, err);
+    if (code)
+        pp_plan_free(plan);
+    return code;
 }
 
 void pp_plan_free(struct pp_plan *p)
 {
     pp_free(p->ops);
     pp_free(p->linears);
-    pp_free(p->slot_width);
+    pp_free(p->slots);
     *p = (struct pp_plan){0};
 }
 
@@ -84,10 +73,20 @@ static void *grow_by_one(struct pp_plan *p, void *items, int *n, int *cap, size_
 
 int pp_plan_slot(struct pp_plan *p, int64_t width)
 {
-    if (!grow_by_one(p, &p->slot_width, &p->n_slots, &p->cap_slots, sizeof *p->slot_width))
+    if (!grow_by_one(p, &p->slots, &p->n_slots, &p->cap_slots, sizeof *p->slots))
         return 0;
-    p->slot_width[p->n_slots - 1] = width;
+    p->slots[p->n_slots - 1] = (struct pp_slot){.width = width, .base = p->n_slots - 1};
     return p->n_slots - 1;
+}
+
+int pp_plan_part(struct pp_plan *p, int slot, int64_t at, int64_t width)
+{
+    int part = pp_plan_slot(p, width);
+    if (!p->bad) {
+        p->slots[part].base = slot;
+        p->slots[part].at = at;
+    }
+    return part;
 }
 
 void pp_plan_add(struct pp_plan *p, struct pp_op op)

@@ -16,16 +16,39 @@
 enum { PP_MAX_TIERS = 4 };
 
 enum pp_op_kind {
-    PP_OP_EMBED,     /* out = row of `weight` for the row's token, or the row's input vector */
-    PP_OP_NORM,      /* out = rms_norm(in) * weight */
+    PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
+                        is one; or the row's input vector */
+    PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm */
+    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
-    PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer` */
-    PP_OP_SWIGLU,    /* out = silu(in) * in2 */
-    PP_OP_ADD,       /* in place: out += in */
+    PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
+                        [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0 */
+    PP_OP_GATE,      /* out = fn(in) * in2 */
+    PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
+    PP_OP_ADD,       /* in place: out += scale * in */
     PP_OP_SELECT,    /* from here on only rows that want an output take part */
     PP_OP_RESULT,    /* `in` is what PP_OUT_HIDDEN gives, `in2` what PP_OUT_LOGITS gives */
+};
+
+/* Functions of one number, and of a gate and the value it lets through. */
+enum pp_fn {
+    PP_FN_SILU,      /* x / (1 + exp(-x)) */
+    PP_FN_GELU,      /* x (1 + erf(x / sqrt 2)) / 2 */
+    PP_FN_GELU_TANH, /* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
+    PP_FN_CLAMPED,   /* of a gate g and a value u only, as gpt-oss has it: g' / (1 + exp(-1.702 g')) * (u' + 1), g' at
+                        most 7 and u' within -7 .. 7 */
+    PP_FN_SCALE,     /* scale x */
+    PP_FN_CAP,       /* scale tanh(x / scale) */
+    PP_FN_COUNT,
+};
+
+/* A slot, or a part of one: `base` is then the slot, and the part begins `at` values into its rows. */
+struct pp_slot {
+    int64_t width;   /* values per row */
+    int base;        /* of a whole slot: itself */
+    int64_t at;
 };
 
 /* A projection: what adapters attach to. */
@@ -37,13 +60,17 @@ struct pp_linear {
 
 struct pp_op {
     enum pp_op_kind kind;
+    enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_APPLY */
+    bool centred;                    /* the norms: LayerNorm */
+    bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
+    float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
     int64_t window;                  /* of the two that use the cache: how many positions a row sees, itself included,
                                         or 0: all */
     int tier, tier_layer;            /* the same two: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
-    const struct pp_tensor *weight;  /* PP_OP_EMBED, PP_OP_NORM */
+    const struct pp_tensor *weight, *bias;
 };
 
 /* Layers whose K and V have one geometry and one window: their pages are kept and let go together. */
@@ -57,10 +84,11 @@ struct pp_plan {
     int n_ops, cap_ops;
     struct pp_linear *linears;
     int n_linears, cap_linears;
-    int64_t *slot_width;             /* [n_slots]: values per row */
+    struct pp_slot *slots;
     int n_slots, cap_slots;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
+    int64_t n_positions;             /* that have something learned for them: no sequence is longer. 0: any number */
     bool bad;                        /* out of memory while building */
 };
 
@@ -74,10 +102,8 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
 
 /* --- for engine/arch/ ------------------------------------------------------------------------------------- */
 
-typedef enum pp_code pp_plan_fn(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
-pp_plan_fn pp_plan_llama;
-
 int pp_plan_slot(struct pp_plan *p, int64_t width);
+int pp_plan_part(struct pp_plan *p, int slot, int64_t at, int64_t width); /* of a whole slot */
 void pp_plan_add(struct pp_plan *p, struct pp_op op);
 /* A required tensor of shape [rows, cols] (rows 0: a vector of cols). NULL and *err if it is missing or wrong; first
  * error wins. */

@@ -26,22 +26,47 @@ static double yarn_dimension(const struct pp_hparams *hp, double turns)
 /* YaRN (arXiv 2309.00071): interpolation by `factor` fades in from the dimension of beta_fast to that of beta_slow. */
 static double yarn(const struct pp_hparams *hp, double f, int64_t i)
 {
-    double low = fmax(floor(yarn_dimension(hp, (double)hp->rope_beta_fast)), 0);
-    double high = fmin(ceil(yarn_dimension(hp, (double)hp->rope_beta_slow)), (double)(hp->rope_dim - 1));
+    double low = yarn_dimension(hp, (double)hp->rope_beta_fast), high = yarn_dimension(hp, (double)hp->rope_beta_slow);
+    low = fmax(hp->rope_no_truncate ? low : floor(low), 0);
+    high = fmin(hp->rope_no_truncate ? high : ceil(high), (double)(hp->rope_dim - 1));
     double width = high - low > 0.001 ? high - low : 0.001;
     double ramp = fmin(fmax(((double)i - low) / width, 0), 1);
     return f / (double)hp->rope_factor * ramp + f * (1 - ramp);
 }
 
-void pp_rope_frequencies(const struct pp_hparams *hp, const float *factors, float *inv_freq, float *magnitude)
+/* NTK-aware scaling by the context's length: the base that makes the longest wave as long as interpolation would. */
+static double dynamic_base(const struct pp_hparams *hp, int64_t n_ctx)
 {
-    *magnitude = 1;
+    const double longer = (double)n_ctx / (double)hp->rope_orig_ctx, factor = (double)hp->rope_factor;
+    const double dim = (double)hp->rope_dim;
+    if (longer <= 1 || hp->rope_dim <= 2)
+        return (double)hp->rope_base;
+    return (double)hp->rope_base * pow(factor * longer - (factor - 1), dim / (dim - 2));
+}
+
+/* LongRoPE (arXiv 2402.13753): what makes up for scores getting smaller. */
+float pp_rope_long_magnitude(const struct pp_hparams *hp)
+{
+    const double longer = (double)hp->n_ctx_train / (double)hp->rope_orig_ctx;
+    if (hp->rope_attn_factor > 0)
+        return hp->rope_attn_factor;
+    return longer > 1 && hp->rope_orig_ctx > 1 ? (float)sqrt(1 + log(longer) / log((double)hp->rope_orig_ctx)) : 1.0f;
+}
+
+void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float *factors, float *inv_freq,
+                         float *magnitude)
+{
+    const bool dynamic = hp->rope_scaling == PP_ROPE_DYNAMIC;
+    const double base = dynamic ? dynamic_base(hp, n_ctx) : (double)hp->rope_base;
+    *magnitude = hp->rope_scaling == PP_ROPE_LONG ? pp_rope_long_magnitude(hp) : 1;
     if (hp->rope_scaling == PP_ROPE_YARN)
         *magnitude = hp->rope_attn_factor > 0 ? hp->rope_attn_factor : 0.1f * logf(hp->rope_factor) + 1.0f;
     for (int64_t i = 0; i < hp->rope_dim / 2; i++) {
-        double f = pow((double)hp->rope_base, -2.0 * (double)i / (double)hp->rope_dim);
+        double f = pow(base, -2.0 * (double)i / (double)hp->rope_dim);
         switch (hp->rope_scaling) {
-        case PP_ROPE_NONE: break;
+        case PP_ROPE_NONE:
+        case PP_ROPE_DYNAMIC:
+        case PP_ROPE_LONG: break;
         case PP_ROPE_LINEAR: f /= (double)hp->rope_factor; break;
         case PP_ROPE_LLAMA3: f = factors ? f : llama3(hp, f); break;
         case PP_ROPE_YARN: f = yarn(hp, f, i); break;

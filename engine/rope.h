@@ -4,8 +4,18 @@
 
 #include "engine/source.h"
 
-/* inv_freq: float [rope_dim / 2]. factors: rope_freqs.weight of a GGUF file, float [rope_dim / 2], or NULL. *magnitude:
- * what cosines and sines are multiplied by (YaRN; otherwise 1). */
-void pp_rope_frequencies(const struct pp_hparams *hp, const float *factors, float *inv_freq, float *magnitude);
+/* inv_freq: float [rope_dim / 2]. n_ctx: positions of a sequence, which DYNAMIC scaling goes by. factors: divisors,
+ * float [rope_dim / 2], from rope_freqs.weight of a GGUF file or LongRoPE's tensor for this n_ctx; or NULL.
+ * *magnitude: what
+ * cosines and sines are multiplied by (YaRN, LongRoPE; otherwise 1). */
+void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float *factors, float *inv_freq,
+                         float *magnitude);
+/* That of LongRoPE. */
+float pp_rope_long_magnitude(const struct pp_hparams *hp);
+/* Whether frequencies for the one context differ from those for the other. */
+static inline bool pp_rope_depends_on_context(const struct pp_hparams *hp)
+{
+    return hp->rope_scaling == PP_ROPE_DYNAMIC || hp->rope_scaling == PP_ROPE_LONG;
+}
 
 #endif

@@ -11,6 +11,7 @@
 #include "engine/file_type.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
+#include "engine/hf_form.h"
 #include "engine/hparams.h"
 #include "engine/name_index.h"
 
@@ -21,7 +22,9 @@ struct pp_source {
     struct pp_hparams hp;
     char *chat_template;
     struct pp_tensor *tensors;  /* of a folder: under their GGUF names, which are pp_free'd */
-    size_t n_tensors;
+    size_t n_tensors, cap_tensors;
+    void **made;                /* data of tensors that are not in a mapped file [n_made] */
+    size_t n_made, cap_made;
     struct pp_name_index names; /* of a folder */
 };
 
@@ -92,13 +95,52 @@ static const char *family_of(const cJSON *config)
     return cJSON_IsString(first) ? first->valuestring : "";
 }
 
-/* Adds tensor i of the folder under its GGUF name, unless nobody needs it. */
+/* Adds a tensor under its GGUF name. made: its data become ours, also if it cannot be added. */
+static enum pp_code add_tensor(struct pp_source *s, const struct pp_tensor *t, const char *name, bool made,
+                               struct pp_error *err)
+{
+    if (made && pp_grow(&s->made, &s->cap_made, s->n_made + 1, sizeof *s->made) != 0) {
+        pp_free((void *)(uintptr_t)t->data);
+        return pp_fail_nomem(err, "the list of tensors");
+    }
+    if (made)
+        s->made[s->n_made++] = (void *)(uintptr_t)t->data;
+    if (pp_grow(&s->tensors, &s->cap_tensors, s->n_tensors + 1, sizeof *s->tensors) != 0)
+        return pp_fail_nomem(err, "the list of tensors");
+    struct pp_tensor *mine = &s->tensors[s->n_tensors];
+    *mine = *t;
+    mine->name = pp_strdup(name);
+    if (!mine->name)
+        return pp_fail_nomem(err, "the list of tensors");
+    s->n_tensors++;
+    return PP_OK;
+}
+
+/* Brings a tensor of the folder into our form, and adds what comes of it. */
+static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor *t, enum pp_hf_form form,
+                                    const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
+{
+    struct pp_tensor made[2];
+    int n;
+    enum pp_code code = pp_hf_transform(t, form, &s->hp, made, &n, err);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    code = add_tensor(s, &made[0], pp_buf_cstr(name), true, err);
+    if (n > 1 && code)
+        pp_free((void *)(uintptr_t)made[1].data);
+    return n > 1 && !code ? add_tensor(s, &made[1], pp_buf_cstr(second), true, err) : code;
+}
+
+/* Adds tensor i of the folder, unless nobody needs it. */
 static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch, bool tied, size_t i,
-                                struct pp_buf *name, struct pp_error *err)
+                                struct pp_buf *name, struct pp_buf *second, struct pp_error *err)
 {
     const struct pp_tensor *t = pp_hf_at(s->hf, i);
-    enum pp_name_match match = pp_arch_gguf_name(arch, t->name, name, NULL);
-    if (name->bad)
+    const struct pp_arch_name *entry;
+    enum pp_name_match match = pp_arch_translate(arch, t->name, &entry, name, second);
+    if (name->bad || second->bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -109,14 +151,37 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
-    struct pp_tensor *mine = &s->tensors[s->n_tensors];
-    *mine = *t;
-    mine->name = pp_strdup(name->data);
-    if (!mine->name)
+    if (entry->form != PP_HF_SAME)
+        return add_transformed(s, t, entry->form, name, second, err);
+    return add_tensor(s, t, pp_buf_cstr(name), false, err);
+}
+
+/* LongRoPE's factors stand in config.json, and in GGUF files as tensors. */
+static enum pp_code take_rope_factors(struct pp_source *s, const char *key, const char *name, struct pp_error *err)
+{
+    const int64_t n = s->hp.rope_dim / 2;
+    float *factors = pp_calloc((size_t)n, sizeof *factors);
+    if (!factors)
+        return pp_fail_nomem(err, name);
+    enum pp_code code = pp_hparams_rope_factors(pp_hf_config(s->hf), key, n, factors, err);
+    if (code) {
+        pp_free(factors);
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = factors,
+                                .size = (size_t)n * sizeof *factors};
+    return add_tensor(s, &t, name, true, err);
+}
+
+/* Once there are no more of them: a tensor is found by its name. */
+static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
+{
+    if (!pp_name_index_init(&s->names, s->n_tensors))
         return pp_fail_nomem(err, "the list of tensors");
-    s->n_tensors++;
-    if (!pp_name_index_add(&s->names, mine->name, strlen(mine->name)))
-        return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, mine->name);
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (!pp_name_index_add(&s->names, s->tensors[i].name, strlen(s->tensors[i].name)))
+            return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, s->tensors[i].name);
     return PP_OK;
 }
 
@@ -124,15 +189,17 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
 {
     const cJSON *tie = cJSON_GetObjectItemCaseSensitive(pp_hf_config(s->hf), "tie_word_embeddings");
     size_t n = pp_hf_n(s->hf);
-    struct pp_buf name = {0};
+    struct pp_buf name = {0}, second = {0};
     enum pp_code code = PP_OK;
-    s->tensors = pp_calloc(n, sizeof *s->tensors);
-    if (!s->tensors || !pp_name_index_init(&s->names, n))
-        return pp_fail_nomem(err, "the list of tensors");
     for (size_t i = 0; i < n && !code; i++)
-        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &name, err);
+        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &name, &second, err);
     pp_buf_free(&name);
-    return code;
+    pp_buf_free(&second);
+    if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
+        code = take_rope_factors(s, "long_factor", "rope_factors_long.weight", err);
+    if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
+        code = take_rope_factors(s, "short_factor", "rope_factors_short.weight", err);
+    return code ? code : index_tensors(s, err);
 }
 
 static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
@@ -153,7 +220,7 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     }
     strcpy(s->hp.arch, arch->name);
     pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
-    s->hp.rope_neox = true;
+    s->hp.rope_neox = !arch->hf_pairs;
     code = pp_hparams_from_config(config, &s->hp, err);
     if (!code && arch->from_config)
         code = arch->from_config(config, &s->hp, err);
@@ -197,6 +264,9 @@ void pp_source_close(struct pp_source *s)
     for (size_t i = 0; i < s->n_tensors; i++)
         pp_free((void *)(uintptr_t)s->tensors[i].name);
     pp_free(s->tensors);
+    for (size_t i = 0; i < s->n_made; i++)
+        pp_free(s->made[i]);
+    pp_free(s->made);
     pp_name_index_free(&s->names);
     pp_gguf_close(s->gguf);
     pp_hf_close(s->hf);

@@ -13,6 +13,17 @@
 struct pp_gguf;
 struct pp_source;
 
+enum {
+    PP_MAX_LAYERS = 1024,
+    PP_MAX_EXPERTS = 1024,     /* of a layer */
+    PP_MAX_EXPERTS_USED = 64,  /* by a row */
+    /* bits of pp_hparams.layer */
+    PP_LAYER_WIDE = 1,       /* sees all positions, although the model has a window */
+    PP_LAYER_UNROTATED = 2,  /* its heads are not rotated */
+    PP_LAYER_LOCAL_ROPE = 4, /* they are by rope_base_local, unscaled */
+    PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
+};
+
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
  * within limits, heads divide evenly. */
 struct pp_hparams {
@@ -27,17 +38,39 @@ struct pp_hparams {
     int64_t n_ff;
     int64_t n_ctx_train;
     int64_t window;         /* positions that attention sees, the row's own included; 0: all */
+    uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
+    bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
+    float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
+    float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
+    float final_softcap;    /* likewise the logits */
+    float embd_scale;       /* of what goes into the first layer; 0: 1 */
+    float residual_scale;   /* of what is added to the residual stream; 0: 1 */
+    float logit_scale;      /* of the logits; 0: 1 */
+    int64_t n_expert;       /* 0: no mixture of experts */
+    int64_t n_expert_used;  /* of them for each row */
+    int64_t n_ff_expert;
+    bool expert_shares;     /* an expert's weight is its share among all, not among those used */
     float norm_eps;
     float rope_base;
+    float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */
     int64_t rope_dim;       /* rotated dimensions of a head */
     bool rope_neox;         /* pairs (i, i + rope_dim/2): Hugging Face's layout; else (2i, 2i + 1): GGUF's llama */
-    enum pp_rope_scaling { PP_ROPE_NONE, PP_ROPE_LINEAR, PP_ROPE_LLAMA3, PP_ROPE_YARN } rope_scaling;
-    float rope_factor;          /* of LINEAR, LLAMA3, YARN */
+    enum pp_rope_scaling {
+        PP_ROPE_NONE,
+        PP_ROPE_LINEAR,
+        PP_ROPE_LLAMA3,
+        PP_ROPE_YARN,
+        PP_ROPE_DYNAMIC,        /* NTK-aware: a larger base for contexts longer than the original one */
+        PP_ROPE_LONG,           /* LongRoPE: tensors rope_factors_long.weight, rope_factors_short.weight */
+    } rope_scaling;
+    float rope_factor;          /* of all but LONG */
     float rope_low_freq;        /* LLAMA3: low_freq_factor */
     float rope_high_freq;       /* LLAMA3: high_freq_factor */
-    int64_t rope_orig_ctx;      /* LLAMA3, YARN: original_max_position_embeddings */
-    float rope_attn_factor;     /* YARN: 0 means 0.1 ln(factor) + 1 */
+    int64_t rope_orig_ctx;      /* of all but LINEAR: original_max_position_embeddings */
+    float rope_attn_factor;     /* YARN: 0 means 0.1 ln(factor) + 1. LONG: 0 means sqrt(1 + ln(context / original) /
+                                   ln(original)), if the context is the longer */
     float rope_beta_fast, rope_beta_slow;
+    bool rope_no_truncate;      /* YARN: the ramp begins and ends between dimensions */
 };
 
 /* path: a .gguf file, or a folder with config.json and safetensors. A path that does not exist is

@@ -49,14 +49,14 @@ static void norm_and_activations(void **state)
         }
         for (int64_t i = 0; i < n; i++)
             x[i] *= i % 7 == 0 ? 60 : 1; /* also where exp saturates */
-        scalar->swiglu(x, w, n, a);
+        scalar->gate(PP_FN_SILU, x, w, n, a);
         for (int64_t i = 0; i < n; i++)
             assert_near(a[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i], 1e-5 * (1 + fabs((double)a[i])));
         for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
             if (!pp_isa_runs((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *fast = pp_cpu_ops((enum pp_isa)isa);
-            fast->swiglu(x, w, n, b);
+            fast->gate(PP_FN_SILU, x, w, n, b);
             assert_memory_equal(a, b, (size_t)n * 4);
             float *y = pp_malloc((size_t)n * 4), *z = pp_malloc((size_t)n * 4);
             memcpy(y, w, (size_t)n * 4);
@@ -70,6 +70,105 @@ static void norm_and_activations(void **state)
             pp_free(z);
         }
         pp_free(x), pp_free(w), pp_free(a), pp_free(b);
+    }
+}
+
+/* --- functions of one number ----------------------------------------------------------------------------------- */
+
+static double exact_fn(enum pp_fn fn, double number, double x)
+{
+    switch (fn) {
+    case PP_FN_SILU: return x / (1 + exp(-x));
+    case PP_FN_GELU: return x * (1 + erf(x / sqrt(2))) / 2;
+    case PP_FN_GELU_TANH: return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
+    case PP_FN_SCALE: return number * x;
+    case PP_FN_CAP: return number * tanh(x / number);
+    default: return NAN;
+    }
+}
+
+static double exact_gate(enum pp_fn fn, double g, double u)
+{
+    if (fn != PP_FN_CLAMPED)
+        return exact_fn(fn, 0, g) * u;
+    g = g > 7 ? 7 : g;
+    u = u > 7 ? 7 : u < -7 ? -7 : u;
+    return g / (1 + exp(-1.702 * g)) * (u + 1);
+}
+
+/* All of them, against their formulas, near 0 and where they saturate; the fast builds bit for bit, also in place. */
+static void functions(void **state)
+{
+    static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SCALE, PP_FN_CAP};
+    static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_CLAMPED};
+    static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
+    const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
+    enum { N = 147 };
+    (void)state;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        float *x = random_floats(N), *u = random_floats(N), a[N], b[N];
+        for (int i = 0; i < N; i++)
+            x[i] *= sizes[k];
+        for (size_t f = 0; f < sizeof applied / sizeof *applied; f++) {
+            const float number = applied[f] == PP_FN_CAP ? 30 : 0.25f;
+            scalar->apply(applied[f], number, x, N, a);
+            for (int i = 0; i < N; i++)
+                assert_near(a[i], exact_fn(applied[f], (double)number, (double)x[i]),
+                            2e-6 * (1 + fabs((double)x[i])) + (applied[f] == PP_FN_CAP ? 1e-5 : 0));
+            for (int isa = 1; isa < PP_ISA_COUNT; isa++)
+                if (pp_isa_runs((enum pp_isa)isa)) {
+                    memcpy(b, x, sizeof b);
+                    pp_cpu_ops((enum pp_isa)isa)->apply(applied[f], number, b, N, b);
+                    assert_memory_equal(a, b, sizeof a);
+                }
+        }
+        for (size_t f = 0; f < sizeof gated / sizeof *gated; f++) {
+            scalar->gate(gated[f], x, u, N, a);
+            for (int i = 0; i < N; i++)
+                assert_near(a[i], exact_gate(gated[f], (double)x[i], (double)u[i]), 1e-5 * (1 + fabs((double)x[i])));
+            for (int isa = 1; isa < PP_ISA_COUNT; isa++)
+                if (pp_isa_runs((enum pp_isa)isa)) {
+                    pp_cpu_ops((enum pp_isa)isa)->gate(gated[f], x, u, N, b);
+                    assert_memory_equal(a, b, sizeof a);
+                }
+        }
+        pp_free(x), pp_free(u);
+    }
+    const float bad[3] = {NAN, INFINITY, 1};
+    float capped[3];
+    scalar->apply(PP_FN_CAP, 30, bad, 3, capped); /* what is no number does not become one */
+    assert_true(isnan(capped[0]) && isnan(capped[1]) && capped[2] > 0.99f);
+}
+
+static void layer_norms(void **state)
+{
+    const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
+    (void)state;
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        const int64_t n = lengths[k];
+        const size_t bytes = (size_t)n * sizeof(float);
+        float *x = random_floats(n), *w = random_floats(n), *b = random_floats(n), *y = pp_malloc(bytes),
+              *z = pp_malloc(bytes);
+        double mean = 0, square = 0;
+        for (int64_t i = 0; i < n; i++) {
+            x[i] += 3; /* far from 0, beside what it varies by */
+            mean += (double)x[i] / (double)n;
+        }
+        for (int64_t i = 0; i < n; i++)
+            square += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)n;
+        for (int biased = 0; biased < 2; biased++) {
+            scalar->layer_norm(x, w, biased ? b : NULL, 1e-5f, n, y);
+            for (int64_t i = 0; i < n; i++)
+                assert_near(y[i], ((double)x[i] - mean) / sqrt(square + 1e-5) * (double)w[i] +
+                                      (biased ? (double)b[i] : 0), n == 1 ? 1e-3 : 2e-5);
+            for (int isa = 1; isa < PP_ISA_COUNT; isa++)
+                if (pp_isa_runs((enum pp_isa)isa)) {
+                    memcpy(z, x, bytes); /* in place, too */
+                    pp_cpu_ops((enum pp_isa)isa)->layer_norm(z, w, biased ? b : NULL, 1e-5f, n, z);
+                    assert_memory_equal(y, z, bytes);
+                }
+        }
+        pp_free(x), pp_free(w), pp_free(b), pp_free(y), pp_free(z);
     }
 }
 
@@ -282,6 +381,8 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
     return scale * ((high ? byte >> 4 : byte & 15) - 8);
 }
 
+static double softcap; /* of the scores, in all tests that follow; 0: none */
+
 /* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
 static void reference(const struct cache *c, const float *q, int begin, int n, double *out)
 {
@@ -293,6 +394,7 @@ static void reference(const struct cache *c, const float *q, int begin, int n, d
         for (int d = 0; d < head_dim; d++)
             s[i] += (double)q[d] / sqrt(head_dim) *
                     stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, false);
+        s[i] = softcap != 0 ? softcap * tanh(s[i] / softcap) : s[i];
         if (s[i] > top)
             top = s[i];
     }
@@ -350,7 +452,7 @@ static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, str
 static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int group, int n_rows, const int *n, int window,
                    const float *q, float *out)
 {
-    struct pp_attention a = {.n_rows = n_rows, .group = group};
+    struct pp_attention a = {.n_rows = n_rows, .group = group, .softcap = (float)softcap * 1.44269504f};
     const int n_q = n_rows * group, width = group * c->layout.head_dim;
     size_t bytes = pp_attention_bytes(&c->layout, n_q);
     void *memory = pp_aligned(64, bytes);
@@ -434,6 +536,20 @@ static void attention_shapes(void **state)
                 int n_q = (int)(1 + (d + l) % 9 + (l % 4 ? 0 : 16)); /* some fill tiles of 16 */
                 attention_of_shape(kv_types[t], head_dims[d], n_q, lengths_kv[l]);
             }
+}
+
+/* Scores that are bounded: in all types, where most of them are at the bound, and where none is. */
+static void attention_capped(void **state)
+{
+    static const double caps[] = {0.3, 2, 50};
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        for (int type = 0; type < (int)N_KV_TYPES; type++) {
+            softcap = caps[i];
+            attention_of_shape(kv_types[type], 64, 4, 300);
+            attention_of_shape(kv_types[type], 80, 3, 77);
+        }
+    softcap = 0;
 }
 
 /* Rows in one tile, over the borders of vectors, pages and chunks, have the bits that each has alone. */
@@ -621,6 +737,8 @@ TEST_GROUP(ops)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard),
+        cmocka_unit_test(functions),            cmocka_unit_test(layer_norms),
+        cmocka_unit_test(attention_capped),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),

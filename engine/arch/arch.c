@@ -5,7 +5,9 @@
 #include "engine/arch/families.h"
 
 static const struct pp_arch *const families[] = {
-    &pp_arch_llama,
+    &pp_arch_llama,   &pp_arch_qwen2,   &pp_arch_qwen3,    &pp_arch_qwen3moe,   &pp_arch_gemma,   &pp_arch_gemma2,
+    &pp_arch_gemma3,  &pp_arch_phi2,    &pp_arch_phi3,     &pp_arch_gptoss,     &pp_arch_smollm3, &pp_arch_granite,
+    &pp_arch_olmo2,   &pp_arch_cohere2, &pp_arch_stablelm, &pp_arch_starcoder2, &pp_arch_gptneox, &pp_arch_gpt2,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -43,28 +45,52 @@ void pp_arch_list(struct pp_buf *out)
 
 enum { MAX_LAYER_DIGITS = 4 };
 
-/* Matches name against "before{}after"; on success *rest is what follows and *layer points at the digits (NULL if
- * the pattern has no {}). */
-static bool match(const char *pattern, const char *name, const char **layer, size_t *layer_len, const char **rest)
+/* The digits that stand for {}, in the order of the name. */
+struct holes {
+    const char *at[2];
+    size_t len[2];
+    int n;
+};
+
+/* Takes a number from *name. */
+static bool take_number(const char **name, struct holes *h)
 {
-    const char *hole = strstr(pattern, "{}");
-    size_t before = hole ? (size_t)(hole - pattern) : strlen(pattern);
-    *layer = NULL;
-    *layer_len = 0;
-    if (strncmp(name, pattern, before) != 0)
+    size_t digits = strspn(*name, "0123456789");
+    bool leading_zero = digits > 1 && (*name)[0] == '0'; /* two names for one layer */
+    if (h->n == 2 || digits == 0 || digits > MAX_LAYER_DIGITS || leading_zero)
         return false;
-    name += before;
-    if (hole) {
-        size_t digits = strspn(name, "0123456789"), after = strlen(hole + 2);
-        bool leading_zero = digits > 1 && name[0] == '0'; /* two names for one layer */
-        if (digits == 0 || digits > MAX_LAYER_DIGITS || leading_zero || strncmp(name + digits, hole + 2, after) != 0)
+    h->at[h->n] = *name;
+    h->len[h->n++] = digits;
+    *name += digits;
+    return true;
+}
+
+/* Matches name against "before{}between{}after"; on success *rest is what follows. */
+static bool match(const char *pattern, const char *name, struct holes *holes, const char **rest)
+{
+    holes->n = 0;
+    while (*pattern) {
+        if (pattern[0] == '{' && pattern[1] == '}') {
+            if (!take_number(&name, holes))
+                return false;
+            pattern += 2;
+        } else if (*pattern++ != *name++) {
             return false;
-        *layer = name;
-        *layer_len = digits;
-        name += digits + after;
+        }
     }
     *rest = name;
     return true;
+}
+
+/* Appends a pattern with numbers in its holes. */
+static void fill_in(const char *pattern, const struct holes *h, struct pp_buf *out)
+{
+    const char *hole;
+    for (int i = 0; (hole = strstr(pattern, "{}")) && i < h->n; i++, pattern = hole + 2) {
+        pp_buf_add(out, pattern, (size_t)(hole - pattern));
+        pp_buf_add(out, h->at[i], h->len[i]);
+    }
+    pp_buf_str(out, pattern);
 }
 
 static bool is_suffix(const char *s)
@@ -78,26 +104,31 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, struct pp_buf *gguf,
-                                     enum pp_row_order *rows)
+/* The line of a table that the name fits. */
+static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const char *hf, struct holes *holes,
+                                            const char **rest)
 {
-    const char *layer, *rest;
-    size_t layer_len;
+    for (const struct pp_arch_name *n = table; n && n->hf; n++)
+        if (match(n->hf, hf, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+            return n;
+    return NULL;
+}
+
+enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
+                                     struct pp_buf *gguf, struct pp_buf *second)
+{
+    struct holes holes;
+    const char *rest;
     pp_buf_clear(gguf);
-    for (const struct pp_arch_name *n = a->names; n->hf; n++) {
-        if (!match(n->hf, hf, &layer, &layer_len, &rest) || !is_suffix(rest))
-            continue;
-        const char *hole = strstr(n->gguf, "{}");
-        if (hole) {
-            pp_buf_add(gguf, n->gguf, (size_t)(hole - n->gguf));
-            pp_buf_add(gguf, layer, layer_len);
-            pp_buf_str(gguf, hole + 2);
-        } else {
-            pp_buf_str(gguf, n->gguf);
-        }
+    pp_buf_clear(second);
+    *entry = find_name(a->names, hf, &holes, &rest);
+    if (!*entry)
+        *entry = find_name(a->more_names, hf, &holes, &rest);
+    if (*entry) {
+        fill_in((*entry)->gguf, &holes, gguf);
         pp_buf_str(gguf, rest);
-        if (rows)
-            *rows = n->rows;
+        if ((*entry)->second)
+            fill_in((*entry)->second, &holes, second);
         return PP_NAME_FOUND;
     }
     for (const char *const *end = a->ignored; *end; end++)
@@ -106,13 +137,28 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
     return PP_NAME_UNKNOWN;
 }
 
+enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, struct pp_buf *gguf,
+                                     enum pp_row_order *rows)
+{
+    const struct pp_arch_name *entry;
+    struct pp_buf second = {0};
+    enum pp_name_match found = pp_arch_translate(a, hf, &entry, gguf, &second);
+    gguf->bad |= second.bad;
+    pp_buf_free(&second);
+    if (found == PP_NAME_FOUND && rows)
+        *rows = entry->rows;
+    return found;
+}
+
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name)
 {
-    const char *layer, *rest;
-    size_t layer_len;
-    for (const struct pp_arch_name *n = a->names; n->hf; n++)
-        if (match(n->gguf, gguf_name, &layer, &layer_len, &rest) && is_suffix(rest))
-            return n->rows;
+    const struct pp_arch_name *const tables[] = {a->names, a->more_names};
+    struct holes holes;
+    const char *rest;
+    for (int i = 0; i < 2; i++)
+        for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
+            if (match(n->gguf, gguf_name, &holes, &rest) && is_suffix(rest))
+                return n->rows;
     return PP_ROWS_SAME;
 }
 

@@ -10,9 +10,11 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/error.h"
+#include "engine/plan.h"
 #include "engine/source.h"
 
 struct cJSON;
+struct pp_gguf_writer;
 
 /* Whether a GGUF file of the family holds a matrix's rows in another order than the Hugging Face folder. GGUF's llama
  * rotates neighbours, so that the rows of each head of q and k are interleaved; the same holds for their biases. */
@@ -22,23 +24,66 @@ enum pp_row_order {
     PP_ROWS_K, /* interleaved within each of n_head_kv heads */
 };
 
-/* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for the layer's number. ".weight" or ".bias"
- * follows on both sides. */
+/* What a tensor of a Hugging Face folder needs to become one of ours, which are as GGUF files have them. */
+enum pp_hf_form {
+    PP_HF_SAME,
+    PP_HF_PLUS_ONE,       /* a norm is stored without the 1 that is added to it */
+    PP_HF_TURNED,         /* a matrix is stored [n_in, n_out] */
+    PP_HF_QKV_BY_HEAD,    /* q, k and v of one head after the other, instead of all of q, then k, then v */
+    PP_HF_EXPERTS_TURNED, /* [n_expert, n_in, n_out] */
+    PP_HF_EXPERTS_GATE_UP, /* likewise; outputs are of the gate and of the value in turns, and become the tensors of
+                              this name and of `second` */
+    PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
+};
+
+/* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"
+ * or ".bias" follows on both sides, unless the names are `whole`. */
 struct pp_arch_name {
     const char *hf;
     const char *gguf;
     enum pp_row_order rows;
+    enum pp_hf_form form;
+    bool whole;
+    const char *second;
+};
+
+/* What a family's layers are made of, so far as hparams do not tell; decoder.c makes a plan of it. */
+struct pp_decoder {
+    bool layer_norm;          /* the mean is taken off */
+    bool norm_bias;           /* something is added behind */
+    bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
+                                 post_ffw_norm */
+    bool no_pre_norm;         /* what goes into them is not */
+    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE } qk_norm;
+    bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
+    bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
+    enum pp_fn fn;
+    bool positions;           /* position_embd is added to the input */
+    bool sinks;               /* attn_sinks */
+    const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
 };
 
 struct pp_arch {
     const char *name;                 /* general.architecture */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
+    const struct pp_arch_name *more_names; /* looked at behind those; or NULL */
     const char *const *ignored;       /* ends of Hugging Face tensor names that carry nothing; NULL at the end */
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
+    bool hf_pairs;                    /* the folder's heads have pairs side by side, too */
+    /* What its GGUF files take for granted: */
+    int layer_pattern;                /* each such layer has no window; 0: none */
+    int unrotated_pattern;            /* each such layer is not rotated; 0: none, or those without a window */
+    bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
+    bool gguf_says_parallel;          /* there is a key for it */
+    bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
+    bool yarn_no_truncate;            /* rope_no_truncate */
+    struct pp_decoder decoder;
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+    /* Writes what only this family has (export.c writes the rest). May be NULL. */
+    void (*to_gguf)(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 };
 
 /* All families; i from 0, NULL at the end. */
@@ -52,8 +97,15 @@ enum pp_name_match { PP_NAME_UNKNOWN, PP_NAME_IGNORED, PP_NAME_FOUND };
 /* Translates a Hugging Face tensor name, appending the GGUF name to *gguf (emptied first). rows may be NULL. */
 enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, struct pp_buf *gguf,
                                      enum pp_row_order *rows);
+/* The same; *entry: the table's line, which knows the form; *second: the other name, if there is one, else empty. */
+enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
+                                     struct pp_buf *gguf, struct pp_buf *second);
 /* The row order of a tensor by its GGUF name. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
+
+/* Plans the layers of a decoder: decoder.c. */
+enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
+                             struct pp_error *err);
 
 /* Row r of an interleaved matrix (GGUF) is row pp_hf_row(r) of the Hugging Face one; pp_gguf_row is the inverse. */
 int64_t pp_hf_row(int64_t gguf_row, int64_t head_dim);

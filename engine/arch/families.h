@@ -1,9 +1,35 @@
-/* families.h - the list of model families; each is defined in engine/arch/NAME_names.c. Private to engine/arch/. */
+/* families.h - the list of model families, and what several of them share. Each family is defined in a file of its own.
+ * Private to engine/arch/. */
 #ifndef PP_ENGINE_ARCH_FAMILIES_H
 #define PP_ENGINE_ARCH_FAMILIES_H
 
 #include "engine/arch/arch.h"
 
-extern const struct pp_arch pp_arch_llama;
+extern const struct pp_arch pp_arch_llama, pp_arch_qwen2, pp_arch_qwen3, pp_arch_qwen3moe, pp_arch_gemma;
+extern const struct pp_arch pp_arch_gemma2, pp_arch_gemma3, pp_arch_phi2, pp_arch_phi3, pp_arch_gptoss;
+extern const struct pp_arch pp_arch_smollm3, pp_arch_granite, pp_arch_olmo2, pp_arch_cohere2, pp_arch_stablelm;
+extern const struct pp_arch pp_arch_starcoder2, pp_arch_gptneox, pp_arch_gpt2;
+
+/* The names of Llama's tensors, which most later families kept. */
+extern const struct pp_arch_name pp_common_names[];
+/* q and k of the families whose GGUF files interleave their rows, to be looked at before the common names. */
+extern const struct pp_arch_name pp_interleaved_names[];
+/* Frequencies and masks that old exporters stored though they follow from the configuration. */
+extern const char *const pp_common_ignored[];
+
+extern const char *const pp_silu_names[];      /* what config.json may call it */
+extern const char *const pp_gelu_tanh_names[];
+
+/* A boolean of config.json; `otherwise` if it is absent or null. */
+bool pp_config_flag(const struct cJSON *config, const char *key, bool otherwise);
+/* The window of Mistral and its like, in all layers: `sliding_window`, null and 0 being none; `otherwise`: if it is
+ * absent. */
+enum pp_code pp_config_window(const struct cJSON *config, int64_t otherwise, struct pp_hparams *hp,
+                              struct pp_error *err);
+/* Qwen's: only if `use_sliding_window`, and by default only in layers from max_window_layers on. */
+enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* The number of a key that must be there as one, or absent. */
+enum pp_code pp_config_float(const struct cJSON *config, const char *key, float *v, struct pp_error *err);
+enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t *v, struct pp_error *err);
 
 #endif

@@ -1,84 +1,68 @@
-/* llama.c - the plan of the Llama family: pre-norm blocks of grouped-query attention with rotary positions, and SwiGLU.
- * Touvron et al., arXiv 2302.13971; grouped queries: arXiv 2305.13245. */
-#include "engine/plan.h"
+/* llama.c - Llama 1 to 3 and what is built alike (Mistral, Yi, TinyLlama, ...), and Mixtral, whose feed-forward part is
+ * a mixture of experts. */
+#include <cjson/cJSON.h>
+#include <string.h>
 
-/* One operation of layer l that reads slot `in` (and `in2`, or -1) and gives slot `out`. */
-static void add(struct pp_plan *p, enum pp_op_kind kind, int l, int in, int in2, int out)
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = "model.layers.{}.block_sparse_moe.gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {
+    "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "llama", "mistral", "mixtral",
+    NULL};
+
+static bool is_kind(const cJSON *config, const char *model_type, const char *class)
 {
-    pp_plan_add(p, (struct pp_op){.kind = kind, .layer = l, .in = in, .in2 = in2, .out = out});
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    if (cJSON_IsString(type))
+        return strcmp(type->valuestring, model_type) == 0;
+    return cJSON_IsString(first) && strcmp(first->valuestring, class) == 0;
 }
 
-static void add_norm(struct pp_plan *p, int l, const struct pp_tensor *weight, int in, int out)
+/* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
+ * off. Mixtral has one if it says so. Llama never looks at such a number. */
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_NORM, .layer = l, .weight = weight, .in = in, .in2 = -1, .out = out});
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (code)
+        return code;
+    if (is_kind(config, "mistral", "MistralForCausalLM"))
+        return pp_config_window(config, 4096, hp, err);
+    if (!is_kind(config, "mixtral", "MixtralForCausalLM"))
+        return PP_OK;
+    hp->n_expert = 8;
+    hp->n_expert_used = 2;
+    hp->n_ff_expert = hp->n_ff;
+    code = pp_config_window(config, 0, hp, err);
+    if (!code)
+        code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
+    return code ? code : pp_config_int(config, "num_experts_per_tok", &hp->n_expert_used, err);
 }
 
-static void add_linear(struct pp_plan *p, int l, int linear, int in, int out)
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = -1, .out = out});
-}
-
-enum pp_code pp_plan_llama(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
-{
-    const struct pp_hparams *hp = pp_source_hparams(s);
-    const int n_layer = (int)hp->n_layer;
-    const int64_t n_embd = hp->n_embd, n_q = hp->n_head * hp->head_dim, n_kv = hp->n_head_kv * hp->head_dim;
-    const struct pp_tensor *embedding = pp_plan_tensor(s, hp->n_vocab, n_embd, err, "token_embd.weight");
-    const struct pp_tensor *output_norm = embedding ? pp_plan_tensor(s, 0, n_embd, err, "output_norm.weight") : NULL;
-    if (!output_norm)
-        return err->code;
-
-    int x = pp_plan_slot(p, n_embd), normed = pp_plan_slot(p, n_embd);
-    int q = pp_plan_slot(p, n_q), k = pp_plan_slot(p, n_kv), v = pp_plan_slot(p, n_kv), att = pp_plan_slot(p, n_q);
-    int gate = pp_plan_slot(p, hp->n_ff), up = pp_plan_slot(p, hp->n_ff), act = pp_plan_slot(p, hp->n_ff);
-    int delta = pp_plan_slot(p, n_embd), logits = pp_plan_slot(p, hp->n_vocab);
-
-    pp_plan_add(p, (struct pp_op){.kind = PP_OP_EMBED, .weight = embedding, .in = -1, .in2 = -1, .out = x});
-    for (int l = 0; l < n_layer; l++) {
-        const struct pp_tensor *attn_norm = pp_plan_tensor(s, 0, n_embd, err, "blk.%d.attn_norm.weight", l);
-        if (!attn_norm)
-            return err->code;
-        const struct pp_tensor *ffn_norm = pp_plan_tensor(s, 0, n_embd, err, "blk.%d.ffn_norm.weight", l);
-        if (!ffn_norm)
-            return err->code;
-        int wq, wk, wv, wo, w_gate, w_up, w_down;
-        if ((wq = pp_plan_linear(p, s, n_q, n_embd, err, "blk.%d.attn_q", l)) < 0 ||
-            (wk = pp_plan_linear(p, s, n_kv, n_embd, err, "blk.%d.attn_k", l)) < 0 ||
-            (wv = pp_plan_linear(p, s, n_kv, n_embd, err, "blk.%d.attn_v", l)) < 0 ||
-            (wo = pp_plan_linear(p, s, n_embd, n_q, err, "blk.%d.attn_output", l)) < 0 ||
-            (w_gate = pp_plan_linear(p, s, hp->n_ff, n_embd, err, "blk.%d.ffn_gate", l)) < 0 ||
-            (w_up = pp_plan_linear(p, s, hp->n_ff, n_embd, err, "blk.%d.ffn_up", l)) < 0 ||
-            (w_down = pp_plan_linear(p, s, n_embd, hp->n_ff, err, "blk.%d.ffn_down", l)) < 0)
-            return err->code;
-
-        add_norm(p, l, attn_norm, x, normed);
-        add_linear(p, l, wq, normed, q);
-        add_linear(p, l, wk, normed, k);
-        add_linear(p, l, wv, normed, v);
-        add(p, PP_OP_ROPE, l, q, -1, q);
-        add(p, PP_OP_ROPE, l, k, -1, k);
-        pp_plan_add(p, (struct pp_op){
-                           .kind = PP_OP_KV_STORE, .layer = l, .window = hp->window, .in = k, .in2 = v, .out = -1});
-        pp_plan_add(p, (struct pp_op){
-                           .kind = PP_OP_ATTENTION, .layer = l, .window = hp->window, .in = q, .in2 = -1, .out = att});
-        add_linear(p, l, wo, att, delta);
-        add(p, PP_OP_ADD, l, delta, -1, x);
-
-        add_norm(p, l, ffn_norm, x, normed);
-        add_linear(p, l, w_gate, normed, gate);
-        add_linear(p, l, w_up, normed, up);
-        add(p, PP_OP_SWIGLU, l, gate, up, act);
-        add_linear(p, l, w_down, act, delta);
-        add(p, PP_OP_ADD, l, delta, -1, x);
-    }
-
-    const char *head = pp_source_tensor(s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
-    int w_out = pp_plan_linear(p, s, hp->n_vocab, n_embd, err, "%s", head);
-    if (w_out < 0)
-        return err->code;
-    add(p, PP_OP_SELECT, n_layer, x, -1, x);
-    add_norm(p, n_layer, output_norm, x, normed);
-    add_linear(p, n_layer, w_out, normed, logits);
-    add(p, PP_OP_RESULT, n_layer, normed, logits, -1);
+    (void)g, (void)err;
+    hp->n_ff_expert = hp->n_ff; /* Mixtral's files have no key of its own for it */
     return PP_OK;
 }
+
+const struct pp_arch pp_arch_llama = {
+    .name = "llama",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+};

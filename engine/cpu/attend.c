@@ -158,13 +158,19 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
-/* x: consecutive heads of a row */
-static void rotate(const struct pp_cpu *c, const struct pp_kv_layout *kv, int row, float *x, int n_heads)
+/* x: consecutive heads of a row; norm: of each, or without a weight */
+static void rotate(const struct pp_cpu *c, const struct stage *s, const struct norm *norm, int row, float *x,
+                   int n_heads)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    const float *cs = c->cos_sin + (int64_t)row * hp->rope_dim;
-    for (int h = 0; h < n_heads; h++)
-        c->ops->rope(x + h * hp->head_dim, hp->rope_dim, hp->rope_neox, cs);
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    for (int h = 0; h < n_heads; h++) {
+        float *head = x + h * hp->head_dim;
+        if (norm->weight)
+            pp_cpu_norm(c, norm, head, hp->head_dim, head);
+        if (s->rope >= 0)
+            c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
+    }
     if (kv->rotate)
         c->ops->hadamard(x, n_heads * hp->head_dim, kv->rotate);
 }
@@ -175,7 +181,7 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
     const struct pp_batch_row *r = &c->batch->rows[row];
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
-    rotate(c, kv, row, k, 1);
+    rotate(c, s, &s->k_norm, row, k, 1);
     if (kv->rotate)
         c->ops->hadamard(v, kv->head_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
@@ -276,13 +282,15 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     }
 }
 
+/* A sink is like a position before all others, with a value of zeros. */
 static void begin_total(const struct tile *t)
 {
     const struct pp_attention_sums *total = &t->a->total;
-    int n_q = t->n_rows * t->a->group;
+    const int group = t->a->group, n_q = t->n_rows * group;
+    const float *sinks = t->s->sinks ? t->s->sinks + t->kv_head * group : NULL;
     for (int q = 0; q < n_q; q++) {
-        total->m[q] = -INFINITY;
-        total->l[q] = 0;
+        total->m[q] = sinks ? sinks[q % group] : -INFINITY;
+        total->l[q] = sinks ? 1 : 0;
     }
     memset(total->o, 0, (size_t)n_q * (size_t)t->p->kv.head_pad * sizeof *total->o);
 }
@@ -368,7 +376,7 @@ static void take_queries(const struct tile *t, bool alone)
         if (alone) {
             memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
             q = t->a->total.o;
-            rotate(t->c, kv, t->row0 + i, q, t->a->group);
+            rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->a->group);
         }
         t->c->ops->attention_query(t->a, i, q, t->c->scale);
     }
@@ -395,6 +403,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
         .tail = scratch->tail,
     };
     t.a->n_rows = t.n_rows;
+    t.a->softcap = s->softcap;
     t.chunks = tile_chunks(p, t.rows, t.n_rows);
     if (m == 1 && split == p->n_splits - 1) /* the last chunk is the one that needs it */
         store(c, s, 0, kv_head);
@@ -422,7 +431,7 @@ void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phas
     if (phase == 0) {
         for (int h = 0; h < kv->n_head_kv; h++) {
             store(c, s, item, h);
-            rotate(c, kv, item, slot_row(c, s->q, item) + h * group_size(c) * kv->head_dim, group_size(c));
+            rotate(c, s, &s->q_norm, item, slot_row(c, s->q, item) + h * group_size(c) * kv->head_dim, group_size(c));
         }
     } else {
         attend(c, s, m, item, &c->threads[thread]);

@@ -610,6 +610,14 @@ static void integer_weights(const struct pp_attention *a, int nq, const struct p
     }
 }
 
+/* Scores of nq queries bounded to -softcap .. softcap; all: the positions that have any. */
+static void cap_scores(const struct pp_attention *a, int nq, struct pp_span all)
+{
+    const int first = all.begin / LANES * LANES, end = (all.end + LANES - 1) / LANES * LANES;
+    for (int i = 0; i < nq; i++)
+        apply_all(PP_FN_CAP, a->softcap, a->p + i * PP_KV_CHUNK + first, end - first, a->p + i * PP_KV_CHUNK + first);
+}
+
 /* Queries q .. q + nq - 1, nq one of the tiles' sizes; see: what each sees. */
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq,
                        const struct pp_span *see, const struct bad_values *bad, const struct pp_attention_sums *to)
@@ -617,6 +625,8 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
     float *o = to->o + q * a->kv->head_pad;
     score_fns[a->kv->type](a, heads, q, nq, all);
+    if (a->softcap != 0.0f)
+        cap_scores(a, nq, all);
     if (pp_kv_integers(a->kv)) {
         integer_weights(a, nq, see, steps, bad, to->m + q, to->l + q);
         (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, o);

@@ -1,9 +1,9 @@
 /* cpu.h - the CPU backend: a plan lowered to a program of stages, and its execution on the thread pool.
  *
  * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one
- * stage that quantises the input once, a residual addition or SwiGLU goes into the epilogue of the projections before
- * it, and rotation, KV store and attention become one stage. One row of a common decoder layer is five stages and five
- * meetings of the threads. */
+ * stage that quantises the input once, a residual addition or an activation goes into the epilogue of the projections
+ * before it, and norms of heads, rotation, KV store and attention become one stage. What is left is done row by row.
+ * One row of a common decoder layer is five stages and five meetings of the threads. */
 #ifndef PP_CPU_CPU_H
 #define PP_CPU_CPU_H
 
@@ -19,6 +19,7 @@ struct pp_cpu;
 struct pp_cpu_options {
     enum pp_isa isa;
     int max_rows;                    /* of a batch */
+    int64_t n_ctx;                   /* positions of a sequence, on which some models' RoPE depends */
     bool bf16_activations;           /* rounded ones for BF16 weights: matmul_bf16.h */
     const char *cache_dir;           /* for packed weights; or NULL */
     uint64_t layout_quota;           /* as in struct pp_engine_options */

@@ -19,15 +19,33 @@ static bool abandoned(struct pp_cpu *c)
 
 /* --- embedding ------------------------------------------------------------------------------------------------ */
 
-static void rope_table(const struct pp_cpu *c, int row)
+static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    float *cs = c->cos_sin + (int64_t)row * hp->rope_dim;
+    float *cs = rope->cos_sin + (int64_t)row * hp->rope_dim;
     float position = (float)c->batch->rows[row].position;
     for (int64_t i = 0; i < hp->rope_dim / 2; i++) {
-        float angle = position * c->inv_freq[i];
-        cs[2 * i] = cosf(angle) * c->rope_magnitude;
-        cs[2 * i + 1] = sinf(angle) * c->rope_magnitude;
+        float angle = position * rope->inv_freq[i];
+        cs[2 * i] = cosf(angle) * rope->magnitude;
+        cs[2 * i + 1] = sinf(angle) * rope->magnitude;
+    }
+}
+
+/* Adds what stands for the row's position, if positions are learned; the engine has no more of them than the table. */
+static void add_position(struct pp_cpu *c, const struct stage *s, int i)
+{
+    const struct pp_tensor *t = s->positions;
+    float *x = slot_row(c, s->out, i), one[256];
+    const uint8_t *values = (const uint8_t *)t->data +
+                            (size_t)c->batch->rows[i].position * pp_type_row_bytes(t->type, t->ne[0]);
+    const int step = pp_type_info(t->type)->block_elements > 1 ? 256 / pp_type_info(t->type)->block_elements : 256;
+    const int64_t piece = step * pp_type_info(t->type)->block_elements;
+    if (!pp_row_finite(t->type, values, t->ne[0]))
+        pp_weights_bad(c->weights, t);
+    for (int64_t at = 0; at < t->ne[0]; at += piece) {
+        int64_t n = t->ne[0] - at < piece ? t->ne[0] - at : piece;
+        pp_dequantize_row(t->type, values + pp_type_row_bytes(t->type, at), one, n);
+        c->ops->add(x + at, one, n);
     }
 }
 
@@ -75,7 +93,42 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread
                 &e->b, &(struct pp_low_rank_rows){.n = 1, .y = x, .down = e->a + (int64_t)row->token * e->rank},
                 e->scale * row->adapters->use[k].scale, 0, t->ne[0]);
     }
-    rope_table(c, i);
+    if (row->token >= 0 && s->scale != 0.0f)
+        c->ops->apply(PP_FN_SCALE, s->scale, x, t->ne[0], x);
+    if (s->positions)
+        add_position(c, s, i);
+    for (int r = 0; r < c->n_ropes; r++)
+        rope_table(c, &c->ropes[r], i);
+}
+
+/* --- row by row ------------------------------------------------------------------------------------------------ */
+
+void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y)
+{
+    const float eps = pp_source_hparams(c->model->source)->norm_eps;
+    if (norm->centred)
+        c->ops->layer_norm(x, norm->weight, norm->bias, eps, n, y);
+    else
+        c->ops->rms_norm(x, norm->weight, eps, n, y);
+}
+
+static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    for (int i = 0; i < s->n_row_ops; i++) {
+        const struct row_op *r = &s->row_ops[i];
+        const float *x = slot_row(c, r->in, row);
+        float *y = slot_row(c, r->out, row);
+        if (r->kind == PP_OP_NORM)
+            pp_cpu_norm(c, &r->norm, x, r->n, y);
+        else if (r->kind == PP_OP_GATE)
+            c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
+        else if (r->kind == PP_OP_APPLY)
+            c->ops->apply(r->fn, r->scale, x, r->n, y);
+        else if (r->scale != 0.0f)
+            c->ops->add_scaled(y, x, r->scale, r->n);
+        else
+            c->ops->add(y, x, r->n);
+    }
 }
 
 /* --- the pass ------------------------------------------------------------------------------------------------- */
@@ -108,6 +161,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
         break;
+    case STAGE_ROWS:
+        for (int i = first; i < end; i++)
+            run_row_ops(c, s, i);
+        break;
     case STAGE_SELECT:
         select_rows(c, s);
         break;
@@ -117,8 +174,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
 /* Items that a thread may take at a time: together no more than about 2 ms. */
 static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
-    enum { EMBEDDINGS = 8 };
+    enum { EMBEDDINGS = 8, ROWS = 8 };
     switch (s->kind) {
+    case STAGE_ROWS:
+        return ROWS;
     case STAGE_PROJECT:
         return pp_cpu_project_at_once(c, s, m, phase);
     case STAGE_EMBED:
@@ -149,6 +208,7 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
         int n_items[MAX_PHASES] = {0};
         switch (s->kind) {
         case STAGE_EMBED:
+        case STAGE_ROWS:
             n_items[0] = m;
             break;
         case STAGE_PROJECT:

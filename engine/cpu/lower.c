@@ -5,6 +5,8 @@
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
 
+static const float LOG2_E = 1.44269504f; /* scores are powers of two */
+
 static void *keep(struct pp_cpu *c, void *p, size_t bytes)
 {
     size_t cap = (size_t)c->cap_owned;
@@ -99,18 +101,55 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     return code;
 }
 
-/* [NORM] LINEAR { LINEAR } [ADD | SWIGLU] */
+static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct norm *norm)
+{
+    norm->centred = op->centred;
+    if (!(norm->weight = float_vector(l->c, op->weight, l->err)) ||
+        (op->bias && !(norm->bias = float_vector(l->c, op->bias, l->err))))
+        return l->err->code;
+    return PP_OK;
+}
+
+/* Whether the next operation, a norm, is read by a projection, so that it can be made part of that. */
+static bool norm_is_of_projection(const struct lowering *l)
+{
+    const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
+    return norm->out != norm->in && next && next->kind == PP_OP_LINEAR && next->in == norm->out;
+}
+
+/* What comes behind the projections of a stage and reads nothing but their results. */
+static void take_epilogue(struct lowering *l, struct stage *s)
+{
+    const struct pp_op *op = peek(l, 0);
+    if (!op || op->in != s->projections[0].out)
+        return;
+    if (s->n_projections == 1 && op->kind == PP_OP_ADD)
+        s->epilogue = EPILOGUE_ADD;
+    else if (s->n_projections == 1 && op->kind == PP_OP_APPLY)
+        s->epilogue = EPILOGUE_APPLY;
+    else if (s->n_projections == 2 && op->kind == PP_OP_GATE && op->in2 == s->projections[1].out)
+        s->epilogue = EPILOGUE_GATE;
+    else
+        return;
+    s->fn = op->fn;
+    s->scale = op->scale;
+    s->out = op->out;
+    l->at++;
+}
+
+/* [NORM] LINEAR { LINEAR } [ADD | GATE | APPLY] */
 static enum pp_code lower_projections(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_PROJECT);
     int input;
     if (next_is(l, PP_OP_NORM)) {
         const struct pp_op *norm = peek(l, 0);
+        enum pp_code code = take_norm(l, norm, &s->norm);
+        if (code)
+            return code;
         s->in = norm->in;
         s->norm_op = l->at;
         s->norm_out = input = norm->out;
-        if (!(s->norm = float_vector(l->c, norm->weight, l->err)))
-            return l->err->code;
         l->at++;
     } else {
         s->in = input = peek(l, 0)->in;
@@ -121,37 +160,80 @@ static enum pp_code lower_projections(struct lowering *l)
             return code;
         l->at++;
     }
-    if (s->norm && next_is(l, PP_OP_LINEAR) && peek(l, 0)->in == input)
+    if (s->norm.weight && next_is(l, PP_OP_LINEAR) && peek(l, 0)->in == input)
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend groups at most %d projections of one normed input",
                        MAX_GROUPED);
-    if (s->n_projections == 1 && next_is(l, PP_OP_ADD) && peek(l, 0)->in == s->projections[0].out) {
-        s->add = true;
-        s->out = peek(l, 0)->out;
-        l->at++;
-    } else if (s->n_projections == 2 && next_is(l, PP_OP_SWIGLU) && peek(l, 0)->in == s->projections[0].out &&
-               peek(l, 0)->in2 == s->projections[1].out) {
-        s->swiglu = true;
-        s->out = peek(l, 0)->out;
-        l->at++;
-    }
+    take_epilogue(l, s);
     return PP_OK;
 }
 
-/* ROPE q, ROPE k, KV_STORE, ATTENTION */
+/* [HEAD_NORM q, HEAD_NORM k] [ROPE q, ROPE k] KV_STORE ATTENTION */
 static enum pp_code lower_attention(struct lowering *l)
 {
-    const struct pp_op *rope_q = peek(l, 0), *rope_k = peek(l, 1), *store = peek(l, 2), *attention = peek(l, 3);
-    if (!attention || rope_k->kind != PP_OP_ROPE || store->kind != PP_OP_KV_STORE ||
-        attention->kind != PP_OP_ATTENTION || attention->in != rope_q->in || store->in != rope_k->in)
-        return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     struct stage *s = new_stage(l, STAGE_ATTEND);
+    enum pp_code code = PP_OK;
+    const struct pp_op *first = peek(l, 0), *second = peek(l, 1);
+    const bool normed = first->kind == PP_OP_HEAD_NORM && second && second->kind == PP_OP_HEAD_NORM;
+    s->rope = -1;
+    if (normed) {
+        code = take_norm(l, first, &s->q_norm);
+        if (!code)
+            code = take_norm(l, second, &s->k_norm);
+        l->at += 2;
+    }
+    const struct pp_op *rope = peek(l, 0), *rope_k = peek(l, 1);
+    const bool rotated = rope && rope->kind == PP_OP_ROPE && rope_k && rope_k->kind == PP_OP_ROPE;
+    if (rotated) {
+        s->rope = rope->local_rope;
+        l->at += 2;
+    }
+    const struct pp_op *store = peek(l, 0), *attention = peek(l, 1);
+    if (code)
+        return code;
+    if (!attention || store->kind != PP_OP_KV_STORE || attention->kind != PP_OP_ATTENTION ||
+        (rotated && (rope->in != attention->in || rope_k->in != store->in)) ||
+        (normed && (first->in != attention->in || second->in != store->in)))
+        return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     s->tier = store->tier;
     s->layer = store->tier_layer;
-    s->q = rope_q->in;
-    s->k = rope_k->in;
+    s->q = attention->in;
+    s->k = store->in;
     s->v = store->in2;
     s->out = attention->out;
-    l->at += 4;
+    s->softcap = attention->scale * LOG2_E;
+    if (attention->weight) {
+        float *sinks = (float *)(uintptr_t)float_vector(l->c, attention->weight, l->err); /* ours, and not read yet */
+        for (int64_t i = 0; sinks && i < attention->weight->ne[0]; i++)
+            sinks[i] *= LOG2_E;
+        s->sinks = sinks;
+        code = sinks ? PP_OK : l->err->code;
+    }
+    l->at += 2;
+    return code;
+}
+
+static bool is_row_op(const struct lowering *l)
+{
+    const struct pp_op *op = peek(l, 0);
+    return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
+                  (op->kind == PP_OP_NORM && !norm_is_of_projection(l)));
+}
+
+/* { NORM | ADD | GATE | APPLY } that are part of no projection */
+static enum pp_code lower_rows(struct lowering *l)
+{
+    struct stage *s = new_stage(l, STAGE_ROWS);
+    s->in = s->out = -1;
+    while (is_row_op(l) && s->n_row_ops < MAX_ROW_OPS) {
+        const struct pp_op *op = peek(l, 0);
+        struct row_op *r = &s->row_ops[s->n_row_ops++];
+        *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
+                             .out = op->out, .n = l->plan->slots[op->in].width};
+        enum pp_code code = op->kind == PP_OP_NORM ? take_norm(l, op, &r->norm) : PP_OK;
+        if (code)
+            return code;
+        l->at++;
+    }
     return PP_OK;
 }
 
@@ -163,14 +245,23 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_EMBED:
         s = new_stage(l, STAGE_EMBED);
         s->table = op->weight;
+        s->positions = op->bias;
+        s->scale = op->scale;
         s->out = op->out;
         l->at++;
         return PP_OK;
-    case PP_OP_NORM:
     case PP_OP_LINEAR:
         return lower_projections(l);
+    case PP_OP_NORM:
+        return norm_is_of_projection(l) ? lower_projections(l) : lower_rows(l);
+    case PP_OP_HEAD_NORM:
     case PP_OP_ROPE:
+    case PP_OP_KV_STORE:
         return lower_attention(l);
+    case PP_OP_ADD:
+    case PP_OP_GATE:
+    case PP_OP_APPLY:
+        return lower_rows(l);
     case PP_OP_SELECT:
         s = new_stage(l, STAGE_SELECT);
         s->in = s->out = op->in;

@@ -11,6 +11,7 @@
 
 #include "engine/cpu/isa.h"
 #include "engine/kv.h"
+#include "engine/plan.h"
 #include "engine/types.h"
 
 enum {
@@ -38,6 +39,7 @@ struct pp_span {
 struct pp_attention {
     const struct pp_kv_layout *kv;
     int n_rows, group;          /* n_q = n_rows * group queries, row by row */
+    float softcap;              /* scores become softcap tanh(score / softcap); 0: they stay */
     float *q;                   /* scaled queries [head_pad, n_q] */
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
     float *q_scale;             /* [head_pad / 32, n_q] */
@@ -100,8 +102,13 @@ static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
-    /* y = g / (1 + exp(-g)) * u */
-    void (*swiglu)(const float *g, const float *u, int64_t n, float *y);
+    /* LayerNorm: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w + b, as fma((x - mean) * s, w, b); sums as above.
+     * b may be NULL: ((x - mean) * s) * w. y may be x. */
+    void (*layer_norm)(const float *x, const float *w, const float *b, float eps, int64_t n, float *y);
+    /* y = fn(g) * u (plan.h); y may be g or u */
+    void (*gate)(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y);
+    /* y = fn(x), `number` being that of the function; y may be x */
+    void (*apply)(enum pp_fn fn, float number, const float *x, int64_t n, float *y);
     /* y += x */
     void (*add)(float *y, const float *x, int64_t n);
     /* Rotates the first rope_dim values of a head: pairs (i, i + rope_dim / 2) if neox, else (2i, 2i + 1), by

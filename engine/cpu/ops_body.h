@@ -43,12 +43,114 @@ static void rms_norm(const float *x, const float *w, float eps, int64_t n, float
         store_n(y + i, v_mul(v_mul(load_n(x + i, n - i, 0), s), load_n(w + i, n - i, 0)), n - i);
 }
 
-static void swiglu(const float *g, const float *u, int64_t n, float *y)
+static void layer_norm(const float *x, const float *w, const float *b, float eps, int64_t n, float *y)
+{
+    v16 sum = v_zero(), squares = v_zero();
+    for (int64_t i = 0; i < n; i += LANES)
+        sum = v_add(sum, load_n(x + i, n - i, 0));
+    const float mean = v_sum(sum) / (float)n;
+    const v16 m = v_set1(mean);
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = v_sub(load_n(x + i, n - i, mean), m);
+        squares = v_fma(a, a, squares);
+    }
+    v16 s = v_set1(1.0f / sqrtf(v_sum(squares) / (float)n + eps));
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = v_mul(v_sub(load_n(x + i, n - i, 0), m), s), scale = load_n(w + i, n - i, 0);
+        store_n(y + i, b ? v_fma(a, scale, load_n(b + i, n - i, 0)) : v_mul(a, scale), n - i);
+    }
+}
+
+/* x / (1 + exp(-k x)) */
+ALWAYS_INLINE v16 v_sigmoid_times(v16 x, float k)
+{
+    return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(x, v_set1(-k)))));
+}
+
+/* 1 - 2 / (exp(2 x) + 1): within 2e-7; NaN where x is no finite number, which v_exp would hide */
+ALWAYS_INLINE v16 v_tanh(v16 x)
+{
+    v16 e = v_exp(v_add(x, x)); /* at most exp(88) */
+    v16 bad = v_sub(x, x);      /* or 0 */
+    return v_add(v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)))), bad);
+}
+
+/* The error function within 2e-7: Abramowitz and Stegun, 7.1.26. */
+ALWAYS_INLINE v16 v_erf(v16 x)
+{
+    v16 size = v_max(x, v_sub(v_zero(), x));
+    v16 t = v_div(v_set1(1.0f), v_fma(size, v_set1(0.3275911f), v_set1(1.0f)));
+    v16 p = v_set1(1.061405429f);
+    p = v_fma(p, t, v_set1(-1.453152027f));
+    p = v_fma(p, t, v_set1(1.421413741f));
+    p = v_fma(p, t, v_set1(-0.284496736f));
+    p = v_fma(p, t, v_set1(0.254829592f));
+    v16 rest = v_mul(v_mul(p, t), v_exp(v_sub(v_zero(), v_mul(x, x))));
+    v16 positive = v_sub(v_set1(1.0f), rest);
+    return v_add(v_zero_where_less(x, v_zero(), positive),
+                 v_zero_where_less(v_sub(v_zero(), x), v_set1(0x1p-149f), v_sub(v_zero(), positive)));
+}
+
+ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
+{
+    switch (fn) {
+    case PP_FN_SILU:
+        return v_div(x, v_add(v_set1(1.0f), v_exp(v_sub(v_zero(), x))));
+    case PP_FN_GELU: {
+        v16 half = v_mul(x, v_set1(0.5f));
+        return v_fma(half, v_erf(v_mul(x, v_set1(0.70710678f))), half);
+    }
+    case PP_FN_GELU_TANH: { /* (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)) */
+        v16 cube = v_mul(v_mul(x, x), x), u = v_fma(cube, v_set1(0.044715f), x);
+        return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(u, v_set1(-1.59576912f)))));
+    }
+    case PP_FN_SCALE:
+        return v_mul(x, v_set1(number));
+    case PP_FN_CAP:
+        return v_mul(v_tanh(v_div(x, v_set1(number))), v_set1(number));
+    default:
+        return x;
+    }
+}
+
+ALWAYS_INLINE void gate_all(const enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = load_n(g + i, n - i, 0);
-        v16 silu = v_div(a, v_add(v_set1(1.0f), v_exp(v_sub(v_zero(), a))));
-        store_n(y + i, v_mul(silu, load_n(u + i, n - i, 0)), n - i);
+        v16 a = load_n(g + i, n - i, 0), b = load_n(u + i, n - i, 0);
+        if (fn == PP_FN_CLAMPED) {
+            a = v_sigmoid_times(v_min(a, v_set1(7.0f)), 1.702f);
+            b = v_add(v_min(v_max(b, v_set1(-7.0f)), v_set1(7.0f)), v_set1(1.0f));
+        } else {
+            a = v_fn(fn, 0, a);
+        }
+        store_n(y + i, v_mul(a, b), n - i);
+    }
+}
+
+ALWAYS_INLINE void apply_all(const enum pp_fn fn, float number, const float *x, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        store_n(y + i, v_fn(fn, number, load_n(x + i, n - i, 0)), n - i);
+}
+
+static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
+{
+    switch (fn) {
+    case PP_FN_GELU: gate_all(PP_FN_GELU, g, u, n, y); break;
+    case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, g, u, n, y); break;
+    case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, g, u, n, y); break;
+    default: gate_all(PP_FN_SILU, g, u, n, y); break;
+    }
+}
+
+static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float *y)
+{
+    switch (fn) {
+    case PP_FN_GELU: apply_all(PP_FN_GELU, 0, x, n, y); break;
+    case PP_FN_GELU_TANH: apply_all(PP_FN_GELU_TANH, 0, x, n, y); break;
+    case PP_FN_SCALE: apply_all(PP_FN_SCALE, number, x, n, y); break;
+    case PP_FN_CAP: apply_all(PP_FN_CAP, number, x, n, y); break;
+    default: apply_all(PP_FN_SILU, 0, x, n, y); break;
     }
 }
 
@@ -345,7 +447,9 @@ static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_o
 
 const struct pp_cpu_ops OPS_TABLE = {
     .rms_norm = rms_norm,
-    .swiglu = swiglu,
+    .layer_norm = layer_norm,
+    .gate = gate,
+    .apply = apply,
     .add = add,
     .rope = rope,
     .hadamard = hadamard,

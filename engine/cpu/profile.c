@@ -26,7 +26,9 @@ static enum pp_profile_kind projection_kind(const struct pp_cpu *c, int i)
         return PP_PROFILE_QKV;
     if (i > 0 && c->stages[i - 1].kind == STAGE_ATTEND)
         return PP_PROFILE_ATTN_OUT;
-    return s->swiglu ? PP_PROFILE_GATE_UP : s->add ? PP_PROFILE_DOWN : PP_PROFILE_OTHER;
+    return s->epilogue == EPILOGUE_GATE || s->epilogue == EPILOGUE_APPLY ? PP_PROFILE_GATE_UP
+           : s->epilogue == EPILOGUE_ADD                               ? PP_PROFILE_DOWN
+                                                                       : PP_PROFILE_OTHER;
 }
 
 static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)

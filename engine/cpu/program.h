@@ -10,9 +10,29 @@
 #include "engine/cpu/matmul_bf16.h"
 #include "engine/cpu/ops.h"
 
-enum { MAX_GROUPED = 4 }; /* projections that share an input */
+enum {
+    MAX_GROUPED = 4,   /* projections that share an input */
+    MAX_ROW_OPS = 4,   /* of one stage */
+};
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_ROWS, STAGE_SELECT };
+
+/* The vectors of a norm. */
+struct norm {
+    const float *weight;        /* NULL: there is no norm */
+    const float *bias;          /* or NULL */
+    bool centred;               /* LayerNorm */
+};
+
+/* Something small that is done to a row of a slot by itself. */
+struct row_op {
+    enum pp_op_kind kind;       /* NORM, ADD, GATE, APPLY */
+    enum pp_fn fn;
+    float scale;
+    struct norm norm;
+    int in, in2, out;           /* slots */
+    int64_t n;                  /* values */
+};
 
 struct projection {
     int linear;                 /* for adapters */
@@ -26,25 +46,38 @@ struct stage {
     enum stage_kind kind;
     int in;                     /* slot */
     bool selected;              /* comes after SELECT: its rows are the batch's outputs */
-    int out;                    /* slot: of EMBED, ATTEND, PROJECT with swiglu; with add: the one that is added to */
+    int out;                    /* slot: of EMBED, ATTEND, PROJECT with an epilogue; with add: what is added to */
     /* PROJECT */
-    const float *norm;          /* [width of in], or NULL */
+    struct norm norm;           /* of the input */
     int norm_op;                /* its operation in the plan, by which adapters replace it */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
     int n_projections;
     struct projection projections[MAX_GROUPED];
-    bool add;                   /* out += result of projections[0] */
-    bool swiglu;                /* out = silu(projections[0]) * projections[1] */
+    enum epilogue {
+        EPILOGUE_NONE,
+        EPILOGUE_ADD,           /* out += scale * result of projections[0] */
+        EPILOGUE_GATE,          /* out = fn(projections[0]) * projections[1] */
+        EPILOGUE_APPLY,         /* out = fn(projections[0]) */
+    } epilogue;
+    enum pp_fn fn;
+    float scale;                /* ADD: 0 is 1; APPLY: the function's number. EMBED: 0 is 1 */
     bool quantize;              /* some projection reads quantised activations */
     bool round;                 /* some projection reads bfloat16 activations */
     bool plain;                 /* some projection reads plain ones */
     bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised where they lie */
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
-    const struct pp_tensor *table;
+    const struct pp_tensor *table, *positions; /* the second: learned ones, or NULL */
     /* ATTEND */
     int tier, layer;            /* where the cache has it: the layer's place in its tier */
     int q, k, v;
+    int rope;                   /* which frequencies; -1: heads are not rotated */
+    struct norm q_norm, k_norm; /* of each head */
+    const float *sinks;         /* [n_head], times log2 e; or NULL */
+    float softcap;              /* times log2 e; 0: none */
+    /* ROWS */
+    struct row_op row_ops[MAX_ROW_OPS];
+    int n_row_ops;
 };
 
 /* A stage runs in up to three phases; each becomes a part of the pool's work, behind which the threads meet. */
@@ -124,10 +157,13 @@ struct pp_cpu {
     int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
 
-    float *inv_freq;            /* [rope_dim / 2] */
-    float rope_magnitude;
-    float *cos_sin;             /* [max_rows, rope_dim] */
-    float scale;                /* of attention scores: 1 / sqrt(head_dim) */
+    struct rope {
+        float *inv_freq;        /* [rope_dim / 2] */
+        float magnitude;
+        float *cos_sin;         /* [max_rows, rope_dim] */
+    } ropes[2];                 /* the second: of layers that have frequencies of their own */
+    int n_ropes;
+    float scale;                /* of attention scores */
 
     struct pp_weights *weights;
     void **owned;               /* converted norms and biases */
@@ -148,6 +184,12 @@ struct pp_cpu {
     struct pp_pool_part *work;  /* [MAX_PHASES * n_stages]: their items */
     int n_parts;
 };
+
+/* The slot of which this one is a part, or itself. */
+static inline int whole_slot(const struct pp_cpu *c, int slot)
+{
+    return slot < 0 ? slot : c->model->plan.slots[slot].base;
+}
 
 static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
 {
@@ -171,6 +213,9 @@ bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t r
 bool pp_cpu_attend_new(struct pp_cpu *c);
 void pp_cpu_attend_free(struct pp_cpu *c);
 void pp_cpu_attend_plan(struct pp_cpu *c);
+
+/* forward.c: norms and other row operations. y may be x. */
+void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y);
 
 /* setup.c: zeroed memory that counts as the program's; NULL if there is none. */
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);

@@ -241,9 +241,9 @@ static const float *norm_of(const struct stage *s, const struct pp_adapter_set *
             any = true;
         }
     if (!any)
-        return s->norm;
+        return s->norm.weight;
     for (int64_t i = 0; i < n; i++)
-        room[i] = left * s->norm[i];
+        room[i] = left * s->norm.weight[i];
     for (int k = 0; k < set->n; k++) {
         const float *own = set->use[k].adapter->norms ? set->use[k].adapter->norms[s->norm_op] : NULL;
         const float strength = set->use[k].scale;
@@ -376,10 +376,10 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     if (set && set->n)
         fetch_down(s, set, 0);
-    if (s->norm) {
+    if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
-        c->ops->rms_norm(x, norm_of(s, set, n, own->replaced), pp_source_hparams(c->model->source)->norm_eps, n,
-                         normed);
+        const struct norm norm = {norm_of(s, set, n, own->replaced), s->norm.bias, s->norm.centred};
+        pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }
     int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
@@ -406,8 +406,8 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
 {
     bool in_place = quantizes_in_place(c, s, from);
     struct pp_acts a = {
-        .f32 = s->norm ? from->f32 : c->slots[s->in],
-        .f32_stride = s->norm ? c->normed_width : c->strides[s->in],
+        .f32 = s->norm.weight ? from->f32 : c->slots[s->in],
+        .f32_stride = s->norm.weight ? c->normed_width : c->strides[s->in],
         .q = in_place ? (const int8_t *)c->slots[s->in] : from->q,
         .q_stride = in_place             ? c->strides[s->in] * (int64_t)sizeof(float)
                     : from == &c->shared ? c->shared_width
@@ -433,7 +433,7 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
                                  int64_t row1, const struct thread_scratch *own)
 {
     int slot = s->projections[projection].out;
-    if (s->swiglu || s->add) /* as if weight row 0 were row0 places before */
+    if (s->epilogue) /* as if weight row 0 were row0 places before */
         return (struct results){(float *)((uintptr_t)own->results[projection] - (size_t)row0 * sizeof(float)),
                                 (row1 - row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS * PP_GROUP_ROWS};
     return (struct results){c->slots[slot], c->strides[slot]};
@@ -490,7 +490,7 @@ static int64_t item_rows(const struct pp_cpu *c, const struct pp_matrix *w, int 
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
-/* The work items of a stage's projections, one projection after the other. With SwiGLU an item covers the same rows of
+/* The work items of a stage's projections, one projection after the other. With a gate an item covers the same rows of
  * both. */
 struct item_map {
     int n_walked;
@@ -500,7 +500,7 @@ struct item_map {
 
 static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, int m)
 {
-    struct item_map map = {.n_walked = s->swiglu ? 1 : s->n_projections};
+    struct item_map map = {.n_walked = s->epilogue == EPILOGUE_GATE ? 1 : s->n_projections};
     for (int p = 0; p < map.n_walked; p++) {
         int64_t n_rows = s->projections[p].w.n_rows;
         map.rows[p] = item_rows(c, &s->projections[p].w, m);
@@ -512,14 +512,15 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
     enum { PREPARED_ROWS = 8 };
+    const bool both = s->epilogue == EPILOGUE_GATE;
     int64_t macs = 0, bytes = 0;
     if (phase == 0)
         return PREPARED_ROWS;
-    for (int p = 0; p < s->n_projections; p++) { /* of the largest item; SwiGLU's has rows of both */
+    for (int p = 0; p < s->n_projections; p++) { /* of the largest item; that of a gate has rows of both */
         const struct pp_matrix *w = &s->projections[p].w;
         int64_t rows = item_rows(c, w, m);
-        macs = rows * w->n_cols * m + (s->swiglu || rows * w->n_cols * m < macs ? macs : 0);
-        bytes = rows * row_bytes(w) + (s->swiglu || rows * row_bytes(w) < bytes ? bytes : 0);
+        macs = rows * w->n_cols * m + (both || rows * w->n_cols * m < macs ? macs : 0);
+        bytes = rows * row_bytes(w) + (both || rows * row_bytes(w) < bytes ? bytes : 0);
     }
     int64_t n = MOST_MACS / macs < MOST_BYTES / bytes ? MOST_MACS / macs : MOST_BYTES / bytes;
     return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
@@ -549,7 +550,7 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     return own;
 }
 
-/* Rows row0 .. row1 - 1 of one projection (with SwiGLU: of both), and what comes behind the product. */
+/* Rows row0 .. row1 - 1 of one projection (with a gate: of both), and what comes behind the product. */
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
 {
@@ -557,22 +558,30 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     const struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
     project_rows(c, s, p, &acts, prepared, own, m, row0, row1, to);
-    if (s->swiglu) {
+    if (s->epilogue == EPILOGUE_GATE) {
         const struct results up = results_of(c, s, 1, row0, row1, own);
         project_rows(c, s, 1, &acts, prepared, own, m, row0, row1, up);
         for (int i = 0; i < m; i++)
-            c->ops->swiglu(to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
-                           slot_row(c, s->out, i) + row0);
-    } else if (s->add) {
-        for (int i = 0; i < m; i++)
-            c->ops->add(slot_row(c, s->out, i) + row0, to.y + i * to.stride + row0, row1 - row0);
+            c->ops->gate(s->fn, to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
+                         slot_row(c, s->out, i) + row0);
+        return;
+    }
+    for (int i = 0; s->epilogue && i < m; i++) {
+        const float *y = to.y + i * to.stride + row0;
+        float *out = slot_row(c, s->out, i) + row0;
+        if (s->epilogue == EPILOGUE_APPLY)
+            c->ops->apply(s->fn, s->scale, y, row1 - row0, out);
+        else if (s->scale != 0.0f)
+            c->ops->add_scaled(out, y, s->scale, row1 - row0);
+        else
+            c->ops->add(out, y, row1 - row0);
     }
 }
 
 /* How many weight rows go through at once: what is kept beside the thread has room for RESULT_FLOATS. */
 static int64_t rows_at_once(const struct stage *s, int m, int64_t n_rows)
 {
-    if (!s->swiglu && !s->add)
+    if (!s->epilogue)
         return n_rows;
     int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)m);
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
@@ -648,7 +657,7 @@ void pp_cpu_place_weights(struct pp_cpu *c)
             const struct pp_matrix *w = &s->projections[p].w;
             size_t bytes = pp_pack_needed(w->type) ? pp_pack_bytes(w->type, w->n_rows, w->n_cols)
                                                    : (size_t)(w->n_rows * row_bytes(w));
-            int walked = s->swiglu ? 0 : p;
+            int walked = s->epilogue == EPILOGUE_GATE ? 0 : p;
             pp_pool_place(c->pool, (void *)(uintptr_t)w->data, bytes, map.first[walked],
                           map.first[walked + 1] - map.first[walked], map.first[map.n_walked]);
         }

@@ -44,8 +44,8 @@ static int64_t widest_input(const struct pp_cpu *c, bool (*counts)(const struct 
 static bool is_any(const struct stage *s) { return s != NULL; }
 static bool is_quantized(const struct stage *s) { return s->quantize; }
 static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s->in_place; }
-static bool is_normed(const struct stage *s) { return s->norm != NULL; }
-static bool is_normed_plain(const struct stage *s) { return s->norm && s->plain && s->norm_out < 0; }
+static bool is_normed(const struct stage *s) { return s->norm.weight != NULL; }
+static bool is_normed_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
 
 /* What all threads prepare together: only what some stage needs. */
 static bool make_shared(struct pp_cpu *c)
@@ -96,10 +96,13 @@ static bool make_scratch(struct pp_cpu *c)
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
-    c->inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
-    c->cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
-    if (!c->threads || !c->parts || !c->work || !c->inv_freq || !c->cos_sin ||
-        !make_shared(c))
+    for (int r = 0; r < c->n_ropes; r++) {
+        c->ropes[r].inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
+        c->ropes[r].cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
+        if (!c->ropes[r].inv_freq || !c->ropes[r].cos_sin)
+            return false;
+    }
+    if (!c->threads || !c->parts || !c->work || !make_shared(c))
         return false;
     for (int i = 0; i < n_threads; i++)
         if (!make_private(c, &c->threads[i]))
@@ -116,29 +119,50 @@ static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *e
     return PP_OK;
 }
 
-static enum pp_code rope_setup(struct pp_cpu *c, struct pp_error *err)
+/* The tensor of this name as divisors of frequencies: float [rope_dim / 2], pp_free; NULL if there is none. */
+static enum pp_code rope_factors(const struct pp_cpu *c, const char *name, float **factors, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    const struct pp_tensor *t = pp_source_tensor(c->model->source, "rope_freqs.weight");
-    float *factors = NULL;
-    if (t && (t->ne[0] != hp->rope_dim / 2 || t->n_dims != 1 || !pp_type_info(t->type)->runnable))
-        return pp_fail(err, PP_ERR_FORMAT, "tensor rope_freqs.weight has %lld values where %lld are needed",
+    const struct pp_tensor *t = pp_source_tensor(c->model->source, name);
+    *factors = NULL;
+    if (!t)
+        return PP_OK;
+    if (t->ne[0] != hp->rope_dim / 2 || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
                        (long long)t->ne[0], (long long)hp->rope_dim / 2);
-    if (t) {
-        factors = pp_malloc((size_t)t->ne[0] * sizeof *factors);
-        if (!factors)
-            return pp_fail_nomem(err, "the rotary frequencies");
-        pp_dequantize_row(t->type, t->data, factors, t->ne[0]);
-    }
-    for (int64_t i = 0; t && i < t->ne[0]; i++)
-        if (!(factors[i] > 0) || !isfinite(factors[i])) { /* frequencies are divided by them */
-            pp_free(factors);
+    float *f = pp_malloc((size_t)t->ne[0] * sizeof *f);
+    if (!f)
+        return pp_fail_nomem(err, "the rotary frequencies");
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        if (!(f[i] > 0) || !isfinite(f[i])) { /* frequencies are divided by them */
+            pp_free(f);
             return pp_fail(err, PP_ERR_FORMAT,
-                           "tensor rope_freqs.weight holds values that are not positive numbers; the model file is "
-                           "damaged, get it again");
+                           "tensor %s holds values that are not positive numbers; the model file is damaged, get it "
+                           "again", name);
         }
-    pp_rope_frequencies(hp, factors, c->inv_freq, &c->rope_magnitude);
+    *factors = f;
+    return PP_OK;
+}
+
+static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error *err)
+{
+    struct pp_hparams hp = *pp_source_hparams(c->model->source);
+    const char *name = hp.rope_scaling != PP_ROPE_LONG ? "rope_freqs.weight"
+                       : n_ctx > hp.rope_orig_ctx      ? "rope_factors_long.weight"
+                                                       : "rope_factors_short.weight";
+    float *factors;
+    enum pp_code code = rope_factors(c, name, &factors, err);
+    if (!code && !factors && hp.rope_scaling == PP_ROPE_LONG)
+        code = pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing; the file is incomplete, get it again", name);
+    if (code)
+        return code;
+    pp_rope_frequencies(&hp, n_ctx, factors, c->ropes[0].inv_freq, &c->ropes[0].magnitude);
     pp_free(factors);
+    hp.rope_base = hp.rope_base_local;
+    hp.rope_scaling = PP_ROPE_NONE;
+    if (c->n_ropes > 1)
+        pp_rope_frequencies(&hp, n_ctx, NULL, c->ropes[1].inv_freq, &c->ropes[1].magnitude);
     return PP_OK;
 }
 
@@ -164,7 +188,9 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     }
     c->pool = pool;
     c->max_rows = opt->max_rows;
-    c->scale = 1.0f / sqrtf((float)kv->head_dim);
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
+    c->scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv->head_dim);
+    c->n_ropes = hp->rope_base_local != 0.0f ? 2 : 1;
     code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
@@ -172,7 +198,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     if (!code && (!pp_cpu_slots_new(c) || !make_scratch(c) || !pp_cpu_project_begins(c)))
         code = pp_fail_nomem(err, "the engine's work space");
     if (!code)
-        code = rope_setup(c, err);
+        code = rope_setup(c, opt->n_ctx, err);
     if (!code)
         code = pp_source_check(m->source, err);
     if (code) {
@@ -202,8 +228,10 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_free(c->threads);
     pp_free(c->parts);
     pp_free(c->work);
-    pp_free(c->inv_freq);
-    pp_free(c->cos_sin);
+    for (int r = 0; r < c->n_ropes; r++) {
+        pp_free(c->ropes[r].inv_freq);
+        pp_free(c->ropes[r].cos_sin);
+    }
     for (int i = 0; i < c->n_stages; i++)
         pp_free(c->stages[i].begins);
     pp_free(c->stages);
@@ -255,7 +283,7 @@ static bool make_replaced(struct pp_cpu *c)
 static bool has_stage_of_norm(const struct pp_cpu *c, int op)
 {
     int i = 0;
-    while (i < c->n_stages && !(c->stages[i].kind == STAGE_PROJECT && c->stages[i].norm && c->stages[i].norm_op == op))
+    while (i < c->n_stages && !(is_normed(&c->stages[i]) && c->stages[i].norm_op == op))
         i++;
     return i < c->n_stages;
 }

@@ -19,22 +19,38 @@ enum { FEW_OUTPUTS = 8 };
 
 enum use { UNUSED = 0, READS = 1, WRITES = 2 };
 
-static enum use use_in(const struct stage *s, int slot)
+/* What a small operation does with a whole slot; to a part of it, or where it stands, it writes without ending what was
+ * there before. */
+static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int slot)
+{
+    unsigned use = UNUSED;
+    if (slot == whole_slot(c, r->in) || slot == whole_slot(c, r->in2))
+        use |= READS;
+    if (slot == whole_slot(c, r->out))
+        use |= slot == r->out && r->kind != PP_OP_ADD && !(use & READS) ? WRITES : READS;
+    return use;
+}
+
+/* slot: a whole one */
+static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
 {
     unsigned use = UNUSED;
     if (s->kind == STAGE_ATTEND)
-        use |= slot == s->q || slot == s->k || slot == s->v ? READS : UNUSED;
+        use |= slot == whole_slot(c, s->q) || slot == whole_slot(c, s->k) || slot == whole_slot(c, s->v) ? READS
+                                                                                                         : UNUSED;
     if (s->kind == STAGE_SELECT)
         return slot == s->in ? READS : UNUSED; /* moves rows inside the slot */
-    if (s->kind == STAGE_PROJECT && slot == s->in)
+    for (int i = 0; i < s->n_row_ops; i++)
+        use |= row_op_use(c, &s->row_ops[i], slot);
+    if (s->kind == STAGE_PROJECT && slot == whole_slot(c, s->in))
         use |= READS;
-    if (s->kind == STAGE_PROJECT && !s->swiglu && !s->add)
+    if (s->kind == STAGE_PROJECT && !s->epilogue)
         for (int p = 0; p < s->n_projections; p++)
             use |= slot == s->projections[p].out ? WRITES : UNUSED;
     if (s->kind == STAGE_PROJECT && slot == s->norm_out)
         use |= WRITES;
     if (slot == s->out)
-        use |= s->add ? READS : WRITES; /* what is added to stays alive */
+        use |= s->epilogue == EPILOGUE_ADD ? READS : WRITES; /* what is added to stays alive */
     return (enum use)use;
 }
 
@@ -42,7 +58,7 @@ static enum use use_in(const struct stage *s, int slot)
 static bool needed_after(const struct pp_cpu *c, int slot, int i)
 {
     while (++i < c->n_stages) {
-        enum use use = use_in(&c->stages[i], slot);
+        enum use use = use_in(c, &c->stages[i], slot);
         if (use & READS)
             return true;
         if (use & WRITES)
@@ -53,7 +69,7 @@ static bool needed_after(const struct pp_cpu *c, int slot, int i)
 
 static bool alive_at(const struct pp_cpu *c, int slot, int i)
 {
-    return use_in(&c->stages[i], slot) != UNUSED || needed_after(c, slot, i);
+    return use_in(c, &c->stages[i], slot) != UNUSED || needed_after(c, slot, i);
 }
 
 /* What the slot is for: nothing, all rows, or outputs. */
@@ -63,7 +79,7 @@ static enum place place_of(const struct pp_cpu *c, int slot)
 {
     enum place place = NOWHERE;
     for (int i = 0; i < c->n_stages; i++) {
-        enum use use = use_in(&c->stages[i], slot);
+        enum use use = use_in(c, &c->stages[i], slot);
         if (use != UNUSED && !(c->stages[i].selected && use == WRITES))
             return IN_ARENA;
         if (use != UNUSED)
@@ -238,8 +254,8 @@ static void mark_in_place(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
-        s->in_place = s->kind == STAGE_PROJECT && !s->plain && !s->norm && !s->selected && s->in != s->out &&
-                      !needed_after(c, s->in, i);
+        s->in_place = s->kind == STAGE_PROJECT && !s->plain && !s->norm.weight && !s->selected && s->in != s->out &&
+                      whole_slot(c, s->in) == s->in && !needed_after(c, s->in, i);
     }
 }
 
@@ -253,13 +269,16 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
     c->strides = pp_calloc(n, sizeof *c->strides);
     bool good = c->slots && c->strides && a.offset;
     for (int i = 0; good && i < c->n_slots; i++)
-        c->strides[i] = (plan->slot_width[i] + 15) / 16 * 16;
+        c->strides[i] = (plan->slots[plan->slots[i].base].width + 15) / 16 * 16;
     if (good)
         lay_out(c, &a);
     good = good && take_arena(c, &a) && place_outputs(c, &a);
     if (good)
         c->attention_room = find_gap(c, &a, is_attention, &c->attention_floats);
     mark_in_place(c);
+    for (int i = 0; good && i < c->n_slots; i++)
+        if (whole_slot(c, i) != i && c->slots[whole_slot(c, i)])
+            c->slots[i] = c->slots[whole_slot(c, i)] + plan->slots[i].at;
     pp_free(a.offset);
     return good;
 }

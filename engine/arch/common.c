@@ -1,0 +1,74 @@
+/* common.c - what families share: names of tensors, and ways of reading config.json. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+const struct pp_arch_name pp_common_names[] = {
+    {.hf = "model.embed_tokens", .gguf = "token_embd"},
+    {.hf = "model.norm", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q"},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k"},
+    {.hf = "model.layers.{}.self_attn.v_proj", .gguf = "blk.{}.attn_v"},
+    {.hf = "model.layers.{}.self_attn.o_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "model.layers.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_gate"},
+    {.hf = "model.layers.{}.mlp.up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = "model.layers.{}.mlp.down_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+const struct pp_arch_name pp_interleaved_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = NULL},
+};
+
+const char *const pp_common_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                         ".attention.masked_bias", NULL};
+
+const char *const pp_silu_names[] = {"silu", "swish", NULL};
+const char *const pp_gelu_tanh_names[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
+
+bool pp_config_flag(const cJSON *config, const char *key, bool otherwise)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    return cJSON_IsBool(item) ? cJSON_IsTrue(item) : otherwise;
+}
+
+enum pp_code pp_config_float(const cJSON *config, const char *key, float *v, struct pp_error *err)
+{
+    if (pp_json_float(config, key, v))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
+}
+
+enum pp_code pp_config_int(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
+{
+    if (pp_json_int(config, key, v))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
+}
+
+enum pp_code pp_config_window(const cJSON *config, int64_t otherwise, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!cJSON_GetObjectItemCaseSensitive(config, "sliding_window"))
+        hp->window = otherwise;
+    return pp_config_int(config, "sliding_window", &hp->window, err);
+}
+
+enum pp_code pp_config_qwen_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t first = 28;
+    enum pp_code code = PP_OK;
+    if (!pp_config_flag(config, "use_sliding_window", false))
+        return PP_OK;
+    code = pp_config_window(config, 4096, hp, err);
+    if (!code)
+        code = pp_config_int(config, "max_window_layers", &first, err);
+    for (int64_t l = 0; l < first && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= PP_LAYER_WIDE;
+    return code ? code : pp_config_layer_types(config, hp, err);
+}

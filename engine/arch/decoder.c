@@ -1,0 +1,292 @@
+/* decoder.c - the plan of a decoder: attention and a feed-forward part layer by layer, each added to a residual stream.
+ *
+ * What families have in common stands here once; struct pp_decoder and the hparams say in what they differ. The shapes
+ * of the blocks: Vaswani et al., arXiv 1706.03762; norms in front: GPT-2; grouped queries: arXiv 2305.13245; attention
+ * and feed-forward part side by side: GPT-J, PaLM (arXiv 2204.02311), Phi, Cohere; experts: arXiv 2401.04088. */
+#include <stdio.h>
+
+#include "engine/arch/arch.h"
+
+/* A plan in the making. */
+struct builder {
+    const struct pp_source *s;
+    const struct pp_hparams *hp;
+    const struct pp_decoder *d;
+    struct pp_plan *p;
+    struct pp_error *err;
+    int64_t n_q, n_kv;
+    bool fused_qkv;          /* one matrix for q, k and v */
+    int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
+    int qkv, q, k, v, att;
+    int gate_up, gate, up, act, router;
+};
+
+static const int NONE = -1;
+
+static void add(struct builder *b, struct pp_op op)
+{
+    pp_plan_add(b->p, op);
+}
+
+static void add_linear(struct builder *b, int l, int linear, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = NONE, .out = out});
+}
+
+static void add_residual(struct builder *b, int l)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->delta, .in2 = NONE,
+                          .out = b->x});
+}
+
+/* --- norms ---------------------------------------------------------------------------------------------------- */
+
+/* The vectors of a norm of n values called NAME. False: *err is set. */
+static bool find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
+{
+    norm->centred = b->d->layer_norm;
+    norm->weight = pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
+    if (norm->weight && b->d->norm_bias)
+        norm->bias = pp_plan_tensor(b->s, 0, n, b->err, "%s.bias", name);
+    return norm->weight && (norm->bias || !b->d->norm_bias);
+}
+
+static bool add_norm(struct builder *b, int l, const char *kind, int in, int out)
+{
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    if (!find_norm(b, name, b->hp->n_embd, &norm))
+        return false;
+    add(b, norm);
+    return true;
+}
+
+/* Queries or keys, in place; n: their width. */
+static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, int64_t n)
+{
+    struct pp_op norm = {.kind = b->d->qk_norm == PP_QK_BY_HEAD ? PP_OP_HEAD_NORM : PP_OP_NORM,
+                         .layer = l, .in = slot, .in2 = NONE, .out = slot};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    if (!find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->hp->head_dim : n, &norm))
+        return false;
+    add(b, norm);
+    return true;
+}
+
+/* --- attention ------------------------------------------------------------------------------------------------ */
+
+/* q, k and v of a normed input, or of the residual stream itself. */
+static bool add_qkv(struct builder *b, int l)
+{
+    const int in = b->d->no_pre_norm ? b->x : b->normed;
+    const int64_t n_embd = b->hp->n_embd;
+    int q, k, v;
+    if (!b->d->no_pre_norm && !add_norm(b, l, "attn_norm", b->x, b->normed))
+        return false;
+    if (b->fused_qkv) {
+        int qkv = pp_plan_linear(b->p, b->s, b->n_q + 2 * b->n_kv, n_embd, b->err, "blk.%d.attn_qkv", l);
+        add_linear(b, l, qkv, in, b->qkv);
+        return qkv >= 0;
+    }
+    if ((q = pp_plan_linear(b->p, b->s, b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0 ||
+        (k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0 ||
+        (v = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
+        return false;
+    add_linear(b, l, q, in, b->q);
+    add_linear(b, l, k, in, b->k);
+    add_linear(b, l, v, in, b->v);
+    return true;
+}
+
+static void add_rope(struct builder *b, int l, int slot)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .local_rope = b->hp->layer[l] & PP_LAYER_LOCAL_ROPE,
+                          .in = slot, .in2 = NONE, .out = slot});
+}
+
+/* From q, k and v to `delta`. */
+static bool add_attention(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
+    const struct pp_tensor *sinks = NULL;
+    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+        return false;
+    if (b->d->qk_norm != PP_QK_PLAIN && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
+                                         !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv)))
+        return false;
+    if (!b->d->positions && !(hp->layer[l] & PP_LAYER_UNROTATED)) {
+        add_rope(b, l, b->q);
+        add_rope(b, l, b->k);
+    }
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
+                          .scale = hp->attn_softcap, .in = b->q, .in2 = NONE, .out = b->att});
+    int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_q, b->err, "blk.%d.attn_output", l);
+    if (o < 0)
+        return false;
+    add_linear(b, l, o, b->att, b->delta);
+    return true;
+}
+
+/* --- the feed-forward part -------------------------------------------------------------------------------------- */
+
+static void add_fn(struct builder *b, int l, int in, int in2)
+{
+    add(b, (struct pp_op){.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = b->d->fn, .layer = l, .in = in,
+                          .in2 = in2, .out = b->act});
+}
+
+/* From an input to `act`. */
+static bool add_up(struct builder *b, int l, int in)
+{
+    const int64_t n_ff = b->hp->n_ff, n_embd = b->hp->n_embd;
+    const bool fused = b->d->fused_gate;
+    int gate = 0, up;
+    if (!fused && !b->d->ungated &&
+        (gate = pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) < 0)
+        return false;
+    if ((up = pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) < 0)
+        return false;
+    if (!fused && !b->d->ungated)
+        add_linear(b, l, gate, in, b->gate);
+    add_linear(b, l, up, in, fused ? b->gate_up : b->up);
+    if (b->d->ungated)
+        add_fn(b, l, b->up, NONE);
+    else
+        add_fn(b, l, b->gate, b->up);
+    return true;
+}
+
+static bool add_down(struct builder *b, int l)
+{
+    int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_ff, b->err, "blk.%d.ffn_down", l);
+    add_linear(b, l, down, b->act, b->delta);
+    return down >= 0;
+}
+
+/* Its norm; with attention beside it a family may have only one norm for both. */
+static bool add_ffn_norm(struct builder *b, int l)
+{
+    const char *kind = b->d->ffn_norm ? b->d->ffn_norm : "ffn_norm";
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
+    if (b->hp->parallel && !pp_source_tensor(b->s, name))
+        kind = "attn_norm";
+    return add_norm(b, l, kind, b->x, b->normed);
+}
+
+/* --- layers ----------------------------------------------------------------------------------------------------- */
+
+/* What attention or the feed-forward part gave goes into the residual stream. */
+static bool add_result(struct builder *b, int l, const char *post_norm)
+{
+    if (b->d->post_norm && !add_norm(b, l, post_norm, b->delta, b->delta))
+        return false;
+    add_residual(b, l);
+    return true;
+}
+
+static bool add_layer(struct builder *b, int l)
+{
+    const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
+    if (!add_qkv(b, l))
+        return false;
+    /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
+    if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
+        return false;
+    if (!add_attention(b, l) || !add_result(b, l, "post_attention_norm"))
+        return false;
+    if (!parallel && ((pre && !add_ffn_norm(b, l)) || !add_up(b, l, pre ? b->normed : b->x)))
+        return false;
+    return add_down(b, l) && add_result(b, l, "post_ffw_norm");
+}
+
+static void make_slots(struct builder *b)
+{
+    struct pp_plan *p = b->p;
+    const struct pp_hparams *hp = b->hp;
+    b->x = pp_plan_slot(p, hp->n_embd);
+    b->normed = pp_plan_slot(p, hp->n_embd);
+    b->delta = pp_plan_slot(p, hp->n_embd);
+    b->att = pp_plan_slot(p, b->n_q);
+    if (b->fused_qkv) {
+        b->qkv = pp_plan_slot(p, b->n_q + 2 * b->n_kv);
+        b->q = pp_plan_part(p, b->qkv, 0, b->n_q);
+        b->k = pp_plan_part(p, b->qkv, b->n_q, b->n_kv);
+        b->v = pp_plan_part(p, b->qkv, b->n_q + b->n_kv, b->n_kv);
+    } else {
+        b->q = pp_plan_slot(p, b->n_q);
+        b->k = pp_plan_slot(p, b->n_kv);
+        b->v = pp_plan_slot(p, b->n_kv);
+    }
+    if (b->d->fused_gate) {
+        b->gate_up = pp_plan_slot(p, 2 * hp->n_ff);
+        b->gate = pp_plan_part(p, b->gate_up, 0, hp->n_ff);
+        b->up = pp_plan_part(p, b->gate_up, hp->n_ff, hp->n_ff);
+    } else {
+        b->gate = pp_plan_slot(p, hp->n_ff);
+        b->up = pp_plan_slot(p, hp->n_ff);
+    }
+    b->act = pp_plan_slot(p, hp->n_ff);
+}
+
+static bool add_embedding(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_op embed = {.kind = PP_OP_EMBED, .scale = hp->embd_scale, .in = NONE, .in2 = NONE, .out = b->x};
+    embed.weight = pp_plan_tensor(b->s, hp->n_vocab, hp->n_embd, b->err, "token_embd.weight");
+    if (embed.weight && b->d->positions)
+        embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
+    b->p->n_positions = b->d->positions ? hp->n_ctx_train : 0;
+    add(b, embed);
+    return embed.weight && (embed.bias || !b->d->positions);
+}
+
+/* Logits, of the rows that want an output. */
+static bool add_output(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int n_layer = (int)hp->n_layer;
+    const int logits = pp_plan_slot(b->p, hp->n_vocab);
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normed};
+    const char *head = pp_source_tensor(b->s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
+    if (!find_norm(b, "output_norm", hp->n_embd, &norm))
+        return false;
+    int w = pp_plan_linear(b->p, b->s, hp->n_vocab, hp->n_embd, b->err, "%s", head);
+    if (w < 0)
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
+    add(b, norm);
+    add_linear(b, n_layer, w, b->normed, logits);
+    const struct {
+        enum pp_fn fn;
+        float number;
+    } behind[] = {{PP_FN_SCALE, hp->logit_scale}, {PP_FN_CAP, hp->final_softcap}};
+    for (int i = 0; i < 2; i++)
+        if (behind[i].number != 0.0f)
+            add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = behind[i].fn, .scale = behind[i].number, .layer = n_layer,
+                                  .in = logits, .in2 = NONE, .out = logits});
+    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = b->normed, .in2 = logits, .out = NONE});
+    return true;
+}
+
+enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
+                             struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err, .n_q = hp->n_head * hp->head_dim,
+                        .n_kv = hp->n_head_kv * hp->head_dim,
+                        .fused_qkv = pp_source_tensor(s, "blk.0.attn_qkv.weight") != NULL};
+    if (hp->n_expert)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: models with a mixture of experts (%lld here) are not supported",
+                       pp_source_path(s), (long long)hp->n_expert);
+    make_slots(&b);
+    bool good = add_embedding(&b);
+    for (int l = 0; good && l < (int)hp->n_layer; l++)
+        good = add_layer(&b, l);
+    good = good && add_output(&b);
+    return good ? PP_OK : err->code;
+}

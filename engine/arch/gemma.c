@@ -1,0 +1,203 @@
+/* gemma.c - Gemma 1 to 3 (arXiv 2403.08295, 2408.00118, 2503.19786): norms that are stored without 1, inputs times the
+ * root of their width, GELU. From the second on what attention and feed-forward part give is normed, too, and layers
+ * with a window take turns with others; the second bounds its scores and logits, the third norms queries and keys and
+ * rotates by two sets of frequencies. */
+#include <cjson/cJSON.h>
+#include <math.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = NULL},
+};
+
+/* What is called post_attention_layernorm is where it says, from the second on. */
+static const struct pp_arch_name later_names[] = {
+    {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.pre_feedforward_layernorm", .gguf = "blk.{}.ffn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"GemmaForCausalLM", "gemma", NULL};
+static const char *const classes2[] = {"Gemma2ForCausalLM", "gemma2", NULL};
+static const char *const classes3[] = {"Gemma3ForCausalLM", "gemma3_text", NULL};
+/* The first Gemma's configuration says gelu where the approximation is meant. */
+static const char *const gelu_names[] = {"gelu_pytorch_tanh", "gelu", NULL};
+
+static enum pp_code common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    if (pp_config_flag(config, "use_bidirectional_attention", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this model's attention looks ahead, so that it cannot write text");
+    return pp_config_activation(config, "hidden_activation", gelu_names, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = common(config, hp, err);
+    return code ? code : pp_config_activation(config, "hidden_act", gelu_names, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    return PP_OK;
+}
+
+/* `scalar` is what is under the root in the scores' scale. */
+static enum pp_code later_config(const cJSON *config, float scalar, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = common(config, hp, err);
+    if (!code)
+        code = pp_config_float(config, "query_pre_attn_scalar", &scalar, err);
+    if (!code)
+        code = pp_config_float(config, "attn_logit_softcapping", &hp->attn_softcap, err);
+    if (!code)
+        code = pp_config_float(config, "final_logit_softcapping", &hp->final_softcap, err);
+    if (!code && !(scalar > 0))
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: query_pre_attn_scalar is not a positive number");
+    hp->attn_scale = code ? 0 : 1.0f / sqrtf(scalar);
+    return code;
+}
+
+static enum pp_code from_config2(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    pp_layers_every(hp, 2, PP_LAYER_WIDE);
+    hp->attn_softcap = 50;
+    hp->final_softcap = 30;
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "attn_logit_softcapping")))
+        hp->attn_softcap = 0;
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "final_logit_softcapping")))
+        hp->final_softcap = 0;
+    enum pp_code code = later_config(config, 256, hp, err);
+    if (!code)
+        code = pp_config_window(config, 4096, hp, err);
+    return code ? code : pp_config_layer_types(config, hp, err);
+}
+
+/* Files do not say by what scores are scaled, except ours: the largest model has its own way. */
+static void usual_scale(struct pp_hparams *hp, int64_t largest_model)
+{
+    if (hp->attn_scale == 0.0f && hp->n_layer == largest_model && hp->n_head > 0)
+        hp->attn_scale = 1.0f / sqrtf((float)(hp->n_embd / hp->n_head));
+}
+
+static enum pp_code from_gguf2(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    if (!pp_gguf_has(g, "gemma2.attn_logit_softcapping"))
+        hp->attn_softcap = 50;
+    if (!pp_gguf_has(g, "gemma2.final_logit_softcapping"))
+        hp->final_softcap = 30;
+    if (!pp_gguf_has(g, "gemma2.attention.sliding_window"))
+        hp->window = 4096;
+    if (!pp_gguf_has(g, "gemma2.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 2, PP_LAYER_WIDE);
+    usual_scale(hp, 46);
+    return PP_OK;
+}
+
+static void rotate_by_window(struct pp_hparams *hp)
+{
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+}
+
+static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    int64_t pattern = 6;
+    enum pp_code code = later_config(config, 256, hp, err);
+    if (!code)
+        code = pp_config_int(config, "sliding_window_pattern", &pattern, err);
+    if (!code)
+        code = pp_config_int(config, "_sliding_window_pattern", &pattern, err);
+    if (!code)
+        code = pp_config_window(config, 4096, hp, err);
+    if (!code && pattern > 0)
+        pp_layers_every(hp, pattern, PP_LAYER_WIDE);
+    hp->rope_base_local = 10000;
+    if (!cJSON_IsObject(both) && !cJSON_HasObjectItem(config, "rope_theta"))
+        hp->rope_base = 1e6f;
+    if (!code)
+        code = pp_config_float(config, "rope_local_base_freq", &hp->rope_base_local, err);
+    if (!code)
+        code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+    if (!code)
+        code = pp_config_layer_types(config, hp, err);
+    rotate_by_window(hp);
+    return code;
+}
+
+static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double local = 10000;
+    (void)err;
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    pp_gguf_float(g, "gemma3.rope.freq_base_swa", &local);
+    hp->rope_base_local = (float)local;
+    if (!pp_gguf_has(g, "gemma3.rope.freq_base"))
+        hp->rope_base = 1e6f;
+    if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 6, PP_LAYER_WIDE);
+    rotate_by_window(hp);
+    usual_scale(hp, 62);
+    return PP_OK;
+}
+
+static void to_gguf3(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_f32(w, "gemma3.rope.freq_base_swa", hp->rope_base_local);
+}
+
+const struct pp_arch pp_arch_gemma = {
+    .name = "gemma",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU_TANH},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+};
+
+const struct pp_arch pp_arch_gemma2 = {
+    .name = "gemma2",
+    .hf_classes = classes2,
+    .names = later_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true},
+    .from_config = from_config2,
+    .from_gguf = from_gguf2,
+    .layer_pattern = 2,
+};
+
+const struct pp_arch pp_arch_gemma3 = {
+    .name = "gemma3",
+    .hf_classes = classes3,
+    .names = later_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD},
+    .from_config = from_config3,
+    .from_gguf = from_gguf3,
+    .to_gguf = to_gguf3,
+    .layer_pattern = 6,
+};

@@ -1,0 +1,58 @@
+/* gpt2.c - GPT-2: learned positions, LayerNorm, q, k and v in one matrix; matrices are stored [n_in, n_out]. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define LAYER(hf_name, gguf_name, how)                                                                                 \
+    {.hf = "transformer.h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},  \
+    {.hf = "transformer.h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                   \
+    {.hf = "h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},              \
+    {.hf = "h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true}
+
+/* The first publication's names had no "transformer." */
+static const struct pp_arch_name names[] = {
+    {.hf = "transformer.wte", .gguf = "token_embd"},
+    {.hf = "transformer.wpe", .gguf = "position_embd"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},
+    {.hf = "wte", .gguf = "token_embd"},
+    {.hf = "wpe", .gguf = "position_embd"},
+    {.hf = "ln_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    LAYER("ln_1", "attn_norm", PP_HF_SAME),
+    LAYER("attn.c_attn", "attn_qkv", PP_HF_TURNED),
+    LAYER("attn.c_proj", "attn_output", PP_HF_TURNED),
+    LAYER("ln_2", "ffn_norm", PP_HF_SAME),
+    LAYER("mlp.c_fc", "ffn_up", PP_HF_TURNED),
+    LAYER("mlp.c_proj", "ffn_down", PP_HF_TURNED),
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"GPT2LMHeadModel", "gpt2", NULL};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "activation_function", pp_gelu_tanh_names, err);
+    hp->norm_eps = 1e-5f;
+    hp->n_ctx_train = 1024;
+    if (pp_config_flag(config, "scale_attn_by_inverse_layer_idx", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: scale_attn_by_inverse_layer_idx is not supported");
+    if (!pp_config_flag(config, "scale_attn_weights", true))
+        hp->attn_scale = 1;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
+    return code ? code : pp_config_int(config, "n_inner", &hp->n_ff, err);
+}
+
+const struct pp_arch pp_arch_gpt2 = {
+    .name = "gpt2",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH, .positions = true},
+    .from_config = from_config,
+    .gguf_untied = true,
+};

@@ -1,0 +1,51 @@
+/* gptneox.c - GPT-NeoX (arXiv 2204.06745) and Pythia: q, k and v in one matrix, head by head; a quarter of each head
+ * rotated; attention and feed-forward part beside each other, each with a LayerNorm of its own. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const struct pp_arch_name names[] = {
+    {.hf = "gpt_neox.embed_in", .gguf = "token_embd"},
+    {.hf = "embed_out", .gguf = "output"},
+    {.hf = "gpt_neox.final_layer_norm", .gguf = "output_norm"},
+    {.hf = "gpt_neox.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},
+    {.hf = "gpt_neox.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "gpt_neox.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = "gpt_neox.layers.{}.attention.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = "gpt_neox.layers.{}.mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up"},
+    {.hf = "gpt_neox.layers.{}.mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"GPTNeoXForCausalLM", "gpt_neox", NULL};
+static const char *const gelu_names[] = {"gelu", NULL};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float part = 0;
+    hp->parallel = pp_config_flag(config, "use_parallel_residual", true);
+    hp->norm_eps = 1e-5f;
+    enum pp_code code = pp_config_activation(config, "hidden_act", gelu_names, err);
+    if (!code)
+        code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    if (code || cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters")))
+        return code;
+    part = 0.25f; /* as transformers 4 has it */
+    code = pp_config_float(config, "rotary_pct", &part, err);
+    if (!code)
+        code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
+    hp->rope_dim = part >= 0 && part <= 1 ? (int64_t)((float)hp->head_dim * part) : 0;
+    return code;
+}
+
+const struct pp_arch pp_arch_gptneox = {
+    .name = "gptneox",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU},
+    .from_config = from_config,
+    .gguf_says_parallel = true,
+};

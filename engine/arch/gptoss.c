@@ -1,0 +1,58 @@
+/* gptoss.c - gpt-oss: experts with biases and a clamped gate, attention sinks, every other layer with a window, YaRN
+ * whose ramp begins and ends between dimensions. */
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define EXPERTS(hf_name, how, gguf_name, ...)                                                                          \
+    {.hf = "model.layers.{}.mlp.experts." hf_name, .gguf = "blk.{}." gguf_name, .form = how, .whole = true, __VA_ARGS__}
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
+    {.hf = "model.layers.{}.self_attn.sinks", .gguf = "blk.{}.attn_sinks.weight", .whole = true},
+    {.hf = "model.layers.{}.mlp.router", .gguf = "blk.{}.ffn_gate_inp"},
+    EXPERTS("gate_up_proj", PP_HF_EXPERTS_GATE_UP, "ffn_gate_exps.weight", .second = "blk.{}.ffn_up_exps.weight"),
+    EXPERTS("gate_up_proj_bias", PP_HF_BIASES_GATE_UP, "ffn_gate_exps.bias", .second = "blk.{}.ffn_up_exps.bias"),
+    EXPERTS("down_proj", PP_HF_EXPERTS_TURNED, "ffn_down_exps.weight", .second = NULL),
+    EXPERTS("down_proj_bias", PP_HF_SAME, "ffn_down_exps.bias", .second = NULL),
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"GptOssForCausalLM", "gpt_oss", NULL};
+
+static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->n_expert = 128;
+    hp->n_expert_used = 4;
+    hp->n_ff_expert = hp->n_ff;
+    pp_layers_every(hp, 2, PP_LAYER_WIDE);
+    enum pp_code code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
+    if (!code)
+        code = pp_config_int(config, "num_experts_per_tok", &hp->n_expert_used, err);
+    if (!code)
+        code = pp_config_window(config, 128, hp, err);
+    return code ? code : pp_config_layer_types(config, hp, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    hp->rope_no_truncate = true;
+    if (!pp_gguf_has(g, "gpt-oss.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 2, PP_LAYER_WIDE);
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_gptoss = {
+    .name = "gpt-oss",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_CLAMPED, .sinks = true, .ffn_norm = "post_attention_norm"},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .layer_pattern = 2,
+    .yarn_no_truncate = true,
+};

@@ -1,0 +1,48 @@
+/* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits. */
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const char *const classes[] = {"GraniteForCausalLM", "granite", NULL};
+
+static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!(by > 0))
+        return pp_fail(err, PP_ERR_FORMAT, "the model says that its logits are divided by %g; that must be positive",
+                       (double)by);
+    hp->logit_scale = 1.0f / by;
+    return PP_OK;
+}
+
+static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float divisor = 1;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->attn_scale = hp->embd_scale = hp->residual_scale = 1;
+    if (!code)
+        code = pp_config_float(config, "attention_multiplier", &hp->attn_scale, err);
+    if (!code)
+        code = pp_config_float(config, "embedding_multiplier", &hp->embd_scale, err);
+    if (!code)
+        code = pp_config_float(config, "residual_multiplier", &hp->residual_scale, err);
+    if (!code)
+        code = pp_config_float(config, "logits_scaling", &divisor, err);
+    return code ? code : divide_logits(divisor, hp, err);
+}
+
+/* The key says by what logits are divided. */
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g;
+    return hp->logit_scale != 0.0f ? divide_logits(hp->logit_scale, hp, err) : PP_OK;
+}
+
+const struct pp_arch pp_arch_granite = {
+    .name = "granite",
+    .hf_classes = classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .gguf_divides_logits = true,
+};

@@ -1,0 +1,67 @@
+/* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere; and
+ * Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in another. */
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const struct pp_arch_name names2[] = {
+    {.hf = "model.final_layernorm", .gguf = "output_norm"},
+    {.hf = "model.layers.{}.self_attn.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
+    {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+static const struct pp_arch_name names3[] = {
+    {.hf = "model.layers.{}.self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
+    {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = NULL},
+};
+
+static const char *const classes2[] = {"PhiForCausalLM", "phi", NULL};
+static const char *const classes3[] = {"Phi3ForCausalLM", "phi3", NULL};
+
+static enum pp_code from_config2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->parallel = true;
+    hp->norm_eps = 1e-5f;
+    if (pp_config_flag(config, "qk_layernorm", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_layernorm is not supported for this family");
+    enum pp_code code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    return code ? code : pp_config_activation(config, "hidden_act", pp_gelu_tanh_names, err);
+}
+
+static enum pp_code from_gguf2(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->parallel = true;
+    return PP_OK;
+}
+
+static enum pp_code from_config3(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    return code ? code : pp_config_window(config, 0, hp, err);
+}
+
+const struct pp_arch pp_arch_phi2 = {
+    .name = "phi2",
+    .hf_classes = classes2,
+    .names = names2,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .from_config = from_config2,
+    .from_gguf = from_gguf2,
+};
+
+const struct pp_arch pp_arch_phi3 = {
+    .name = "phi3",
+    .hf_classes = classes3,
+    .names = names3,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fused_gate = true},
+    .from_config = from_config3,
+};

@@ -1,0 +1,20 @@
+/* qwen2.c - Qwen 1.5, 2 and 2.5: Llama with biases of q, k and v. */
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const char *const classes[] = {"Qwen2ForCausalLM", "qwen2", NULL};
+
+static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    return code ? code : pp_config_qwen_window(config, hp, err);
+}
+
+const struct pp_arch pp_arch_qwen2 = {
+    .name = "qwen2",
+    .hf_classes = classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .from_config = from_config,
+};

@@ -1,0 +1,49 @@
+/* smollm3.c - SmolLM 3: Llama without rotation in every fourth layer. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const char *const classes[] = {"SmolLM3ForCausalLM", "smollm3", NULL};
+
+/* no_rope_layers has a 0 for each layer that is not rotated. */
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"), *item;
+    int64_t step = 4, l = 0;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = pp_config_int(config, "no_rope_layer_interval", &step, err);
+    if (!code && cJSON_IsArray(list) && cJSON_GetArraySize(list) != hp->n_layer)
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: no_rope_layers does not name %lld layers",
+                       (long long)hp->n_layer);
+    if (code)
+        return code;
+    if (!cJSON_IsArray(list) && step > 0)
+        pp_layers_every(hp, step, PP_LAYER_UNROTATED);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (l < PP_MAX_LAYERS && cJSON_IsNumber(item) && item->valueint == 0)
+            hp->layer[l] |= PP_LAYER_UNROTATED;
+        l++;
+    }
+    return pp_config_qwen_window(config, hp, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    pp_layers_every(hp, 4, PP_LAYER_UNROTATED);
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_smollm3 = {
+    .name = "smollm3",
+    .hf_classes = classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .unrotated_pattern = 4,
+};

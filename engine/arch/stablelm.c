@@ -1,0 +1,29 @@
+/* stablelm.c - StableLM 2 and 3B: Llama with LayerNorm, a quarter of each head rotated, and perhaps biases of q, k
+ * and v. */
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const char *const classes[] = {"StableLmForCausalLM", "StableLMEpochForCausalLM", "stablelm", NULL};
+
+static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->parallel = pp_config_flag(config, "use_parallel_residual", false);
+    hp->norm_eps = 1e-5f;
+    if (pp_config_flag(config, "qk_layernorm", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_layernorm is not supported for this family");
+    enum pp_code code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    return code ? code : pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+const struct pp_arch pp_arch_stablelm = {
+    .name = "stablelm",
+    .hf_classes = classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true},
+    .from_config = from_config,
+    .gguf_says_parallel = true,
+};

@@ -1,0 +1,31 @@
+/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere. */
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.layers.{}.mlp.c_fc", .gguf = "blk.{}.ffn_up"},
+    {.hf = "model.layers.{}.mlp.c_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"Starcoder2ForCausalLM", "starcoder2", NULL};
+
+static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->norm_eps = 1e-5f;
+    enum pp_code code = pp_config_float(config, "norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_activation(config, "hidden_act", pp_gelu_tanh_names, err);
+    return code ? code : pp_config_window(config, 0, hp, err);
+}
+
+const struct pp_arch pp_arch_starcoder2 = {
+    .name = "starcoder2",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .from_config = from_config,
+};

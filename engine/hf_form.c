@@ -1,0 +1,141 @@
+#include "engine/hf_form.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/quant.h"
+
+/* A new tensor of this shape; its data are zeros. */
+static enum pp_code make(uint32_t type, int64_t n_cols, int64_t n_rows, int64_t n_matrices, struct pp_tensor *out,
+                         struct pp_error *err)
+{
+    *out = (struct pp_tensor){.type = type, .n_dims = n_matrices ? 3 : n_rows ? 2 : 1,
+                              .ne = {n_cols, n_rows ? n_rows : 1, n_matrices ? n_matrices : 1, 1}};
+    out->size = pp_type_row_bytes(type, n_cols) * (size_t)out->ne[1] * (size_t)out->ne[2];
+    out->data = pp_calloc(out->size, 1);
+    return out->data ? PP_OK : pp_fail_nomem(err, "weights in another order");
+}
+
+static uint8_t *bytes_of(struct pp_tensor *t)
+{
+    return (uint8_t *)(uintptr_t)t->data; /* ours, and being made */
+}
+
+static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
+                   t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
+}
+
+/* w + 1, in F32: the sum of a bfloat16 and 1 is exact there. */
+static enum pp_code plus_one(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : fail_shape(t, err);
+    if (code)
+        return code;
+    float *f = (float *)bytes_of(out);
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        f[i] += 1.0f;
+    return PP_OK;
+}
+
+/* Copies columns first, first + step ... of a matrix [n_rows, n_cols] as rows. Tiles of rows keep what is written in
+ * the cache. */
+static void turn(const uint8_t *from, int64_t n_rows, int64_t n_cols, int64_t first, int64_t step, size_t size,
+                 uint8_t *to)
+{
+    enum { TILE = 64 };
+    for (int64_t r0 = 0; r0 < n_rows; r0 += TILE)
+        for (int64_t c = first; c < n_cols; c += step)
+            for (int64_t r = r0; r < n_rows && r < r0 + TILE; r++)
+                memcpy(to + ((size_t)((c - first) / step * n_rows + r)) * size, from + (size_t)(r * n_cols + c) * size,
+                       size);
+}
+
+static enum pp_code turned(const struct pp_tensor *t, int64_t step, struct pp_tensor *out, struct pp_error *err)
+{
+    const int64_t n_cols = t->ne[0], n_rows = t->ne[1], n_out = n_cols / step;
+    const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
+    if (pp_type_info(t->type)->block_elements != 1 || n_cols % step != 0 || t->n_dims > 3)
+        return fail_shape(t, err);
+    for (int64_t part = 0; part < step; part++) {
+        enum pp_code code = make(t->type, n_rows, n_out, t->n_dims == 3 ? t->ne[2] : 0, &out[part], err);
+        if (code)
+            return code;
+        for (int64_t e = 0; e < t->ne[2]; e++)
+            turn((const uint8_t *)t->data + (size_t)(e * n_rows * n_cols) * size, n_rows, n_cols, part, step, size,
+                 bytes_of(&out[part]) + (size_t)(e * n_rows * n_out) * size);
+    }
+    return PP_OK;
+}
+
+/* Each expert's biases of the gate and of the value, taken apart. */
+static enum pp_code biases_apart(const struct pp_tensor *t, struct pp_tensor out[2], struct pp_error *err)
+{
+    const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
+    if (pp_type_info(t->type)->block_elements != 1 || t->n_dims != 2 || t->ne[0] % 2 != 0)
+        return fail_shape(t, err);
+    for (int part = 0; part < 2; part++) {
+        enum pp_code code = make(t->type, t->ne[0] / 2, t->ne[1], 0, &out[part], err);
+        for (int64_t i = 0; !code && i < t->ne[0] / 2 * t->ne[1]; i++)
+            memcpy(bytes_of(&out[part]) + (size_t)i * size, (const uint8_t *)t->data + (size_t)(2 * i + part) * size,
+                   size);
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+/* Rows [n_head][q, k, v][head_dim] become [q, k, v][n_head][head_dim]; of a bias, elements. */
+static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
+                                 struct pp_error *err)
+{
+    const bool vector = t->n_dims == 1;
+    const int64_t n_rows = vector ? t->ne[0] : t->ne[1], n_cols = vector ? 1 : t->ne[0], dim = hp->head_dim;
+    const size_t row = pp_type_row_bytes(t->type, n_cols);
+    if (hp->n_head <= 0 || dim <= 0 || t->n_dims > 2 || n_rows % 3 != 0 || n_rows / 3 % hp->n_head != 0 ||
+        n_rows / 3 / hp->n_head != dim || !row)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, vector ? n_rows : n_cols, vector ? 0 : n_rows, 0, out, err);
+    for (int64_t h = 0; !code && h < hp->n_head; h++)
+        for (int64_t part = 0; part < 3; part++)
+            memcpy(bytes_of(out) + (size_t)((part * hp->n_head + h) * dim) * row,
+                   (const uint8_t *)t->data + (size_t)((h * 3 + part) * dim) * row, (size_t)dim * row);
+    return code;
+}
+
+enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
+                             struct pp_tensor out[2], int *n, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    out[0] = out[1] = (struct pp_tensor){0};
+    *n = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP ? 2 : 1;
+    switch (form) {
+    case PP_HF_SAME:
+        break;
+    case PP_HF_PLUS_ONE:
+        code = plus_one(t, out, err);
+        break;
+    case PP_HF_TURNED:
+        code = t->n_dims == 2 ? turned(t, 1, out, err) : fail_shape(t, err);
+        break;
+    case PP_HF_EXPERTS_TURNED:
+        code = t->n_dims == 3 ? turned(t, 1, out, err) : fail_shape(t, err);
+        break;
+    case PP_HF_EXPERTS_GATE_UP:
+        code = t->n_dims == 3 ? turned(t, 2, out, err) : fail_shape(t, err);
+        break;
+    case PP_HF_BIASES_GATE_UP:
+        code = biases_apart(t, out, err);
+        break;
+    case PP_HF_QKV_BY_HEAD:
+        code = qkv_together(t, hp, out, err);
+        break;
+    }
+    for (int i = 0; code && i < 2; i++) {
+        pp_free((void *)(uintptr_t)out[i].data);
+        out[i].data = NULL;
+    }
+    return code;
+}
