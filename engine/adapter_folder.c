@@ -140,17 +140,22 @@ static bool translate(const struct pp_arch *arch, const struct part_name *p, str
     return pp_arch_gguf_name(arch, pp_buf_cstr(weight), gguf, NULL) == PP_NAME_FOUND && !gguf->bad && !weight->bad;
 }
 
-/* The folder does not name the family: the first one that has a matrix of that name. */
+/* The folder does not name the family: the one that knows most of its matrices, the first of several. The model that it
+ * is loaded for tells more (lora.c). */
 static const struct pp_arch *guess_family(const struct pp_safetensors *weights, const struct ending *endings,
                                           struct pp_buf *weight, struct pp_buf *gguf)
 {
-    const struct pp_arch *arch;
+    const struct pp_arch *arch, *best = NULL;
     struct part_name p;
-    for (size_t i = 0; (arch = pp_arch_at(i)); i++)
+    size_t most = 0;
+    for (size_t i = 0; (arch = pp_arch_at(i)); i++) {
+        size_t n = 0;
         for (size_t t = 0; t < pp_safetensors_n(weights); t++)
-            if (split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, weight, gguf))
-                return arch;
-    return NULL;
+            n += split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, weight, gguf);
+        best = n > most ? arch : best;
+        most = n > most ? n : most;
+    }
+    return best;
 }
 
 /* --- scales -------------------------------------------------------------------------------------------------- */

@@ -60,6 +60,17 @@ static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, 
     return code;
 }
 
+/* The family is the model's: the names in an adapter's folder may be those of several. */
+static const struct pp_arch *arch_of(const struct pp_source *base)
+{
+    return pp_arch_by_name(pp_source_hparams(base)->arch);
+}
+
+static enum pp_row_order rows_of(const struct pp_source *base, const struct pp_adapter_target *t)
+{
+    return pp_arch_rows(arch_of(base), t->name);
+}
+
 static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, t->name);
@@ -201,7 +212,7 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
         return err ? err->code : PP_ERR_NOMEM;
     add_item(g, t, ".lora_a", a, 0, 1.0f);
     add_item(g, t, ".lora_b", b,
-             g->permuted && t->rows != PP_ROWS_SAME ? pp_source_hparams(g->base)->head_dim : 0,
+             g->permuted && rows_of(g->base, t) != PP_ROWS_SAME ? pp_source_hparams(g->base)->head_dim : 0,
              rest_of_scale(t, g->alpha));
     return PP_OK;
 }
@@ -230,7 +241,7 @@ static enum pp_code write_gguf(struct to_gguf *g, const char *dst, const struct 
     struct pp_gguf_writer *w = NULL;
     enum pp_code code = pp_gguf_writer_new(dst, &w, err);
     if (!code) {
-        add_text(w, "general.architecture", pp_adapter_file_arch(g->file));
+        add_text(w, "general.architecture", arch_of(g->base)->name);
         add_text(w, "general.type", "adapter");
         add_text(w, "adapter.type", "lora");
         add_text(w, "general.name", pp_adapter_file_name(g->file));
@@ -252,7 +263,7 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
     const size_t n = pp_adapter_file_n(f);
     struct to_gguf g = {
         .file = f, .base = base, .alpha = file_alpha(f), .wanted = wanted,
-        .permuted = pp_adapter_file_hf_order(f) && !pp_arch_by_name(pp_adapter_file_arch(f))->gguf_neox,
+        .permuted = pp_adapter_file_hf_order(f) && !arch_of(base)->gguf_neox,
         .items = pp_calloc(3 * n, sizeof *g.items), .copies = room_for(2 * n),
     };
     enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
@@ -304,24 +315,7 @@ struct to_peft {
 /* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
 static bool module_name(const struct pp_arch *arch, const char *gguf, struct pp_buf *module)
 {
-    const char *end = strrchr(gguf, '.');
-    for (const struct pp_arch_name *n = arch->names; n->hf; n++) {
-        const char *hole = strstr(n->gguf, "{}"), *to = strstr(n->hf, "{}");
-        const size_t before = hole ? (size_t)(hole - n->gguf) : strlen(n->gguf);
-        if (strncmp(gguf, n->gguf, before) != 0)
-            continue;
-        const char *number = gguf + before;
-        const size_t digits = hole ? strspn(number, "0123456789") : 0, after = hole ? strlen(hole + 2) : 0;
-        if ((hole != NULL) != (to != NULL) || (hole && (!digits || strncmp(number + digits, hole + 2, after) != 0)) ||
-            number + digits + after != end)
-            continue;
-        pp_buf_clear(module);
-        pp_buf_add(module, n->hf, to ? (size_t)(to - n->hf) : strlen(n->hf));
-        pp_buf_add(module, number, digits);
-        pp_buf_str(module, to ? to + 2 : "");
-        return !module->bad;
-    }
-    return false;
+    return pp_arch_hf_module(arch, gguf, module) && !module->bad;
 }
 
 /* Row r of a matrix whose rows are to lie in Hugging Face's order. */
@@ -402,7 +396,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
 {
     struct pp_buf module = {0};
     enum pp_code code = check_fit(p->base, t, err);
-    if (!code && !module_name(pp_arch_by_name(pp_adapter_file_arch(p->file)), t->name, &module))
+    if (!code && !module_name(arch_of(p->base), t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
     const char *name = pp_buf_cstr(&module);
     bool ok = true;
@@ -411,7 +405,8 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
         ok = add_module(p, p->saved, t, name);
     }
     if (!code && t->rank) {
-        const int64_t head_dim = p->permuted && t->rows != PP_ROWS_SAME ? pp_source_hparams(p->base)->head_dim : 0;
+        const bool moved = p->permuted && rows_of(p->base, t) != PP_ROWS_SAME;
+        const int64_t head_dim = moved ? pp_source_hparams(p->base)->head_dim : 0;
         const struct pp_tensor *a = &t->a;
         struct copies c = room_for(1);
         if (t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
@@ -506,7 +501,7 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
     const int64_t rank = usual_rank(f);
     struct to_peft p = {
         .file = f, .base = base, .wanted = wanted,
-        .permuted = !pp_arch_by_name(pp_adapter_file_arch(f))->gguf_neox,
+        .permuted = !arch_of(base)->gguf_neox,
         .tensors = room_for(3 * n), .owned = pp_calloc(3 * n, sizeof *p.owned),
     };
     const float alpha = pp_adapter_file_alpha(f) != 0.0f ? pp_adapter_file_alpha(f) : (float)rank; /* 0: not scaled */

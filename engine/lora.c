@@ -205,10 +205,39 @@ static enum pp_code hold(struct pp_lora_target *t, uint32_t type, const struct p
     return pp_lora_lay_out_b(b, w->ne[1], t->rank, type, &t->b, &t->b_data, &t->b_bytes, err);
 }
 
+/* Whether a tensor is one of a mixture of experts, whose matrices cannot be changed. */
+static bool is_of_experts(const char *name)
+{
+    static const char *const kinds[] = {".ffn_gate", ".ffn_up", ".ffn_down"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(name, kinds[i]);
+        at = at ? at + strlen(kinds[i]) : "";
+        if (strncmp(at, "_exps", 5) == 0 || (at[0] == '.' && at[1] >= '0' && at[1] <= '9'))
+            return true;
+    }
+    return false;
+}
+
+/* A folder may have a tensor in another form than the model that was made of it. */
+static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
+                               const struct pp_adapter_target *t, bool hf, struct pp_error *err)
+{
+    const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
+    if (!hf || form == PP_HF_SAME || (form == PP_HF_TURNED && !t->weight.data))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED,
+                   "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
+                   "that is not supported", a->path, t->name, m->info.arch);
+}
+
 static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a,
                                  const struct pp_adapter_target *t, int *linear, struct pp_error *err)
 {
     *linear = linear_by_name(&m->plan, t->name);
+    if (*linear < 0 && is_of_experts(t->name))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, a matrix of an expert; adapters of experts are not supported", a->path,
+                       t->name);
     if (*linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
@@ -248,7 +277,9 @@ static enum pp_code load_target(const struct pp_model *m, struct pp_adapter *a, 
     struct pp_lora_target *own = &a->targets[index];
     own->rank = (int)t->rank;
     own->scale = t->scale;
-    bool hf = pp_adapter_file_hf_order(f), permuted = t->rows != PP_ROWS_SAME && hf != hp->rope_neox;
+    const bool hf = pp_adapter_file_hf_order(f);
+    const enum pp_row_order rows = pp_arch_rows(pp_arch_by_name(hp->arch), t->name);
+    const bool permuted = rows != PP_ROWS_SAME && hf != hp->rope_neox;
     if (t->rank) {
         code = pp_lora_floats(a, &t->a, t->a_turned, &down, err);
         if (!code)
@@ -321,11 +352,14 @@ static char *describe_targets(const struct pp_adapter_file *f)
 static enum pp_code load_any(const struct pp_model *m, struct pp_adapter *a, const struct pp_adapter_file *f,
                              const struct pp_adapter_target *t, bool exact, struct pp_error *err)
 {
+    enum pp_code code = check_form(m, a, t, pp_adapter_file_hf_order(f), err);
+    if (code)
+        return code;
     if (t->weight.n_dims == 1)
         return pp_lora_load_norm(a, t, err);
     if (!t->embedding)
         return load_target(m, a, f, t, exact, err);
-    enum pp_code code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
+    code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
     return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }
 

@@ -10,6 +10,8 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
     if (from < 0 || from > to || to > s->len)
         return pp_fail(err, PP_ERR_USAGE, "tokens %lld to %lld are not in a sequence of %lld", (long long)from,
                        (long long)to, (long long)s->len);
+    if (s->engine->model->plan.n_positions)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot go on with moved pages");
     for (int t = 0; t < s->engine->n_tiers; t++)
         if (s->engine->tier[t].window)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with a sliding window cannot go on with moved pages");

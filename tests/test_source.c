@@ -623,7 +623,6 @@ static void test_peft_refused(void **state)
         const char *more;
         const char *text;
     } cases[] = {
-        {",\"modules_to_save\":[\"lm_head\"]", "modules_to_save"},
         {",\"layer_replication\":[[0,1]]", "layer_replication"},
         {",\"init_lora_weights\":\"pissa_niter_4\"", "pissa"},
         {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},

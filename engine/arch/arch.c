@@ -150,16 +150,47 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
     return found;
 }
 
-enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name)
+/* The line of a family's tables that gives a tensor of this GGUF name; *rest: what is behind the pattern. */
+static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const char *gguf_name, struct holes *holes,
+                                            const char **rest)
 {
     const struct pp_arch_name *const tables[] = {a->names, a->more_names};
-    struct holes holes;
-    const char *rest;
     for (int i = 0; i < 2; i++)
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
-            if (match(n->gguf, gguf_name, &holes, &rest) && is_suffix(rest))
-                return n->rows;
-    return PP_ROWS_SAME;
+            if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+                return n;
+    return NULL;
+}
+
+enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name)
+{
+    struct holes holes;
+    const char *rest;
+    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    return n ? n->rows : PP_ROWS_SAME;
+}
+
+enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
+{
+    struct holes holes;
+    const char *rest;
+    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    return n ? n->form : PP_HF_SAME;
+}
+
+bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module)
+{
+    static const char weight[] = ".weight";
+    struct holes holes;
+    const char *rest;
+    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    pp_buf_clear(module);
+    if (!n || (!n->whole && strcmp(rest, weight) != 0) || (n->whole && !ends_with(n->hf, weight)))
+        return false;
+    fill_in(n->hf, &holes, module);
+    if (n->whole && !module->bad)
+        module->data[module->len -= sizeof weight - 1] = 0;
+    return true;
 }
 
 /* Within a head Hugging Face pairs dimension i with i + head_dim / 2; GGUF's llama puts the two side by side. */

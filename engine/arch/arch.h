@@ -100,8 +100,12 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
 /* The same; *entry: the table's line, which knows the form; *second: the other name, if there is one, else empty. */
 enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
                                      struct pp_buf *gguf, struct pp_buf *second);
-/* The row order of a tensor by its GGUF name. */
+/* The row order of a tensor by its GGUF name, and the form that its folder has it in. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
+enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);
+/* The module in a Hugging Face model whose weight is called that in GGUF files: "blk.3.attn_q.weight" gives
+ * "model.layers.3.self_attn.q_proj". False: there is none. */
+bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module);
 
 /* Plans the layers of a decoder: decoder.c. */
 enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
