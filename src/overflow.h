@@ -35,7 +35,8 @@ int64_t pp_overflow_note_room(int64_t n_ctx);
  *
  * SHIFT and SLIDE: if it does not fit with some room for an answer, without the first *dropped messages (the system
  * prompt is not counted; 0: all of them are there). The others: if it does not fit, PP_ERR_CONTEXT, and *dropped is how
- * many SHIFT would drop; 0 if that would not help: the last turn alone is too long. SUMMARISE looks ahead as SHIFT does. */
+ * many SHIFT would drop; 0 if that would not help: the last turn alone is too long. SUMMARISE looks ahead as SHIFT
+ * does. */
 enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
                                 size_t *n, size_t *dropped, struct pp_error *err);
 
