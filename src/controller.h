@@ -133,6 +133,9 @@ void pp_controller_delete(struct pp_controller *c, int64_t session); /* the curr
 /* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
  * when it is there. What was asked for before and is not there yet is dropped. */
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);
+/* What a search finds comes by relevance from now on, or newest first again; asks anew. True: by relevance. Where too
+ * many messages match, a notice says so, and they come newest first. */
+bool pp_controller_order_sessions(struct pp_controller *c);
 /* How many rows there are. A search counts one more than it has while there may be more. */
 size_t pp_controller_n_sessions(const struct pp_controller *c);
 /* Row i, newest first. NULL: it is not here; it is being fetched (PP_DIRTY_LISTS, then ask again). */

@@ -52,6 +52,7 @@ struct ctl_list {
     char *query;                  /* what they were found by; "" or NULL: all */
     char *wanted;                 /* what is to be asked as soon as the job under way has ended; NULL: nothing */
     struct ctl_list_job *busy;    /* the job under way, or NULL */
+    bool best_first;              /* a search orders by relevance */
     bool failed;                  /* the last job did: nothing is fetched until the list is asked for anew */
 };
 

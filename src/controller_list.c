@@ -22,6 +22,7 @@ struct ctl_list_job {
     char *query;       /* "" for the list of all */
     struct pp_session from;
     bool any;          /* from nowhere: at the end */
+    bool best_first, ranked; /* of a search: what was wanted, and (out) what came */
     int64_t *known;    /* [n_known] */
     size_t n_known, limit;
     atomic_bool stop;
@@ -54,8 +55,9 @@ static void run(struct pp_job *job, struct pp_store *st)
         job->code = pp_fail(&job->err, PP_ERR_CANCELLED, "stopped");
     } else if (*j->query) {
         struct pp_search what = {.text = j->query, .before = from ? from->hit : INT64_MAX, .known = j->known,
-                                 .n_known = j->n_known, .limit = j->limit, .stop = stopped, .user = j};
-        job->code = pp_store_search(st, &what, &j->sessions, &j->n, NULL, &job->err);
+                                 .n_known = j->n_known, .limit = j->limit, .best_first = j->best_first, .stop = stopped,
+                                 .user = j};
+        job->code = pp_store_search(st, &what, &j->sessions, &j->n, &j->ranked, &job->err);
     } else {
         bool newer = j->fetch == FETCH_NEWER || j->fetch == FETCH_OLDEST;
         job->code = pp_store_session_page(st, from, newer, j->limit, &j->sessions, &j->n, &job->err);
@@ -128,6 +130,8 @@ static void on_listed(struct pp_job *job, void *controller)
         j->n = n;
         place_window(l, j);
         j->n = 0;
+        if (*j->query && j->best_first && !j->ranked && j->fetch == FETCH_NEWEST)
+            ctl_notice(c, false, "more than %d messages have these words: the newest come first", PP_SEARCH_RANKED);
     } else {
         l->failed = true; /* not again, until somebody asks anew */
         ctl_notice(c, true, "%s", job->err.text);
@@ -147,6 +151,7 @@ static struct ctl_list_job *new_job(struct pp_controller *c, enum fetch fetch, s
     j->job = (struct pp_job){.run = run, .done = on_listed, .release = release};
     j->fetch = fetch;
     j->limit = limit;
+    j->best_first = c->list.best_first;
     j->any = true;
     return j;
 }
@@ -226,6 +231,17 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
         atomic_store(&l->busy->stop, true);
     else
         next_job(c);
+}
+
+bool pp_controller_order_sessions(struct pp_controller *c)
+{
+    struct ctl_list *l = &c->list;
+    l->best_first = !l->best_first;
+    char *query = pp_strdup(l->wanted ? l->wanted : l->query ? l->query : "");
+    if (query)
+        pp_controller_refresh_sessions(c, query);
+    pp_free(query);
+    return l->best_first;
 }
 
 size_t pp_controller_n_sessions(const struct pp_controller *c)

@@ -546,6 +546,12 @@ bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
     return pp_overflow_by_name(word) >= 0;
 }
 
+bool pp_controller_order_sessions(struct pp_controller *c)
+{
+    (void)c;
+    return true;
+}
+
 size_t pp_controller_n_sessions(const struct pp_controller *c)
 {
     return c->n_sessions;

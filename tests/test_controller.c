@@ -471,6 +471,26 @@ static void test_resume(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
 }
 
+static void test_list_order(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "first", "plum, plum and plum");
+    int64_t full = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    fixture_turn(&fix, "second", "a tree, a hedge, a fence, a gate, a plum, a path, a pond, a bench, a swing, a shed");
+    int64_t late = pp_controller_session_id(fix.c);
+    pp_controller_refresh_sessions(fix.c, "plum");
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 2);
+    assert_int_equal(pp_controller_session_at(fix.c, 0)->id, late);
+    assert_true(pp_controller_order_sessions(fix.c));
+    fixture_flush(&fix);
+    assert_int_equal(pp_controller_session_at(fix.c, 0)->id, full);
+    assert_int_equal(pp_controller_session_at(fix.c, 1)->id, late);
+    assert_false(pp_controller_order_sessions(fix.c));
+    fixture_flush(&fix);
+    assert_int_equal(pp_controller_session_at(fix.c, 0)->id, late);
+}
+
 static void test_list_rename_delete(void **state)
 {
     (void)state;
@@ -878,6 +898,7 @@ TEST_GROUP(controller)
         READY(test_fork),
         READY(test_open_elsewhere),
         FRESH(test_resume),
+        READY(test_list_order),
         READY(test_list_rename_delete),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),

@@ -93,6 +93,12 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         pp_menu_close(ui);
         return true;
     }
+    if (control && key->cp == PP_CTRL('o')) {
+        bool best = pp_controller_order_sessions(ui->controller);
+        m->selected = 0;
+        pp_ui_notice(ui, false, best ? "what matches best comes first" : "the newest comes first");
+        return true;
+    }
     if (!s)
         return false;
     if (control && key->cp == PP_CTRL('r')) {
@@ -120,7 +126,7 @@ static void confirmed(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_sessions = {
     .title = "Conversations",
-    .hint = "Enter opens  Ctrl-N new  Ctrl-R renames  Del deletes  Esc closes",
+    .hint = "Enter opens  Ctrl-N new  Ctrl-R renames  Del deletes  Ctrl-O order  Esc closes",
     .empty = "none found",
     .search = true, .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .searched = searched,
     .answered = answered, .confirmed = confirmed,
