@@ -36,7 +36,7 @@ enum {
     FIRST_LETTER = 0x100, N_LETTERS = 48,        /* typed in a row, then the line is cleared */
     MAX_PARAMS = 8, MAX_SAMPLES = 100000,
     ANSWER_TOKENS = 1500, CONTEXT_TOKENS = 4096,
-    N_STOPS = 20, LONG_PROMPT = 9000,
+    N_STOPS = 20, N_OPENED = 40, LONG_PROMPT = 9000,
 };
 #define MS UINT64_C(1000000)
 #define QUESTION "Tell me a long story about the sea."
@@ -260,6 +260,33 @@ static bool state_is(const struct screen *s, const char *word)
     return at[n] == ' ';
 }
 
+/* Rows of the transcript on which there is something. */
+static int rows_filled(const struct screen *s)
+{
+    int n = 0;
+    for (int y = 0; y < INPUT_ROW - 1; y++)
+        for (int x = 0; x < COLS; x++)
+            if (s->cells[y][x] > ' ') {
+                n++;
+                break;
+            }
+    return n;
+}
+
+static bool shows(const struct screen *s, const char *word)
+{
+    const int n = (int)strlen(word);
+    for (int y = 0; y < ROWS; y++)
+        for (int x = 0; x + n <= COLS; x++) {
+            int i = 0;
+            while (i < n && s->cells[y][x + i] == (unsigned char)word[i])
+                i++;
+            if (i == n)
+                return true;
+        }
+    return false;
+}
+
 /* --- two terminals ------------------------------------------------------------------------------------------------ */
 
 struct terminal {
@@ -277,6 +304,7 @@ struct bench {
     struct terminal at[2];
     struct screen screen;
     char dir[64];
+    const char *data;                 /* a data folder to use, or NULL */
     uint64_t answering_ns, n_answers; /* of the answers that ran to their end */
     uint64_t answer_began;
 };
@@ -358,7 +386,7 @@ static void echo_child(void)
     _exit(0);
 }
 
-static void pippin_child(const char *dir, const char *program)
+static void pippin_child(const char *dir, const char *data, const char *program)
 {
     static const char *const names[] = {"HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"};
     char number[2][16], path[160];
@@ -367,6 +395,8 @@ static void pippin_child(const char *dir, const char *program)
         mkdir(path, 0700);
         setenv(names[i], path, 1);
     }
+    if (data)
+        setenv("XDG_DATA_HOME", data, 1);
     setenv("TERM", "xterm-256color", 1);
     unsetenv("NO_COLOR");
     snprintf(number[0], sizeof number[0], "%d", ANSWER_TOKENS);
@@ -389,7 +419,7 @@ static bool open_terminals(struct bench *b, const char *program)
         if (t->pid == 0 && i == BARE)
             echo_child();
         if (t->pid == 0)
-            pippin_child(b->dir, program);
+            pippin_child(b->dir, b->data, program);
         fcntl(t->fd, F_SETFD, FD_CLOEXEC);
     }
     return wait_state(b, "ready", true, START);
@@ -673,14 +703,57 @@ static bool run_idle(struct bench *b, long seconds, bool json)
     return !b->at[PIPPIN].gone;
 }
 
+/* --- opening conversations ---------------------------------------------------------------------------------------- */
+
+/* From an empty screen: F2, some rows down, Enter. It counts when the list is gone and the screen full of messages. */
+static bool open_once(struct bench *b, struct samples *out)
+{
+    if (!type(b, "\025/new\r"))
+        return false;
+    rest(b, 200 * MS);
+    if (!type(b, "\033OQ"))
+        return false;
+    rest(b, 300 * MS);
+    for (long i = random() % 16; i > 0; i--)
+        if (!type(b, "\033OB"))
+            return false;
+    rest(b, 200 * MS);
+    if (!shows(&b->screen, "Enter opens"))
+        return false;
+    uint64_t begin = now_ns(), until = begin + LOST;
+    if (!type(b, "\r"))
+        return false;
+    while (now_ns() < until && (shows(&b->screen, "Enter opens") || rows_filled(&b->screen) < INPUT_ROW - 8))
+        serve(b, until);
+    if (now_ns() < until)
+        out->ns[out->n++] = b->at[PIPPIN].read_at - begin;
+    else
+        out->lost++;
+    return true;
+}
+
+static bool run_open(struct bench *b, bool json)
+{
+    uint64_t ns[N_OPENED];
+    struct samples samples = {.ns = ns};
+    for (int i = 0; i < N_OPENED; i++)
+        if (!open_once(b, &samples))
+            return false;
+    printf(json ? "{" : "From Enter in the list of conversations until the screen is full of messages:\n");
+    print_samples("open", &samples, json);
+    printf(json ? "}\n" : "");
+    return samples.n > 0;
+}
+
 /* --- main --------------------------------------------------------------------------------------------------------- */
 
 static int usage(void)
 {
-    fputs("Usage: key-latency PIPPIN [--keys N | --idle SECONDS | --stop] [--json]\n"
+    fputs("Usage: key-latency PIPPIN [--keys N | --idle SECONDS | --stop | --open FOLDER] [--json]\n"
           "  (nothing)       how much later than on a bare echo a key is seen while the model answers (N: 1000)\n"
           "  --idle SECONDS  the CPU time of a pippin that has nothing to do after an answer\n"
-          "  --stop          the time from Esc until an answer, or the reading of a prompt, has stopped\n",
+          "  --stop          the time from Esc until an answer, or the reading of a prompt, has stopped\n"
+          "  --open FOLDER   the time from Enter in the list until a conversation of that data folder is on the screen\n",
           stderr);
     return 2;
 }
@@ -698,6 +771,8 @@ int main(int argc, char **argv)
             stop = true;
         else if (strcmp(argv[i], "--idle") == 0 && i + 1 < argc)
             idle = strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--open") == 0 && i + 1 < argc)
+            b.data = argv[++i];
         else if (strcmp(argv[i], "--keys") == 0 && i + 1 < argc)
             n_keys = strtol(argv[++i], NULL, 10);
         else if (argv[i][0] != '-' && !program)
@@ -716,7 +791,7 @@ int main(int argc, char **argv)
         return 1;
     }
     if (open_terminals(&b, program))
-        ok = idle ? run_idle(&b, idle, json) : stop ? run_stop(&b, json) : run_keys(&b, (size_t)n_keys, json);
+        ok = b.data ? run_open(&b, json) : idle ? run_idle(&b, idle, json) : stop ? run_stop(&b, json) : run_keys(&b, (size_t)n_keys, json);
     if (!ok)
         fprintf(stderr, "key-latency: %s did not start, or did not answer\n", program);
     close_terminals(&b);
