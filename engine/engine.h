@@ -152,8 +152,8 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n);
 /* Takes the tokens from .. to - 1 out of the middle: what follows keeps its values and moves to the places before it,
  * its keys turned to them (RoPE), instead of being computed again. That is not what computing it again would give: the
  * values were made while what is gone was there. So pages from `from` on are never shared, found by others or saved.
- * PP_ERR_UNSUPPORTED: the model has a sliding window, which has let go of what would move. PP_ERR_NOMEM: too few pages.
- * On failure s is as before. */
+ * PP_ERR_UNSUPPORTED: the model has a sliding window, which has let go of what would move, or positions that it has
+ * learned. PP_ERR_NOMEM: too few pages. On failure s is as before. */
 enum pp_code pp_seq_cut(struct pp_seq *s, int64_t from, int64_t to, struct pp_error *err);
 /* How many tokens from the first on have the values that they should have: all, but for pp_seq_cut. */
 int64_t pp_seq_exact(const struct pp_seq *s);

@@ -247,6 +247,23 @@ static void what_cannot_be_cut(void **state)
     unrig(&r);
 }
 
+static void learned_positions_stay(void **state)
+{
+    const char *path = testdata("architectures/gpt2");
+    struct pp_error err;
+    struct rig r;
+    (void)state;
+    if (!path)
+        return;
+    assert_ok(pp_model_open(path, &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &(struct pp_engine_options){.n_threads = 1}, NULL, NULL, &r.engine, &err), err);
+    struct pp_seq *s = sequence(&r, 20);
+    assert_int_equal(pp_seq_cut(s, 5, 10, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(pp_seq_len(s), 20);
+    pp_seq_free(s);
+    unrig(&r);
+}
+
 /* --- in a conversation ---------------------------------------------------------------------------------------- */
 
 static struct {
@@ -376,7 +393,7 @@ TEST_GROUP(slide)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
         cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(what_cannot_be_cut),
-        cmocka_unit_test(turns_slide),
+        cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),
     };
     return cmocka_run_group_tests_name("slide", tests, NULL, NULL);
 }
