@@ -3,10 +3,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/memory.h"
 #include "engine/engine_int.h"
 
 enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512 };
@@ -20,28 +19,7 @@ static int default_threads(void)
     return n < 1 ? 1 : n;
 }
 
-/* MemAvailable of /proc/meminfo, or the installed memory. */
-static uint64_t free_memory(void)
-{
-    unsigned long long kb = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kb ? kb * 1024 : (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* Address space that the process may have (ulimit -v). */
-static uint64_t allowed_memory(void)
-{
-    struct rlimit most;
-    return getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY ? most.rlim_cur : UINT64_MAX;
-}
-
-static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_error *err)
+enum pp_code pp_choose_kernels(const char *kernels, enum pp_isa *isa, struct pp_error *err)
 {
     *isa = pp_isa_best();
     if (!kernels)
@@ -60,10 +38,10 @@ static enum pp_code choose_isa(const char *kernels, enum pp_isa *isa, struct pp_
 
 static uint64_t default_kv_memory(void)
 {
-    uint64_t limit = free_memory() / 4;
+    uint64_t limit = pp_memory_free() / 4;
     if (limit < MIN_KV_MEMORY)
         limit = MIN_KV_MEMORY;
-    return limit < allowed_memory() / 4 ? limit : allowed_memory() / 4;
+    return limit < pp_memory_allowed() / 4 ? limit : pp_memory_allowed() / 4;
 }
 
 /* Pages of a tier for a sequence of n pages: with a window, what a step needs at least; with its marks it is `most`. */
@@ -161,7 +139,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     err = err ? err : &own;
     *out = NULL;
     enum pp_isa isa;
-    enum pp_code code = choose_isa(opt->kernels, &isa, err);
+    enum pp_code code = pp_choose_kernels(opt->kernels, &isa, err);
     if (code)
         return code;
     if (opt->n_threads < 0 || opt->n_threads > MAX_THREADS || opt->n_ctx < 0 || opt->n_ctx > INT32_MAX ||

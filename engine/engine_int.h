@@ -94,6 +94,9 @@ struct pp_seq {
     bool tree;                   /* some row of it names a parent */
 };
 
+/* The set of kernels with this name, or for NULL the best. PP_ERR_USAGE, PP_ERR_UNSUPPORTED. */
+enum pp_code pp_choose_kernels(const char *kernels, enum pp_isa *isa, struct pp_error *err);
+
 /* The i-th page of s in tier t. The caller sees to references and n_pages. */
 void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */

@@ -1,4 +1,4 @@
-/* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. */
+/* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,12 +251,15 @@ int pp_cmd_lora(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
     enum pp_code code;
-    pp_cli_begin();
+    const struct pp_cancel *cancel = pp_cli_begin();
     if (!o->subcommand || strcmp(o->subcommand, "list") == 0)
         code = list(o, p, &err);
     else if (strcmp(o->subcommand, "info") == 0)
         code = info(o, p, &err);
+    else if (strcmp(o->subcommand, "train") == 0)
+        code = pp_cmd_lora_train(o, p, cancel, &err);
     else
-        code = pp_fail(&err, PP_ERR_USAGE, "there is no \"pippin lora %s\"; there are list and info", o->subcommand);
+        code = pp_fail(&err, PP_ERR_USAGE, "there is no \"pippin lora %s\"; there are list, info and train",
+                       o->subcommand);
     return pp_cli_end(code, &err);
 }

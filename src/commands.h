@@ -20,6 +20,10 @@ pp_command_fn pp_cmd_convert;
 pp_command_fn pp_cmd_quantize;
 pp_command_fn pp_cmd_lora;
 
+/* cmd_lora_train.c, called by pp_cmd_lora. */
+enum pp_code pp_cmd_lora_train(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
+                               struct pp_error *err);
+
 /* The function for a command, or NULL if it is "chat" or unknown. */
 pp_command_fn *pp_command_find(const char *name);
 

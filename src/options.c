@@ -188,6 +188,8 @@ static void set_defaults(struct pp_options *o)
         .limit = -1,
         .bench = {.type = "q4_k_m", .threshold = 5, .adapters = 16, .requests = 64, .zipf = 1},
         .sampling = pp_sampling_default(),
+        .train = pp_train_options_default(),
+        .lora_train = {.targets = "all", .val_share = 0.1f, .max_length = 512},
     };
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "engine/engine.h"
+#include "engine/train.h"
 #include "src/paths.h"
 
 enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8, PP_MAX_OPTIONS = 128 };
@@ -97,6 +98,14 @@ struct pp_options {
         float zipf;
     } bench;
     const char *out_type;      /* convert --outtype */
+    struct pp_train_options train; /* lora train --rank --alpha ... */
+    struct {
+        const char *targets;   /* --targets LIST */
+        const char *validation; /* --val FILE; NULL: val_share of the examples */
+        float val_share;       /* 0.1 */
+        int64_t max_length;    /* 512 */
+        int64_t eval_every;    /* 0: ten times */
+    } lora_train;
 
     bool help, version;
     const char *completion;    /* --completion SHELL; NULL */

@@ -14,7 +14,8 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]",
                          "list search show rm forget", "export import backup", PP_MAX_POSITIONAL,
                          "saved conversations"},
-    [PP_CMD_LORA] = {"lora", "[list | info FILE...]", "list info", "train", PP_MAX_POSITIONAL, "adapters"},
+    [PP_CMD_LORA] = {"lora", "[list | info FILE... | train FILE]", "list info train", NULL, PP_MAX_POSITIONAL,
+                     "adapters: which there are, and training one"},
     [PP_CMD_TOKENIZE] = {"tokenize", "", NULL, NULL, 0, "text to a JSON array of token ids"},
     [PP_CMD_DETOKENIZE] = {"detokenize", "", NULL, NULL, 0, "JSON arrays of ids on stdin, one a line, to text"},
     [PP_CMD_TEMPLATE] = {"template", "", NULL, NULL, 0, "messages (JSON on stdin) to the prompt that the model gets"},
@@ -42,6 +43,7 @@ enum pp_cmd pp_command_spec_find(const char *name)
 #define MEASURE (PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH))
 #define ENGINE (TALK | MEASURE)
 #define DRAFT (TALK | PP_BIT(BENCH))
+#define LORA PP_BIT(LORA)
 #define ANY ((1u << PP_CMD_COUNT) - 1)
 
 const struct pp_option pp_option_specs[] = {
@@ -61,7 +63,7 @@ const struct pp_option pp_option_specs[] = {
      .max = 64, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX", .group = PP_GROUP_MODEL,
      .help = "tokens drafted at most at a time (4)"},
     {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 1024,
-     .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
+     .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads, at most one per core; 0: so many (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
@@ -86,7 +88,7 @@ const struct pp_option pp_option_specs[] = {
      .max = 100, .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "the same with a strength, such as bard.gguf:0.8"},
     {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avxvnni avx512 amx neon dotprod i8mm",
-     .set = pp_set_choice, AT(kernels), .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
+     .set = pp_set_choice, AT(kernels), .commands = ENGINE | LORA, .section = "model", .group = PP_GROUP_MODEL,
      .help = "force one set of kernels: scalar, avx2, avxvnni, avx512, amx (x86-64), neon, dotprod, i8mm (ARM); "
              "default: the best this CPU has"},
     {.name = "activations", .arg = "TYPE", .choices = "f32 bf16", .set = pp_set_choice, AT(activations),
@@ -102,7 +104,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "system", .others = "-sys --system-prompt", .arg = "TEXT", .set = pp_set_text, AT(system),
      .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "system prompt; default: none"},
     {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(chat_template_file),
-     .commands = TALK | PP_BIT(TEMPLATE), .section = "model", .group = PP_GROUP_ANSWER,
+     .commands = TALK | PP_BIT(TEMPLATE) | LORA, .section = "model", .group = PP_GROUP_ANSWER,
      .help = "Jinja chat template instead of the model's own"},
     {.name = "predict", .others = "-n --n-predict", .arg = "N", .set = pp_set_int64, AT(n_predict), .min = -1,
      .max = 1 << 30, .commands = TALK, .section = "sampling", .env = "LLAMA_ARG_N_PREDICT", .group = PP_GROUP_ANSWER,
@@ -129,8 +131,9 @@ const struct pp_option pp_option_specs[] = {
     {.name = "presence-penalty", .arg = "X", .set = pp_set_float, AT(sampling.presence_penalty), .min = -100,
      .max = 100, .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER,
      .help = "once for tokens already used (0: off)"},
-    {.name = "seed", .others = "-s", .arg = "N", .set = pp_set_seed, .commands = TALK, .section = "sampling",
-     .group = PP_GROUP_ANSWER, .help = "the same seed gives the same answer; default: a new one each time"},
+    {.name = "seed", .others = "-s", .arg = "N", .set = pp_set_seed, .commands = TALK | LORA, .section = "sampling",
+     .group = PP_GROUP_ANSWER,
+     .help = "the same seed gives the same answer; default: a new one each time (lora train: 0)"},
     {.name = "logit-bias", .arg = "ID+X", .set = pp_set_logit_bias, .min = -1000, .max = 1000, .commands = TALK,
      .section = "sampling", .group = PP_GROUP_ANSWER,
      .help = "make a token likelier, unlikelier (ID-X) or forbid it (ID-inf)"},
@@ -147,8 +150,8 @@ const struct pp_option pp_option_specs[] = {
      .help = "give the prompt to the model as it stands, without a chat template"},
 
     /* conversations */
-    {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK, .group = PP_GROUP_SESSION,
-     .help = "go on with the latest conversation"},
+    {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK | LORA, .group = PP_GROUP_SESSION,
+     .help = "go on with the latest conversation; lora train: with the training that was stopped"},
     {.name = "resume", .arg = "ID", .set = pp_set_text, AT(resume), .commands = TALK, .group = PP_GROUP_SESSION,
      .help = "go on with this conversation (the first digits of its ID do)"},
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
@@ -180,7 +183,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "no-color", .set = pp_set_flag, AT(no_color), .commands = ANY, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "no colours; the variable NO_COLOR does the same"},
     {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(output),
-     .commands = PP_BIT(LOGITS), .group = PP_GROUP_OUTPUT, .help = "where to write"},
+     .commands = PP_BIT(LOGITS) | LORA, .group = PP_GROUP_OUTPUT,
+     .help = "where to write; lora train: the folder of the new adapter"},
 
     /* single commands */
     {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,
@@ -248,6 +252,44 @@ const struct pp_option pp_option_specs[] = {
     {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model),
      .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},
+
+    {.name = "rank", .arg = "N", .set = pp_set_int, AT(train.rank), .min = 1, .max = 1024, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: rank of A and B (16)"},
+    {.name = "alpha", .arg = "X", .set = pp_set_float, AT(train.alpha), .min = 1e-6, .max = 1e6, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: B A counts alpha / rank times (32)"},
+    {.name = "rslora", .set = pp_set_flag, AT(train.rslora), .commands = LORA, .group = PP_GROUP_WORK,
+     .help = "train: alpha / sqrt(rank) times instead"},
+    {.name = "targets", .arg = "LIST", .set = pp_set_text, AT(lora_train.targets), .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: projections to learn, of q,k,v,o,gate,up,down (all)"},
+    {.name = "lr", .others = "--learning-rate", .arg = "X", .set = pp_set_float, AT(train.lr), .min = 1e-12,
+     .max = 100, .commands = LORA, .group = PP_GROUP_WORK, .help = "train: highest learning rate (2e-4)"},
+    {.name = "warmup", .arg = "P", .set = pp_set_float, AT(train.warmup), .min = 0, .max = 1, .commands = LORA,
+     .group = PP_GROUP_WORK,
+     .help = "train: the part of all steps in which the rate rises to that (0.05); then it falls along a cosine"},
+    {.name = "weight-decay", .arg = "X", .set = pp_set_float, AT(train.weight_decay), .min = 0, .max = 10,
+     .commands = LORA, .group = PP_GROUP_WORK, .help = "train: of AdamW (0.01)"},
+    {.name = "clip", .arg = "X", .set = pp_set_float, AT(train.clip), .min = 0, .max = 1e9, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: gradients longer than this are shortened (1); 0: never"},
+    {.name = "batch", .arg = "N", .set = pp_set_int, AT(train.batch), .min = 1, .max = 4096, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: examples computed together (8)"},
+    {.name = "accumulate", .arg = "N", .set = pp_set_int, AT(train.accumulate), .min = 1, .max = 4096,
+     .commands = LORA, .group = PP_GROUP_WORK, .help = "train: batches of a step (1)"},
+    {.name = "epochs", .arg = "N", .set = pp_set_int, AT(train.epochs), .min = 1, .max = 1 << 20, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: how often all examples are gone through (3)"},
+    {.name = "steps", .arg = "N", .set = pp_set_int64, AT(train.steps), .min = 0, .max = 1 << 30, .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: so many steps instead of epochs"},
+    {.name = "max-length", .arg = "N", .set = pp_set_int64, AT(lora_train.max_length), .min = 2, .max = 1 << 20,
+     .commands = LORA, .group = PP_GROUP_WORK, .help = "train: tokens of an example at most (512)"},
+    {.name = "val", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(lora_train.validation), .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: examples to validate with, not to learn from"},
+    {.name = "val-share", .arg = "P", .set = pp_set_float, AT(lora_train.val_share), .min = 0, .max = 0.9,
+     .commands = LORA, .group = PP_GROUP_WORK,
+     .help = "train: without --val, the part of the examples put aside for that (0.1); 0: none"},
+    {.name = "eval-every", .arg = "N", .set = pp_set_int64, AT(lora_train.eval_every), .min = 0, .max = 1 << 30,
+     .commands = LORA, .group = PP_GROUP_WORK,
+     .help = "train: steps between validations and checkpoints; default: ten in all"},
+    {.name = "train-memory", .arg = "BYTES", .set = pp_set_bytes, AT(train.memory), .commands = LORA,
+     .group = PP_GROUP_WORK, .help = "train: memory to use at most, such as 2G; default: what is free"},
 
     /* general */
     {.name = "help", .others = "-h", .set = pp_set_flag, AT(help), .commands = ANY, .group = PP_GROUP_GENERAL,

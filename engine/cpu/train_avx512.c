@@ -1,0 +1,10 @@
+#if defined(__x86_64__)
+#define PP_VEC_AVX512 1
+#define TRAIN_TABLE pp_train_avx512
+enum { TILE_ROWS = 12 }; /* of 32 registers */
+
+#include "engine/cpu/train_tables.h"
+#include "engine/cpu/vec.h"
+
+#include "engine/cpu/train_body.h"
+#endif

@@ -1,0 +1,241 @@
+/* train_body.h - the bodies of train.h, written once over vec.h. Included by train_scalar.c, train_avx2.c and so on,
+ * which define TRAIN_TABLE, the name of the table, and TILE_ROWS: rows of a product that are in registers together. */
+#include "engine/cpu/train.h"
+#include "engine/quant.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+static inline v16 load_n(const float *p, int64_t n, float fill)
+{
+    if (n >= LANES)
+        return v_load(p);
+    float t[LANES];
+    for (int l = 0; l < LANES; l++)
+        t[l] = l < n ? p[l] : fill;
+    return v_load(t);
+}
+
+static inline void store_n(float *p, v16 a, int64_t n)
+{
+    if (n >= LANES) {
+        v_store(p, a);
+        return;
+    }
+    float t[LANES];
+    v_store(t, a);
+    for (int l = 0; l < n; l++)
+        p[l] = t[l];
+}
+
+/* --- products ------------------------------------------------------------------------------------------------- */
+
+/* N rows by 16 columns, of which n count. b: [depth] of 16 values each, b_step apart. */
+ALWAYS_INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step, int64_t depth,
+                        float *c, int64_t c_row, int64_t n, bool begin, const int N)
+{
+    v16 sum[TILE_ROWS];
+    for (int i = 0; i < N; i++)
+        sum[i] = begin ? v_zero() : load_n(c + i * c_row, n, 0);
+    for (int64_t k = 0; k < depth; k++) {
+        v16 w = v_load(b + k * b_step);
+        for (int i = 0; i < N; i++)
+            sum[i] = v_fma(v_set1(a[i * a_row + k * a_step]), w, sum[i]);
+    }
+    for (int i = 0; i < N; i++)
+        store_n(c + i * c_row, sum[i], n);
+}
+
+/* All rows of one panel of 16 columns. */
+static void panel(const struct pp_product *p, int64_t row0, int64_t row1, int64_t k0, int64_t depth, const float *b,
+                  int64_t b_step, int64_t col, int64_t n)
+{
+    const bool begin = k0 == 0 && !p->add;
+    int64_t r = row0;
+    for (; r + TILE_ROWS <= row1; r += TILE_ROWS) {
+        const float *a = p->a + r * p->a_row + k0 * p->a_step;
+        float *c = p->c + r * p->c_row + col;
+        if (p->a_step == 1)
+            tile(a, p->a_row, 1, b, b_step, depth, c, p->c_row, n, begin, TILE_ROWS);
+        else
+            tile(a, p->a_row, p->a_step, b, b_step, depth, c, p->c_row, n, begin, TILE_ROWS);
+    }
+    for (; r < row1; r++)
+        tile(p->a + r * p->a_row + k0 * p->a_step, p->a_row, p->a_step, b, b_step, depth, p->c + r * p->c_row + col,
+             p->c_row, n, begin, 1);
+}
+
+static bool aligned_to(const void *p, size_t n)
+{
+    return (uintptr_t)p % n == 0;
+}
+
+/* Values first .. first + n - 1 of row `row` of b. Mapped files may have them at odd addresses. */
+static const float *b_values(const struct pp_product *p, int64_t row, int64_t first, int64_t n, float *room)
+{
+    const uint8_t *at = (const uint8_t *)p->b + (size_t)row * pp_type_row_bytes(p->b_type, p->b_row) +
+                        pp_type_row_bytes(p->b_type, first);
+    if (p->b_type == PP_TYPE_F32 && aligned_to(at, sizeof(float)))
+        return (const float *)(const void *)at;
+    int64_t i = 0;
+    if (p->b_type == PP_TYPE_F16 && aligned_to(at, sizeof(uint16_t)))
+        for (const uint16_t *h = (const uint16_t *)(const void *)at; i + LANES <= n; i += LANES)
+            v_store(room + i, v_load_f16(h + i));
+    if (i < n)
+        pp_dequantize_row(p->b_type, at + pp_type_row_bytes(p->b_type, i), room + i, n - i);
+    return room;
+}
+
+/* b's columns col0 .. col1 - 1, values k0 .. k0 + depth - 1, in panels [depth][16]; zeros behind the last column. */
+static void pack_plain(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
+                       float *room)
+{
+    const v16 scale = v_set1(p->scale);
+    for (int64_t k = 0; k < depth; k++) {
+        const float *row = b_values(p, k0 + k, col0, col1 - col0, room);
+        for (int64_t c = 0; c < col1 - col0; c += LANES)
+            v_store(out + c * PP_PRODUCT_DEPTH + k * LANES, v_mul(load_n(row + c, col1 - col0 - c, 0), scale));
+    }
+}
+
+static void pack_turned(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
+                        float *room)
+{
+    for (int64_t c = col0; c < col1; c += LANES, out += LANES * PP_PRODUCT_DEPTH) {
+        const float *rows[LANES] = {b_values(p, c, k0, depth, room)};
+        int n = col1 - c < LANES ? (int)(col1 - c) : LANES;
+        for (int j = 1; j < LANES; j++)
+            rows[j] = j < n ? b_values(p, c + j, k0, depth, room + j * PP_PRODUCT_DEPTH) : rows[0];
+        for (int64_t k = 0; k < depth; k++) {
+            float *to = out + k * LANES;
+            for (int j = 0; j < LANES; j++)
+                to[j] = rows[j][k] * p->scale;
+            for (int j = n; j < LANES; j++)
+                to[j] = 0;
+        }
+    }
+}
+
+/* Where few rows meet b's values, bringing those into order would not pay. */
+static bool used_in_place(const struct pp_product *p, int64_t n_rows, int64_t n_cols)
+{
+    return n_rows <= 4 * TILE_ROWS && !p->b_turned && p->b_type == PP_TYPE_F32 && p->scale == 1.0f &&
+           n_cols % LANES == 0 && aligned_to(p->b, sizeof(float));
+}
+
+static void product(const struct pp_product *p, int64_t row0, int64_t row1, int64_t col0, int64_t col1, float *scratch)
+{
+    float *room = scratch + PP_PRODUCT_DEPTH * 256;
+    const bool in_place = used_in_place(p, row1 - row0, col1 - col0);
+    for (int64_t k0 = 0; k0 < p->depth; k0 += PP_PRODUCT_DEPTH) {
+        int64_t depth = p->depth - k0 < PP_PRODUCT_DEPTH ? p->depth - k0 : PP_PRODUCT_DEPTH;
+        const float *b = in_place ? (const float *)p->b + k0 * p->b_row + col0 : scratch;
+        if (!in_place)
+            (p->b_turned ? pack_turned : pack_plain)(p, col0, col1, k0, depth, scratch, room);
+        for (int64_t c = col0; c < col1; c += LANES)
+            panel(p, row0, row1, k0, depth, in_place ? b + (c - col0) : b + (c - col0) * PP_PRODUCT_DEPTH,
+                  in_place ? p->b_row : LANES, c, col1 - c);
+    }
+}
+
+/* --- row by row ----------------------------------------------------------------------------------------------- */
+
+static float largest(const float *x, int64_t n)
+{
+    v16 m = v_set1(-INFINITY);
+    for (int64_t i = 0; i < n; i += LANES)
+        m = v_max(m, load_n(x + i, n - i, -INFINITY));
+    return v_largest(m);
+}
+
+/* x = exp(x - m), or x as it was; returns the sum. */
+static float exponentials(float *x, int64_t n, float m, bool keep)
+{
+    v16 sum = v_zero();
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 e = v_exp(v_sub(load_n(x + i, n - i, -INFINITY), v_set1(m)));
+        sum = v_add(sum, e);
+        if (!keep)
+            store_n(x + i, e, n - i);
+    }
+    return v_sum(sum);
+}
+
+static void times(float *x, int64_t n, float factor)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        store_n(x + i, v_mul(load_n(x + i, n - i, 0), v_set1(factor)), n - i);
+}
+
+static void softmax(float *x, int64_t n)
+{
+    float sum = exponentials(x, n, largest(x, n), false);
+    times(x, n, 1.0f / sum);
+}
+
+static double cross_entropy(float *logits, int64_t n, int32_t target, float weight, bool gradient)
+{
+    float m = largest(logits, n), wanted = logits[target];
+    float sum = exponentials(logits, n, m, !gradient);
+    if (gradient) {
+        times(logits, n, weight / sum);
+        logits[target] -= weight;
+    }
+    return log((double)sum) - ((double)wanted - (double)m);
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    v16 sum = v_zero();
+    for (int64_t i = 0; i < n; i += LANES)
+        sum = v_fma(load_n(a + i, n - i, 0), load_n(b + i, n - i, 0), sum);
+    return v_sum(sum);
+}
+
+static void softmax_backward(const float *p, float *dp, int64_t n, float scale)
+{
+    const v16 mean = v_set1(dot(p, dp, n)), s = v_set1(scale);
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 d = v_sub(load_n(dp + i, n - i, 0), mean);
+        store_n(dp + i, v_mul(v_mul(load_n(p + i, n - i, 0), d), s), n - i);
+    }
+}
+
+/* With s = 1 / (1 + exp(-g)): silu(g) = g s, and its derivative is s (1 + g (1 - s)). */
+static void swiglu_backward(const float *g, const float *u, const float *dy, int64_t n, float *dg, float *du)
+{
+    const v16 one = v_set1(1.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = load_n(g + i, n - i, 0), d = load_n(dy + i, n - i, 0);
+        v16 s = v_div(one, v_add(one, v_exp(v_sub(v_zero(), a))));
+        v16 slope = v_mul(s, v_fma(a, v_sub(one, s), one));
+        store_n(dg + i, v_mul(v_mul(d, load_n(u + i, n - i, 0)), slope), n - i);
+        store_n(du + i, v_mul(d, v_mul(a, s)), n - i);
+    }
+}
+
+/* With r = 1 / sqrt(mean(x^2) + eps): dx = r (w dy) - x r^3 mean(w dy x). */
+static void rms_norm_backward(const float *x, const float *w, const float *dy, float eps, int64_t n, float *dx)
+{
+    v16 squares = v_zero(), product_sum = v_zero();
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = load_n(x + i, n - i, 0);
+        squares = v_fma(a, a, squares);
+        product_sum = v_fma(v_mul(load_n(w + i, n - i, 0), load_n(dy + i, n - i, 0)), a, product_sum);
+    }
+    float r = 1.0f / sqrtf(v_sum(squares) / (float)n + eps);
+    const v16 r16 = v_set1(r), pull = v_set1(-r * r * r * (v_sum(product_sum) / (float)n));
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 d = v_mul(v_mul(load_n(w + i, n - i, 0), load_n(dy + i, n - i, 0)), r16);
+        d = v_fma(load_n(x + i, n - i, 0), pull, d);
+        store_n(dx + i, v_add(load_n(dx + i, n - i, 0), d), n - i);
+    }
+}
+
+const struct pp_train_ops TRAIN_TABLE = {
+    .product = product,
+    .softmax = softmax,
+    .cross_entropy = cross_entropy,
+    .softmax_backward = softmax_backward,
+    .swiglu_backward = swiglu_backward,
+    .rms_norm_backward = rms_norm_backward,
+};

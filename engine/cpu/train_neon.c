@@ -1,0 +1,10 @@
+#if defined(__aarch64__)
+#define PP_VEC_NEON 1
+#define TRAIN_TABLE pp_train_neon
+enum { TILE_ROWS = 6 }; /* 24 of 32 registers */
+
+#include "engine/cpu/train_tables.h"
+#include "engine/cpu/vec.h"
+
+#include "engine/cpu/train_body.h"
+#endif

@@ -1,0 +1,511 @@
+/* train_data.c - examples: lines of JSON become tokens, some of which are to be learnt. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/text.h"
+#include "engine/train_int.h"
+
+enum { MAX_FILE = 1 << 30, MAX_MESSAGES = 4096 };
+
+/* --- a set of examples ---------------------------------------------------------------------------------------- */
+
+static void count(struct pp_train_data_info *info, const struct pp_example *e)
+{
+    size_t n = (size_t)e->n;
+    info->n_examples++;
+    info->n_tokens += n;
+    info->n_learnt += (size_t)e->n_learnt;
+    info->longest = n > info->longest ? n : info->longest;
+}
+
+enum pp_code pp_train_data_add(struct pp_train_data *d, const int32_t *tokens, const uint8_t *learnt, size_t n,
+                               int64_t max_tokens, struct pp_error *err)
+{
+    size_t keep = n < (size_t)max_tokens ? n : (size_t)max_tokens;
+    int32_t n_learnt = 0;
+    for (size_t i = 1; i < keep; i++)
+        n_learnt += learnt[i] != 0;
+    d->info.n_cut += keep < n;
+    if (!n_learnt) {
+        d->info.n_dropped++;
+        return PP_OK;
+    }
+    size_t need = d->n_tokens + keep;
+    if (pp_grow(&d->tokens, &d->cap_tokens, need, sizeof *d->tokens) != 0 ||
+        pp_grow(&d->learnt, &d->cap_learnt, need, sizeof *d->learnt) != 0 ||
+        pp_grow(&d->examples, &d->cap, d->n + 1, sizeof *d->examples) != 0)
+        return pp_fail_nomem(err, "the examples");
+    memcpy(d->tokens + d->n_tokens, tokens, keep * sizeof *tokens);
+    memcpy(d->learnt + d->n_tokens, learnt, keep);
+    d->learnt[d->n_tokens] = 0; /* nothing stands before it */
+    d->examples[d->n++] = (struct pp_example){.first = d->n_tokens, .n = (int32_t)keep, .n_learnt = n_learnt};
+    d->n_tokens += keep;
+    count(&d->info, &d->examples[d->n - 1]);
+    return PP_OK;
+}
+
+void pp_train_data_free(struct pp_train_data *d)
+{
+    if (!d)
+        return;
+    pp_free(d->tokens);
+    pp_free(d->learnt);
+    pp_free(d->examples);
+    pp_free(d);
+}
+
+const struct pp_train_data_info *pp_train_data_info(const struct pp_train_data *d)
+{
+    return &d->info;
+}
+
+struct pp_hash128 pp_train_data_hash(const struct pp_train_data *d)
+{
+    struct pp_hash128 h = pp_hash128(NULL, 0);
+    for (size_t i = 0; i < d->n; i++) {
+        const struct pp_example *e = &d->examples[i];
+        struct pp_hash128 part[3] = {h, pp_hash128(d->tokens + e->first, (size_t)e->n * sizeof *d->tokens),
+                                     pp_hash128(d->learnt + e->first, (size_t)e->n)};
+        h = pp_hash128(part, sizeof part);
+    }
+    return h;
+}
+
+enum pp_code pp_train_data_split(struct pp_train_data *d, double share, uint64_t seed, struct pp_train_data **out,
+                                 struct pp_error *err)
+{
+    *out = NULL;
+    if (d->n < 2)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "the data have only one example, so none can be put aside for validation; give more, or "
+                       "--val-share 0");
+    size_t n = (size_t)((double)d->n * share + 0.5), kept = 0;
+    n = n < 1 ? 1 : n > d->n - 1 ? d->n - 1 : n;
+    uint32_t *order = pp_malloc(d->n * sizeof *order);
+    uint8_t *moves = pp_calloc(d->n, 1);
+    struct pp_train_data *v = pp_calloc(1, sizeof *v);
+    enum pp_code code = order && moves && v ? PP_OK : pp_fail_nomem(err, "the examples");
+    if (!code) {
+        pp_train_shuffle(seed, PP_STREAM_SPLIT, order, d->n);
+        for (size_t i = 0; i < n; i++)
+            moves[order[i]] = 1;
+    }
+    for (size_t i = 0; i < d->n && !code; i++) {
+        const struct pp_example *e = &d->examples[i];
+        if (moves[i])
+            code = pp_train_data_add(v, d->tokens + e->first, d->learnt + e->first, (size_t)e->n, e->n, err);
+        else
+            d->examples[kept++] = *e; /* its tokens stay where they are */
+    }
+    pp_free(order);
+    pp_free(moves);
+    if (code) {
+        pp_train_data_free(v);
+        return code;
+    }
+    d->n = kept;
+    d->info.n_examples = d->info.n_tokens = d->info.n_learnt = d->info.longest = 0;
+    for (size_t i = 0; i < kept; i++)
+        count(&d->info, &d->examples[i]);
+    *out = v;
+    return PP_OK;
+}
+
+/* --- reading: what all lines share ---------------------------------------------------------------------------- */
+
+struct reader {
+    const struct pp_tokenizer *tokenizer;
+    struct pp_template *tmpl;   /* NULL: there is none */
+    const struct pp_train_data_options *opt;
+    int64_t n_vocab;
+    struct pp_buf bos, eos;     /* their texts */
+    struct pp_train_data *data;
+};
+
+struct ids {
+    int32_t *v;
+    size_t n;
+};
+
+/* Tokens of a rendered conversation or a text; BOS stands first where the model wants it, once. */
+static enum pp_code tokenize(const struct reader *r, const char *text, size_t len, bool special, struct ids *out,
+                             struct pp_error *err)
+{
+    int32_t *ids, bos = pp_tokenizer_bos(r->tokenizer);
+    size_t n;
+    *out = (struct ids){0};
+    enum pp_code code = pp_tokenize(r->tokenizer, text, len, special ? PP_TOKENIZE_SPECIAL : 0, &ids, &n, err);
+    if (code)
+        return code;
+    bool add = bos >= 0 && pp_tokenizer_adds_bos(r->tokenizer) && !(n && ids[0] == bos);
+    out->v = pp_malloc((n + 1) * sizeof *out->v);
+    if (out->v) {
+        out->v[0] = bos;
+        memcpy(out->v + add, ids, n * sizeof *ids);
+        out->n = n + add;
+    }
+    pp_free(ids);
+    for (size_t i = 0; i < out->n; i++)
+        if (out->v[i] >= r->n_vocab) {
+            code = pp_fail(err, PP_ERR_FORMAT, "the tokenizer gives id %d, but the model has %lld tokens", out->v[i],
+                           (long long)r->n_vocab);
+            pp_free(out->v);
+            *out = (struct ids){0};
+            return code;
+        }
+    return out->v ? PP_OK : pp_fail_nomem(err, "the tokens of an example");
+}
+
+static size_t common_prefix(const struct ids *a, const struct ids *b)
+{
+    size_t n = 0;
+    while (n < a->n && n < b->n && a->v[n] == b->v[n])
+        n++;
+    return n;
+}
+
+/* --- a text --------------------------------------------------------------------------------------------------- */
+
+/* Pieces overlap in one token, so that each but the very first is learnt once. */
+static enum pp_code add_text(struct reader *r, const char *text, struct pp_error *err)
+{
+    struct ids ids;
+    enum pp_code code = tokenize(r, text, strlen(text), false, &ids, err);
+    if (code)
+        return code;
+    uint8_t *learnt = pp_malloc(ids.n + 1);
+    if (learnt)
+        memset(learnt, 1, ids.n);
+    else
+        code = pp_fail_nomem(err, "the tokens of an example");
+    if (!code && ids.n < 2)
+        code = pp_fail(err, PP_ERR_FORMAT, "the text has nothing to learn: it is empty or one token");
+    size_t most = (size_t)r->opt->max_tokens;
+    for (size_t at = 0; at + 1 < ids.n && !code; at += most - 1) {
+        size_t n = ids.n - at < most ? ids.n - at : most;
+        code = pp_train_data_add(r->data, ids.v + at, learnt + at, n, r->opt->max_tokens, err);
+    }
+    pp_free(learnt);
+    pp_free(ids.v);
+    return code;
+}
+
+/* --- a conversation ------------------------------------------------------------------------------------------- */
+
+struct conversation {
+    char **messages;            /* each as JSON; cJSON_free */
+    const char **roles;
+    int n, n_answers;
+    char *tools;                /* or NULL */
+};
+
+static bool is_answer(const struct conversation *c, int i)
+{
+    return strcmp(c->roles[i], "assistant") == 0;
+}
+
+/* A control token written out in a message would be taken for one: somebody else's turn, or the end. */
+static enum pp_code refuse_control(const struct reader *r, const char *content, struct pp_error *err)
+{
+    int32_t *ids;
+    size_t n;
+    struct pp_buf text = {0};
+    enum pp_code code = pp_tokenize(r->tokenizer, content, strlen(content), PP_TOKENIZE_SPECIAL, &ids, &n, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i < n && !code; i++) {
+        pp_buf_clear(&text);
+        pp_token_text(r->tokenizer, ids[i], false, &text);
+        if (text.len)
+            continue;
+        pp_token_text(r->tokenizer, ids[i], true, &text);
+        if (text.len)
+            code = pp_fail(err, PP_ERR_FORMAT,
+                           "a message holds the control token %.60s, which would be taken for the real one; take it "
+                           "out",
+                           pp_buf_cstr(&text));
+    }
+    pp_free(ids);
+    pp_buf_free(&text);
+    return code;
+}
+
+static enum pp_code take_message(const struct reader *r, struct conversation *c, const cJSON *m, struct pp_error *err)
+{
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(m, "role");
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
+    if (!cJSON_IsObject(m) || !cJSON_IsString(role))
+        return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
+    enum pp_code code = cJSON_IsString(content) ? refuse_control(r, content->valuestring, err) : PP_OK;
+    if (code)
+        return code;
+    c->roles[c->n] = role->valuestring;
+    c->messages[c->n] = cJSON_PrintUnformatted(m);
+    if (!c->messages[c->n])
+        return pp_fail_nomem(err, "a message");
+    c->n_answers += is_answer(c, c->n);
+    c->n++;
+    return PP_OK;
+}
+
+static void forget(struct conversation *c)
+{
+    for (int i = 0; i < c->n; i++)
+        cJSON_free(c->messages[i]);
+    cJSON_free(c->tools);
+    pp_free(c->messages);
+    pp_free(c->roles);
+}
+
+/* The first n messages as the template writes them. */
+static enum pp_code render(const struct reader *r, const struct conversation *c, int n, bool prompt,
+                           struct pp_buf *out, struct pp_error *err)
+{
+    struct pp_buf json = {0};
+    for (int i = 0; i < n; i++)
+        pp_buf_fmt(&json, "%c%s", i ? ',' : '[', c->messages[i]);
+    pp_buf_str(&json, n ? "]" : "[]");
+    struct pp_template_input in = {
+        .messages_json = pp_buf_cstr(&json),
+        .tools_json = c->tools,
+        .bos_text = pp_buf_cstr(&r->bos),
+        .eos_text = pp_buf_cstr(&r->eos),
+        .add_generation_prompt = prompt,
+        .now = r->opt->now,
+    };
+    pp_buf_clear(out);
+    enum pp_code code = json.bad ? pp_fail_nomem(err, "a conversation") : pp_template_render(r->tmpl, &in, out, err);
+    pp_buf_free(&json);
+    return code || !out->bad ? code : pp_fail_nomem(err, "a conversation");
+}
+
+static bool begins_with(const struct pp_buf *text, const struct pp_buf *beginning)
+{
+    return text->len >= beginning->len && memcmp(pp_buf_cstr(text), pp_buf_cstr(beginning), beginning->len) == 0;
+}
+
+/* What the template makes of the conversation up to an answer: before it, and with it. */
+struct turn {
+    struct pp_buf before, with;
+};
+
+static void turn_free(struct turn *t)
+{
+    pp_buf_free(&t->before);
+    pp_buf_free(&t->with);
+}
+
+static enum pp_code render_turn(const struct reader *r, const struct conversation *c, int answer, struct turn *t,
+                                struct pp_error *err)
+{
+    enum pp_code code = render(r, c, answer, true, &t->before, err);
+    if (!code)
+        code = render(r, c, answer + 1, false, &t->with, err);
+    if (!code && !begins_with(&t->with, &t->before))
+        code = pp_fail(err, PP_ERR_FORMAT,
+                       "the chat template does not put the answer (message %d) behind its own prompt, so it cannot be "
+                       "told what is to be learnt; use another one with --chat-template-file",
+                       answer + 1);
+    return code;
+}
+
+/* Marks the answer of a turn in the tokens of a text that begins with the turn's. */
+static enum pp_code mark_answer(const struct reader *r, const struct turn *t, const struct ids *whole, uint8_t *learnt,
+                                struct pp_error *err)
+{
+    struct ids before = {0}, with = {0};
+    enum pp_code code = tokenize(r, pp_buf_cstr(&t->before), t->before.len, true, &before, err);
+    if (!code)
+        code = tokenize(r, pp_buf_cstr(&t->with), t->with.len, true, &with, err);
+    size_t begin = common_prefix(&before, whole), end = common_prefix(&with, whole);
+    for (size_t i = begin; i < end && !code; i++) {
+        learnt[i] = 1;
+        if (pp_tokenizer_is_end(r->tokenizer, whole->v[i]))
+            break; /* templates often write a line break behind it, which no answer has */
+    }
+    pp_free(before.v);
+    pp_free(with.v);
+    return code;
+}
+
+/* Adds the text as an example in which some turns' answers are learnt. */
+static enum pp_code add_marked(struct reader *r, const struct pp_buf *text, const struct turn *turns, int n,
+                               struct pp_error *err)
+{
+    struct ids ids;
+    enum pp_code code = tokenize(r, pp_buf_cstr(text), text->len, true, &ids, err);
+    if (code)
+        return code;
+    uint8_t *learnt = pp_calloc(ids.n + 1, 1);
+    if (!learnt)
+        code = pp_fail_nomem(err, "the tokens of an example");
+    for (int i = 0; i < n && !code; i++)
+        code = mark_answer(r, &turns[i], &ids, learnt, err);
+    if (!code)
+        code = pp_train_data_add(r->data, ids.v, learnt, ids.n, r->opt->max_tokens, err);
+    pp_free(learnt);
+    pp_free(ids.v);
+    return code;
+}
+
+/* One example with all answers if each turn is the beginning of the next; otherwise one for each. */
+static enum pp_code add_turns(struct reader *r, const struct conversation *c, struct turn *turns, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    int n = 0;
+    bool joined = true;
+    for (int i = 0; i < c->n && !code; i++)
+        if (is_answer(c, i)) {
+            code = render_turn(r, c, i, &turns[n], err);
+            joined = joined && (n == 0 || begins_with(&turns[n].with, &turns[n - 1].with));
+            n++;
+        }
+    if (joined && !code)
+        return add_marked(r, &turns[n - 1].with, turns, n, err);
+    for (int i = 0; i < n && !code; i++)
+        code = add_marked(r, &turns[i].with, &turns[i], 1, err);
+    return code;
+}
+
+static enum pp_code add_conversation(struct reader *r, const cJSON *line, const cJSON *messages, struct pp_error *err)
+{
+    struct conversation c = {0};
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(line, "tools"), *m;
+    int n = cJSON_GetArraySize(messages);
+    if (!r->tmpl)
+        return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
+                                          "--chat-template-file, or lines with \"text\"");
+    if (n > MAX_MESSAGES)
+        return pp_fail(err, PP_ERR_FORMAT, "a conversation may have %d messages at most", MAX_MESSAGES);
+    c.messages = pp_calloc((size_t)n + 1, sizeof *c.messages);
+    c.roles = pp_calloc((size_t)n + 1, sizeof *c.roles);
+    enum pp_code code = c.messages && c.roles ? PP_OK : pp_fail_nomem(err, "a conversation");
+    if (!code && cJSON_IsArray(tools) && !(c.tools = cJSON_PrintUnformatted(tools)))
+        code = pp_fail_nomem(err, "a conversation");
+    for (m = messages->child; m && !code; m = m->next)
+        code = take_message(r, &c, m, err);
+    if (!code && !c.n_answers)
+        code = pp_fail(err, PP_ERR_FORMAT, "no message is the assistant's, so there is no answer to learn");
+    struct turn *turns = code ? NULL : pp_calloc((size_t)c.n_answers, sizeof *turns);
+    if (!code && !turns)
+        code = pp_fail_nomem(err, "a conversation");
+    if (!code)
+        code = add_turns(r, &c, turns, err);
+    for (int i = 0; turns && i < c.n_answers; i++)
+        turn_free(&turns[i]);
+    pp_free(turns);
+    forget(&c);
+    return code;
+}
+
+/* --- lines ---------------------------------------------------------------------------------------------------- */
+
+static bool is_blank(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r", s[i]) || !s[i])
+            return false;
+    return true;
+}
+
+static enum pp_code add_line(struct reader *r, const char *line, size_t n, struct pp_error *err)
+{
+    const char *end = NULL;
+    cJSON *object = memchr(line, 0, n) ? NULL : cJSON_ParseWithLengthOpts(line, n, &end, false);
+    const cJSON *messages = cJSON_GetObjectItemCaseSensitive(object, "messages");
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(object, "text");
+    enum pp_code code;
+    if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
+        code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");
+    else if (cJSON_IsArray(messages))
+        code = add_conversation(r, object, messages, err);
+    else if (cJSON_IsString(text))
+        code = add_text(r, text->valuestring, err);
+    else
+        code = pp_fail(err, PP_ERR_FORMAT, "the object has neither \"messages\" (an array) nor \"text\" (a string)");
+    cJSON_Delete(object);
+    return code;
+}
+
+static enum pp_code add_lines(struct reader *r, const char *text, size_t n, const char *name, struct pp_error *err)
+{
+    static const char bom[] = "\xEF\xBB\xBF";
+    size_t at = n >= 3 && memcmp(text, bom, 3) == 0 ? 3 : 0, number = 1;
+    for (; at < n; number++) {
+        const char *end = memchr(text + at, '\n', n - at);
+        size_t len = end ? (size_t)(end - text) - at : n - at;
+        if (!is_blank(text + at, len)) {
+            enum pp_code code = add_line(r, text + at, len, err);
+            if (code) {
+                pp_fail_prefix(err, "%s, line %zu", name, number);
+                return code;
+            }
+            r->data->info.n_lines++;
+        }
+        at += len + 1;
+    }
+    return PP_OK;
+}
+
+static enum pp_code prepare(struct reader *r, const struct pp_model *m, struct pp_error *err)
+{
+    const char *source = r->opt->chat_template ? r->opt->chat_template : pp_model_info(m)->chat_template;
+    r->tokenizer = pp_model_tokenizer(m);
+    r->n_vocab = pp_model_info(m)->n_vocab;
+    if (!r->tokenizer)
+        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read examples", pp_model_info(m)->path);
+    if (r->opt->max_tokens < 2)
+        return pp_fail(err, PP_ERR_USAGE, "examples of %lld tokens are too short to learn from; allow 2 at least",
+                       (long long)r->opt->max_tokens);
+    if (pp_tokenizer_bos(r->tokenizer) >= 0)
+        pp_token_text(r->tokenizer, pp_tokenizer_bos(r->tokenizer), true, &r->bos);
+    if (pp_tokenizer_eos(r->tokenizer) >= 0)
+        pp_token_text(r->tokenizer, pp_tokenizer_eos(r->tokenizer), true, &r->eos);
+    if (r->bos.bad || r->eos.bad || !(r->data = pp_calloc(1, sizeof *r->data)))
+        return pp_fail_nomem(err, "the examples");
+    return source ? pp_template_parse(source, strlen(source), "the chat template", &r->tmpl, err) : PP_OK;
+}
+
+enum pp_code pp_train_data_parse(const struct pp_model *m, const char *text, size_t n, const char *name,
+                                 const struct pp_train_data_options *opt, struct pp_train_data **out,
+                                 struct pp_error *err)
+{
+    struct reader r = {.opt = opt};
+    *out = NULL;
+    enum pp_code code = prepare(&r, m, err);
+    if (!code)
+        code = add_lines(&r, text, n, name, err);
+    if (!code && !r.data->info.n_lines)
+        code = pp_fail(err, PP_ERR_USAGE, "%s holds no examples: give one JSON object a line", name);
+    if (!code && !r.data->n)
+        code = pp_fail(err, PP_ERR_USAGE,
+                       "%s leaves nothing to learn: no answer begins within the first %lld tokens of its example; "
+                       "allow more with --max-length",
+                       name, (long long)opt->max_tokens);
+    pp_template_free(r.tmpl);
+    pp_buf_free(&r.bos);
+    pp_buf_free(&r.eos);
+    if (code) {
+        pp_train_data_free(r.data);
+        return code;
+    }
+    *out = r.data;
+    return PP_OK;
+}
+
+enum pp_code pp_train_data_read(const struct pp_model *m, const char *path, const struct pp_train_data_options *opt,
+                                struct pp_train_data **out, struct pp_error *err)
+{
+    char *text;
+    size_t n;
+    *out = NULL;
+    enum pp_code code = pp_read_file(path, MAX_FILE, &text, &n, err);
+    if (code)
+        return code == PP_ERR_NOT_FOUND ? pp_fail(err, PP_ERR_IO, "cannot open %s: there is no such file", path) : code;
+    code = pp_train_data_parse(m, text, n, path, opt, out, err);
+    pp_free(text);
+    return code;
+}

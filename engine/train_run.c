@@ -1,0 +1,182 @@
+/* train_run.c - a whole training: steps, validation, checkpoints, and the adapter at its end. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/hf.h"
+#include "engine/hparams.h"
+#include "engine/train_int.h"
+
+enum { EVALS = 10 };
+
+const char pp_train_checkpoint[] = "checkpoint.gguf";
+
+struct running {
+    struct pp_trainer *t;
+    const struct pp_train_run *run;
+    struct pp_train_result *result;
+    struct pp_train_progress progress;
+    char *checkpoint;           /* its path */
+    bool saved;                 /* there is one */
+    uint64_t began_ns;
+};
+
+static double seconds_since(uint64_t ns)
+{
+    return (double)(pp_now_ns() - ns) / 1e9;
+}
+
+static void report(struct running *r, bool validated)
+{
+    r->progress.step = r->t->step;
+    r->progress.n_steps = r->t->info.n_steps;
+    r->progress.validated = validated;
+    r->progress.seconds = seconds_since(r->began_ns);
+    if (r->run->report)
+        r->run->report(r->run->user, &r->progress);
+}
+
+static enum pp_code validate(struct running *r, struct pp_error *err)
+{
+    double loss;
+    if (!r->t->validation)
+        return PP_OK;
+    enum pp_code code = pp_trainer_validate(r->t, r->t->validation, r->run->cancel, &loss, err);
+    if (code)
+        return code;
+    r->progress.validation = r->result->validation = loss;
+    if (r->t->step == 0)
+        r->t->first_validation = loss;
+    report(r, true);
+    return PP_OK;
+}
+
+static enum pp_code save(struct running *r, struct pp_error *err)
+{
+    enum pp_code code = pp_trainer_save(r->t, r->checkpoint, err);
+    r->saved = r->saved || !code;
+    return code;
+}
+
+static enum pp_code steps(struct running *r, struct pp_error *err)
+{
+    struct pp_trainer *t = r->t;
+    const int64_t often = r->run->eval_every > 0 ? r->run->eval_every : (t->info.n_steps + EVALS - 1) / EVALS;
+    enum pp_code code = t->step == 0 || t->step == t->info.n_steps ? validate(r, err) : PP_OK;
+    while (t->step < t->info.n_steps && !code) {
+        code = pp_trainer_step(t, r->run->cancel, &r->progress.last, err);
+        if (code)
+            break;
+        r->progress.n_tokens += r->progress.last.n_tokens;
+        r->result->last_loss = r->progress.last.loss;
+        report(r, false);
+        if (t->step % often && t->step < t->info.n_steps)
+            continue;
+        if (t->step < t->info.n_steps)
+            code = save(r, err);
+        if (!code)
+            code = validate(r, err);
+    }
+    return code;
+}
+
+/* What else the user should know of a training that did not come to its end. */
+static enum pp_code stopped(struct running *r, enum pp_code code, struct pp_error *err)
+{
+    struct pp_error why = *err, saving;
+    if (code == PP_ERR_CANCELLED) {
+        code = save(r, &saving);
+        if (code) {
+            *err = saving;
+            return pp_fail_prefix(err, "stopped after step %lld, and no checkpoint was written",
+                                  (long long)r->t->step);
+        }
+        return pp_fail(err, PP_ERR_CANCELLED,
+                       "stopped after step %lld of %lld; the same command with --continue goes on from %s",
+                       (long long)r->t->step, (long long)r->t->info.n_steps, r->checkpoint);
+    }
+    if (r->saved)
+        return pp_fail(err, code, "%s (the last checkpoint stands: %s)", why.text, r->checkpoint);
+    return code;
+}
+
+/* --- the folder ----------------------------------------------------------------------------------------------- */
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+static enum pp_code begin(struct running *r, struct pp_error *err)
+{
+    const char *folder = r->run->folder;
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+    if (access(folder, W_OK | X_OK) != 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
+    if (!(r->checkpoint = pp_path_join(folder, pp_train_checkpoint)))
+        return pp_fail_nomem(err, "a file name");
+    r->saved = exists(r->checkpoint);
+    if (r->run->resume && !r->saved)
+        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: %s is not there", r->checkpoint);
+    if (r->saved && !r->run->resume)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s holds a training that was stopped: go on with --continue, remove %s, or name another folder",
+                       folder, pp_train_checkpoint);
+    return r->run->resume ? pp_trainer_load(r->t, r->checkpoint, err) : PP_OK;
+}
+
+/* FOLDER/NAME.gguf, where NAME is the folder's own. */
+static enum pp_code write_gguf(const struct running *r, struct pp_error *err)
+{
+    char name[128];
+    struct pp_buf path = {0};
+    char *whole = realpath(r->run->folder, NULL);
+    pp_name_of_path(whole ? whole : r->run->folder, name, sizeof name);
+    free(whole);
+    pp_buf_fmt(&path, "%s/%s.gguf", r->run->folder, name[0] ? name : "adapter");
+    enum pp_code code = path.bad ? pp_fail_nomem(err, "a file name")
+                                 : pp_trainer_write_gguf(r->t, pp_buf_cstr(&path), err);
+    pp_buf_free(&path);
+    return code;
+}
+
+static enum pp_code finish(struct running *r, struct pp_error *err)
+{
+    enum pp_code code = pp_trainer_write_peft(r->t, r->run->folder, err);
+    if (!code)
+        code = write_gguf(r, err);
+    if (!code && r->saved && unlink(r->checkpoint) != 0)
+        code = pp_fail(err, PP_ERR_IO, "cannot remove %s: %s", r->checkpoint, strerror(errno));
+    return code;
+}
+
+enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, struct pp_train_result *result,
+                      struct pp_error *err)
+{
+    struct pp_error own;
+    struct pp_train_result unused;
+    struct running r = {.t = t, .run = run, .result = result ? result : &unused, .began_ns = pp_now_ns(),
+                        .progress = {.validation = (double)NAN}};
+    err = err ? err : &own;
+    *r.result = (struct pp_train_result){.last_loss = (double)NAN, .validation = (double)NAN};
+    enum pp_code code = begin(&r, err);
+    if (!code) {
+        code = steps(&r, err);
+        code = code ? stopped(&r, code, err) : finish(&r, err);
+    }
+    r.result->steps = t->step;
+    r.result->first_loss = t->first_loss;
+    r.result->first_validation = t->first_validation;
+    r.result->n_tokens = r.progress.n_tokens;
+    r.result->seconds = seconds_since(r.began_ns);
+    pp_free(r.checkpoint);
+    return code;
+}
