@@ -88,6 +88,7 @@ struct ctl_overflow {
     enum pp_overflow how;
     int64_t question, from;
     char *note;                   /* the summary */
+    int64_t session;              /* whose answer it was */
 };
 
 /* A conversation that is not on the screen and in which answers are being written. */
@@ -181,6 +182,8 @@ struct pp_controller {
     enum pp_overflow overflow;
     int overflow_once;            /* 1 + what overrules it for the request that is being made; 0: nothing does */
     struct ctl_overflow overflow_next;
+    struct ctl_overflow overflow_later[16]; /* [n_overflow_later]: of conversations that are not on the screen */
+    size_t n_overflow_later;
     int64_t overflow_question, overflow_from; /* the user was asked: as in struct ctl_overflow; 0: not asked */
 
     struct pp_status status;
@@ -261,6 +264,8 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
 /* Then, with the screen at rest: goes on, or asks the user. */
 void ctl_overflow_act(struct pp_controller *c);
+/* A conversation is on the screen again: what was to be done when its answer ended elsewhere. */
+void ctl_overflow_come_back(struct pp_controller *c);
 
 /* --- controller_title.c --- */
 

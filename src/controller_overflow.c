@@ -123,26 +123,63 @@ static void take_summary(struct pp_controller *c, struct ctl_running *r, const s
     o->what = CTL_OVERFLOW_SUMMARY;
 }
 
+/* What is to be done now that it has ended; CTL_OVERFLOW_NOTHING in most cases. older: there are turns that could go. */
+static struct ctl_overflow follows(const struct ctl_running *r, const struct pp_event *e, bool older)
+{
+    bool did_not_fit = e->err.code == PP_ERR_CONTEXT && r->next_from;
+    bool ran_out = e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT && older;
+    if (!r->question || r->summary || (!did_not_fit && !ran_out) || r->overflow == PP_OVERFLOW_STOP)
+        return (struct ctl_overflow){0};
+    return (struct ctl_overflow){.what = CTL_OVERFLOW_ANSWER, .how = r->overflow, .question = r->question,
+                                 .from = did_not_fit ? r->next_from : 0, .session = r->session};
+}
+
+/* For when the conversation is on the screen again. The oldest is forgotten where there are too many: its answer stays
+ * as it is. */
+static void note_later(struct pp_controller *c, const struct ctl_overflow *o)
+{
+    const size_t most = sizeof c->overflow_later / sizeof *c->overflow_later;
+    if (c->n_overflow_later == most)
+        memmove(c->overflow_later, c->overflow_later + 1, --c->n_overflow_later * sizeof *c->overflow_later);
+    c->overflow_later[c->n_overflow_later++] = *o;
+}
+
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
 {
     struct ctl_overflow *o = &c->overflow_next;
     bool in_front = ctl_in_front(c, r->request) && !c->group.n;
     pp_free(o->note);
     *o = (struct ctl_overflow){0};
-    if (r->session != c->session.id || c->then != THEN_NOTHING)
-        return;
-    if (r->summary) {
-        take_summary(c, r, e);
+    if (r->session != c->session.id) {
+        struct ctl_overflow later = follows(r, e, r->n_turns > 1);
+        if (later.what)
+            note_later(c, &later);
         return;
     }
-    bool did_not_fit = e->err.code == PP_ERR_CONTEXT && r->next_from;
-    bool ran_out = e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT && older_turns(c);
-    if (!in_front || (!did_not_fit && !ran_out) || r->overflow == PP_OVERFLOW_STOP)
+    if (c->then != THEN_NOTHING)
         return;
-    o->what = CTL_OVERFLOW_ANSWER;
-    o->how = r->overflow;
-    o->question = r->question;
-    o->from = did_not_fit ? r->next_from : 0;
+    if (r->summary)
+        take_summary(c, r, e);
+    else if (in_front)
+        *o = follows(r, e, older_turns(c));
+}
+
+void ctl_overflow_come_back(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->n_overflow_later; i++) {
+        const struct ctl_overflow o = c->overflow_later[i];
+        if (o.session != c->session.id)
+            continue;
+        memmove(&c->overflow_later[i], &c->overflow_later[i + 1],
+                (--c->n_overflow_later - i) * sizeof *c->overflow_later);
+        bool still = c->branch.n > 1 && c->branch.items[c->branch.n - 2].msg.id == o.question &&
+                     c->branch.items[c->branch.n - 1].msg.role == PP_ROLE_ASSISTANT;
+        if (still && c->state == PP_STATE_IDLE) {
+            c->overflow_next = o;
+            ctl_overflow_act(c);
+        }
+        return;
+    }
 }
 
 /* Writes the last answer again, or what is missing of it. */

@@ -127,8 +127,10 @@ static void on_opened(struct pp_job *job, void *controller)
             ctl_notice(c, true, "%s", j->query);
         if (c->ended_meanwhile == c->session.id)
             ctl_start_open(c, c->session.id); /* what was read may lack the end of an answer */
-        else
+        else {
             ctl_prepare(c);
+            ctl_overflow_come_back(c);
+        }
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     }

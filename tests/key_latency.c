@@ -753,7 +753,7 @@ static int usage(void)
           "  (nothing)       how much later than on a bare echo a key is seen while the model answers (N: 1000)\n"
           "  --idle SECONDS  the CPU time of a pippin that has nothing to do after an answer\n"
           "  --stop          the time from Esc until an answer, or the reading of a prompt, has stopped\n"
-          "  --open FOLDER   the time from Enter in the list until a conversation of that data folder is on the screen\n",
+          "  --open FOLDER   the time from Enter in the list until a conversation of that data folder is drawn\n",
           stderr);
     return 2;
 }
@@ -791,7 +791,10 @@ int main(int argc, char **argv)
         return 1;
     }
     if (open_terminals(&b, program))
-        ok = b.data ? run_open(&b, json) : idle ? run_idle(&b, idle, json) : stop ? run_stop(&b, json) : run_keys(&b, (size_t)n_keys, json);
+        ok = b.data ? run_open(&b, json)
+             : idle ? run_idle(&b, idle, json)
+             : stop ? run_stop(&b, json)
+                    : run_keys(&b, (size_t)n_keys, json);
     if (!ok)
         fprintf(stderr, "key-latency: %s did not start, or did not answer\n", program);
     close_terminals(&b);

@@ -322,6 +322,38 @@ static void an_answer_that_runs_into_the_end_goes_on(void **state)
     assert_int_equal(context(&note), 8);
 }
 
+/* One that nobody sees goes on when its conversation is opened again. */
+static void an_answer_elsewhere_goes_on_later(void **state)
+{
+    const char *note;
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    int64_t here = pp_controller_session_id(fix.c);
+    assert_true(pp_controller_send(fix.c, "question four"));
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    fake_text(&fix, "half an", 2);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_ANSWER);
+    pp_controller_new_session(fix.c);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 4);
+    pp_controller_open(fix.c, here);
+    wait_for_request(5);
+    assert_string_equal(fix.fake->continue_text, "half an");
+    fake_overflow(&fix, 2, true);
+    fake_text(&fix, " answer", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_string_equal(pp_controller_message(fix.c, 7)->text, "half an answer");
+    assert_int_equal(context(&note), 2);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, here); /* once is enough */
+    pump_until(&fix, pp_controller_session_id(fix.c) == here);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 5);
+}
+
 static void a_summary_takes_their_place(void **state)
 {
     const char *note;
@@ -375,6 +407,7 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(the_user_is_asked, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(stopping_is_left_alone, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(an_answer_elsewhere_goes_on_later, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
