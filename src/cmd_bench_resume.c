@@ -1,8 +1,9 @@
 /* cmd_bench_resume.c - how long it takes to save what is computed of a conversation and to go on from it: as the
  * program does it after a turn and when a conversation is opened again, without the hash of the model, which the cache
  * remembers. Restored in an engine of its own each time: its pages have never been touched, as in a program that has
- * just been started. Once with the files in the system's page cache, once with them dropped from there; beside that,
- * the same bytes read past the page cache into memory that has been touched, which is what the disk gives. */
+ * just been started, where the system has to clear them first; and in one whose pages another conversation has used. With
+ * the files in the system's page cache, and with them dropped from there; beside that, the same bytes read past the page
+ * cache into memory that has been touched, which is what the disk gives. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +21,7 @@ static const char OWNER[] = "bench";
 
 enum { TURN = 20, READ_BYTES = 1 << 20, READ_ALIGN = 4096, MAX_READERS = 64 };
 
-enum { SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS };
+enum { SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, USED, USED_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS };
 
 struct resume {
     struct bench *b;
@@ -28,6 +29,8 @@ struct resume {
     struct pp_engine *engine;
     struct pp_seq *seq;         /* the conversation */
     char base[1024];            /* of its snapshot */
+    char other_base[1024];      /* of that of another conversation */
+    int32_t *other;             /* [tokens]: the other's */
     size_t results[N_RESULTS];
 };
 
@@ -42,14 +45,14 @@ static double since(uint64_t begin)
     return (double)(pp_now_ns() - begin) / 1e6;
 }
 
-/* Everything that is new of the sequence, down to the disk. */
-static enum pp_code save(const struct resume *r, double *ms, size_t *bytes, struct pp_error *err)
+/* Everything that is new of a sequence, down to the disk. */
+static enum pp_code save(struct pp_seq *seq, const char *base, double *ms, size_t *bytes, struct pp_error *err)
 {
     struct pp_save *j;
     uint64_t all;
     bool done = false;
     uint64_t begin = pp_now_ns();
-    enum pp_code code = pp_save_new(r->seq, &identity, r->base, OWNER, &j, err);
+    enum pp_code code = pp_save_new(seq, &identity, base, OWNER, &j, err);
     if (!code)
         code = pp_save_plan(j, UINT64_MAX, &all, err);
     while (!code && !done)
@@ -60,27 +63,60 @@ static enum pp_code save(const struct resume *r, double *ms, size_t *bytes, stru
     return code;
 }
 
-/* Read, checked and restored into a conversation of an engine that knows nothing. */
-static enum pp_code restore(const struct resume *r, double *ms, struct pp_error *err)
+/* An engine that knows nothing. n_pages: that it may have; 0: the usual number. */
+static enum pp_code fresh_engine(const struct resume *r, uint64_t n_pages, struct pp_engine **out,
+                                 struct pp_error *err)
 {
-    struct pp_engine *engine = NULL;
-    struct pp_seq *seq = NULL;
     struct pp_engine_options opt = r->options;
     opt.share_pool = r->engine;
     opt.layout_quota = PP_LAYOUTS_OFF;
-    enum pp_code code = pp_engine_new(r->b->model, &opt, NULL, NULL, &engine, err);
+    if (n_pages) {
+        opt.n_ctx = pp_seq_len(r->seq);
+        opt.kv_memory = n_pages * pp_engine_stats(r->engine)->page_bytes;
+    }
+    return pp_engine_new(r->b->model, &opt, NULL, NULL, out, err);
+}
+
+/* Read, checked and restored into a conversation of the engine, which then ends. */
+static enum pp_code read_again(const struct resume *r, struct pp_engine *engine, const char *base,
+                               const int32_t *tokens, int64_t n, double *ms, struct pp_error *err)
+{
+    struct pp_seq *seq = NULL;
     uint64_t begin = pp_now_ns();
-    if (!code)
-        code = pp_seq_new(engine, &seq, err);
+    enum pp_code code = pp_seq_new(engine, &seq, err);
     if (!code)
         code = pp_seq_set_adapters(seq, r->b->uses, r->b->n_adapters, err);
     if (!code)
-        code = pp_snapshot_restore(seq, &identity, r->base, OWNER, pp_seq_tokens(r->seq), pp_seq_len(r->seq),
-                                   r->b->cancel, err);
+        code = pp_snapshot_restore(seq, &identity, base, OWNER, tokens, n, r->b->cancel, err);
     *ms = since(begin);
-    if (!code && pp_seq_len(seq) != pp_seq_len(r->seq))
+    if (!code && pp_seq_len(seq) != n)
         code = pp_fail(err, PP_ERR_FORMAT, "a snapshot came back with another length");
     pp_seq_free(seq);
+    return code;
+}
+
+static enum pp_code restore(const struct resume *r, double *ms, struct pp_error *err)
+{
+    struct pp_engine *engine = NULL;
+    enum pp_code code = fresh_engine(r, 0, &engine, err);
+    if (!code)
+        code = read_again(r, engine, r->base, pp_seq_tokens(r->seq), pp_seq_len(r->seq), ms, err);
+    pp_engine_free(engine);
+    return code;
+}
+
+/* The same where another conversation has just had all the pages that there are. */
+static enum pp_code restore_used(const struct resume *r, double *ms, struct pp_error *err)
+{
+    enum { PAGE = 64, SPARE = 2 };
+    const int64_t n = pp_seq_len(r->seq);
+    struct pp_engine *engine = NULL;
+    double other_ms;
+    enum pp_code code = fresh_engine(r, (uint64_t)(n / PAGE + SPARE), &engine, err);
+    if (!code)
+        code = read_again(r, engine, r->other_base, r->other, n, &other_ms, err);
+    if (!code)
+        code = read_again(r, engine, r->base, pp_seq_tokens(r->seq), n, ms, err);
     pp_engine_free(engine);
     return code;
 }
@@ -169,6 +205,8 @@ static enum pp_code add_results(struct resume *r, int64_t tokens, struct pp_erro
         [TURN_SAVE] = {"save_turn", "20 tokens more after %lld saved", "ms"},
         [RESUME] = {"resume", "%lld tokens read again", "ms"},
         [RESUME_RATE] = {"resume_rate", "%lld tokens read again, checked", "MB/s"},
+        [USED] = {"resume_used", "%lld tokens read again into memory in use", "ms"},
+        [USED_RATE] = {"resume_used_rate", "%lld tokens read again into memory in use, checked", "MB/s"},
         [COLD] = {"resume_cold", "%lld tokens read from the disk", "ms"},
         [COLD_RATE] = {"resume_cold_rate", "%lld tokens read from the disk, checked", "MB/s"},
         [DIRECT] = {"direct", "the file of %lld tokens alone, directly", "ms"},
@@ -202,19 +240,56 @@ static void add_samples(const struct resume *r, int which, double ms, size_t byt
     add_sample(r, which + 1, (double)bytes / 1e3 / ms);
 }
 
-/* Computes what the conversation lacks of so many tokens. */
-static enum pp_code feed(const struct resume *r, int64_t tokens, struct pp_error *err)
+/* Tokens of one conversation or another; pp_free. */
+static int32_t *make_tokens(const struct resume *r, int64_t n, int64_t salt)
 {
-    size_t have = (size_t)pp_seq_len(r->seq), n = (size_t)tokens - have;
-    int32_t *prompt = pp_malloc((size_t)tokens * sizeof *prompt);
-    if (!prompt)
-        return pp_fail_nomem(err, "the prompt");
-    for (int64_t i = 0; i < tokens; i++)
-        prompt[i] = (int32_t)(i * 7 % pp_model_info(r->b->model)->n_vocab);
-    enum pp_code code = pp_seq_set_adapters(r->seq, r->b->uses, r->b->n_adapters, err);
+    int32_t *tokens = pp_malloc((size_t)n * sizeof *tokens);
+    for (int64_t i = 0; tokens && i < n; i++)
+        tokens[i] = (int32_t)((i * 7 + salt) % pp_model_info(r->b->model)->n_vocab);
+    return tokens;
+}
+
+/* Computes what a sequence lacks of these tokens. */
+static enum pp_code feed(const struct resume *r, struct pp_seq *seq, const int32_t *tokens, int64_t n,
+                         struct pp_error *err)
+{
+    size_t have = (size_t)pp_seq_len(seq), left = (size_t)n - have;
+    return pp_cli_feed(r->engine, seq, tokens + have, left, left, NULL, NULL, r->b->cancel, err);
+}
+
+/* A few more tokens, as after a turn. */
+static enum pp_code grow(const struct resume *r, struct pp_error *err)
+{
+    const int64_t n = pp_seq_len(r->seq) + TURN;
+    int32_t *tokens = make_tokens(r, n, 0);
+    enum pp_code code = tokens ? feed(r, r->seq, tokens, n, err) : pp_fail_nomem(err, "the prompt");
+    pp_free(tokens);
+    return code;
+}
+
+/* The conversation, and on the disk another one of that length. */
+static enum pp_code prepare(struct resume *r, int64_t n, struct pp_error *err)
+{
+    struct pp_seq *other = NULL;
+    int32_t *tokens = make_tokens(r, n, 0);
+    double ms;
+    size_t bytes;
+    r->other = make_tokens(r, n, 3);
+    enum pp_code code = tokens && r->other ? pp_seq_new(r->engine, &r->seq, err) : pp_fail_nomem(err, "the prompt");
     if (!code)
-        code = pp_cli_feed(r->engine, r->seq, prompt + have, n, n, NULL, NULL, r->b->cancel, err);
-    pp_free(prompt);
+        code = pp_seq_set_adapters(r->seq, r->b->uses, r->b->n_adapters, err);
+    if (!code)
+        code = feed(r, r->seq, tokens, n, err);
+    if (!code)
+        code = pp_seq_new(r->engine, &other, err);
+    if (!code)
+        code = pp_seq_set_adapters(other, r->b->uses, r->b->n_adapters, err);
+    if (!code)
+        code = feed(r, other, r->other, n, err);
+    if (!code)
+        code = save(other, r->other_base, &ms, &bytes, err);
+    pp_seq_free(other);
+    pp_free(tokens);
     return code;
 }
 
@@ -223,16 +298,18 @@ static enum pp_code feed(const struct resume *r, int64_t tokens, struct pp_error
 /* One of everything. Warming up: nothing is noted. */
 static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct pp_error *err)
 {
-    double save_ms, turn_ms, warm_ms, cold_ms, direct_ms;
+    double save_ms, turn_ms, warm_ms, used_ms, cold_ms, direct_ms;
     size_t bytes, of_turn;
     if (pp_cancelled(r->b->cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     enum pp_code code = pp_snapshot_remove(r->base, err);
     pp_seq_truncate(r->seq, tokens);
     if (!code)
-        code = save(r, &save_ms, &bytes, err);
+        code = save(r->seq, r->base, &save_ms, &bytes, err);
     if (!code)
         code = restore(r, &warm_ms, err);
+    if (!code)
+        code = restore_used(r, &used_ms, err);
     if (!code) {
         drop(r);
         code = direct(r, &direct_ms, err);
@@ -242,14 +319,15 @@ static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct 
         code = restore(r, &cold_ms, err);
     }
     if (!code)
-        code = feed(r, tokens + TURN, err);
+        code = grow(r, err);
     if (!code)
-        code = save(r, &turn_ms, &of_turn, err);
+        code = save(r->seq, r->base, &turn_ms, &of_turn, err);
     if (code || warming)
         return code;
     add_samples(r, SAVE, save_ms, bytes);
     add_sample(r, TURN_SAVE, turn_ms);
     add_samples(r, RESUME, warm_ms, bytes);
+    add_samples(r, USED, used_ms, bytes);
     add_samples(r, COLD, cold_ms, bytes);
     add_samples(r, DIRECT, direct_ms, bytes);
     return PP_OK;
@@ -258,9 +336,7 @@ static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct 
 static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error *err)
 {
     pp_cli_bar_show(&r->b->bar, "a conversation to be saved", 0, (uint64_t)tokens);
-    enum pp_code code = pp_seq_new(r->engine, &r->seq, err);
-    if (!code)
-        code = feed(r, tokens, err);
+    enum pp_code code = prepare(r, tokens, err);
     if (!code)
         code = add_results(r, tokens, err);
     for (int round = -1; round < r->b->repetitions && !code; round++) { /* the first warms up */
@@ -268,7 +344,10 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
         code = once(r, tokens, round < 0, err);
     }
     pp_seq_free(r->seq);
+    pp_free(r->other);
+    (void)pp_snapshot_remove(r->other_base, NULL);
     r->seq = NULL;
+    r->other = NULL;
     return code;
 }
 
@@ -285,6 +364,7 @@ enum pp_code bench_resume(struct bench *b, struct pp_error *err)
     if (opt->n_ctx == 0)
         opt->n_ctx = longest + TURN;
     bench_temporary(r.base, sizeof r.base, "");
+    bench_temporary(r.other_base, sizeof r.other_base, "-other");
     enum pp_code code = pp_engine_new(b->model, opt, NULL, NULL, &r.engine, err);
     for (int64_t i = 0; i < b->n_depths && !code; i++)
         if (b->depths[i] > 0)

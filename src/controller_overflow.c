@@ -123,7 +123,7 @@ static void take_summary(struct pp_controller *c, struct ctl_running *r, const s
     o->what = CTL_OVERFLOW_SUMMARY;
 }
 
-/* What is to be done now that it has ended; CTL_OVERFLOW_NOTHING in most cases. older: there are turns that could go. */
+/* What is to be done now that it has ended: in most cases nothing. older: there are turns that could go. */
 static struct ctl_overflow follows(const struct ctl_running *r, const struct pp_event *e, bool older)
 {
     bool did_not_fit = e->err.code == PP_ERR_CONTEXT && r->next_from;
