@@ -39,6 +39,10 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
             sum += pp_type_row_bytes(op->weight->type, op->weight->ne[0]);
         else if (op->weight)
             sum += op->weight->size;
+        if (op->kind == PP_OP_EXPERTS) {
+            const struct pp_experts *x = &plan->experts[op->experts];
+            sum += (uint64_t)x->n_used * (x->gate[0]->size + x->up[0]->size + x->down[0]->size);
+        }
     }
     return sum;
 }

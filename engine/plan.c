@@ -56,6 +56,10 @@ void pp_plan_free(struct pp_plan *p)
     pp_free(p->ops);
     pp_free(p->linears);
     pp_free(p->slots);
+    pp_free(p->experts);
+    for (int i = 0; i < p->n_owned; i++)
+        pp_free(p->owned[i]);
+    pp_free(p->owned);
     *p = (struct pp_plan){0};
 }
 
@@ -95,8 +99,25 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op)
         p->ops[p->n_ops - 1] = op;
 }
 
-static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t rows, int64_t cols,
-                                              struct pp_error *err)
+static const struct pp_tensor *fail_shape(const struct pp_source *s, const struct pp_tensor *t, const int64_t need[3],
+                                          struct pp_error *err)
+{
+    char have[80], want[80];
+    const int64_t *ne = t->ne;
+    snprintf(have, sizeof have, "%lld x %lld", (long long)ne[1], (long long)ne[0]);
+    snprintf(want, sizeof want, "%lld x %lld", (long long)need[1], (long long)need[0]);
+    if (ne[2] != 1 || need[2] != 1) {
+        snprintf(have, sizeof have, "%lld x %lld x %lld", (long long)ne[2], (long long)ne[1], (long long)ne[0]);
+        snprintf(want, sizeof want, "%lld x %lld x %lld", (long long)need[2], (long long)need[1], (long long)need[0]);
+    }
+    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %s values where %s are needed", pp_source_path(s), t->name, have,
+            want);
+    return NULL;
+}
+
+/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix */
+static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t matrices,
+                                              int64_t rows, int64_t cols, struct pp_error *err)
 {
     const struct pp_tensor *t = pp_source_tensor(s, name);
     if (!t) {
@@ -104,13 +125,9 @@ static const struct pp_tensor *checked_tensor(const struct pp_source *s, const c
                 name);
         return NULL;
     }
-    int64_t have_rows = t->n_dims >= 2 ? t->ne[1] : 0;
-    if (t->ne[0] != cols || have_rows != rows || t->n_dims > 2) {
-        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %lld x %lld values where %lld x %lld are needed",
-                pp_source_path(s), name, (long long)(have_rows ? have_rows : 1), (long long)t->ne[0],
-                (long long)(rows ? rows : 1), (long long)cols);
-        return NULL;
-    }
+    const int64_t need[3] = {cols, rows ? rows : 1, matrices ? matrices : 1};
+    if (t->n_dims != (matrices ? 3 : rows ? 2 : 1) || memcmp(t->ne, need, sizeof need) != 0)
+        return fail_shape(s, t, need, err);
     const struct pp_type_info *info = pp_type_info(t->type);
     if (!info->runnable) {
         pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -129,7 +146,7 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
-    return checked_tensor(s, name, rows, cols, err);
+    return checked_tensor(s, name, 0, rows, cols, err);
 }
 
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
@@ -141,14 +158,84 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     vsnprintf(base, sizeof base, fmt, ap);
     va_end(ap);
     snprintf(name, sizeof name, "%s.weight", base);
-    const struct pp_tensor *w = checked_tensor(s, name, n_out, n_in, err), *b = NULL;
+    const struct pp_tensor *w = checked_tensor(s, name, 0, n_out, n_in, err), *b = NULL;
     if (!w)
         return -1;
     snprintf(name, sizeof name, "%s.bias", base);
-    if (pp_source_tensor(s, name) && !(b = checked_tensor(s, name, 0, n_out, err)))
+    if (pp_source_tensor(s, name) && !(b = checked_tensor(s, name, 0, 0, n_out, err)))
         return -1;
     if (!grow_by_one(p, &p->linears, &p->n_linears, &p->cap_linears, sizeof *p->linears))
         return 0; /* `bad` is reported by pp_plan_build */
     p->linears[p->n_linears - 1] = (struct pp_linear){.w = w, .b = b, .index = p->n_linears - 1};
     return p->n_linears - 1;
+}
+
+/* --- experts ---------------------------------------------------------------------------------------------------- */
+
+static void *own(struct pp_plan *p, void *memory)
+{
+    if (!memory || !grow_by_one(p, &p->owned, &p->n_owned, &p->cap_owned, sizeof *p->owned)) {
+        p->bad = true;
+        pp_free(memory);
+        return NULL;
+    }
+    return p->owned[p->n_owned - 1] = memory;
+}
+
+/* The matrices of a stack, as tensors of their own. */
+static bool slice(struct pp_plan *p, const struct pp_tensor *stack, int n, const struct pp_tensor **matrices)
+{
+    enum { NAME = 112 };
+    struct pp_tensor *slices = own(p, pp_calloc((size_t)n, sizeof *slices));
+    char *names = own(p, pp_calloc((size_t)n, NAME));
+    for (int e = 0; slices && names && e < n; e++) {
+        char *name = names + e * NAME;
+        snprintf(name, NAME, "%.96s[%d]", stack->name, e);
+        slices[e] = (struct pp_tensor){.name = name, .type = stack->type, .n_dims = 2,
+                                       .ne = {stack->ne[0], stack->ne[1], 1, 1}, .size = stack->size / (size_t)n};
+        slices[e].data = (const uint8_t *)stack->data + (size_t)e * slices[e].size;
+        matrices[e] = &slices[e];
+    }
+    return slices && names;
+}
+
+const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
+                                                int64_t n_in, struct pp_error *err, const char *fmt, ...)
+{
+    char base[80], name[112];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(base, sizeof base, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor **matrices = own(p, pp_calloc((size_t)n, sizeof *matrices));
+    if (!matrices) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    snprintf(name, sizeof name, "%s.0.weight", base);
+    const bool apart = pp_source_tensor(s, name) != NULL;
+    for (int e = 0; apart && e < n; e++) {
+        snprintf(name, sizeof name, "%s.%d.weight", base, e);
+        if (!(matrices[e] = checked_tensor(s, name, 0, n_out, n_in, err)))
+            return NULL;
+    }
+    if (apart)
+        return matrices;
+    snprintf(name, sizeof name, "%s_exps.weight", base);
+    const struct pp_tensor *stack = checked_tensor(s, name, n, n_out, n_in, err);
+    if (!stack)
+        return NULL;
+    if (!slice(p, stack, n, matrices)) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    return matrices;
+}
+
+int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e)
+{
+    if (!grow_by_one(p, &p->experts, &p->n_experts, &p->cap_experts, sizeof *p->experts))
+        return 0;
+    p->experts[p->n_experts - 1] = *e;
+    return p->n_experts - 1;
 }

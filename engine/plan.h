@@ -27,6 +27,8 @@ enum pp_op_kind {
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0 */
     PP_OP_GATE,      /* out = fn(in) * in2 */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
+    PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
+                        `in` */
     PP_OP_ADD,       /* in place: out += scale * in */
     PP_OP_SELECT,    /* from here on only rows that want an output take part */
     PP_OP_RESULT,    /* `in` is what PP_OUT_HIDDEN gives, `in2` what PP_OUT_LOGITS gives */
@@ -70,7 +72,20 @@ struct pp_op {
     int tier, tier_layer;            /* the same two: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
+    int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     const struct pp_tensor *weight, *bias;
+};
+
+/* A mixture of experts (arXiv 1701.06538), as Mixtral and later families have it: the `n_used` with the largest logits
+ * work, expert e making W_down(fn(W_gate x) * W_up x) of x, and their results are added with weights: the softmax of
+ * those logits, or their share in the softmax of all. Biases may come behind each matrix. */
+struct pp_experts {
+    int n, n_used;
+    bool shares;
+    enum pp_fn fn;
+    const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in] */
+    const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */
+    const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
 };
 
 /* Layers whose K and V have one geometry and one window: their pages are kept and let go together. */
@@ -86,6 +101,10 @@ struct pp_plan {
     int n_linears, cap_linears;
     struct pp_slot *slots;
     int n_slots, cap_slots;
+    struct pp_experts *experts;
+    int n_experts, cap_experts;
+    void **owned;                    /* what else is pp_free'd: matrices of experts [n_owned] */
+    int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
     int64_t n_positions;             /* that have something learned for them: no sequence is longer. 0: any number */
@@ -109,6 +128,12 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op);
  * error wins. */
 const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
                                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* The matrices [n_out, n_in] of n experts: a tensor NAME_exps.weight that holds them all, or NAME.0.weight and so on.
+ * NULL: *err is set. */
+const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
+                                                int64_t n_in, struct pp_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 7, 8)));
+int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
 /* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
                    const char *fmt, ...) __attribute__((format(printf, 6, 7)));

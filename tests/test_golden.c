@@ -147,10 +147,10 @@ static void check_family(const char *family)
 /* One test for each folder of testdata/architectures. */
 #define FAMILIES(X)                                                                                                    \
     X(cohere2, "cohere2") X(gemma, "gemma") X(gemma2, "gemma2") X(gemma3, "gemma3") X(gpt2, "gpt2")                    \
-    X(gptneox, "gptneox") X(granite, "granite") X(llama, "llama") X(llama3_rope, "llama3-rope")    \
+    X(gptneox, "gptneox") X(gptoss, "gptoss") X(granite, "granite") X(llama, "llama") X(llama3_rope, "llama3-rope")    \
     X(llama_bias, "llama-bias") X(llama_k256, "llama-k256") X(llama_linear, "llama-linear")                            \
-    X(llama_yarn, "llama-yarn") X(mistral_swa, "mistral-swa") X(olmo2, "olmo2")                  \
-    X(phi2, "phi2") X(phi3, "phi3") X(qwen2, "qwen2") X(qwen3, "qwen3")                        \
+    X(llama_yarn, "llama-yarn") X(mistral_swa, "mistral-swa") X(mixtral, "mixtral") X(olmo2, "olmo2")                  \
+    X(phi2, "phi2") X(phi3, "phi3") X(qwen2, "qwen2") X(qwen3, "qwen3") X(qwen3moe, "qwen3moe")                        \
     X(smollm3, "smollm3") X(stablelm, "stablelm") X(starcoder2, "starcoder2")
 
 #define FAMILY_FUNCTION(function, folder) static void function(void **state) { (void)state; check_family(folder); }

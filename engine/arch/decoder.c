@@ -178,6 +178,47 @@ static bool add_ffn_norm(struct builder *b, int l)
     return add_norm(b, l, kind, b->x, b->normed);
 }
 
+/* The biases of a mixture's matrices, if the family has them. */
+static bool find_biases(struct builder *b, int l, struct pp_experts *e)
+{
+    const struct {
+        const char *kind;
+        int64_t n_out;
+        const struct pp_tensor **to;
+    } biases[] = {{"gate", b->hp->n_ff_expert, &e->gate_b},
+                  {"up", b->hp->n_ff_expert, &e->up_b},
+                  {"down", b->hp->n_embd, &e->down_b}};
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", l, biases[i].kind);
+        if (pp_source_tensor(b->s, name) &&
+            !(*biases[i].to = pp_plan_tensor(b->s, e->n, biases[i].n_out, b->err, "%s", name)))
+            return false;
+    }
+    return true;
+}
+
+/* A mixture of experts, from `normed` to `delta`. */
+static bool add_experts(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
+    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
+                           .fn = b->d->fn};
+    const int router = pp_plan_linear(b->p, b->s, hp->n_expert, n_embd, b->err, "blk.%d.ffn_gate_inp", l);
+    if (router < 0 || !find_biases(b, l, &e) ||
+        !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) ||
+        !(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
+        !(e.down = pp_plan_matrices(b->p, b->s, e.n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
+        return false;
+    add_linear(b, l, router, b->normed, b->router);
+    if (!add_ffn_norm(b, l)) /* once more: what a projection reads is not kept */
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+                          .in2 = b->router, .out = b->delta});
+    return true;
+}
+
 /* --- layers ----------------------------------------------------------------------------------------------------- */
 
 /* What attention or the feed-forward part gave goes into the residual stream. */
@@ -194,6 +235,9 @@ static bool add_layer(struct builder *b, int l)
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
     if (!add_qkv(b, l))
         return false;
+    if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
+        return add_attention(b, l) && add_result(b, l, "post_attention_norm") && add_ffn_norm(b, l) &&
+               add_experts(b, l) && add_result(b, l, "post_ffw_norm");
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
         return false;
@@ -231,6 +275,7 @@ static void make_slots(struct builder *b)
         b->up = pp_plan_slot(p, hp->n_ff);
     }
     b->act = pp_plan_slot(p, hp->n_ff);
+    b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
 }
 
 static bool add_embedding(struct builder *b)
@@ -280,9 +325,9 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err, .n_q = hp->n_head * hp->head_dim,
                         .n_kv = hp->n_head_kv * hp->head_dim,
                         .fused_qkv = pp_source_tensor(s, "blk.0.attn_qkv.weight") != NULL};
-    if (hp->n_expert)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: models with a mixture of experts (%lld here) are not supported",
-                       pp_source_path(s), (long long)hp->n_expert);
+    if (hp->n_expert && (hp->parallel || d->no_pre_norm))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
+                       pp_source_path(s));
     make_slots(&b);
     bool good = add_embedding(&b);
     for (int l = 0; good && l < (int)hp->n_layer; l++)

@@ -165,6 +165,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             run_row_ops(c, s, i);
         break;
+    case STAGE_EXPERTS:
+        for (int i = first; i < end; i++)
+            pp_cpu_experts_item(c, s, part->m, part->phase, i, thread);
+        break;
     case STAGE_SELECT:
         select_rows(c, s);
         break;
@@ -176,6 +180,8 @@ static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int pha
 {
     enum { EMBEDDINGS = 8, ROWS = 8 };
     switch (s->kind) {
+    case STAGE_EXPERTS:
+        return pp_cpu_experts_at_once(c, s, m, phase);
     case STAGE_ROWS:
         return ROWS;
     case STAGE_PROJECT:
@@ -216,6 +222,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_ATTEND:
             pp_cpu_attend_phases(c, s, m, n_items);
+            break;
+        case STAGE_EXPERTS:
+            pp_cpu_experts_phases(c, s, m, n_items);
             break;
         case STAGE_SELECT:
             if (n_outputs == 0)

@@ -42,10 +42,15 @@ void pp_weights_free(struct pp_weights *w)
 
 struct pp_weight *pp_weights_add(struct pp_weights *w, const struct pp_tensor *t)
 {
-    size_t cap = (size_t)w->cap;
     for (int i = 0; i < w->n; i++)
         if (w->list[i]->t == t)
             return w->list[i];
+    return pp_weights_add_new(w, t);
+}
+
+struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t)
+{
+    size_t cap = (size_t)w->cap;
     if (pp_grow(&w->list, &cap, (size_t)w->n + 1, sizeof(struct pp_weight *)) != 0)
         return NULL;
     w->cap = (int)cap;

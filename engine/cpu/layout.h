@@ -42,6 +42,7 @@ enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, s
 void pp_weights_free(struct pp_weights *w); /* NULL is fine */
 /* The weight of this tensor, added if it is not there yet; NULL: out of memory. Before pp_weights_place. */
 struct pp_weight *pp_weights_add(struct pp_weights *w, const struct pp_tensor *t);
+struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t); /* it is not there yet */
 /* Finds memory for all: the cache's file, or pages of their own. cache_dir: NULL for none; quota: as in struct
  * pp_engine_options. Reads no weights. */
 enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint64_t quota, struct pp_error *err);

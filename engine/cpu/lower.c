@@ -23,7 +23,7 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
 }
 
 /* A norm or a bias as floats, padded with zeros to whole vectors. NULL: *err says why. */
-static const float *float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
+const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     if (!pp_row_finite(t->type, t->data, t->ne[0])) {
         pp_fail_values(t, err);
@@ -88,7 +88,7 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     p->w = (struct pp_matrix){.type = linear->w->type, .n_rows = linear->w->ne[1], .n_cols = linear->w->ne[0]};
     if (!(p->weight = pp_weights_add(l->c->weights, linear->w)))
         code = pp_fail_nomem(l->err, "the model's weights");
-    if (!code && linear->b && !(p->bias = float_vector(l->c, linear->b, l->err)))
+    if (!code && linear->b && !(p->bias = pp_cpu_float_vector(l->c, linear->b, l->err)))
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
     s->round |= l->c->bf16 && linear->w->type == PP_TYPE_BF16;
@@ -101,11 +101,20 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     return code;
 }
 
+/* A norm that stands in the plan twice is one to adapters: the first. */
+static int first_with(const struct pp_plan *plan, const struct pp_tensor *weight)
+{
+    int i = 0;
+    while (plan->ops[i].weight != weight)
+        i++;
+    return i;
+}
+
 static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct norm *norm)
 {
     norm->centred = op->centred;
-    if (!(norm->weight = float_vector(l->c, op->weight, l->err)) ||
-        (op->bias && !(norm->bias = float_vector(l->c, op->bias, l->err))))
+    if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
+        (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
         return l->err->code;
     return PP_OK;
 }
@@ -115,6 +124,12 @@ static bool norm_is_of_projection(const struct lowering *l)
 {
     const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
     return norm->out != norm->in && next && next->kind == PP_OP_LINEAR && next->in == norm->out;
+}
+
+static bool norm_is_of_experts(const struct lowering *l)
+{
+    const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
+    return norm->out != norm->in && next && next->kind == PP_OP_EXPERTS && next->in == norm->out;
 }
 
 /* What comes behind the projections of a stage and reads nothing but their results. */
@@ -148,7 +163,7 @@ static enum pp_code lower_projections(struct lowering *l)
         if (code)
             return code;
         s->in = norm->in;
-        s->norm_op = l->at;
+        s->norm_op = first_with(l->plan, norm->weight);
         s->norm_out = input = norm->out;
         l->at++;
     } else {
@@ -202,7 +217,7 @@ static enum pp_code lower_attention(struct lowering *l)
     s->out = attention->out;
     s->softcap = attention->scale * LOG2_E;
     if (attention->weight) {
-        float *sinks = (float *)(uintptr_t)float_vector(l->c, attention->weight, l->err); /* ours, and not read yet */
+        float *sinks = (float *)(uintptr_t)pp_cpu_float_vector(l->c, attention->weight, l->err); /* ours, and not read yet */
         for (int64_t i = 0; sinks && i < attention->weight->ne[0]; i++)
             sinks[i] *= LOG2_E;
         s->sinks = sinks;
@@ -216,7 +231,7 @@ static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  (op->kind == PP_OP_NORM && !norm_is_of_projection(l)));
+                  (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 
 /* { NORM | ADD | GATE | APPLY } that are part of no projection */
@@ -237,6 +252,35 @@ static enum pp_code lower_rows(struct lowering *l)
     return PP_OK;
 }
 
+/* [NORM] EXPERTS [ADD] */
+static enum pp_code lower_experts(struct lowering *l)
+{
+    struct stage *s = new_stage(l, STAGE_EXPERTS);
+    enum pp_code code = PP_OK;
+    if (next_is(l, PP_OP_NORM)) {
+        s->in = peek(l, 0)->in;
+        s->norm_op = first_with(l->plan, peek(l, 0)->weight);
+        code = take_norm(l, peek(l, 0), &s->norm);
+        l->at++;
+    } else {
+        s->in = peek(l, 0)->in;
+    }
+    const struct pp_op *op = peek(l, 0);
+    s->experts = &l->c->experts[op->experts];
+    s->router = op->in2;
+    s->out = op->out;
+    l->at++;
+    if (!code)
+        code = pp_cpu_experts_add(l->c, op->experts, l->err);
+    if (next_is(l, PP_OP_ADD) && peek(l, 0)->in == op->out) {
+        s->epilogue = EPILOGUE_ADD;
+        s->scale = peek(l, 0)->scale;
+        s->out = peek(l, 0)->out;
+        l->at++;
+    }
+    return code;
+}
+
 static enum pp_code lower_next(struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -253,7 +297,9 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_LINEAR:
         return lower_projections(l);
     case PP_OP_NORM:
-        return norm_is_of_projection(l) ? lower_projections(l) : lower_rows(l);
+        return norm_is_of_projection(l) ? lower_projections(l) : norm_is_of_experts(l) ? lower_experts(l) : lower_rows(l);
+    case PP_OP_EXPERTS:
+        return lower_experts(l);
     case PP_OP_HEAD_NORM:
     case PP_OP_ROPE:
     case PP_OP_KV_STORE:
@@ -284,6 +330,7 @@ static void point_at_weights(struct pp_cpu *c)
     for (int i = 0; i < c->n_stages; i++)
         for (int p = 0; p < c->stages[i].n_projections; p++)
             c->stages[i].projections[p].w.data = c->stages[i].projections[p].weight->data;
+    pp_cpu_experts_point(c);
 }
 
 enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp_progress *progress, void *user,
@@ -292,7 +339,8 @@ enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp
     struct lowering l = {
         .c = c, .plan = &c->model->plan, .cancel = opt->cancel, .progress = progress, .user = user, .err = err};
     c->stages = pp_calloc((size_t)l.plan->n_ops, sizeof *c->stages);
-    if (!c->stages)
+    c->experts = pp_calloc((size_t)l.plan->n_experts, sizeof *c->experts);
+    if (!c->stages || !c->experts)
         return pp_fail_nomem(err, "the model's program");
     enum pp_code code = pp_weights_new(c->model, &c->weights, err);
     if (!code && pp_cancelled(opt->cancel))

@@ -40,6 +40,8 @@ static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
         return projection_kind(c, i);
     case STAGE_ATTEND:
         return PP_PROFILE_ATTENTION;
+    case STAGE_EXPERTS:
+        return PP_PROFILE_DOWN;
     default:
         return PP_PROFILE_OTHER;
     }
@@ -85,6 +87,11 @@ static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part 
         return PP_PROFILE_PREPARE;
     if (part->stage->kind == STAGE_ATTEND && part->phase == 0)
         return PP_PROFILE_STORE;
+    if (part->stage->kind == STAGE_EXPERTS) /* experts.c: enum phase */
+        return part->phase == 2                       ? PP_PROFILE_GATE_UP
+               : part->phase == 4                     ? PP_PROFILE_DOWN
+               : part->phase == 1 || part->phase == 3 ? PP_PROFILE_PREPARE
+                                                      : PP_PROFILE_OTHER;
     return (enum pp_profile_kind)c->profile->kinds[part->stage - c->stages];
 }
 
@@ -133,6 +140,17 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
     }
 }
 
+/* Each row's experts; their bytes as if rows shared none, until all are read. */
+static void count_experts(const struct experts *x, uint64_t m, struct pp_profile_line lines[PP_PROFILE_COUNT])
+{
+    const uint64_t pairs = m * (uint64_t)x->n_used, read = pairs < (uint64_t)x->n ? pairs : (uint64_t)x->n;
+    const uint64_t macs = (uint64_t)(x->n_in * x->n_ff) * pairs;
+    lines[PP_PROFILE_GATE_UP].bytes += read * (x->gate->weight->t->size + x->up->weight->t->size);
+    lines[PP_PROFILE_GATE_UP].macs += 2 * macs;
+    lines[PP_PROFILE_DOWN].bytes += read * x->down->weight->t->size;
+    lines[PP_PROFILE_DOWN].macs += macs;
+}
+
 /* Bytes and multiply-adds of the pass, stage by stage. */
 static void count_work(struct pp_cpu *c)
 {
@@ -143,6 +161,8 @@ static void count_work(struct pp_cpu *c)
         uint64_t m = (uint64_t)(s->selected ? c->batch->n_outputs : c->batch->n);
         if (s->kind == STAGE_ATTEND)
             count_attention(c, s, line);
+        if (s->kind == STAGE_EXPERTS)
+            count_experts(s->experts, m, p->sum.lines);
         for (int k = 0; s->kind == STAGE_PROJECT && m && k < s->n_projections; k++) {
             const struct pp_tensor *w = c->model->plan.linears[s->projections[k].linear].w;
             line->bytes += w->size;

@@ -15,7 +15,7 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_ROWS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -42,13 +42,24 @@ struct projection {
     int out;                    /* slot */
 };
 
+/* A mixture of experts: those of its matrices that are float are read where they lie. */
+struct experts {
+    int n, n_used;
+    bool shares;
+    enum pp_fn fn;
+    int64_t n_in, n_ff;
+    struct projection *gate, *up, *down; /* [n] */
+    bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
+    bool quantize_down;
+};
+
 struct stage {
     enum stage_kind kind;
     int in;                     /* slot */
     bool selected;              /* comes after SELECT: its rows are the batch's outputs */
     int out;                    /* slot: of EMBED, ATTEND, PROJECT with an epilogue; with add: what is added to */
     /* PROJECT */
-    struct norm norm;           /* of the input */
+    struct norm norm;           /* of the input; EXPERTS, too */
     int norm_op;                /* its operation in the plan, by which adapters replace it */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
     int n_projections;
@@ -78,10 +89,13 @@ struct stage {
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;
+    /* EXPERTS; epilogue: none, or ADD */
+    struct experts *experts;
+    int router;                 /* slot */
 };
 
-/* A stage runs in up to three phases; each becomes a part of the pool's work, behind which the threads meet. */
-enum { MAX_PHASES = 3 };
+/* A stage runs in several phases; each becomes a part of the pool's work, behind which the threads meet. */
+enum { MAX_PHASES = 6 };
 
 /* What one thread needs for itself. */
 struct thread_scratch {
@@ -122,6 +136,23 @@ struct attend_plan {
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
 };
 
+/* Which experts the rows of a pass go to, and what those read and write: a place for each row and expert that it uses,
+ * sorted by experts, so that the rows of one are neighbours. The same memory serves all layers. */
+struct routing {
+    int n_places, n_active;
+    int32_t *choice;            /* [max_rows, n_used]: experts, the largest logit first */
+    float *weight;              /* [max_rows, n_used] */
+    int32_t *place;             /* [max_rows, n_used] */
+    int32_t *active;            /* [n_expert]: those that have rows */
+    int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
+    int32_t *count;             /* [n_expert] */
+    uint8_t *region;            /* where the following lie, in pages of their own */
+    size_t region_bytes;
+    struct pp_acts in, hidden;  /* of places; hidden.f32: what gate and up give */
+    float *out;                 /* [places, out_stride]; where in.f32 was */
+    int64_t out_stride;
+};
+
 struct pp_cpu {
     const struct pp_model *model;
     const struct pp_matmul_kernels *mm;
@@ -154,6 +185,8 @@ struct pp_cpu {
     struct thread_scratch *threads; /* [n threads] */
     struct attend_plan attend[PP_MAX_TIERS];
     int n_tiers;
+    struct experts *experts;    /* [plan.n_experts] */
+    struct routing routing;
     int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
 
@@ -220,12 +253,23 @@ void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x
 /* setup.c: zeroed memory that counts as the program's; NULL if there is none. */
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);
 
+/* experts.c: the weights of a mixture, and memory for the largest, made once. */
+enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *err);
+void pp_cpu_experts_point(struct pp_cpu *c); /* their kernels learn where the weights are */
+bool pp_cpu_experts_new(struct pp_cpu *c);
+void pp_cpu_experts_free(struct pp_cpu *c);
+/* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */
+const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err);
+/* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: [n]. */
+struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room);
+
 /* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.
  * thread: whose scratch it may use. */
 typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
-pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases; /* project.c, attend.c */
-pp_cpu_item_fn pp_cpu_attend_item;
+pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases, pp_cpu_experts_phases; /* project.c, attend.c, ... */
+pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item;
+int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 /* Items of projections are small; a thread takes several neighbours at once: first .. end - 1, at most as many as are
  * worth 2 ms. */
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);

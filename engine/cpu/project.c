@@ -230,9 +230,9 @@ static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n
     return left;
 }
 
-/* The norm of a stage for rows of a set; mixed in room if need be. */
-static const float *norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
+struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
 {
+    struct norm norm = s->norm;
     float left = 1.0f;
     bool any = false;
     for (int k = 0; set && k < set->n; k++)
@@ -241,7 +241,7 @@ static const float *norm_of(const struct stage *s, const struct pp_adapter_set *
             any = true;
         }
     if (!any)
-        return s->norm.weight;
+        return norm;
     for (int64_t i = 0; i < n; i++)
         room[i] = left * s->norm.weight[i];
     for (int k = 0; k < set->n; k++) {
@@ -250,7 +250,8 @@ static const float *norm_of(const struct stage *s, const struct pp_adapter_set *
         for (int64_t i = 0; own && i < n; i++)
             room[i] += strength * own[i];
     }
-    return room;
+    norm.weight = room;
+    return norm;
 }
 
 static struct pp_acts acts_from(const struct pp_acts *acts, int first)
@@ -378,7 +379,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         fetch_down(s, set, 0);
     if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
-        const struct norm norm = {norm_of(s, set, n, own->replaced), s->norm.bias, s->norm.centred};
+        const struct norm norm = pp_cpu_norm_of(s, set, n, own->replaced);
         pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }

@@ -1,0 +1,440 @@
+/* experts.c - stages of a mixture of experts: rows are sorted by the experts that work on them, each expert's matrices
+ * are multiplied with all its rows at once, and every row adds up what its own experts gave, the one with the largest
+ * logit first. A row's bits depend on nothing but the row: kernels give the same for any number of rows. */
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/pack.h"
+#include "engine/cpu/program.h"
+
+enum phase {
+    ROUTE,         /* one item: choices, weights and places of all rows; of a single row also PREPARE */
+    PREPARE,       /* of rows: normed, in all their places */
+    GATE_UP,       /* of some weight rows of one of the experts that have rows */
+    PREPARE_DOWN,  /* of places */
+    DOWN,          /* as GATE_UP */
+    SUM,           /* of rows */
+};
+
+/* As in project.c: what a thread takes at a time at most, and bytes of weights in one item at few rows. */
+static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000, ITEM_BYTES = 32768;
+
+/* --- weights -------------------------------------------------------------------------------------------------- */
+
+/* One kind of matrix of all experts; b: [n, n_out] or NULL. */
+static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const *w, const struct pp_tensor *b, int n,
+                                 struct projection **out, struct pp_error *err)
+{
+    struct projection *p = *out = pp_calloc((size_t)n, sizeof *p);
+    if (!p)
+        return pp_fail_nomem(err, "the model's experts");
+    for (int e = 0; e < n; e++) {
+        p[e] = (struct projection){.linear = -1, .out = -1,
+                                   .w = {.type = w[e]->type, .n_rows = w[e]->ne[1], .n_cols = w[e]->ne[0]}};
+        if (!(p[e].weight = pp_weights_add_new(c->weights, w[e])))
+            return pp_fail_nomem(err, "the model's weights");
+        struct pp_tensor bias = b ? *b : (struct pp_tensor){0};
+        bias.data = b ? (const uint8_t *)b->data + (size_t)e * pp_type_row_bytes(b->type, b->ne[0]) : NULL;
+        if (b && !(p[e].bias = pp_cpu_float_vector(c, &bias, err)))
+            return err->code;
+    }
+    return PP_OK;
+}
+
+enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *err)
+{
+    const struct pp_experts *from = &c->model->plan.experts[index];
+    struct experts *x = &c->experts[index];
+    x->n = from->n;
+    x->n_used = from->n_used;
+    x->shares = from->shares;
+    x->fn = from->fn;
+    x->n_in = from->gate[0]->ne[0];
+    x->n_ff = from->gate[0]->ne[1];
+    enum pp_code code = add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err);
+    if (!code)
+        code = add_matrices(c, from->up, from->up_b, x->n, &x->up, err);
+    if (!code)
+        code = add_matrices(c, from->down, from->down_b, x->n, &x->down, err);
+    for (int e = 0; !code && e < x->n; e++) {
+        const bool gate = pp_pack_needed(x->gate[e].w.type), up = pp_pack_needed(x->up[e].w.type);
+        x->quantize |= gate || up;
+        x->plain |= !gate || !up;
+        x->quantize_down |= pp_pack_needed(x->down[e].w.type);
+    }
+    return code;
+}
+
+void pp_cpu_experts_point(struct pp_cpu *c)
+{
+    for (int i = 0; i < c->model->plan.n_experts; i++) {
+        struct projection *const kinds[] = {c->experts[i].gate, c->experts[i].up, c->experts[i].down};
+        for (int k = 0; k < 3; k++)
+            for (int e = 0; e < c->experts[i].n; e++)
+                kinds[k][e].w.data = kinds[k][e].weight->data;
+    }
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Places the arrays of activations behind each other from `at` on (NULL: to measure). Returns the end. Whether the
+ * floats and the bytes are used depends on the weights; pages that nobody touches cost nothing. */
+static size_t lay_out(struct routing *r, int64_t places, int64_t n_in, int64_t n_ff, uint8_t *region)
+{
+    const int64_t in = round_up(n_in, 64), ff = round_up(n_ff, 64);
+    size_t at = 0;
+#define PLACE(type, count) (region ? (type *)(void *)(region + at) : NULL); at += ((size_t)(count) * sizeof(type) + 63) / 64 * 64
+    r->in = (struct pp_acts){.f32_stride = in, .q_stride = in, .b_stride = in / PP_ACT_BLOCK};
+    r->hidden = (struct pp_acts){.f32_stride = ff, .q_stride = ff, .b_stride = ff / PP_ACT_BLOCK};
+    r->out_stride = in;
+    r->in.f32 = r->out = PLACE(float, places * in);
+    r->in.q = PLACE(int8_t, places * in);
+    r->in.d = PLACE(float, places * in / PP_ACT_BLOCK);
+    r->in.sum = PLACE(int32_t, places * in / PP_ACT_BLOCK);
+    r->hidden.f32 = PLACE(float, places * ff);
+    r->hidden.q = PLACE(int8_t, places * ff);
+    r->hidden.d = PLACE(float, places * ff / PP_ACT_BLOCK);
+    r->hidden.sum = PLACE(int32_t, places * ff / PP_ACT_BLOCK);
+#undef PLACE
+    return at;
+}
+
+bool pp_cpu_experts_new(struct pp_cpu *c)
+{
+    struct routing *r = &c->routing;
+    int64_t n = 0, n_used = 0, n_in = 0, n_ff = 0;
+    for (int i = 0; i < c->model->plan.n_experts; i++) {
+        const struct experts *x = &c->experts[i];
+        n = x->n > n ? x->n : n;
+        n_used = x->n_used > n_used ? x->n_used : n_used;
+        n_in = x->n_in > n_in ? x->n_in : n_in;
+        n_ff = x->n_ff > n_ff ? x->n_ff : n_ff;
+    }
+    if (!n)
+        return true;
+    const int64_t places = c->max_rows * n_used;
+    r->choice = pp_cpu_memory_take(c, places, sizeof *r->choice);
+    r->weight = pp_cpu_memory_take(c, places, sizeof *r->weight);
+    r->place = pp_cpu_memory_take(c, places, sizeof *r->place);
+    r->active = pp_cpu_memory_take(c, n, sizeof *r->active);
+    r->first = pp_cpu_memory_take(c, n + 1, sizeof *r->first);
+    r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
+    if (!r->choice || !r->weight || !r->place || !r->active || !r->first || !r->count)
+        return false;
+    r->region_bytes = lay_out(r, places, n_in, n_ff, NULL);
+    void *p = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return false;
+    r->region = p;
+    c->memory += r->region_bytes;
+    lay_out(r, places, n_in, n_ff, r->region);
+    return true;
+}
+
+void pp_cpu_experts_free(struct pp_cpu *c)
+{
+    struct routing *r = &c->routing;
+    for (int i = 0; c->experts && i < c->model->plan.n_experts; i++) {
+        pp_free(c->experts[i].gate);
+        pp_free(c->experts[i].up);
+        pp_free(c->experts[i].down);
+    }
+    pp_free(c->experts);
+    if (r->region)
+        munmap(r->region, r->region_bytes);
+    pp_free(r->choice);
+    pp_free(r->weight);
+    pp_free(r->place);
+    pp_free(r->active);
+    pp_free(r->first);
+    pp_free(r->count);
+}
+
+/* --- routing --------------------------------------------------------------------------------------------------- */
+
+/* The n_used largest of `logits` [n], the first of equals; what is no number only if there is nothing else. */
+static void choose(const struct experts *x, const float *logits, int32_t *choice)
+{
+    for (int j = 0; j < x->n_used; j++) {
+        int best = -1;
+        for (int e = 0; e < x->n; e++) {
+            bool taken = false;
+            for (int i = 0; i < j && !taken; i++)
+                taken = choice[i] == e;
+            if (!taken && (best < 0 || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))))
+                best = e;
+        }
+        choice[j] = best;
+    }
+}
+
+/* The softmax of the chosen logits, or their shares in that of all. */
+static void weigh(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
+{
+    const float top = logits[choice[0]];
+    float sum = 0;
+    for (int e = 0; x->shares && e < x->n; e++)
+        sum += expf(logits[e] - top);
+    for (int j = 0; j < x->n_used; j++) {
+        weight[j] = expf(logits[choice[j]] - top);
+        sum += x->shares ? 0 : weight[j];
+    }
+    for (int j = 0; j < x->n_used; j++)
+        weight[j] /= sum;
+}
+
+/* Places: experts ascending, and the rows of each. */
+static void sort_places(const struct experts *x, struct routing *r, int m)
+{
+    const int n_pairs = m * x->n_used;
+    memset(r->count, 0, (size_t)x->n * sizeof *r->count);
+    for (int i = 0; i < n_pairs; i++)
+        r->count[r->choice[i]]++;
+    r->n_active = r->n_places = 0;
+    for (int e = 0; e < x->n; e++) {
+        if (!r->count[e])
+            continue;
+        r->active[r->n_active] = e;
+        r->first[r->n_active++] = r->n_places;
+        r->n_places += r->count[e];
+        r->count[e] = r->n_places - r->count[e]; /* the expert's next place */
+    }
+    r->first[r->n_active] = r->n_places;
+    for (int i = 0; i < n_pairs; i++)
+        r->place[i] = r->count[r->choice[i]]++;
+}
+
+static void route(struct pp_cpu *c, const struct stage *s, int m)
+{
+    const struct experts *x = s->experts;
+    struct routing *r = &c->routing;
+    for (int i = 0; i < m; i++) {
+        const float *logits = slot_row(c, s->router, i);
+        choose(x, logits, r->choice + i * x->n_used);
+        weigh(x, logits, r->choice + i * x->n_used, r->weight + i * x->n_used);
+    }
+    sort_places(x, r, m);
+}
+
+/* --- activations ------------------------------------------------------------------------------------------------ */
+
+static float *floats_at(const struct pp_acts *a, int place)
+{
+    return (float *)(uintptr_t)a->f32 + place * a->f32_stride; /* of the routing's own region */
+}
+
+static void quantize(const struct pp_cpu *c, const struct pp_acts *a, int place, const float *x, int64_t n)
+{
+    c->mm->quantize(x, n, (int8_t *)(uintptr_t)a->q + place * a->q_stride,
+                    (float *)(uintptr_t)a->d + place * a->b_stride, (int32_t *)(uintptr_t)a->sum + place * a->b_stride);
+}
+
+static void copy_quantized(const struct pp_acts *a, int from, int to)
+{
+    memcpy((int8_t *)(uintptr_t)a->q + to * a->q_stride, a->q + from * a->q_stride, (size_t)a->q_stride);
+    memcpy((float *)(uintptr_t)a->d + to * a->b_stride, a->d + from * a->b_stride, (size_t)a->b_stride * sizeof *a->d);
+    memcpy((int32_t *)(uintptr_t)a->sum + to * a->b_stride, a->sum + from * a->b_stride,
+           (size_t)a->b_stride * sizeof *a->sum);
+}
+
+/* A row's input, in the first of its places as kernels read it, and from there in the others. */
+static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int thread)
+{
+    const struct experts *x = s->experts;
+    struct routing *r = &c->routing;
+    struct thread_scratch *own = &c->threads[thread];
+    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const int32_t *place = r->place + row * x->n_used;
+    float *to = floats_at(&r->in, place[0]);
+    if (s->norm.weight) {
+        const struct norm norm = pp_cpu_norm_of(s, of->adapters, x->n_in, own->replaced);
+        pp_cpu_norm(c, &norm, slot_row(c, s->in, row), x->n_in, to);
+    } else {
+        memcpy(to, slot_row(c, s->in, row), (size_t)x->n_in * sizeof *to);
+    }
+    if (x->quantize)
+        quantize(c, &r->in, place[0], to, x->n_in);
+    for (int j = 1; j < x->n_used; j++) {
+        if (x->plain)
+            memcpy(floats_at(&r->in, place[j]), to, (size_t)x->n_in * sizeof *to);
+        if (x->quantize)
+            copy_quantized(&r->in, place[0], place[j]);
+    }
+}
+
+/* The activations of an expert's rows. */
+static struct pp_acts acts_from(const struct pp_acts *a, int place)
+{
+    struct pp_acts at = *a;
+    at.f32 += place * a->f32_stride;
+    at.q += place * a->q_stride;
+    at.d += place * a->b_stride;
+    at.sum += place * a->b_stride;
+    return at;
+}
+
+/* --- products --------------------------------------------------------------------------------------------------- */
+
+static int64_t row_bytes(const struct pp_matrix *w)
+{
+    return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
+}
+
+/* Weight rows per item, whole groups, when m rows are in the pass. */
+static int64_t item_rows(const struct pp_matrix *w, int m)
+{
+    int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
+    if (m <= PRIVATE_ROWS)
+        groups = ITEM_BYTES / (PP_GROUP_ROWS * row_bytes(w)) + 1;
+    if (groups > n_groups)
+        groups = n_groups;
+    if (groups > MOST_MACS / (PP_GROUP_ROWS * w->n_cols * m))
+        groups = 1;
+    return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+}
+
+/* The matrix by which a phase's items are cut. */
+static const struct pp_matrix *matrix_of(const struct stage *s, int phase)
+{
+    return phase == DOWN ? &s->experts->down->w : &s->experts->gate->w;
+}
+
+static int blocks_of(const struct stage *s, int m, int phase)
+{
+    const struct pp_matrix *w = matrix_of(s, phase);
+    const int64_t rows = item_rows(w, m);
+    return (int)((w->n_rows + rows - 1) / rows);
+}
+
+/* Weight rows row0 .. row1 - 1 of one expert for n rows; element [i * stride + r] of y is row i's for weight row r. */
+static bool multiply(struct pp_cpu *c, const struct projection *p, const struct pp_acts *acts, int n, int64_t row0,
+                     int64_t row1, float *y, int64_t stride, void *kernel)
+{
+    if (!pp_cpu_weight_ready(c, p, row0, row1))
+        return false;
+    c->mm->by_type[p->w.type](&p->w, row0, row1, acts, n, y, stride, kernel);
+    for (int i = 0; p->bias && i < n; i++)
+        c->ops->add(y + i * stride + row0, p->bias + row0, row1 - row0);
+    return true;
+}
+
+/* Some weight rows of gate and up for the rows of the a-th active expert. */
+static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
+{
+    const struct routing *r = &c->routing;
+    const struct thread_scratch *own = &c->threads[thread];
+    const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
+    const struct pp_acts acts = acts_from(&r->in, first);
+    int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    for (int64_t at = row0; at < row1; at += step) {
+        const int64_t end = at + step < row1 ? at + step : row1, stride = round_up(end - at, PP_GROUP_ROWS);
+        float *results[2]; /* as if weight row 0 were `at` places before */
+        for (int i = 0; i < 2; i++)
+            results[i] = (float *)((uintptr_t)own->results[i] - (size_t)at * sizeof(float));
+        if (!multiply(c, &x->gate[e], &acts, n, at, end, results[0], stride, own->kernel) ||
+            !multiply(c, &x->up[e], &acts, n, at, end, results[1], stride, own->kernel))
+            return;
+        for (int i = 0; i < n; i++)
+            c->ops->gate(x->fn, results[0] + i * stride + at, results[1] + i * stride + at, end - at,
+                         floats_at(&r->hidden, first + i) + at);
+    }
+}
+
+static void down(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
+{
+    const struct routing *r = &c->routing;
+    const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
+    const struct pp_acts acts = acts_from(&r->hidden, first);
+    multiply(c, &x->down[e], &acts, n, row0, row1, r->out + first * r->out_stride, r->out_stride,
+             c->threads[thread].kernel);
+}
+
+static void run_block(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+{
+    const struct experts *x = s->experts;
+    const struct pp_matrix *w = matrix_of(s, phase);
+    const int blocks = blocks_of(s, m, phase), a = item / blocks;
+    const int64_t rows = item_rows(w, m), row0 = item % blocks * rows;
+    const int64_t row1 = row0 + rows < w->n_rows ? row0 + rows : w->n_rows;
+    if (a < c->routing.n_active) /* there may be fewer than rows could choose */
+        (phase == DOWN ? down : gate_up)(c, x, a, row0, row1, thread);
+}
+
+/* A row's result: its experts' ones with their weights, in the order of its choices; made where the first one's is. */
+static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const int32_t *place = r->place + row * x->n_used;
+    const float *weight = r->weight + row * x->n_used;
+    float *sum = r->out + place[0] * r->out_stride, *out = slot_row(c, s->out, row);
+    c->ops->apply(PP_FN_SCALE, weight[0], sum, x->n_in, sum);
+    for (int j = 1; j < x->n_used; j++)
+        c->ops->add_scaled(sum, r->out + place[j] * r->out_stride, weight[j], x->n_in);
+    if (s->epilogue != EPILOGUE_ADD)
+        memcpy(out, sum, (size_t)x->n_in * sizeof *out);
+    else if (s->scale != 0.0f)
+        c->ops->add_scaled(out, sum, s->scale, x->n_in);
+    else
+        c->ops->add(out, sum, x->n_in);
+}
+
+/* --- the stage -------------------------------------------------------------------------------------------------- */
+
+void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
+{
+    const struct experts *x = s->experts;
+    const int places = m * x->n_used, active = places < x->n ? places : x->n;
+    (void)c;
+    n_items[ROUTE] = 1;
+    n_items[PREPARE] = m > 1 ? m : 0;
+    n_items[GATE_UP] = active * blocks_of(s, m, GATE_UP);
+    n_items[PREPARE_DOWN] = x->quantize_down ? places : 0;
+    n_items[DOWN] = active * blocks_of(s, m, DOWN);
+    n_items[SUM] = m;
+}
+
+int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
+{
+    enum { ROWS = 8 };
+    (void)c;
+    if (phase != GATE_UP && phase != DOWN)
+        return ROWS;
+    const struct pp_matrix *w = matrix_of(s, phase);
+    const int64_t rows = item_rows(w, m) * (phase == GATE_UP ? 2 : 1);
+    const int64_t by_macs = MOST_MACS / (rows * w->n_cols * m), by_bytes = MOST_BYTES / (rows * row_bytes(w));
+    const int64_t n = by_macs < by_bytes ? by_macs : by_bytes;
+    return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
+}
+
+void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+{
+    const struct experts *x = s->experts;
+    switch ((enum phase)phase) {
+    case ROUTE:
+        route(c, s, m);
+        if (m == 1)
+            prepare_row(c, s, 0, thread);
+        break;
+    case PREPARE:
+        prepare_row(c, s, item, thread);
+        break;
+    case GATE_UP:
+    case DOWN:
+        run_block(c, s, m, phase, item, thread);
+        break;
+    case PREPARE_DOWN:
+        quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff);
+        break;
+    case SUM:
+        sum_row(c, s, item);
+        break;
+    }
+}
