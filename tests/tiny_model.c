@@ -27,9 +27,11 @@ static void fill(float *f, int64_t n, int64_t n_in, uint32_t *state)
 struct tensor_plan {
     char name[48];
     int64_t rows, cols; /* rows 0: a vector */
+    int64_t matrices;   /* in a stack; 0: it is none */
+    bool plain;         /* always F32 */
 };
 
-enum { MAX_TENSORS = 3 + 13 * 8 };
+enum { MAX_TENSORS = 3 + 14 * 8 };
 
 static int list_biases(const struct tiny_shape *s, int layer, struct tensor_plan *t)
 {
@@ -48,31 +50,36 @@ static int list_biases(const struct tiny_shape *s, int layer, struct tensor_plan
 static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
 {
     int n = 0, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
-    t[n++] = (struct tensor_plan){"token_embd.weight", s->n_vocab, s->n_embd};
+    t[n++] = (struct tensor_plan){.name = "token_embd.weight", .rows = s->n_vocab, .cols = s->n_embd};
     for (int l = 0; l < s->n_layer; l++) {
-        struct { const char *kind; int64_t rows, cols; } block[] = {
+        const struct { const char *kind; int64_t rows, cols; } block[] = {
             {"attn_norm", 0, s->n_embd}, {"attn_q", q, s->n_embd},       {"attn_k", kv, s->n_embd},
             {"attn_v", kv, s->n_embd},   {"attn_output", s->n_embd, q},  {"ffn_norm", 0, s->n_embd},
             {"ffn_gate", s->n_ff, s->n_embd}, {"ffn_up", s->n_ff, s->n_embd}, {"ffn_down", s->n_embd, s->n_ff},
         };
         for (size_t i = 0; i < sizeof block / sizeof block[0]; i++) {
-            t[n].rows = block[i].rows;
-            t[n].cols = block[i].cols;
-            snprintf(t[n++].name, sizeof t->name, "blk.%d.%s.weight", l, block[i].kind);
+            const bool stacked = s->n_expert && i >= 6;
+            t[n] = (struct tensor_plan){.rows = block[i].rows, .cols = block[i].cols,
+                                        .matrices = stacked ? s->n_expert : 0};
+            snprintf(t[n++].name, sizeof t->name, "blk.%d.%s%s.weight", l, block[i].kind, stacked ? "_exps" : "");
+        }
+        if (s->n_expert) {
+            t[n] = (struct tensor_plan){.rows = s->n_expert, .cols = s->n_embd, .plain = true};
+            snprintf(t[n++].name, sizeof t->name, "blk.%d.ffn_gate_inp.weight", l);
         }
         if (s->biases)
             n += list_biases(s, l, t + n);
     }
-    t[n++] = (struct tensor_plan){"output_norm.weight", 0, s->n_embd};
-    t[n++] = (struct tensor_plan){"output.weight", s->n_vocab, s->n_embd};
+    t[n++] = (struct tensor_plan){.name = "output_norm.weight", .cols = s->n_embd};
+    t[n++] = (struct tensor_plan){.name = "output.weight", .rows = s->n_vocab, .cols = s->n_embd};
     return n;
 }
 
 static void write_tensor(struct pp_gguf_writer *w, const struct tensor_plan *t, uint32_t type, uint32_t *state)
 {
     struct pp_error err;
-    int64_t rows = t->rows ? t->rows : 1, n = rows * t->cols;
-    type = t->rows ? type : PP_TYPE_F32;
+    int64_t rows = (t->rows ? t->rows : 1) * (t->matrices ? t->matrices : 1), n = rows * t->cols;
+    type = t->rows && !t->plain ? type : PP_TYPE_F32;
     size_t bytes = pp_type_row_bytes(type, t->cols) * (size_t)rows;
     float *f = pp_malloc((size_t)n * sizeof *f);
     uint8_t *q = pp_malloc(bytes);
@@ -92,7 +99,7 @@ static int list_halves(const struct tiny_shape *s, int rank, struct tensor_plan 
     struct tensor_plan tensors[MAX_TENSORS];
     int n = list_tensors(s, tensors), n_halves = 0;
     for (int i = 1; i < n; i++) {
-        if (!tensors[i].rows || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
+        if (!tensors[i].rows || tensors[i].matrices || tensors[i].plain || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
             continue;
         struct tensor_plan *a = &halves[n_halves++], *b = &halves[n_halves++];
         *a = (struct tensor_plan){.rows = rank, .cols = tensors[i].cols};
@@ -157,12 +164,18 @@ const char *tiny_model(const struct tiny_shape *s)
     pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     if (s->window)
         pp_gguf_add_u32(w, "llama.attention.sliding_window", (uint32_t)s->window);
+    if (s->n_expert) {
+        pp_gguf_add_u32(w, "llama.expert_count", (uint32_t)s->n_expert);
+        pp_gguf_add_u32(w, "llama.expert_used_count", 2);
+    }
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
     pp_gguf_add_str(w, "tokenizer.ggml.model", "no_vocab", 8);
     int n = list_tensors(s, tensors);
     for (int i = 0; i < n; i++) {
-        int64_t ne[2] = {tensors[i].cols, tensors[i].rows};
-        pp_gguf_add_tensor(w, tensors[i].name, tensors[i].rows ? s->type : PP_TYPE_F32, tensors[i].rows ? 2 : 1, ne);
+        const struct tensor_plan *t = &tensors[i];
+        const int64_t ne[3] = {t->cols, t->rows, t->matrices};
+        pp_gguf_add_tensor(w, t->name, t->rows && !t->plain ? s->type : PP_TYPE_F32,
+                           t->matrices ? 3 : t->rows ? 2 : 1, ne);
     }
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     for (int i = 0; i < n; i++)

@@ -12,6 +12,7 @@ struct tiny_shape {
     uint32_t seed;
     int window;     /* of attention; 0: none */
     bool biases;    /* of q, k, v and the upper projection */
+    int n_expert;   /* of which two work on a row; 0: one feed-forward part */
 };
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */
