@@ -37,7 +37,7 @@ static const char *folder_of(const char *name)
     return path;
 }
 
-/* --- the same bits ------------------------------------------------------------------------------------------------ */
+/* --- the same bits ----------------------------------------------------------------------------------------------- */
 
 enum { LENGTH = 70, MANNERS = 5 };
 
@@ -122,7 +122,7 @@ static void experts_same_bits(void **state)
     }
 }
 
-/* --- windows ------------------------------------------------------------------------------------------------------- */
+/* --- windows ----------------------------------------------------------------------------------------------------- */
 
 /* Layers with a window and others have pages of their own, and those with one hold no more than it and a step take. */
 static void windows_are_let_go(void **state)
@@ -158,7 +158,7 @@ static void windows_are_let_go(void **state)
     }
 }
 
-/* --- learned positions ---------------------------------------------------------------------------------------------- */
+/* --- learned positions ------------------------------------------------------------------------------------------- */
 
 static void positions_end(void **state)
 {
@@ -177,7 +177,7 @@ static void positions_end(void **state)
     pp_model_close(m);
 }
 
-/* --- rotation ------------------------------------------------------------------------------------------------------- */
+/* --- rotation ---------------------------------------------------------------------------------------------------- */
 
 static void rope_scalings(void **state)
 {

@@ -99,7 +99,8 @@ static int list_halves(const struct tiny_shape *s, int rank, struct tensor_plan 
     struct tensor_plan tensors[MAX_TENSORS];
     int n = list_tensors(s, tensors), n_halves = 0;
     for (int i = 1; i < n; i++) {
-        if (!tensors[i].rows || tensors[i].matrices || tensors[i].plain || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
+        const bool matrix = tensors[i].rows && !tensors[i].matrices && !tensors[i].plain;
+        if (!matrix || (strncmp(tensors[i].name, "blk.0.", 6) != 0 && i < n - 1))
             continue;
         struct tensor_plan *a = &halves[n_halves++], *b = &halves[n_halves++];
         *a = (struct tensor_plan){.rows = rank, .cols = tensors[i].cols};

@@ -90,7 +90,9 @@ static size_t lay_out(struct routing *r, int64_t places, int64_t n_in, int64_t n
 {
     const int64_t in = round_up(n_in, 64), ff = round_up(n_ff, 64);
     size_t at = 0;
-#define PLACE(type, count) (region ? (type *)(void *)(region + at) : NULL); at += ((size_t)(count) * sizeof(type) + 63) / 64 * 64
+#define PLACE(type, count)                                                                                             \
+    (region ? (type *)(void *)(region + at) : NULL);                                                                   \
+    at += ((size_t)(count) * sizeof(type) + 63) / 64 * 64
     r->in = (struct pp_acts){.f32_stride = in, .q_stride = in, .b_stride = in / PP_ACT_BLOCK};
     r->hidden = (struct pp_acts){.f32_stride = ff, .q_stride = ff, .b_stride = ff / PP_ACT_BLOCK};
     r->out_stride = in;

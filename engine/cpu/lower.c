@@ -217,7 +217,8 @@ static enum pp_code lower_attention(struct lowering *l)
     s->out = attention->out;
     s->softcap = attention->scale * LOG2_E;
     if (attention->weight) {
-        float *sinks = (float *)(uintptr_t)pp_cpu_float_vector(l->c, attention->weight, l->err); /* ours, and not read yet */
+        const float *vector = pp_cpu_float_vector(l->c, attention->weight, l->err);
+        float *sinks = (float *)(uintptr_t)vector; /* ours, and not read yet */
         for (int64_t i = 0; sinks && i < attention->weight->ne[0]; i++)
             sinks[i] *= LOG2_E;
         s->sinks = sinks;
@@ -297,7 +298,9 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_LINEAR:
         return lower_projections(l);
     case PP_OP_NORM:
-        return norm_is_of_projection(l) ? lower_projections(l) : norm_is_of_experts(l) ? lower_experts(l) : lower_rows(l);
+        return norm_is_of_projection(l) ? lower_projections(l)
+               : norm_is_of_experts(l)  ? lower_experts(l)
+                                        : lower_rows(l);
     case PP_OP_EXPERTS:
         return lower_experts(l);
     case PP_OP_HEAD_NORM:
