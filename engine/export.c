@@ -259,7 +259,7 @@ static bool is_every(const struct pp_hparams *hp, int step, uint8_t bit)
 static void add_windows(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     bool windowed[PP_MAX_LAYERS];
-    if (hp->window)
+    if (hp->window || arch->gguf_says_window)
         add_number(k, "attention.sliding_window", hp->window);
     if (!hp->window || is_every(hp, arch->layer_pattern, PP_LAYER_WIDE))
         return;

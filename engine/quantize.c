@@ -69,8 +69,17 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
         return mix->type == PP_TYPE_Q8_0 ? PP_TYPE_Q8_0 : PP_TYPE_Q6_K;
     }
     long layer = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
-    bool sensitive = ends_with(t->name, ".attn_v.weight") || ends_with(t->name, ".ffn_down.weight");
-    if (mix->type != PP_TYPE_Q4_K || layer < 0 || !sensitive)
+    bool down = ends_with(t->name, ".ffn_down.weight") || ends_with(t->name, ".ffn_down_exps.weight") ||
+                strstr(t->name, ".ffn_down.") != NULL;
+    bool sensitive = ends_with(t->name, ".attn_v.weight") || down;
+    if (mix->type != PP_TYPE_Q4_K || layer < 0)
+        return mix->type;
+    /* Beside eight experts, keys and values are small, and worth a byte each. */
+    if (hp->n_expert == 8 && (ends_with(t->name, ".attn_k.weight") || ends_with(t->name, ".attn_v.weight")))
+        return PP_TYPE_Q8_0;
+    if (ends_with(t->name, ".attn_qkv.weight")) /* where llama-quantize takes Q5_K, which cannot be run here */
+        return PP_TYPE_Q6_K;
+    if (!sensitive)
         return mix->type;
     if (more_bits(layer, hp->n_layer))
         return PP_TYPE_Q6_K;

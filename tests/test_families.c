@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/map.h"
@@ -158,6 +160,139 @@ static void windows_are_let_go(void **state)
     }
 }
 
+/* --- names and keys that other programs know --------------------------------------------------------------------- */
+
+/* What llama.cpp reads of each family (gguf-py/gguf/constants.py and src/llama-arch.cpp): the tensors, and the keys
+ * that it cannot do without. "N": the layer. */
+#define COMMON "token_embd output_norm output blk.N.attn_norm blk.N.attn_q blk.N.attn_k blk.N.attn_v blk.N.attn_output "
+#define GATED  "blk.N.ffn_norm blk.N.ffn_gate blk.N.ffn_up blk.N.ffn_down "
+#define FUSED                                                                                                          \
+    "token_embd output_norm output blk.N.attn_norm blk.N.attn_qkv blk.N.attn_output blk.N.ffn_norm blk.N.ffn_up "      \
+    "blk.N.ffn_down "
+#define QK     "blk.N.attn_q_norm blk.N.attn_k_norm "
+#define POST   "blk.N.post_attention_norm blk.N.post_ffw_norm "
+#define MOE    "blk.N.ffn_gate_inp blk.N.ffn_gate_exps blk.N.ffn_up_exps blk.N.ffn_down_exps "
+#define RMS    "attention.layer_norm_rms_epsilon "
+#define LAYER  "attention.layer_norm_epsilon "
+static const struct {
+    const char *arch, *tensors, *required;
+} known[] = {
+    {"llama", COMMON GATED MOE "rope_freqs ", RMS},
+    {"qwen2", COMMON GATED, RMS},
+    {"qwen3", COMMON GATED QK, RMS},
+    {"qwen3moe", COMMON "blk.N.ffn_norm " QK MOE, RMS},
+    {"gemma", COMMON GATED, RMS},
+    {"gemma2", COMMON GATED POST, RMS},
+    {"gemma3", COMMON GATED POST QK, RMS "attention.sliding_window "},
+    {"phi2", COMMON "blk.N.ffn_up blk.N.ffn_down ", LAYER},
+    {"phi3", FUSED "rope_factors_long rope_factors_short ", RMS "attention.sliding_window "},
+    {"gpt-oss", COMMON "blk.N.post_attention_norm blk.N.attn_sinks " MOE,
+     RMS "expert_feed_forward_length attention.sliding_window "},
+    {"smollm3", COMMON GATED, RMS},
+    {"granite", COMMON GATED, RMS "logit_scale residual_scale embedding_scale attention.scale "},
+    {"olmo2", "token_embd output_norm output blk.N.attn_q blk.N.attn_k blk.N.attn_v blk.N.attn_output blk.N.ffn_gate "
+              "blk.N.ffn_up blk.N.ffn_down " QK POST, RMS},
+    {"cohere2", COMMON "blk.N.ffn_gate blk.N.ffn_up blk.N.ffn_down ", LAYER "logit_scale attention.sliding_window "},
+    {"stablelm", COMMON GATED, LAYER},
+    {"starcoder2", COMMON "blk.N.ffn_norm blk.N.ffn_up blk.N.ffn_down ", LAYER},
+    {"gptneox", FUSED, LAYER "use_parallel_residual "},
+    {"gpt2", FUSED "position_embd ", LAYER},
+};
+static const char always[] = "context_length embedding_length block_count feed_forward_length attention.head_count ";
+static const char all_keys[] =
+    "vocab_size context_length embedding_length block_count feed_forward_length expert_feed_forward_length "
+    "use_parallel_residual expert_count expert_used_count expert_weights_norm logit_scale attn_logit_softcapping "
+    "final_logit_softcapping residual_scale embedding_scale attention.head_count attention.head_count_kv "
+    "attention.key_length attention.value_length attention.layer_norm_epsilon attention.layer_norm_rms_epsilon "
+    "attention.sliding_window attention.scale attention.sliding_window_pattern rope.dimension_count rope.freq_base "
+    "rope.freq_base_swa rope.scaling.type rope.scaling.factor rope.scaling.attn_factor "
+    "rope.scaling.original_context_length rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow ";
+
+/* Whether a list of words, each with a space behind it, has this one. */
+static bool has_word(const char *list, const char *word, size_t n)
+{
+    for (const char *at = list, *end; (end = strchr(at, ' ')); at = end + 1)
+        if ((size_t)(end - at) == n && memcmp(at, word, n) == 0)
+            return true;
+    return false;
+}
+
+/* "blk.3.ffn_up.weight" is "blk.N.ffn_up". */
+static void kind_of(const char *name, char kind[64])
+{
+    const char *layer = strncmp(name, "blk.", 4) == 0 ? name + 4 : NULL;
+    const char *rest = layer ? layer + strspn(layer, "0123456789") : name, *end = strrchr(name, '.');
+    assert_true(strcmp(end, ".weight") == 0 || strcmp(end, ".bias") == 0);
+    snprintf(kind, 64, "%s%.*s", layer ? "blk.N" : "", (int)(end - rest), rest);
+}
+
+static void check_file(const char *path)
+{
+    struct pp_gguf *g;
+    struct pp_error err;
+    struct pp_str arch;
+    char name[64], kind[64];
+    size_t k = 0;
+    assert_ok(pp_gguf_open(path, &g, &err), err);
+    assert_true(pp_gguf_string(g, "general.architecture", &arch));
+    snprintf(name, sizeof name, "%.*s", (int)arch.len, arch.data);
+    while (k < sizeof known / sizeof *known && strcmp(known[k].arch, name) != 0)
+        k++;
+    assert_true(k < sizeof known / sizeof *known);
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
+        kind_of(pp_gguf_tensor_at(g, i)->name, kind);
+        if (!has_word(known[k].tensors, kind, strlen(kind)))
+            fail_msg("%s: nobody else knows %s", path, pp_gguf_tensor_at(g, i)->name);
+    }
+    for (size_t i = 0; i < pp_gguf_n_kv(g); i++) {
+        const struct pp_str key = pp_gguf_kv_key(g, i);
+        const size_t n = strlen(name) + 1;
+        const bool others = strncmp(key.data, "general.", 8) == 0 || strncmp(key.data, "tokenizer.", 10) == 0 ||
+                            strncmp(key.data, "pippin.", 7) == 0;
+        if (!others && (key.len <= n || strncmp(key.data, name, n - 1) != 0 ||
+                        !has_word(all_keys, key.data + n, key.len - n)))
+            fail_msg("%s: nobody else knows %.*s", path, (int)key.len, key.data);
+    }
+    const char *const lists[] = {always, known[k].required};
+    for (int l = 0; l < 2; l++)
+        for (const char *at = lists[l], *end; (end = strchr(at, ' ')); at = end + 1) {
+            char key[160];
+            snprintf(key, sizeof key, "%s.%.*s", name, (int)(end - at), at);
+            if (!pp_gguf_has(g, key))
+                fail_msg("%s lacks %s", path, key);
+        }
+    pp_gguf_close(g);
+}
+
+/* Of all families; and what our converter makes is the same as what another one made, where there is such a file. */
+static void known_names(void **state)
+{
+    struct pp_convert_options opt = {0};
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < N_FOLDERS; i++) {
+        char path[256];
+        struct pp_gguf *ours, *theirs;
+        snprintf(path, sizeof path, "%s/known-%s.gguf", test_tmpdir(), folders[i]);
+        assert_ok(pp_convert_to_gguf(folder_of(folders[i]), path, &opt, &err), err);
+        check_file(path);
+        if (!pp_file_exists(folder_of(folders[i]), "model.gguf"))
+            continue;
+        char their_path[600];
+        snprintf(their_path, sizeof their_path, "%s/model.gguf", folder_of(folders[i]));
+        assert_ok(pp_gguf_open(path, &ours, &err), err);
+        assert_ok(pp_gguf_open(their_path, &theirs, &err), err);
+        assert_int_equal(pp_gguf_n_tensors(ours), pp_gguf_n_tensors(theirs));
+        for (size_t t = 0; t < pp_gguf_n_tensors(theirs); t++) {
+            const struct pp_tensor *a = pp_gguf_tensor_at(theirs, t), *b = pp_gguf_tensor(ours, a->name);
+            if (!b || a->n_dims != b->n_dims || memcmp(a->ne, b->ne, sizeof a->ne) != 0)
+                fail_msg("%s: %s is not as in %s", path, a->name, their_path);
+        }
+        pp_gguf_close(ours);
+        pp_gguf_close(theirs);
+    }
+}
+
 /* --- learned positions ------------------------------------------------------------------------------------------- */
 
 static void positions_end(void **state)
@@ -211,11 +346,132 @@ static void rope_scalings(void **state)
     assert_memory_not_equal(f, whole, sizeof f);
 }
 
+/* --- files that lie ---------------------------------------------------------------------------------------------- */
+
+/* A folder whose config.json is that of a family with one text in place of another; its tensors are a link. */
+static const char *changed_folder(const char *family, const char *from, const char *to)
+{
+    static char dir[300];
+    static int serial;
+    char path[600], target[600], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(dir, sizeof dir, "%s/changed-%d", test_tmpdir(), serial++);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(target, sizeof target, "%s/model.safetensors", folder_of(family));
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(symlink(target, path), 0);
+    snprintf(target, sizeof target, "%s/config.json", folder_of(family));
+    assert_ok(pp_read_file(target, 1 << 20, &text, &n, &err), err);
+    const char *at = strstr(text, from);
+    if (!at)
+        fail_msg("%s does not have %s", target, from);
+    struct pp_buf b = {0};
+    pp_buf_add(&b, text, (size_t)(at - text));
+    pp_buf_str(&b, to);
+    pp_buf_str(&b, at + strlen(from));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, b.data, b.len, 0600, &err), err);
+    pp_buf_free(&b);
+    pp_free(text);
+    return dir;
+}
+
+/* Numbers that make no sense, and such as do not fit the tensors: refused with a word that says where to look. */
+static void lies(void **state)
+{
+    static const struct {
+        const char *family, *from, *to, *word;
+    } cases[] = {
+        {"mixtral", "\"num_local_experts\": 4", "\"num_local_experts\": 5", "ffn_gate_inp"},
+        {"mixtral", "\"num_local_experts\": 4", "\"num_local_experts\": 2000", "number of experts"},
+        {"mixtral", "\"num_local_experts\": 4", "\"num_local_experts\": \"4\"", "num_local_experts"},
+        {"mixtral", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 5", "experts used"},
+        {"mixtral", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 0", "experts used"},
+        {"qwen3moe", "\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 32", "ffn_gate.0"},
+        {"qwen3moe", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2", "ffn_gate.weight"},
+        {"gptoss", "\"num_local_experts\": 4", "\"num_local_experts\": 8", "ffn_gate_inp"},
+        {"gptoss", "\"layer_types\": [", "\"layer_types\": [\"full_attention\",", "layer_types"},
+        {"gptoss", "\"sliding_attention\"", "\"chunked_attention\"", "chunked_attention"},
+        {"gemma2", "\"query_pre_attn_scalar\": 24", "\"query_pre_attn_scalar\": -1", "query_pre_attn_scalar"},
+        {"gemma2", "\"attn_logit_softcapping\": 50.0", "\"attn_logit_softcapping\": -50.0", "soft cap"},
+        {"gemma2", "\"final_logit_softcapping\": 30.0", "\"final_logit_softcapping\": 1e99", "soft cap"},
+        {"gemma3", "\"rope_theta\": 10000.0", "\"rope_theta\": -1.0", "RoPE base"},
+        {"gemma", "\"head_dim\": 32", "\"head_dim\": 64", "attn_q"},
+        {"granite", "\"residual_multiplier\": 0.22", "\"residual_multiplier\": -0.22", "residual"},
+        {"granite", "\"logits_scaling\": 8.0", "\"logits_scaling\": 0", "logits"},
+        {"cohere2", "\"logit_scale\": 0.25", "\"logit_scale\": \"x\"", "logit_scale"},
+        {"cohere2", "\"sliding_window\": 8", "\"sliding_window\": -8", "window"},
+        {"phi2", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "qk_layernorm"},
+        {"phi2", "\"rope_parameters\": {", "\"rope_parameters\": {\"partial_rotary_factor\": 1.5,",
+         "partial_rotary_factor"},
+        {"phi3", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1", "attn_qkv"},
+        {"phi3", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\", \"short_factor\": [1]", "long_factor"},
+        {"phi3", "\"rope_type\": \"default\"",
+         "\"rope_type\": \"longrope\", \"long_factor\": [1,1,1,1,1,1,1,1], \"short_factor\": [1]", "short_factor"},
+        {"gptneox", "\"hidden_act\": \"gelu\"", "\"hidden_act\": \"relu\"", "relu"},
+        {"gptneox", "\"num_attention_heads\": 4", "\"num_attention_heads\": 7", "query_key_value"},
+        {"gpt2", "\"n_positions\": 256", "\"n_positions\": 512", "position_embd"},
+        {"gpt2", "\"n_head\": 4", "\"n_head\": 0", "n_head"},
+        {"gpt2", "\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true", "inverse"},
+        {"starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\"", "\"hidden_act\": \"silu\"", "silu"},
+        {"smollm3", "\"no_rope_layers\": [", "\"no_rope_layers\": [1,", "no_rope_layers"},
+        {"olmo2", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "attn_k"},
+        {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "qk_layernorm"},
+        {"qwen2", "\"model_type\": \"qwen2\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\": \"qwen2\"",
+         "quantization_config"},
+        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForCausalLM\"", "smollm3"}, /* the families that are known */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_model *m = NULL;
+        struct pp_error err = {0};
+        const char *dir = changed_folder(cases[i].family, cases[i].from, cases[i].to);
+        if (pp_model_open(dir, &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s with %s: \"%s\", which does not mention %s", cases[i].family, cases[i].to, err.text,
+                     cases[i].word);
+    }
+}
+
+/* A tensor that is not there, in a file of each family: the error names it. */
+static void missing_tensors(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < N_FOLDERS; i++) {
+        char path[256];
+        struct pp_gguf *g;
+        snprintf(path, sizeof path, "%s/known-%s.gguf", test_tmpdir(), folders[i]); /* made by known_names */
+        assert_ok(pp_gguf_open(path, &g, &err), err);
+        const size_t n = pp_gguf_n_tensors(g), which = i * 7 % n;
+        const struct pp_tensor *gone = pp_gguf_tensor_at(g, which);
+        char name[128];
+        snprintf(name, sizeof name, "%s", gone->name);
+        char *data;
+        size_t size;
+        assert_ok(pp_read_file(path, 64 << 20, &data, &size, &err), err);
+        char *at = memmem(data, size, name, strlen(name));
+        assert_non_null(at);
+        at[strlen(name) - 1] = '_'; /* it is called otherwise now */
+        assert_ok(pp_write_file(path, data, size, 0600, &err), err);
+        pp_free(data);
+        pp_gguf_close(g);
+        struct pp_model *m = NULL;
+        const enum pp_code code = pp_model_open(path, &m, &err);
+        const bool may_miss = strstr(name, ".bias") || strcmp(name, "output.weight") == 0 ||
+                              strcmp(name, "rope_freqs.weight") == 0;
+        if (code == PP_OK ? !may_miss : !strstr(err.text, name))
+            fail_msg("%s without %s: \"%s\"", path, name, code ? err.text : "opened");
+        pp_model_close(m);
+    }
+}
+
 TEST_GROUP(families)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),          cmocka_unit_test(experts_same_bits), cmocka_unit_test(windows_are_let_go),
-        cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),
+        cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
+        cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
     };
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);
 }

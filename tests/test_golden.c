@@ -89,12 +89,46 @@ static void check_greedy(struct loaded *l, const int32_t *prompt, int64_t n, con
     pp_buf_free(&text);
 }
 
+static cJSON *read_json(const char *path)
+{
+    char *text;
+    size_t n;
+    struct pp_error err;
+    assert_ok(pp_read_file(path, 1 << 22, &text, &n, &err), err);
+    cJSON *json = cJSON_Parse(text);
+    pp_free(text);
+    assert_non_null(json);
+    return json;
+}
+
+/* The prompt's text gives these ids, without or with what begins a text. */
+static void check_ids(const struct loaded *l, const char *text, const int32_t *ids, int64_t n)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(l->model);
+    bool same = false;
+    assert_non_null(t);
+    for (int bos = 0; bos < 2 && !same; bos++) {
+        struct pp_error err;
+        int32_t *got;
+        size_t n_got;
+        assert_ok(pp_tokenize(t, text, strlen(text), bos ? PP_TOKENIZE_BOS : 0, &got, &n_got, &err), err);
+        same = (int64_t)n_got == n && memcmp(got, ids, n_got * sizeof *got) == 0;
+        pp_free(got);
+    }
+    if (!same)
+        fail_msg("%s: other ids for \"%.20s...\"", pp_model_info(l->model)->path, text);
+}
+
 static void check_model(const char *path, const char *expected_path)
 {
     struct pp_safetensors *e;
     struct pp_error err;
     assert_ok(pp_safetensors_open(expected_path, &e, &err), err);
     struct loaded l = load(path);
+    char prompts_path[1024];
+    snprintf(prompts_path, sizeof prompts_path, "%.*s/prompts.json", (int)(strrchr(expected_path, '/') - expected_path),
+             expected_path);
+    cJSON *prompts = read_json(prompts_path);
     for (int i = 0; i < 2; i++) {
         char name[16];
         snprintf(name, sizeof name, "ids%d", i);
@@ -105,11 +139,13 @@ static void check_model(const char *path, const char *expected_path)
         const struct pp_tensor *greedy = pp_safetensors_find(e, name);
         assert_true(ids && logits && greedy);
         pp_seq_truncate(l.seq, 0);
+        check_ids(&l, cJSON_GetArrayItem(prompts, i)->valuestring, ids->data, ids->ne[0]);
         float error = logits_error(&l, ids->data, ids->ne[0], logits->data, logits->ne[1]);
         if (!(error <= TOLERANCE))
             fail_msg("%s: text %d: logits differ by %g", path, i, (double)error);
         check_greedy(&l, ids->data, ids->ne[0], greedy->data, greedy->ne[0]);
     }
+    cJSON_Delete(prompts);
     unload(&l);
     pp_safetensors_close(e);
 }
@@ -219,18 +255,6 @@ static void adapters_llama(void **state) { (void)state; check_adapter_family("ll
 static void adapters_llama_k256(void **state) { (void)state; check_adapter_family("llama-k256"); }
 
 /* --- the bundled model's source -------------------------------------------------------------------------------- */
-
-static cJSON *read_json(const char *path)
-{
-    char *text;
-    size_t n;
-    struct pp_error err;
-    assert_ok(pp_read_file(path, 1 << 22, &text, &n, &err), err);
-    cJSON *json = cJSON_Parse(text);
-    pp_free(text);
-    assert_non_null(json);
-    return json;
-}
 
 /* The greedy answers of expected.json, in float arithmetic, word for word. */
 static void check_answers(struct loaded *l, const cJSON *answers)

@@ -55,6 +55,7 @@ struct pp_decoder {
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE } qk_norm;
+    bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
     enum pp_fn fn;
@@ -77,6 +78,7 @@ struct pp_arch {
     bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
     bool gguf_says_parallel;          /* there is a key for it */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
+    bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */
     struct pp_decoder decoder;
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */

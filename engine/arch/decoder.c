@@ -324,7 +324,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     const struct pp_hparams *hp = pp_source_hparams(s);
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err, .n_q = hp->n_head * hp->head_dim,
                         .n_kv = hp->n_head_kv * hp->head_dim,
-                        .fused_qkv = pp_source_tensor(s, "blk.0.attn_qkv.weight") != NULL};
+                        .fused_qkv = pp_source_tensor(s, "blk.0.attn_qkv.weight") ||
+                                     (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
     if (hp->n_expert && (hp->parallel || d->no_pre_norm))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));

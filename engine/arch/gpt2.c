@@ -52,7 +52,8 @@ const struct pp_arch pp_arch_gpt2 = {
     .names = names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH, .positions = true},
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
+                .fn = PP_FN_GELU_TANH, .positions = true},
     .from_config = from_config,
     .gguf_untied = true,
 };

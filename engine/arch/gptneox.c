@@ -45,7 +45,8 @@ const struct pp_arch pp_arch_gptneox = {
     .names = names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU},
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
+                .fn = PP_FN_GELU},
     .from_config = from_config,
     .gguf_says_parallel = true,
 };

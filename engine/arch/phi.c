@@ -1,6 +1,7 @@
 /* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere; and
  * Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in another. */
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names2[] = {
@@ -43,6 +44,16 @@ static enum pp_code from_config3(const struct cJSON *config, struct pp_hparams *
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
+/* Files from before there was a key for it: the models of 4096 positions have this window. */
+static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    if (!pp_gguf_has(g, "phi3.attention.sliding_window") && (hp->n_layer == 32 || hp->n_layer == 40) &&
+        hp->n_ctx_train == 4096)
+        hp->window = 2047;
+    return PP_OK;
+}
+
 const struct pp_arch pp_arch_phi2 = {
     .name = "phi2",
     .hf_classes = classes2,
@@ -62,6 +73,8 @@ const struct pp_arch pp_arch_phi3 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.fused_gate = true},
+    .decoder = {.fused_qkv = true, .fused_gate = true},
     .from_config = from_config3,
+    .from_gguf = from_gguf3,
+    .gguf_says_window = true,
 };
