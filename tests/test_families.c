@@ -410,7 +410,7 @@ static void lies(void **state)
         {"phi3", "\"rope_type\": \"default\"",
          "\"rope_type\": \"longrope\", \"long_factor\": [1,1,1,1,1,1,1,1], \"short_factor\": [1]", "short_factor"},
         {"gptneox", "\"hidden_act\": \"gelu\"", "\"hidden_act\": \"relu\"", "relu"},
-        {"gptneox", "\"num_attention_heads\": 4", "\"num_attention_heads\": 7", "query_key_value"},
+        {"gptneox", "\"num_attention_heads\": 4", "\"num_attention_heads\": 6", "query_key_value"},
         {"gpt2", "\"n_positions\": 256", "\"n_positions\": 512", "position_embd"},
         {"gpt2", "\"n_head\": 4", "\"n_head\": 0", "n_head"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true", "inverse"},
