@@ -19,6 +19,7 @@ struct pp_source {
     char *path;
     struct pp_gguf *gguf;       /* of a file */
     struct pp_hf *hf;           /* of a folder */
+    cJSON *text_config;         /* of a folder whose model sees, too: that of its language part, completed; or NULL */
     struct pp_hparams hp;
     char *chat_template;
     struct pp_tensor *tensors;  /* of a folder: under their GGUF names, which are pp_free'd */
@@ -95,6 +96,34 @@ static const char *family_of(const cJSON *config)
     return cJSON_IsString(first) ? first->valuestring : "";
 }
 
+/* What config.json says of the language model. */
+static const cJSON *text_config(const struct pp_source *s)
+{
+    return s->text_config ? s->text_config : pp_hf_config(s->hf);
+}
+
+/* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
+static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(pp_hf_config(s->hf), "text_config");
+    if (!arch->parts || !cJSON_IsObject(own))
+        return PP_OK;
+    cJSON *usual = cJSON_Parse(arch->parts->usual), *next;
+    s->text_config = cJSON_Duplicate(own, true);
+    bool ok = usual && s->text_config;
+    for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
+        next = item->next;
+        if (!cJSON_HasObjectItem(s->text_config, item->string)) {
+            cJSON *copy = cJSON_Duplicate(item, true);
+            ok = cJSON_AddItemToObject(s->text_config, item->string, copy);
+            if (!ok)
+                cJSON_Delete(copy);
+        }
+    }
+    cJSON_Delete(usual);
+    return ok ? PP_OK : pp_fail_nomem(err, "the model's configuration");
+}
+
 /* Adds a tensor under its GGUF name. made: its data become ours, also if it cannot be added. */
 static enum pp_code add_tensor(struct pp_source *s, const struct pp_tensor *t, const char *name, bool made,
                                struct pp_error *err)
@@ -163,7 +192,7 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     float *factors = pp_calloc((size_t)n, sizeof *factors);
     if (!factors)
         return pp_fail_nomem(err, name);
-    enum pp_code code = pp_hparams_rope_factors(pp_hf_config(s->hf), key, n, factors, err);
+    enum pp_code code = pp_hparams_rope_factors(text_config(s), key, n, factors, err);
     if (code) {
         pp_free(factors);
         pp_fail_prefix(err, "%s", s->path);
@@ -187,7 +216,7 @@ static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
 
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
-    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(pp_hf_config(s->hf), "tie_word_embeddings");
+    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(text_config(s), "tie_word_embeddings");
     size_t n = pp_hf_n(s->hf);
     struct pp_buf name = {0}, second = {0};
     enum pp_code code = PP_OK;
@@ -221,9 +250,11 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     strcpy(s->hp.arch, arch->name);
     pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
     s->hp.rope_neox = !arch->hf_pairs;
-    code = pp_hparams_from_config(config, &s->hp, err);
+    code = complete_config(s, arch, err);
+    if (!code)
+        code = pp_hparams_from_config(text_config(s), &s->hp, err);
     if (!code && arch->from_config)
-        code = arch->from_config(config, &s->hp, err);
+        code = arch->from_config(text_config(s), &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
     if (code) {
@@ -268,6 +299,7 @@ void pp_source_close(struct pp_source *s)
         pp_free(s->made[i]);
     pp_free(s->made);
     pp_name_index_free(&s->names);
+    cJSON_Delete(s->text_config);
     pp_gguf_close(s->gguf);
     pp_hf_close(s->hf);
     pp_free(s->chat_template);

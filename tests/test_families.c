@@ -293,6 +293,35 @@ static void known_names(void **state)
     }
 }
 
+/* --- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Behind the first token nothing is allocated any more, whatever the family. */
+static void decode_allocates_nothing(void **state)
+{
+    static const char *const names[] = {"mixtral", "gptoss", "gemma3", "cohere2", "gpt2", "phi3"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct pp_engine_options opt = {.kv_type = PP_KV_Q8_0, .n_threads = 2, .kv_memory = 64u << 20};
+        struct pp_model *m;
+        struct pp_engine *e;
+        struct pp_seq *s;
+        struct pp_error err;
+        uint64_t before = 0;
+        assert_ok(pp_model_open(folder_of(names[i]), &m, &err), err);
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        assert_ok(pp_seq_new(e, &s, &err), err);
+        for (int at = 0; at < 100; at++) {
+            const struct pp_row row = {.seq = s, .token = at, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+            assert_ok(pp_step(e, &row, 1, NULL, &err), err);
+            before = at == 0 ? pp_mem_count() : before;
+        }
+        assert_int_equal(pp_mem_count(), before);
+        pp_seq_free(s);
+        pp_engine_free(e);
+        pp_model_close(m);
+    }
+}
+
 /* --- learned positions ------------------------------------------------------------------------------------------- */
 
 static void positions_end(void **state)
@@ -344,6 +373,90 @@ static void rope_scalings(void **state)
     hp.rope_no_truncate = true;
     pp_rope_frequencies(&hp, 300, NULL, f, &magnitude);
     assert_memory_not_equal(f, whole, sizeof f);
+}
+
+/* --- models that see, too ----------------------------------------------------------------------------------------- */
+
+static void add_json(struct pp_buf *b, const char *name, const struct pp_tensor *t, size_t at, bool first)
+{
+    pp_buf_fmt(b, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", first ? "" : ",", name,
+               t->type == PP_TYPE_BF16 ? "BF16" : "F32");
+    for (int d = t->n_dims - 1; d >= 0; d--)
+        pp_buf_fmt(b, "%lld%s", (long long)t->ne[d], d ? "," : "");
+    pp_buf_fmt(b, "],\"data_offsets\":[%zu,%zu]}", at, at + t->size);
+}
+
+/* A Gemma 3 folder as the models that see have it: the language part's names have a prefix, and there are others. */
+static void write_seeing(const char *dir, const char *prefix)
+{
+    struct pp_safetensors *from;
+    struct pp_buf head = {0}, all = {0}, name = {0};
+    struct pp_error err;
+    char path[700];
+    size_t at = 0;
+    const struct pp_tensor other = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {2, 1, 1, 1}, .size = 8};
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_of("gemma3"));
+    assert_ok(pp_safetensors_open(path, &from, &err), err);
+    pp_buf_char(&head, '{');
+    for (size_t i = 0; i < pp_safetensors_n(from); i++) {
+        const struct pp_tensor *t = pp_safetensors_at(from, i);
+        pp_buf_clear(&name);
+        pp_buf_fmt(&name, "%s%s", prefix, t->name + strlen("model."));
+        add_json(&head, pp_buf_cstr(&name), t, at, i == 0);
+        at += t->size;
+    }
+    add_json(&head, "vision_tower.vision_model.post_layernorm.bias", &other, at, false);
+    pp_buf_char(&head, '}');
+    while (head.len % 8)
+        pp_buf_char(&head, ' ');
+    const uint64_t n = head.len;
+    pp_buf_add(&all, &n, sizeof n);
+    pp_buf_add(&all, head.data, head.len);
+    for (size_t i = 0; i < pp_safetensors_n(from); i++)
+        pp_buf_add(&all, pp_safetensors_at(from, i)->data, pp_safetensors_at(from, i)->size);
+    pp_buf_add(&all, "\0\0\0\0\0\0\0", 8);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_write_file(path, all.data, all.len, 0600, &err), err);
+    pp_safetensors_close(from);
+    pp_buf_free(&head);
+    pp_buf_free(&all);
+    pp_buf_free(&name);
+}
+
+static void seeing_models(void **state)
+{
+    static const char *const prefixes[] = {"language_model.model.", "model.language_model."};
+    static const char config[] =
+        "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\", \"text_config\": {"
+        "\"vocab_size\": 512, \"hidden_size\": 64, \"intermediate_size\": 160, \"num_hidden_layers\": 7, "
+        "\"head_dim\": 32, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"query_pre_attn_scalar\": 32, \"sliding_window\": 8}}";
+    struct pp_source *text;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_source_open(folder_of("gemma3"), &text, &err), err);
+    for (int i = 0; i < 2; i++) {
+        char dir[300], path[600];
+        struct pp_source *s;
+        snprintf(dir, sizeof dir, "%s/seeing-%d", test_tmpdir(), i);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        write_seeing(dir, prefixes[i]);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        assert_ok(pp_write_file(path, config, sizeof config - 1, 0600, &err), err);
+        assert_ok(pp_source_open(dir, &s, &err), err);
+        const struct pp_hparams *a = pp_source_hparams(s), *b = pp_source_hparams(text);
+        assert_true(a->rope_base == b->rope_base && a->rope_base_local == b->rope_base_local &&
+                    a->window == b->window && a->norm_eps == b->norm_eps && a->attn_scale == b->attn_scale);
+        assert_memory_equal(a->layer, b->layer, sizeof a->layer);
+        assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(text));
+        for (size_t t = 0; t < pp_source_n_tensors(text); t++) {
+            const struct pp_tensor *x = pp_source_tensor_at(text, t), *y = pp_source_tensor(s, x->name);
+            assert_non_null(y);
+            assert_memory_equal(x->data, y->data, x->size);
+        }
+        pp_source_close(s);
+    }
+    pp_source_close(text);
 }
 
 /* --- files that lie ---------------------------------------------------------------------------------------------- */
@@ -471,6 +584,7 @@ TEST_GROUP(families)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),          cmocka_unit_test(experts_same_bits), cmocka_unit_test(windows_are_let_go),
         cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
+        cmocka_unit_test(decode_allocates_nothing), cmocka_unit_test(seeing_models),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
     };
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * 1e-3. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -163,35 +164,107 @@ static void check_folder(const char *family, char expected[1024])
     check_model(testdata(relative), expected);
 }
 
+/* What came out: the README tells it. */
+struct outcome {
+    bool folder, theirs, ours; /* was right from */
+};
+
 /* The folder, the file that another converter made of it, if there is one, and the one that ours makes. */
-static void check_family(const char *family)
+static void check_family(const char *family, struct outcome *outcome)
 {
     struct pp_error err;
     struct pp_convert_options opt = {0};
     char relative[256], path[256], expected[1024];
     check_folder(family, expected);
+    outcome->folder = true;
     snprintf(relative, sizeof relative, "architectures/%s/model.gguf", family);
     snprintf(path, sizeof path, "%s/%s", testdata("architectures"), family);
-    if (pp_file_exists(path, "model.gguf"))
+    if (pp_file_exists(path, "model.gguf")) {
         check_model(testdata(relative), expected);
+        outcome->theirs = true;
+    }
     snprintf(relative, sizeof relative, "architectures/%s", family);
     snprintf(path, sizeof path, "%s/%s.gguf", test_tmpdir(), family);
     assert_ok(pp_convert_to_gguf(testdata(relative), path, &opt, &err), err);
     check_model(path, expected);
+    outcome->ours = true;
 }
 
-/* One test for each folder of testdata/architectures. */
+/* One test for each folder of testdata/architectures, and what its line of the README's table begins with. */
 #define FAMILIES(X)                                                                                                    \
-    X(cohere2, "cohere2") X(gemma, "gemma") X(gemma2, "gemma2") X(gemma3, "gemma3") X(gpt2, "gpt2")                    \
-    X(gptneox, "gptneox") X(gptoss, "gptoss") X(granite, "granite") X(llama, "llama") X(llama3_rope, "llama3-rope")    \
-    X(llama_bias, "llama-bias") X(llama_k256, "llama-k256") X(llama_linear, "llama-linear")                            \
-    X(llama_yarn, "llama-yarn") X(mistral_swa, "mistral-swa") X(mixtral, "mixtral") X(olmo2, "olmo2")                  \
-    X(phi2, "phi2") X(phi3, "phi3") X(qwen2, "qwen2") X(qwen3, "qwen3") X(qwen3moe, "qwen3moe")                        \
-    X(smollm3, "smollm3") X(stablelm, "stablelm") X(starcoder2, "starcoder2")
+    X(llama, "llama", "Llama 1 to 3, Yi, TinyLlama, SmolLM 2")                                                         \
+    X(llama3_rope, "llama3-rope", "- with Llama 3.1's RoPE scaling")                                                   \
+    X(llama_linear, "llama-linear", "- with linear RoPE scaling")                                                      \
+    X(llama_yarn, "llama-yarn", "- with YaRN")                                                                         \
+    X(llama_bias, "llama-bias", "- with biases")                                                                       \
+    X(llama_k256, "llama-k256", "- with rows that K-quants fit")                                                       \
+    X(mistral_swa, "mistral-swa", "Mistral, with a sliding window")                                                    \
+    X(mixtral, "mixtral", "Mixtral")                                                                                   \
+    X(qwen2, "qwen2", "Qwen 1.5 to 2.5")                                                                               \
+    X(qwen3, "qwen3", "Qwen 3")                                                                                        \
+    X(qwen3moe, "qwen3moe", "Qwen 3 MoE")                                                                              \
+    X(gemma, "gemma", "Gemma")                                                                                         \
+    X(gemma2, "gemma2", "Gemma 2")                                                                                     \
+    X(gemma3, "gemma3", "Gemma 3")                                                                                     \
+    X(phi2, "phi2", "Phi 1.5 and 2")                                                                                   \
+    X(phi3, "phi3", "Phi 3 and 4")                                                                                     \
+    X(gptoss, "gptoss", "gpt-oss")                                                                                     \
+    X(smollm3, "smollm3", "SmolLM 3")                                                                                  \
+    X(granite, "granite", "Granite 3")                                                                                 \
+    X(olmo2, "olmo2", "OLMo 2")                                                                                        \
+    X(cohere2, "cohere2", "Command R7B (Cohere 2)")                                                                    \
+    X(stablelm, "stablelm", "StableLM")                                                                                \
+    X(starcoder2, "starcoder2", "StarCoder 2")                                                                         \
+    X(gptneox, "gptneox", "GPT-NeoX, Pythia")                                                                          \
+    X(gpt2, "gpt2", "GPT-2")
 
-#define FAMILY_FUNCTION(function, folder) static void function(void **state) { (void)state; check_family(folder); }
-#define FAMILY_TEST(function, folder)     cmocka_unit_test(function),
+#define FAMILY_NUMBER(function, folder, title)   FAMILY_##function,
+#define FAMILY_TITLE(function, folder, title)    title,
+#define FAMILY_TEST(function, folder, title)     cmocka_unit_test(function),
+#define FAMILY_FUNCTION(function, folder, title)                                                                       \
+    static void function(void **state) { (void)state; check_family(folder, &outcomes[FAMILY_##function]); }
+
+enum { FAMILIES(FAMILY_NUMBER) N_FAMILIES };
+static const char *const titles[] = {FAMILIES(FAMILY_TITLE)};
+static struct outcome outcomes[N_FAMILIES];
 FAMILIES(FAMILY_FUNCTION)
+
+/* The README's table is what came out above. With PIPPIN_UPDATE set it is written anew, and the test fails if that
+ * changed something. */
+static void readme_table(void **state)
+{
+    static const char begin[] = "<!-- families: made by the tests -->\n", end[] = "<!-- end of families -->";
+    static const char *const words[] = {"-", "yes"};
+    struct pp_buf table = {0}, fresh = {0};
+    struct pp_error err;
+    char *text;
+    size_t n;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    pp_buf_str(&table, "| family | Hugging Face folder | GGUF of llama.cpp's converter | GGUF of `pippin convert` |\n"
+                       "| --- | --- | --- | --- |\n");
+    for (int i = 0; i < N_FAMILIES; i++)
+        pp_buf_fmt(&table, "| %s | %s | %s | %s |\n", titles[i], words[outcomes[i].folder], words[outcomes[i].theirs],
+                   words[outcomes[i].ours]);
+    assert_ok(pp_read_file("README.md", 1 << 22, &text, &n, &err), err);
+    char *from = strstr(text, begin), *to = from ? strstr(from, end) : NULL;
+    assert_non_null(to);
+    from += strlen(begin);
+    const bool current = (size_t)(to - from) == table.len && memcmp(from, table.data, table.len) == 0;
+    if (!current && getenv("PIPPIN_UPDATE")) {
+        pp_buf_add(&fresh, text, (size_t)(from - text));
+        pp_buf_add(&fresh, table.data, table.len);
+        pp_buf_str(&fresh, to);
+        assert_ok(pp_write_file("README.md", fresh.data, fresh.len, 0644, &err), err);
+    }
+    if (!current)
+        fail_msg("README.md does not tell what families run; `PIPPIN_UPDATE=1 build/pippin-tests golden` writes it:\n"
+                 "%s", pp_buf_cstr(&table));
+    pp_free(text);
+    pp_buf_free(&table);
+    pp_buf_free(&fresh);
+}
 
 /* --- adapters -------------------------------------------------------------------------------------------------- */
 
@@ -384,6 +457,7 @@ TEST_GROUP(golden)
 {
     const struct CMUnitTest tests[] = {
         FAMILIES(FAMILY_TEST)
+        cmocka_unit_test(readme_table),
         cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter_folder),
         cmocka_unit_test(starter_gguf),   cmocka_unit_test(stories),
     };

@@ -114,23 +114,54 @@ static const struct pp_arch_name *find_name(const struct pp_arch_name *table, co
     return NULL;
 }
 
+static bool begins_with(const char *s, const char *begin)
+{
+    return strncmp(s, begin, strlen(begin)) == 0;
+}
+
+/* The line of the family's tables for a name, or for the part of the language model that it is. name: room for what the
+ * holes point into. */
+static const struct pp_arch_name *find_entry(const struct pp_arch *a, const char *hf, struct pp_buf *name,
+                                             struct holes *holes, const char **rest)
+{
+    for (const char *const *p = a->parts ? a->parts->prefixes : NULL; p && *p; p += 2)
+        if (begins_with(hf, p[0])) {
+            pp_buf_fmt(name, "%s%s", p[1], hf + strlen(p[0]));
+            hf = pp_buf_cstr(name);
+            break;
+        }
+    const struct pp_arch_name *entry = find_name(a->names, hf, holes, rest);
+    return entry ? entry : find_name(a->more_names, hf, holes, rest);
+}
+
+static bool is_of_other_part(const struct pp_arch *a, const char *hf)
+{
+    for (const char *const *p = a->parts ? a->parts->others : NULL; p && *p; p++)
+        if (begins_with(hf, *p))
+            return true;
+    return false;
+}
+
 enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
                                      struct pp_buf *gguf, struct pp_buf *second)
 {
     struct holes holes;
+    struct pp_buf name = {0};
     const char *rest;
     pp_buf_clear(gguf);
     pp_buf_clear(second);
-    *entry = find_name(a->names, hf, &holes, &rest);
-    if (!*entry)
-        *entry = find_name(a->more_names, hf, &holes, &rest);
-    if (*entry) {
+    if ((*entry = find_entry(a, hf, &name, &holes, &rest))) {
         fill_in((*entry)->gguf, &holes, gguf);
         pp_buf_str(gguf, rest);
         if ((*entry)->second)
             fill_in((*entry)->second, &holes, second);
+        gguf->bad |= name.bad;
+        pp_buf_free(&name);
         return PP_NAME_FOUND;
     }
+    pp_buf_free(&name);
+    if (is_of_other_part(a, hf))
+        return PP_NAME_IGNORED;
     for (const char *const *end = a->ignored; *end; end++)
         if (ends_with(hf, *end))
             return PP_NAME_IGNORED;

@@ -64,12 +64,22 @@ struct pp_decoder {
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
 };
 
+struct pp_arch_parts {
+    const char *usual;                /* a JSON object: what a text_config need not say */
+    const char *const *prefixes;      /* pairs: what a name begins with, what the tables have instead; NULL at the end */
+    const char *const *others;        /* what the names of other parts begin with; NULL at the end */
+};
+
 struct pp_arch {
     const char *name;                 /* general.architecture */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
     const struct pp_arch_name *more_names; /* looked at behind those; or NULL */
     const char *const *ignored;       /* ends of Hugging Face tensor names that carry nothing; NULL at the end */
+    /* Of a family of which some models see, too. In their folders config.json has an object text_config, which leaves
+     * out what is usual; the names of the language part have a prefix; and there are tensors of other parts. NULL: none
+     * do. */
+    const struct pp_arch_parts *parts;
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
     bool hf_pairs;                    /* the folder's heads have pairs side by side, too */
     /* What its GGUF files take for granted: */

@@ -30,7 +30,8 @@ static const struct pp_arch_name later_names[] = {
 
 static const char *const classes[] = {"GemmaForCausalLM", "gemma", NULL};
 static const char *const classes2[] = {"Gemma2ForCausalLM", "gemma2", NULL};
-static const char *const classes3[] = {"Gemma3ForCausalLM", "gemma3_text", NULL};
+static const char *const classes3[] = {
+    "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3", NULL};
 /* The first Gemma's configuration says gelu where the approximation is meant. */
 static const char *const gelu_names[] = {"gelu_pytorch_tanh", "gelu", NULL};
 
@@ -163,6 +164,20 @@ static void to_gguf3(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_f32(w, "gemma3.rope.freq_base_swa", hp->rope_base_local);
 }
 
+static const char *const prefixes3[] = {
+    "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
+static const char *const others3[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                      "model.multi_modal_projector.", NULL};
+
+/* The third's that see leave out of text_config what transformers takes for granted. */
+static const struct pp_arch_parts parts3 = {
+    .usual = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 26,"
+             "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 256, \"rope_theta\": 1000000.0,"
+             "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true}",
+    .prefixes = prefixes3,
+    .others = others3,
+};
+
 const struct pp_arch pp_arch_gemma = {
     .name = "gemma",
     .hf_classes = classes,
@@ -199,5 +214,6 @@ const struct pp_arch pp_arch_gemma3 = {
     .from_config = from_config3,
     .from_gguf = from_gguf3,
     .to_gguf = to_gguf3,
+    .parts = &parts3,
     .layer_pattern = 6,
 };
