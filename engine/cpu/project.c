@@ -383,9 +383,13 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }
-    int8_t *q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
     uint16_t *bf16 = s->round ? to->bf16 + row * c->acts_width : NULL;
-    const struct pp_acts acts = {.f32 = x, .q = q, .d = to->d + b, .sum = to->sum + b};
+    struct pp_acts acts = {.f32 = x};
+    if (s->quantize) { /* else there may be no such memory */
+        acts.q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
+        acts.d = to->d + b;
+        acts.sum = to->sum + b;
+    }
     const int linear = s->projections[0].linear;
     const bool scales = set && set->n && pp_adapter_set_scales_input(set, linear);
     if (!scales || pp_adapter_set_rank(set, linear)) {
