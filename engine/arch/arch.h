@@ -66,7 +66,7 @@ struct pp_decoder {
 
 struct pp_arch_parts {
     const char *usual;                /* a JSON object: what a text_config need not say */
-    const char *const *prefixes;      /* pairs: what a name begins with, what the tables have instead; NULL at the end */
+    const char *const *prefixes;      /* pairs: what names begin with, what the tables have instead; NULL at the end */
     const char *const *others;        /* what the names of other parts begin with; NULL at the end */
 };
 
