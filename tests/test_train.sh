@@ -1,0 +1,116 @@
+#!/bin/sh
+# test_train.sh - pippin lora train as a script or a person meets it: messages, exit codes, the summary, an interrupt and
+# going on, the bar on a terminal. The bundled model, a few steps.
+set -u
+LC_ALL=C.UTF-8
+export LC_ALL
+pippin=${PIPPIN:-${BUILD:-build}/pippin}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+holds() {
+    name=$1
+    shift
+    if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
+}
+train() {
+    "$pippin" lora train "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    code=$?
+}
+# expect NAME CODE PATTERN...: the last training ended with this code, and standard error has these
+expect() {
+    name=$1
+    [ "$code" = "$2" ] || { fail "$name" "exit code $code, not $2"; return; }
+    shift 2
+    for pattern; do
+        grep -Eq -e "$pattern" "$tmp/err" || { fail "$name" "no $pattern on standard error"; return; }
+    done
+    pass "$name"
+}
+
+head -n 6 tests/data/sonnets.jsonl >"$tmp/six.jsonl"
+head -n 1 tests/data/sonnets-val.jsonl >"$tmp/one.jsonl"
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+train; expect "no file" 2 'usage: pippin lora train FILE -o FOLDER'
+train "$tmp/six.jsonl"; expect "no folder" 2 'say where the adapter goes'
+train "$tmp/six.jsonl" -o "$tmp/x" --targets q,attn; expect "a projection that is none" 2 'projection "attn" to train; there are q, k, v'
+train "$tmp/six.jsonl" -o "$tmp/x" --rank 0; expect "no rank" 2 '.--rank'
+train "$tmp/nothing.jsonl" -o "$tmp/x"; expect "no such file" 1 'nothing.jsonl'
+: >"$tmp/empty.jsonl"
+train "$tmp/empty.jsonl" -o "$tmp/x"; expect "an empty file" 2 'empty.jsonl holds no examples'
+{ cat "$tmp/six.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$tmp/bad.jsonl"
+train "$tmp/bad.jsonl" -o "$tmp/x"; expect "a line without an answer" 1 'bad.jsonl, line 7: no message is the assistant'
+train "$tmp/six.jsonl" -o "$tmp/x" --train-memory 1M; expect "too little memory" 4 'needs [0-9]+ MB .* 1 MB may be used'
+train "$tmp/six.jsonl" -o "$tmp/x" --continue; expect "nothing to continue" 2 'no training to continue'
+train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot make the folder /dev/null/x'
+holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
+
+# --- a small training ---------------------------------------------------------------------------------------------
+
+small="--val $tmp/one.jsonl --rank 2 --targets q,v --batch 2 --steps 8 --eval-every 1 --lr 1e-3"
+# shellcheck disable=SC2086
+train "$tmp/six.jsonl" -o "$tmp/verse" $small --json
+expect "a training" 0 'training: 6 examples, [0-9]+ tokens of which [0-9]+ are learnt' 'needs [0-9]+ MB' \
+    'step 8 of 8, loss [0-9.]+, validation loss [0-9.]+'
+for key in adapter steps first_validation_loss validation_loss memory_bytes seconds; do
+    holds "its summary has $key" grep -q "\"$key\": " "$tmp/out"
+done
+holds "which is one line" [ "$(wc -l <"$tmp/out")" = 1 ]
+for file in adapter_config.json adapter_model.safetensors verse.gguf; do
+    holds "$file is there" [ -s "$tmp/verse/$file" ]
+done
+holds "the checkpoint is gone" [ ! -e "$tmp/verse/checkpoint.gguf" ]
+for adapter in verse verse/verse.gguf; do
+    "$pippin" lora info "$tmp/$adapter" -m starter --json >"$tmp/out" 2>"$tmp/err"
+    holds "$adapter fits the model" [ $? = 0 ]
+    holds "and changes q and v" grep -q '"rank": 2, "changes_nothing": false.*"n_targets": 16' "$tmp/out"
+    "$pippin" run --lora "$tmp/$adapter" --temp 0 -n 8 -p "Hello" >"$tmp/$(basename "$adapter").txt" 2>"$tmp/err" </dev/null
+    holds "and answers" [ $? = 0 ]
+done
+holds "both the same" cmp -s "$tmp/verse.txt" "$tmp/verse.gguf.txt"
+
+# --- an interrupt --------------------------------------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+"$pippin" lora train "$tmp/six.jsonl" -o "$tmp/broken" $small >"$tmp/out" 2>"$tmp/err" </dev/null &
+pid=$!
+i=0
+while ! grep -q 'step 1 of 8' "$tmp/err" && [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null; do sleep 0.05; i=$((i + 1)); done
+# Shells start what runs in the background with SIGINT ignored; SIGTERM does the same.
+kill -TERM $pid 2>/dev/null
+wait $pid
+code=$?
+if [ $code = 0 ]; then
+    echo "skip: the training was over before it could be interrupted"
+else
+    expect "an interrupt" 130 'stopped after step [1-7] of 8; the same command with --continue goes on'
+    holds "leaves a checkpoint" [ -s "$tmp/broken/checkpoint.gguf" ]
+    # shellcheck disable=SC2086
+    train "$tmp/six.jsonl" -o "$tmp/broken" $small; expect "is not overwritten" 2 'go on with --continue'
+    # shellcheck disable=SC2086
+    train "$tmp/six.jsonl" -o "$tmp/broken" $small --rank 3 --continue
+    expect "does not go on otherwise" 1 'rank is 2 there and 3 here'
+    # shellcheck disable=SC2086
+    train "$tmp/six.jsonl" -o "$tmp/broken" $small -t 1 --continue; expect "goes on" 0
+    holds "to the same bits" cmp -s "$tmp/verse/adapter_model.safetensors" "$tmp/broken/adapter_model.safetensors"
+fi
+
+# --- on a terminal -------------------------------------------------------------------------------------------------
+
+if command -v script >/dev/null; then
+    # shellcheck disable=SC2086
+    script -qec "stty cols 100; $pippin lora train $tmp/six.jsonl -o $tmp/shown $small" /dev/null </dev/null >"$tmp/err" 2>&1
+    code=$?
+    expect "on a terminal" 0 'step 8/8 ████████████ [▁▂▃▄▅▆▇█ ]+ loss [0-9.]+ val [0-9.]+ 0:00 left'
+else
+    echo "skip: no script(1) for a terminal"
+fi
+
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
