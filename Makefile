@@ -118,9 +118,9 @@ $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
 
 # The tests of the kernels for ARM: no library but libc, linked statically, run by tests/test_arm.sh in an emulator.
 ARM_CC  := aarch64-linux-gnu-gcc
-SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c)) engine/cpu/isa.c engine/cpu/pack.c engine/kv.c \
-           engine/quant.c engine/types.c engine/base/mem.c tests/runner.c tests/support.c \
-           tests/test_isa.c tests/test_matmul.c tests/test_ops.c
+SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c engine/cpu/train*.c)) engine/cpu/isa.c engine/cpu/pack.c engine/kv.c \
+           engine/quant.c engine/quant_search.c engine/types.c $(addprefix engine/base/,error.c mem.c utf8.c) tests/runner.c tests/support.c \
+           tests/test_isa.c tests/test_matmul.c tests/test_ops.c tests/test_train_kernels.c
 arm_obj  = $(patsubst %.c,$(BUILD)/arm/obj/%.o,$(1))
 
 $(BUILD)/arm/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := $(ISA_NEON)
@@ -160,7 +160,8 @@ $(DEPS): tests/deps.sh
 SANITIZED = BUILD=$(BUILD)/$(1) OPT='-O1 -g' CFLAGS='-fno-omit-frame-pointer -fsanitize=$(2)' LDFLAGS='-fsanitize=$(2)'
 
 SOAK_HOURS ?= 24
-test-long: $(BUILD)/soak | $(DEPS)    ## a day of chatting in some minutes: nothing grows (SOAK_HOURS=24)
+test-long: $(BUILD)/soak $(BUILD)/pippin-tests | $(DEPS)    ## a day of chatting in some minutes: nothing grows (SOAK_HOURS=24); verse is learnt
+	$(Q)PIPPIN_LONG=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/pippin-tests train
 	$(Q)dir=$$(mktemp -d) && { $(BUILD)/soak $$dir $(SOAK_HOURS); code=$$?; rm -rf $$dir; exit $$code; }
 
 asan: | $(DEPS)    ## the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -7,11 +7,13 @@
 #include "engine/cpu/isa.h"
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/ops.h"
+#include "engine/cpu/train.h"
 #include "tests/support.h"
 
 #if defined(__x86_64__)
 extern const struct pp_matmul_kernels pp_matmul_avxvnni_soft, pp_matmul_avx512_soft, pp_matmul_amx_soft;
 extern const struct pp_cpu_ops pp_ops_avxvnni_soft, pp_ops_avx512_soft, pp_ops_amx_soft;
+extern const struct pp_train_ops pp_train_avx512_soft;
 #endif
 
 __attribute__((unused)) static const struct pp_matmul_kernels *soft_matmul_kernels(enum pp_isa isa)
@@ -48,6 +50,15 @@ __attribute__((unused)) static const struct pp_cpu_ops *soft_cpu_ops(enum pp_isa
     }
 }
 
+__attribute__((unused)) static const struct pp_train_ops *soft_train_ops(enum pp_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa == PP_ISA_AVX512)
+        return &pp_train_avx512_soft;
+#endif
+    return pp_train_ops(isa == PP_ISA_AMX ? PP_ISA_SCALAR : isa);
+}
+
 __attribute__((unused)) static bool soft_isa_runs(enum pp_isa isa)
 {
     return soft_matmul_kernels(isa) != NULL;
@@ -57,6 +68,7 @@ __attribute__((unused)) static bool soft_isa_runs(enum pp_isa isa)
 #define pp_isa_runs(isa) soft_isa_runs(isa)
 #define pp_matmul_kernels(isa) soft_matmul_kernels(isa)
 #define pp_cpu_ops(isa) soft_cpu_ops(isa)
+#define pp_train_ops(isa) soft_train_ops(isa)
 
 /* Groups are called soft_matmul for matmul, and so on. */
 #undef TEST_GROUP

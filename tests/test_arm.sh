@@ -36,7 +36,7 @@ check() { # processor, sets that it runs, groups of tests
         failed=$((failed + 1))
     fi
 }
-check max ' scalar neon dotprod i8mm' isa matmul ops
+check max ' scalar neon dotprod i8mm' isa matmul ops train_kernels
 check cortex-a76 ' scalar neon dotprod' isa matmul
 check cortex-a72 ' scalar neon' isa matmul
 echo "$passed passed, $failed failed"
