@@ -40,8 +40,7 @@ static int list_biases(const struct tiny_shape *s, int layer, struct tensor_plan
                                                           {"attn_v", s->n_head_kv * s->head_dim},
                                                           {"ffn_up", s->n_ff}};
     for (int i = 0; i < 4; i++) {
-        t[i].rows = 0;
-        t[i].cols = biases[i].n;
+        t[i] = (struct tensor_plan){.cols = biases[i].n};
         snprintf(t[i].name, sizeof t->name, "blk.%d.%s.bias", layer, biases[i].kind);
     }
     return 4;
