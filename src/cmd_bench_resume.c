@@ -1,9 +1,9 @@
 /* cmd_bench_resume.c - how long it takes to save what is computed of a conversation and to go on from it: as the
  * program does it after a turn and when a conversation is opened again, without the hash of the model, which the cache
  * remembers. Restored in an engine of its own each time: its pages have never been touched, as in a program that has
- * just been started, where the system has to clear them first; and in one whose pages another conversation has used. With
- * the files in the system's page cache, and with them dropped from there; beside that, the same bytes read past the page
- * cache into memory that has been touched, which is what the disk gives. */
+ * just been started, where the system has to clear them first; and in one whose pages another conversation has used.
+ * With the files in the system's page cache, and with them dropped from there; beside that, the same bytes read past
+ * the page cache into memory that has been touched, which is what the disk gives. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +21,9 @@ static const char OWNER[] = "bench";
 
 enum { TURN = 20, READ_BYTES = 1 << 20, READ_ALIGN = 4096, MAX_READERS = 64 };
 
-enum { SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, USED, USED_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS };
+enum {
+    SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, USED, USED_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS
+};
 
 struct resume {
     struct bench *b;

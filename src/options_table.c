@@ -23,7 +23,8 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_PERPLEXITY] = {"perplexity", "", NULL, NULL, 0, "how well a model predicts a text"},
     [PP_CMD_BENCH] = {"bench", PP_BENCH_WORDS, NULL, NULL, PP_MAX_POSITIONAL,
                       "how fast it is here: prefill, decode and what they are made of"},
-    [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2, "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
+    [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2,
+                        "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q8_0, Q4_0, Q4_K_M"},
 };
 
