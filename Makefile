@@ -17,8 +17,8 @@ endif
 Q   := $(if $(V),,@)
 say  = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
-LIBS_ENGINE := -lcjson -lpcre2-8 -lxxhash -lnettle -lpthread -lm
-LIBS_APP    := -lsqlite3 -linih -lutf8proc -lmd4c -lreadline -lncursesw -ltinfo
+LIBS_ENGINE := -lcjson -lpcre2-8 -lutf8proc -lxxhash -lnettle -lpthread -lm
+LIBS_APP    := -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
 LIBS_TEST   := -lcmocka
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla

@@ -599,6 +599,16 @@ bool pp_gguf_array_bool(const struct pp_gguf *g, const char *key, size_t i, bool
     return true;
 }
 
+struct pp_str pp_gguf_array_bytes(const struct pp_gguf *g, const char *key)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    const struct kv *kv = pp_gguf_array(g, key, &type, &n) && n ? find_element(g, key, 0) : NULL;
+    if (!kv || (type != PP_GGUF_U8 && type != PP_GGUF_I8))
+        return (struct pp_str){NULL, 0};
+    return (struct pp_str){(const char *)kv->items, n};
+}
+
 bool pp_gguf_array_float(const struct pp_gguf *g, const char *key, size_t i, double *v)
 {
     const struct kv *kv = find_element(g, key, i);

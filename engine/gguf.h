@@ -59,6 +59,7 @@ bool pp_gguf_array(const struct pp_gguf *g, const char *key, enum pp_gguf_type *
 bool pp_gguf_array_string(const struct pp_gguf *g, const char *key, size_t i, struct pp_str *v);
 bool pp_gguf_array_int(const struct pp_gguf *g, const char *key, size_t i, int64_t *v);
 bool pp_gguf_array_bool(const struct pp_gguf *g, const char *key, size_t i, bool *v);
+struct pp_str pp_gguf_array_bytes(const struct pp_gguf *g, const char *key); /* all of an array of U8 or I8, or none */
 bool pp_gguf_array_float(const struct pp_gguf *g, const char *key, size_t i, double *v);
 
 /* --- tensors ------------------------------------------------------------------------------------------- */
@@ -84,6 +85,7 @@ void pp_gguf_add_str(struct pp_gguf_writer *w, const char *key, const char *s, s
 void pp_gguf_add_str_array(struct pp_gguf_writer *w, const char *key, const struct pp_str *items, size_t n);
 void pp_gguf_add_f32_array(struct pp_gguf_writer *w, const char *key, const float *items, size_t n);
 void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int32_t *items, size_t n);
+void pp_gguf_add_u8_array(struct pp_gguf_writer *w, const char *key, const uint8_t *items, size_t n);
 void pp_gguf_add_bool_array(struct pp_gguf_writer *w, const char *key, const bool *items, size_t n);
 /* Copies a value of another file as it is. */
 void pp_gguf_add_copy(struct pp_gguf_writer *w, const struct pp_gguf *from, size_t kv_index);

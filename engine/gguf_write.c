@@ -156,6 +156,11 @@ void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int3
         put_int(b, (uint32_t)items[i], 4);
 }
 
+void pp_gguf_add_u8_array(struct pp_gguf_writer *w, const char *key, const uint8_t *items, size_t n)
+{
+    pp_buf_add(put_array(w, key, PP_GGUF_U8, n), (const char *)items, n);
+}
+
 void pp_gguf_add_bool_array(struct pp_gguf_writer *w, const char *key, const bool *items, size_t n)
 {
     struct pp_buf *b = put_array(w, key, PP_GGUF_BOOL, n);

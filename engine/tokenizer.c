@@ -31,7 +31,9 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     pp_free(t->slots);
     pp_free(t->merges);
     pp_free(t->pairs);
-    pp_free(t->special);
+    pp_free(t->special.ids);
+    pp_free(t->pieces.ids);
+    pp_free(t->charsmap);
     pp_free(t);
 }
 
@@ -140,7 +142,9 @@ struct run {
     const struct pp_tokenizer *t;
     struct tok_merger merger;
     struct tok_split_state *split;
-    struct pp_buf spaced; /* a stretch of text with its spaces written as SentencePiece does */
+    const char *end;      /* of the text */
+    struct pp_buf normal; /* a stretch of text as the vocabulary's makers have it */
+    struct pp_buf spaced; /* that with its spaces written as SentencePiece does */
     enum tok_prefix_when prefix; /* for the stretch that comes next */
 };
 
@@ -149,31 +153,18 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* The longest special token that text begins with, or TOK_NONE. Those with a common beginning lie together, the
- * shortest first; each byte narrows the range. */
+/* The longest special token that text begins with, or TOK_NONE. */
 static uint32_t special_here(const struct pp_tokenizer *t, const char *text, size_t n, bool control)
 {
-    uint8_t byte = (uint8_t)text[0];
-    uint32_t lo = t->special_at[byte], hi = t->special_at[byte + 1], best = TOK_NONE;
-    for (size_t depth = 1;; depth++) {
-        for (; lo < hi && tok_text(t, t->special[lo]).len == depth; lo++) {
-            bool wanted = control || t->type[t->special[lo]] == TOK_USER;
-            if (wanted && (best == TOK_NONE || tok_text(t, best).len < depth))
-                best = t->special[lo];
-        }
-        if (lo >= hi || depth == n)
-            return best;
-        byte = (uint8_t)text[depth];
-        uint32_t end = hi;
-        for (uint32_t step = hi - lo; step > 0; step /= 2) /* first whose next byte is not smaller */
-            while (step <= end - lo && (uint8_t)tok_text(t, t->special[lo + step - 1]).data[depth] < byte)
-                lo += step;
-        uint32_t last = lo;
-        for (uint32_t step = end - lo; step > 0; step /= 2) /* first whose next byte is greater */
-            while (step <= end - last && (uint8_t)tok_text(t, t->special[last + step - 1]).data[depth] <= byte)
-                last += step;
-        hi = last;
-    }
+    struct tok_walk w = {.t = t, .index = &t->special};
+    uint32_t best = TOK_NONE, token;
+    for (size_t i = 0; i < n && tok_walk(&w, text[i], &token); i++)
+        for (uint32_t k = w.lo; token != TOK_NONE && k < w.hi && tok_text(t, w.index->ids[k]).len == w.depth; k++)
+            if (control || t->type[w.index->ids[k]] == TOK_USER) {
+                best = w.index->ids[k];
+                break;
+            }
+    return best;
 }
 
 static enum pp_code word(void *merger, const char *text, size_t n, struct pp_error *err)
@@ -206,8 +197,24 @@ static enum pp_code merge_spaced(struct run *r, struct pp_error *err)
     return tok_merge_word(&r->merger, b->data + begin, b->len - begin, err);
 }
 
+/* The stretch normalised, if it has to be. False: out of memory. */
+static bool normalize(struct run *r, const char **text, size_t *n)
+{
+    if (!tok_normalizes(r->t))
+        return true;
+    pp_buf_clear(&r->normal);
+    tok_normalize(r->t, *text, *n, r->merger.ids.n == 0, *text + *n == r->end, &r->normal);
+    *text = pp_buf_cstr(&r->normal);
+    *n = r->normal.len;
+    return !r->normal.bad;
+}
+
 static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
 {
+    if (!normalize(r, &text, &n))
+        return pp_fail_nomem(err, "a copy of the text");
+    if (n == 0)
+        return PP_OK;
     bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && text[0] != ' ');
     pp_buf_clear(&r->spaced);
     if (prefix)
@@ -229,8 +236,10 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
     enum pp_code code;
     if (n == 0)
         return PP_OK;
-    if (r->t->kind == TOK_SPM) {
+    if (r->t->kind == TOK_SPM || r->t->kind == TOK_UNIGRAM) {
         code = spm_stretch(r, text, n, err);
+    } else if (r->t->kind == TOK_WORDPIECE) {
+        code = tok_bert_words(r->t, text, n, &r->normal, word, &r->merger, err);
     } else if (r->t->add_space && !is_space(text[0])) {
         pp_buf_clear(&r->spaced);
         pp_buf_char(&r->spaced, ' ');
@@ -280,7 +289,7 @@ static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool con
 enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids,
                          size_t *n_ids, struct pp_error *err)
 {
-    struct run r = {.t = t, .merger = {.t = t}, .prefix = t->prefix.start};
+    struct run r = {.t = t, .merger = {.t = t}, .end = text + n, .prefix = t->prefix.start};
     bool control = flags & PP_TOKENIZE_SPECIAL, ends = flags & PP_TOKENIZE_BOS;
     *ids = NULL;
     *n_ids = 0;
@@ -288,7 +297,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
         return pp_fail(err, PP_ERR_USAGE, "a text of %zu bytes is too long to tokenize at once", n);
     if (t->splitter && !(r.split = tok_split_state_new(t->splitter, n)))
         return pp_fail_nomem(err, "splitting the text into words");
-    if (n >= LONG_TEXT)
+    if (n >= LONG_TEXT && t->kind != TOK_UNIGRAM) /* there words have a past */
         tok_merge_use_cache(&r.merger);
     /* A template that writes BOS itself does not get a second one. */
     bool bos_written = ends && t->add_bos && control && n && special_here(t, text, n, true) == (uint32_t)t->bos;
@@ -308,6 +317,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     }
     tok_merge_free(&r.merger);
     tok_split_state_free(r.split);
+    pp_buf_free(&r.normal);
     pp_buf_free(&r.spaced);
     return code;
 }
@@ -403,7 +413,7 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
             may_strip = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, out->len == begin);
             continue;
         }
-        if (may_strip && t->kind == TOK_SPM && type == TOK_NORMAL && out->len > before && out->data[before] == ' ') {
+        if (may_strip && t->kind != TOK_BYTE_LEVEL && type == TOK_NORMAL && out->len > before && out->data[before] == ' ') {
             memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
             out->len--;
         }
@@ -446,8 +456,9 @@ int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t
 
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
+    static const char *const kinds[] = {"byte-level BPE", "SentencePiece BPE", "SentencePiece unigram", "WordPiece"};
     if (a->kind != b->kind) {
-        pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is byte-level BPE, the other SentencePiece");
+        pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is %s, the other %s", kinds[a->kind], kinds[b->kind]);
         return false;
     }
     if (a->n_vocab != b->n_vocab) {

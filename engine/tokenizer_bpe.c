@@ -60,6 +60,7 @@ void tok_merge_free(struct tok_merger *m)
     pp_free(m->cache);
     pp_free(m->links);
     pp_free(m->heap);
+    pp_free(m->cuts);
     pp_buf_free(&m->spelled);
     memset(m, 0, sizeof *m);
 }
@@ -108,15 +109,14 @@ static struct merge merge_of(const struct pp_tokenizer *t, const char *word, con
 
 /* --- output -------------------------------------------------------------------------------------------- */
 
-/* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
-static enum pp_code emit_bytes(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
-                               struct pp_error *err)
+enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
+                              struct pp_error *err)
 {
     const struct pp_tokenizer *t = m->t;
     bool all = true;
     for (size_t i = 0; i < n; i++)
         all = all && t->byte_symbol[(uint8_t)bytes[i]] < t->n_vocab;
-    if (t->kind == TOK_SPM && !all) {
+    if (t->kind != TOK_BYTE_LEVEL && !all) {
         bool repeated = *after_unknown;
         *after_unknown = true;
         return repeated || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
@@ -135,7 +135,7 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
                          struct pp_error *err)
 {
     if (p->symbol >= m->t->n_vocab)
-        return emit_bytes(m, word + p->start, p->len, after_unknown, err);
+        return tok_emit_unknown(m, word + p->start, p->len, after_unknown, err);
     *after_unknown = false;
     return tok_ids_add(&m->ids, (int32_t)p->symbol, err);
 }
@@ -292,6 +292,10 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
 static enum pp_code merge_uncached(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
     const struct pp_tokenizer *t = m->t;
+    if (t->kind == TOK_UNIGRAM)
+        return tok_unigram_word(m, word, n, err);
+    if (t->kind == TOK_WORDPIECE)
+        return tok_wordpiece_word(m, word, n, err);
     if (t->ignore_merges && n <= t->max_len) {
         pp_buf_clear(&m->spelled);
         if (t->kind == TOK_BYTE_LEVEL)

@@ -329,13 +329,18 @@ static bool words_begin_at_space(const struct pp_tokenizer *t)
     return true;
 }
 
-/* --- special tokens ------------------------------------------------------------------------------------ */
+/* --- tokens in the order of their texts ---------------------------------------------------------------- */
 
 static bool is_special(const struct pp_tokenizer *t, uint32_t i)
 {
     uint8_t type = t->type[i];
     size_t n = tok_text(t, i).len;
     return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL;
+}
+
+static bool is_piece(const struct pp_tokenizer *t, uint32_t i)
+{
+    return t->type[i] == TOK_NORMAL && tok_text(t, i).len > 0;
 }
 
 static int by_text(const void *a, const void *b, void *tokenizer)
@@ -348,28 +353,101 @@ static int by_text(const void *a, const void *b, void *tokenizer)
     return order ? order : (i > j) - (i < j);
 }
 
+static enum pp_code build_index(struct pp_tokenizer *t, bool (*wanted)(const struct pp_tokenizer *, uint32_t),
+                                struct tok_index *x, struct pp_error *err)
+{
+    uint32_t n = 0, at = 0;
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        n += wanted(t, i);
+    x->ids = pp_realloc_array(NULL, (size_t)n + 1, sizeof *x->ids);
+    if (!x->ids)
+        return pp_fail_nomem(err, "the vocabulary");
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        if (wanted(t, i))
+            x->ids[x->n++] = i;
+    qsort_r(x->ids, n, sizeof *x->ids, by_text, t);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        x->at[byte] = at;
+        while (at < n && (uint8_t)tok_text(t, x->ids[at]).data[0] == byte)
+            at++;
+    }
+    x->at[256] = at;
+    return PP_OK;
+}
+
+/* The first in [lo, hi) whose byte at `depth` is not smaller; not_above: whose byte is greater. All are longer than
+ * depth. */
+static uint32_t first_from(const struct tok_walk *w, uint32_t lo, uint32_t hi, uint8_t byte, bool greater)
+{
+    while (lo < hi) {
+        uint32_t middle = lo + (hi - lo) / 2;
+        uint8_t have = (uint8_t)tok_text(w->t, w->index->ids[middle]).data[w->depth];
+        if (have < byte || (greater && have == byte))
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
+bool tok_walk(struct tok_walk *w, char byte, uint32_t *token)
+{
+    const uint8_t b = (uint8_t)byte;
+    *token = TOK_NONE;
+    if (w->depth == 0) {
+        w->lo = w->index->at[b];
+        w->hi = w->index->at[b + 1];
+    } else { /* those that ended before are the first */
+        while (w->lo < w->hi && tok_text(w->t, w->index->ids[w->lo]).len == w->depth)
+            w->lo++;
+        w->lo = first_from(w, w->lo, w->hi, b, false);
+        w->hi = first_from(w, w->lo, w->hi, b, true);
+    }
+    w->depth++;
+    if (w->lo < w->hi && tok_text(w->t, w->index->ids[w->lo]).len == w->depth)
+        *token = w->index->ids[w->lo];
+    return w->lo < w->hi;
+}
+
 static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->n_vocab; i++)
-        n += is_special(t, i);
-    t->special = pp_realloc_array(NULL, (size_t)n + 1, sizeof *t->special);
-    if (!t->special)
-        return pp_fail_nomem(err, "the special tokens");
-    for (uint32_t i = 0; i < t->n_vocab; i++)
-        if (is_special(t, i))
-            t->special[t->n_special++] = i;
-    qsort_r(t->special, n, sizeof *t->special, by_text, t);
-    uint32_t at = 0;
-    for (unsigned byte = 0; byte < 256; byte++) {
-        t->special_at[byte] = at;
-        for (; at < n && (uint8_t)tok_text(t, t->special[at]).data[0] == byte; at++) {
-            t->special_first[1][byte] = true;
-            if (t->type[t->special[at]] == TOK_USER)
-                t->special_first[0][byte] = true;
-        }
+    enum pp_code code = build_index(t, is_special, &t->special, err);
+    for (uint32_t i = 0; !code && i < t->special.n; i++) {
+        uint8_t byte = (uint8_t)tok_text(t, t->special.ids[i]).data[0];
+        t->special_first[1][byte] = true;
+        if (t->type[t->special.ids[i]] == TOK_USER)
+            t->special_first[0][byte] = true;
     }
-    t->special_at[256] = at;
+    return code;
+}
+
+/* SentencePiece: an unknown character is by this much less likely than the rarest piece. */
+static const float UNKNOWN_PENALTY = 10;
+
+static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
+{
+    enum pp_code code = build_index(t, is_piece, &t->pieces, err);
+    float least = 0;
+    for (uint32_t i = 0; !code && t->score && i < t->pieces.n; i++)
+        least = i == 0 || t->score[t->pieces.ids[i]] < least ? t->score[t->pieces.ids[i]] : least;
+    t->unknown_score = least - UNKNOWN_PENALTY;
+    return code;
+}
+
+static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    t->squeeze = spec->squeeze;
+    t->bert = spec->bert;
+    if (!spec->charsmap.len)
+        return PP_OK;
+    enum pp_code code = tok_charsmap_check(spec->charsmap, err);
+    if (code)
+        return code;
+    t->charsmap = pp_malloc(spec->charsmap.len);
+    if (!t->charsmap)
+        return pp_fail_nomem(err, "the tokenizer's table of characters");
+    memcpy(t->charsmap, spec->charsmap.data, spec->charsmap.len);
+    t->charsmap_len = spec->charsmap.len;
     return PP_OK;
 }
 
@@ -436,9 +514,13 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (code)
         return code;
     build_bytes(t);
-    t->words_at_space = t->kind == TOK_SPM && words_begin_at_space(t);
+    t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
     mark_ends(t);
     code = build_specials(t, err);
+    if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE))
+        code = build_pieces(t, err);
+    if (!code)
+        code = build_normalizer(t, spec, err);
     if (!code && t->kind == TOK_BYTE_LEVEL)
         code = build_splitter(t, spec, err);
     return code;

@@ -26,6 +26,10 @@ static int shown_len(struct pp_str s)
     return s.len < 64 ? (int)s.len : 64;
 }
 
+/* tokenizer.ggml.model, by enum tok_kind */
+static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert"};
+enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
+
 /* --- reading ------------------------------------------------------------------------------------------- */
 
 static enum pp_code read_tokens(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
@@ -150,6 +154,35 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
 }
 
+/* SentencePiece's unigrams, which GGUF names after T5. */
+static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    enum pp_code code = read_spm(g, spec, err);
+    spec->add_bos = false;
+    spec->squeeze = true;
+    pp_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &spec->squeeze);
+    if (!code && !spec->scores)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores (tokenizer.ggml.scores)");
+    if (!code && pp_gguf_array(g, "tokenizer.ggml.precompiled_charsmap", &type, &n))
+        spec->charsmap = pp_gguf_array_bytes(g, "tokenizer.ggml.precompiled_charsmap");
+    return code;
+}
+
+/* The file does not say what was done to text; nearly all such models are of small letters without accents. */
+static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    bool cased = false;
+    pp_gguf_bool(g, "pippin.tokenizer.cased", &cased);
+    spec->bert = (struct tok_bert){.clean = true, .chinese = true, .strip_accents = !cased, .lower = !cased};
+    spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+    spec->add_bos = spec->add_eos = true;
+    spec->unk = tok_spec_find(spec, "[UNK]", 5);
+    spec->bos = tok_spec_find(spec, "[CLS]", 5);
+    spec->eos = tok_spec_find(spec, "[SEP]", 5);
+}
+
 static void read_flag_list(const struct pp_gguf *g, const char *key, uint8_t flag, struct tok_spec *spec)
 {
     enum pp_gguf_type type;
@@ -190,6 +223,10 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_int(g, "tokenizer.ggml.bos_token_id", &spec->bos);
     pp_gguf_int(g, "tokenizer.ggml.eos_token_id", &spec->eos);
     pp_gguf_int(g, "tokenizer.ggml.eot_token_id", &spec->eot);
+    if (spec->kind == TOK_WORDPIECE) {
+        pp_gguf_int(g, "tokenizer.ggml.cls_token_id", &spec->bos);
+        pp_gguf_int(g, "tokenizer.ggml.seperator_token_id", &spec->eos); /* so spelled */
+    }
     pp_gguf_int(g, "tokenizer.ggml.unknown_token_id", &spec->unk);
     pp_gguf_int(g, "tokenizer.ggml.eom_token_id", &eom);
     if (eom >= 0 && (uint64_t)eom < spec->n)
@@ -207,14 +244,21 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     struct pp_str model = {"", 0};
     if (!pp_gguf_string(g, "tokenizer.ggml.model", &model) || str_is(model, "no_vocab") || str_is(model, "none"))
         return pp_fail(err, PP_ERR_NOT_FOUND, "the file has no vocabulary");
-    if (!str_is(model, "gpt2") && !str_is(model, "llama"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"%s; pippin knows byte-level BPE "
-                       "(\"gpt2\") and SentencePiece BPE (\"llama\")", shown_len(model), model.data,
-                       str_is(model, "bert") ? " (WordPiece)" : "");
-    spec->kind = str_is(model, "gpt2") ? TOK_BYTE_LEVEL : TOK_SPM;
+    int kind = 0;
+    while (kind < N_KINDS && !str_is(model, kind_names[kind]))
+        kind++;
+    if (kind == N_KINDS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
+                       "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), and WordPiece (\"bert\")",
+                       shown_len(model), model.data);
+    spec->kind = (enum tok_kind)kind;
     enum pp_code code = read_tokens(g, spec, err);
     if (!code && spec->kind == TOK_SPM)
         code = read_spm(g, spec, err);
+    if (!code && spec->kind == TOK_UNIGRAM)
+        code = read_unigram(g, spec, err);
+    if (!code && spec->kind == TOK_WORDPIECE)
+        read_wordpiece(g, spec);
     if (!code && spec->kind == TOK_BYTE_LEVEL) {
         code = read_merges(g, spec, err);
         if (!code)
@@ -354,17 +398,25 @@ static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
 
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
-    const char *model = t->kind == TOK_SPM ? "llama" : "gpt2";
+    const char *model = kind_names[t->kind];
     pp_gguf_add_str(w, "tokenizer.ggml.model", model, strlen(model));
-    if (t->kind == TOK_SPM) {
+    if (t->kind == TOK_BYTE_LEVEL) {
+        write_split(t, w);
+    } else {
         pp_gguf_add_str(w, "tokenizer.ggml.pre", "default", 7);
         write_prefix(t->prefix, w);
-    } else {
-        write_split(t, w);
     }
+    if (t->kind == TOK_UNIGRAM)
+        pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze);
+    if (t->charsmap)
+        pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
+    if (t->kind == TOK_WORDPIECE && !t->bert.lower)
+        pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
     enum pp_code code = write_tokens(t, w, err);
-    if (!code)
-        code = t->kind == TOK_SPM ? write_scores(t, w, err) : write_merges(t, w, err);
+    if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM))
+        code = write_scores(t, w, err);
+    else if (!code && t->kind == TOK_BYTE_LEVEL)
+        code = write_merges(t, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.lstrip", TOK_LSTRIP, w, err);
     if (!code)

@@ -2,8 +2,9 @@
  *
  * A reader (tokenizer_gguf.c, tokenizer_json.c, tokenizer_sentencepiece.c) fills a struct tok_spec whose strings point
  * into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing needs.
- * Then text is cut at special tokens (tokenizer.c), byte-level text into words (tokenizer_split.c), and each word is
- * merged from single characters into tokens (tokenizer_bpe.c). */
+ * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_normalize.c), cut
+ * into words (tokenizer_split.c and there), and each word becomes tokens: by merging single characters
+ * (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece (tokenizer_wordpiece.c). */
 #ifndef PP_ENGINE_TOKENIZER_INTERNAL_H
 #define PP_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -13,6 +14,16 @@
 enum tok_kind {
     TOK_BYTE_LEVEL, /* GPT-2: every byte is a printable character; merges by rank */
     TOK_SPM,        /* SentencePiece BPE: spaces become U+2581; unknown characters fall back to byte tokens */
+    TOK_UNIGRAM,    /* SentencePiece's other kind: the cut into pieces with the greatest sum of scores */
+    TOK_WORDPIECE,  /* BERT: words by their longest pieces; a piece that begins a word begins with U+2581 */
+};
+
+/* What BERT does with text before it is cut into words. */
+struct tok_bert {
+    bool clean;         /* control characters go, white space becomes spaces */
+    bool chinese;       /* a Chinese character is a word */
+    bool strip_accents;
+    bool lower;
 };
 
 enum tok_type { /* the numbers of tokenizer.ggml.token_type */
@@ -93,7 +104,10 @@ struct tok_spec {
     bool add_bos, add_eos;
     bool ignore_merges;            /* a word that is a token is taken whole */
     bool add_space;                /* byte level: a space is put before the text unless there is white space */
-    struct tok_prefix prefix;      /* SPM */
+    struct tok_prefix prefix;      /* SPM, UNIGRAM */
+    struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
+    bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
+    struct tok_bert bert;          /* WORDPIECE */
 };
 
 /* Makes room for n tokens, new ones being holes of type TOK_UNUSED. */
@@ -114,6 +128,13 @@ struct tok_pair { /* of the hash table over merges */
     uint32_t symbol; /* what the two become */
 };
 
+/* Tokens in the order of their texts, those with a common beginning side by side, the shortest first. */
+struct tok_index {
+    uint32_t *ids;     /* [n] */
+    uint32_t n;
+    uint32_t at[257];  /* where those with a first byte begin */
+};
+
 /* Symbols 0 to n_vocab - 1 are the tokens. Merges may name texts that are no tokens; those are symbols above. */
 struct pp_tokenizer {
     enum tok_kind kind;
@@ -132,10 +153,14 @@ struct pp_tokenizer {
     uint32_t pair_mask;
     uint32_t byte_symbol[256];  /* byte level: the character of a byte; SPM: its byte token; or TOK_NONE */
     uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
-    bool words_at_space;   /* SPM: no symbol reaches across the start of a run of U+2581 */
-    uint32_t *special;     /* [n_special] tokens that are looked for in text, in the order of their texts */
-    uint32_t n_special;
-    uint32_t special_at[257];     /* where in special those with a first byte begin */
+    bool words_at_space;   /* SPM, UNIGRAM: no symbol reaches across the start of a run of U+2581 */
+    struct tok_index special;     /* tokens that are looked for in text */
+    struct tok_index pieces;      /* UNIGRAM, WORDPIECE: tokens that words are made of */
+    float unknown_score;          /* UNIGRAM: of a character that is no token */
+    char *charsmap;               /* [charsmap_len], or NULL */
+    size_t charsmap_len;
+    bool squeeze;
+    struct tok_bert bert;
     bool special_first[2][256];   /* some special begins with this byte; [1]: with control tokens */
     int32_t bos, eos, eot, unk;
     bool add_bos, add_eos, ignore_merges, add_space;
@@ -160,6 +185,29 @@ void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out);
 /* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens. */
 bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol);
 
+/* A walk along a text through an index: begins with depth 0. */
+struct tok_walk {
+    const struct pp_tokenizer *t;
+    const struct tok_index *index;
+    uint32_t lo, hi;   /* those that begin with the bytes read so far */
+    size_t depth;
+};
+/* Reads one byte more. False: no token begins so. *token: the first one that is just the bytes read, or TOK_NONE. */
+bool tok_walk(struct tok_walk *w, char byte, uint32_t *token);
+
+/* --- text before it is cut (tokenizer_normalize.c) ------------------------------------------------------- */
+
+/* True if text is to be normalised as SentencePiece does. */
+static inline bool tok_normalizes(const struct pp_tokenizer *t) { return t->charsmap || t->squeeze; }
+/* Checks a precompiled_charsmap: PP_ERR_FORMAT. */
+enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);
+/* Appends the text as SentencePiece has it before spaces become U+2581. at_start, at_end: of the whole text. */
+void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
+                   struct pp_buf *out);
+/* Calls fn for each of BERT's words, normalised. scratch is the caller's, and reused. */
+enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
+                            tok_word_fn fn, void *ctx, struct pp_error *err);
+
 /* --- merging (tokenizer_bpe.c) ------------------------------------------------------------------------- */
 
 struct tok_ids {
@@ -177,12 +225,21 @@ struct tok_merger {
     size_t links_cap;
     struct tok_candidate *heap;
     size_t heap_n, heap_cap;
+    struct tok_cut *cuts; /* of tokenizer_unigram.c */
+    size_t cuts_cap;
+    float score;          /* of the words so far: single precision decides between cuts that are nearly equal */
     struct pp_buf spelled;
 };
 /* Remembers the words of a long text from now on. Without memory for it things go on, slower. */
 void tok_merge_use_cache(struct tok_merger *m);
 enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 void tok_merge_free(struct tok_merger *m);
+/* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
+enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
+                              struct pp_error *err);
+/* tokenizer_unigram.c, tokenizer_wordpiece.c: a word in these kinds of vocabularies. */
+enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 
 /* --- readers ------------------------------------------------------------------------------------------- */
 

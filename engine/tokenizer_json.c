@@ -1,4 +1,5 @@
-/* tokenizer_json.c - tokenizer.json of Hugging Face's tokenizers library: BPE models, byte-level or with byte fallback.
+/* tokenizer_json.c - tokenizer.json of Hugging Face's tokenizers library: BPE models, byte-level or with byte fallback,
+ * unigrams and WordPiece.
  *
  * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known
  * here is refused by name rather than passed over; only the normaliser NFC is, for nearly all text has that form. */
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <nettle/base64.h>
 
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
@@ -17,6 +19,9 @@ struct reader {
     struct tok_spec spec;
     bool byte_level;    /* a pre-tokenizer or decoder says so */
     bool spaces;        /* spaces become U+2581 */
+    bool unigram, wordpiece;       /* the model's type */
+    char *charsmap;                /* decoded here */
+    struct pp_buf pieces;          /* WordPiece's texts as they are kept */
     unsigned template_parts;       /* read so far */
     char *owned[TOK_MAX_PATTERNS]; /* patterns made here */
     size_t n_owned;
@@ -53,6 +58,41 @@ static enum pp_code unsupported(const char *part, const cJSON *object, struct pp
 
 /* --- normalizer ---------------------------------------------------------------------------------------- */
 
+/* {"type": "Precompiled", "precompiled_charsmap": base 64} */
+static enum pp_code read_charsmap(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const char *text = string_member(node, "precompiled_charsmap");
+    size_t n = strlen(text), size = BASE64_DECODE_LENGTH(n);
+    struct base64_decode_ctx ctx;
+    base64_decode_init(&ctx);
+    pp_free(r->charsmap);
+    r->charsmap = pp_malloc(size + 1);
+    if (!r->charsmap)
+        return pp_fail_nomem(err, "the tokenizer's table of characters");
+    if (!base64_decode_update(&ctx, &size, (uint8_t *)r->charsmap, n, text) || !base64_decode_final(&ctx))
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer's table of characters is no base 64");
+    r->spec.charsmap = (struct pp_str){r->charsmap, size};
+    return PP_OK;
+}
+
+/* null in strip_accents: as lowercase says. */
+static void read_bert_normalizer(struct reader *r, const cJSON *node)
+{
+    const bool lower = bool_member(node, "lowercase", true);
+    r->spec.bert = (struct tok_bert){.clean = bool_member(node, "clean_text", true),
+                                     .chinese = bool_member(node, "handle_chinese_chars", true),
+                                     .strip_accents = bool_member(node, "strip_accents", lower),
+                                     .lower = lower};
+}
+
+/* Replaces runs of spaces by one, or by the one that stands for it. */
+static bool is_squeeze(const cJSON *node)
+{
+    const char *pattern = string_member(member(node, "pattern"), "Regex"), *to = string_member(node, "content");
+    return is_type(node, "Replace") && strcmp(pattern, " {2,}") == 0 &&
+           (strcmp(to, " ") == 0 || strcmp(to, TOK_SPACE) == 0);
+}
+
 static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
@@ -72,6 +112,16 @@ static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct 
     if (is_type(node, "Replace") && strcmp(string_member(member(node, "pattern"), "String"), " ") == 0 &&
         strcmp(string_member(node, "content"), TOK_SPACE) == 0) {
         r->spaces = true;
+        return PP_OK;
+    }
+    if (r->unigram && is_type(node, "Precompiled"))
+        return read_charsmap(r, node, err);
+    if (r->unigram && (is_squeeze(node) || is_type(node, "Strip"))) {
+        r->spec.squeeze = true;
+        return PP_OK;
+    }
+    if (r->wordpiece && is_type(node, "BertNormalizer")) {
+        read_bert_normalizer(r, node);
         return PP_OK;
     }
     return unsupported("normalizer", node, err);
@@ -118,7 +168,7 @@ static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct p
 {
     const char *scheme = string_member(node, "prepend_scheme");
     const char *space = string_member(node, "replacement");
-    if (strcmp(space, TOK_SPACE) != 0 || bool_member(node, "split", true))
+    if (strcmp(space, TOK_SPACE) != 0 || (!r->unigram && bool_member(node, "split", true)))
         return unsupported("pre-tokenizer", node, err);
     r->spaces = true;
     if (!*scheme)
@@ -141,6 +191,12 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
             if (code)
                 return code;
         }
+        return PP_OK;
+    }
+    if (r->wordpiece && is_type(node, "BertPreTokenizer"))
+        return PP_OK;
+    if (r->unigram && is_type(node, "WhitespaceSplit")) {
+        r->spec.squeeze = true;
         return PP_OK;
     }
     if (is_type(node, "ByteLevel")) {
@@ -211,6 +267,69 @@ static void mark_byte_tokens(struct tok_spec *spec)
         if (spec->types[i] == TOK_NORMAL && s.len == 6 && memcmp(s.data, "<0x", 3) == 0 && s.data[5] == '>')
             spec->types[i] = TOK_BYTE;
     }
+}
+
+/* [[text, score], ...] */
+static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
+{
+    const cJSON *vocab = member(r->model, "vocab"), *token;
+    size_t n = (size_t)cJSON_GetArraySize(vocab), i = 0;
+    if (!cJSON_IsArray(vocab) || !n)
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has no vocabulary of texts and scores");
+    enum pp_code code = tok_spec_resize(&r->spec, n, err);
+    r->spec.scores = code ? NULL : pp_calloc(r->spec.cap, sizeof *r->spec.scores);
+    if (!code && !r->spec.scores)
+        code = pp_fail_nomem(err, "the vocabulary");
+    if (code)
+        return code;
+    cJSON_ArrayForEach(token, vocab) {
+        const char *text = cJSON_GetStringValue(cJSON_GetArrayItem(token, 0));
+        const cJSON *score = cJSON_GetArrayItem(token, 1);
+        if (!text || !cJSON_IsNumber(score))
+            return pp_fail(err, PP_ERR_FORMAT, "token %zu is not a text and a score", i);
+        r->spec.texts[i] = (struct pp_str){text, strlen(text)};
+        r->spec.types[i] = TOK_NORMAL;
+        r->spec.scores[i++] = (float)score->valuedouble;
+    }
+    cJSON_ArrayForEach(token, member(r->root, "added_tokens"))
+        if ((code = tok_spec_add_token(&r->spec, id_of(member(token, "id")), token, err)))
+            return code;
+    r->spec.unk = id_of(member(r->model, "unk_id"));
+    if (r->spec.unk >= 0 && (size_t)r->spec.unk < r->spec.n && r->spec.types[r->spec.unk] == TOK_NORMAL)
+        r->spec.types[r->spec.unk] = TOK_UNKNOWN;
+    if (bool_member(r->model, "byte_fallback", false))
+        mark_byte_tokens(&r->spec);
+    return PP_OK;
+}
+
+/* "##ing" goes on with a word and is kept as "ing"; "sing" begins one and is kept with U+2581 before it. */
+static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
+{
+    const char *prefix = member(r->model, "continuing_subword_prefix")
+                             ? string_member(r->model, "continuing_subword_prefix") : "##";
+    const size_t skip = strlen(prefix);
+    for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first: the buffer moves while it grows */
+        size_t at = 0;
+        for (size_t i = 0; i < r->spec.n; i++) {
+            struct pp_str *s = &r->spec.texts[i];
+            if (r->spec.types[i] != TOK_NORMAL || !s->data)
+                continue;
+            const bool inside = pass == 0 && skip && s->len > skip && memcmp(s->data, prefix, skip) == 0;
+            if (pass == 1) {
+                s->data = r->pieces.data + at;
+            } else if (inside) {
+                pp_buf_add(&r->pieces, s->data + skip, s->len - skip);
+                s->len -= skip;
+            } else {
+                pp_buf_str(&r->pieces, TOK_SPACE);
+                pp_buf_add(&r->pieces, s->data, s->len);
+                s->len += TOK_SPACE_LEN;
+            }
+            at += s->len;
+        }
+    }
+    r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+    return r->pieces.bad ? pp_fail_nomem(err, "the vocabulary") : PP_OK;
 }
 
 /* "left right" or ["left", "right"]. */
@@ -292,8 +411,11 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
     const char *type = string_member(r->model, "type");
     if (!cJSON_IsObject(r->model))
         return pp_fail(err, PP_ERR_FORMAT, "the file is JSON, but not a tokenizer: it has no model");
+    if (r->unigram || r->wordpiece)
+        return PP_OK;
     if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(member(r->model, "merges"))))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE", type);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram and "
+                       "WordPiece", type);
     if (*string_member(r->model, "continuing_subword_prefix") || *string_member(r->model, "end_of_word_suffix"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which "
                        "pippin does not know");
@@ -303,6 +425,10 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
 static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
+    if (r->unigram || r->wordpiece) {
+        spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
+        return PP_OK;
+    }
     bool fallback = bool_member(r->model, "byte_fallback", false);
     if (is_type(member(r->root, "decoder"), "ByteLevel"))
         r->byte_level = true;
@@ -327,14 +453,18 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
 static enum pp_code read_all(struct reader *r, struct pp_error *err)
 {
     const char *unk;
+    r->unigram = strcmp(string_member(r->model, "type"), "Unigram") == 0;
+    r->wordpiece = strcmp(string_member(r->model, "type"), "WordPiece") == 0;
     enum pp_code code = check_model(r, err);
     if (!code)
         code = read_normalizer(r, member(r->root, "normalizer"), err);
     if (!code)
         code = read_pre_tokenizer(r, member(r->root, "pre_tokenizer"), err);
     if (!code)
-        code = read_vocab(r, err);
-    if (!code)
+        code = r->unigram ? read_unigrams(r, err) : read_vocab(r, err);
+    if (!code && r->wordpiece)
+        code = keep_pieces(r, err);
+    else if (!code && !r->unigram)
         code = read_merges(r, err);
     if (!code)
         code = decide_kind(r, err);
@@ -368,6 +498,8 @@ enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struc
     tok_config_free(&cfg);
     for (size_t i = 0; i < r.n_owned; i++)
         pp_free(r.owned[i]);
+    pp_free(r.charsmap);
+    pp_buf_free(&r.pieces);
     cJSON_Delete(root);
     return code;
 }

@@ -61,8 +61,8 @@ static bool read_field(struct pp_cursor *c, struct field *f)
 enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };                        /* fields of ModelProto */
 enum { PIECE = 1, SCORE = 2, TYPE = 3 };                                 /* of SentencePiece */
 enum { MODEL_TYPE = 3, SUFFIX = 24, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
-enum { CHARSMAP = 2, DUMMY_PREFIX = 3 };                                 /* of NormalizerSpec */
-enum { MODEL_BPE = 2 };
+enum { CHARSMAP = 2, DUMMY_PREFIX = 3, EXTRA_SPACES = 4 };               /* of NormalizerSpec */
+enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
 
 static enum pp_code malformed(struct pp_error *err)
 {
@@ -120,7 +120,7 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
 {
     struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
     struct field f;
-    uint64_t model = 1; /* unigram */
+    uint64_t model = MODEL_UNIGRAM;
     bool suffix = false;
     spec->unk = 0, spec->bos = 1, spec->eos = 2;
     while (read_field(&c, &f)) {
@@ -144,9 +144,10 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
     }
     if (c.bad)
         return malformed(err);
-    if (model != MODEL_BPE)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %s; pippin knows BPE",
-                       model == 1 ? "unigram" : model == 3 ? "word" : "char");
+    if (model != MODEL_BPE && model != MODEL_UNIGRAM)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %s; pippin knows BPE and unigram",
+                       model == 3 ? "word" : "char");
+    spec->kind = model == MODEL_BPE ? TOK_SPM : TOK_UNIGRAM;
     if (suffix)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model writes spaces as suffixes, which pippin does "
                        "not know");
@@ -157,10 +158,12 @@ static enum pp_code read_normalizer(struct pp_str bytes, struct tok_spec *spec, 
 {
     struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
     struct field f;
+    spec->squeeze = true;
     while (read_field(&c, &f)) {
-        if (f.number == CHARSMAP && f.bytes.len > 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model normalises characters by a table of its "
-                           "own, which pippin does not know");
+        if (f.number == CHARSMAP)
+            spec->charsmap = f.bytes;
+        if (f.number == EXTRA_SPACES)
+            spec->squeeze = f.value != 0;
         if (f.number == DUMMY_PREFIX && f.value == 0)
             spec->prefix = (struct tok_prefix){0};
     }

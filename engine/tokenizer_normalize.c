@@ -1,0 +1,206 @@
+/* tokenizer_normalize.c - text as the makers of a vocabulary had it before it was cut.
+ *
+ * SentencePiece replaces characters by a table that the model carries (precompiled_charsmap): a double array, as the
+ * library Darts-clone writes it, finds the longest run of bytes that has a replacement. BERT drops control characters and
+ * accents, makes letters small, and cuts at white space and punctuation. */
+#include <string.h>
+#include <utf8proc.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+
+/* --- the table of characters ------------------------------------------------------------------------------ */
+
+/* u32 bytes of the double array; the array, of u32 units; then replacements, each ended by a NUL. */
+struct table {
+    const char *units, *texts;
+    size_t n_units, n_texts;
+};
+
+static uint32_t read_u32(const char *p)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+static struct table table_of(const char *map, size_t n)
+{
+    struct table t = {0};
+    size_t bytes = n >= 4 ? read_u32(map) : 0;
+    if (n < 4 || bytes > n - 4)
+        return t;
+    t.units = map + 4;
+    t.n_units = bytes / 4;
+    t.texts = map + 4 + bytes;
+    t.n_texts = n - 4 - bytes;
+    return t;
+}
+
+enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err)
+{
+    const struct table t = table_of(map.data, map.len);
+    if (!t.n_units || !t.n_texts || t.texts[t.n_texts - 1] != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer's table of characters is damaged");
+    return PP_OK;
+}
+
+static uint32_t unit(const struct table *t, uint32_t i)
+{
+    return i < t->n_units ? read_u32(t->units + 4 * (size_t)i) : 0;
+}
+
+/* Where the children of a unit lie, relative to it. */
+static uint32_t offset(uint32_t u)
+{
+    return u >> 10 << (u >> 6 & 8);
+}
+
+/* How many bytes of text have a replacement, as many as possible; 0: none. */
+static size_t find_replacement(const struct table *t, const char *text, size_t n, struct pp_str *to)
+{
+    uint32_t u = unit(t, 0), at = offset(u);
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t byte = (uint8_t)text[i];
+        at ^= byte;
+        u = unit(t, at);
+        if ((u & 0x800000FF) != byte || byte == 0)
+            break;
+        at ^= offset(u);
+        if (!(u >> 8 & 1))
+            continue;
+        const uint32_t value = unit(t, at) & 0x7FFFFFFF;
+        if (value >= t->n_texts)
+            break;
+        *to = (struct pp_str){t->texts + value, strlen(t->texts + value)}; /* the last byte of all is a NUL */
+        found = i + 1;
+    }
+    return found;
+}
+
+void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
+                   struct pp_buf *out)
+{
+    const struct table table = table_of(t->charsmap, t->charsmap_len);
+    const size_t begin = out->len;
+    bool after_space = at_start;
+    for (size_t i = 0; i < n;) {
+        struct pp_str to;
+        int32_t c;
+        size_t width = find_replacement(&table, text + i, n - i, &to);
+        if (!width) {
+            width = pp_utf8_decode(text + i, n - i, &c);
+            to = c < 0 ? (struct pp_str){"\xef\xbf\xbd", 3} : (struct pp_str){text + i, width};
+        }
+        i += width;
+        while (t->squeeze && after_space && to.len && *to.data == ' ') {
+            to.data++;
+            to.len--;
+        }
+        pp_buf_add(out, to.data, to.len);
+        if (to.len)
+            after_space = to.data[to.len - 1] == ' ';
+    }
+    while (t->squeeze && at_end && out->len > begin && out->data[out->len - 1] == ' ')
+        out->len--;
+    if (out->data)
+        out->data[out->len] = 0;
+}
+
+/* --- BERT's words ----------------------------------------------------------------------------------------- */
+
+static bool is_white(int32_t c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r') || utf8proc_category(c) == UTF8PROC_CATEGORY_ZS;
+}
+
+/* Not letters or digits in ASCII, although Unicode calls some of them symbols. */
+static bool is_punctuation(int32_t c)
+{
+    if ((c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~'))
+        return true;
+    const utf8proc_category_t k = utf8proc_category(c);
+    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+}
+
+static bool is_control(int32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category(c);
+    return c == 0 || c == 0xFFFD || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF;
+}
+
+/* The blocks that BERT means: CJK ideographs, their extensions and compatibility forms. */
+static bool is_chinese(int32_t c)
+{
+    static const struct { int32_t from, to; } blocks[] = {
+        {0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+        {0x2B740, 0x2B81F}, {0x2B820, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F},
+    };
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (c >= blocks[i].from && c <= blocks[i].to)
+            return true;
+    return false;
+}
+
+/* One word at a time. */
+struct words {
+    const struct pp_tokenizer *t;
+    struct pp_buf *word;
+    tok_word_fn *fn;
+    void *ctx;
+    struct pp_error *err;
+};
+
+static enum pp_code end_word(struct words *w)
+{
+    enum pp_code code = w->word->bad ? pp_fail_nomem(w->err, "a word") : PP_OK;
+    if (!code && w->word->len)
+        code = (*w->fn)(w->ctx, w->word->data, w->word->len, w->err);
+    pp_buf_clear(w->word);
+    return code;
+}
+
+/* A character as it is after accents were taken off. */
+static enum pp_code add_letter(struct words *w, int32_t c)
+{
+    char utf8[4];
+    if (is_white(c))
+        return end_word(w);
+    if (w->t->bert.lower)
+        c = utf8proc_tolower(c);
+    const bool alone = is_punctuation(c) || (w->t->bert.chinese && is_chinese(c));
+    enum pp_code code = alone ? end_word(w) : PP_OK;
+    pp_buf_add(w->word, utf8, pp_utf8_encode(c, utf8));
+    return !code && alone ? end_word(w) : code;
+}
+
+static enum pp_code add_character(struct words *w, int32_t c)
+{
+    enum { LONGEST = 32 };
+    utf8proc_int32_t parts[LONGEST] = {c};
+    utf8proc_ssize_t n = 1;
+    enum pp_code code = PP_OK;
+    if (w->t->bert.strip_accents)
+        n = utf8proc_decompose_char(c, parts, LONGEST, UTF8PROC_DECOMPOSE, NULL);
+    for (utf8proc_ssize_t i = 0; i < n && i < LONGEST && !code; i++)
+        if (!w->t->bert.strip_accents || utf8proc_category(parts[i]) != UTF8PROC_CATEGORY_MN)
+            code = add_letter(w, parts[i]);
+    return code;
+}
+
+enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
+                            tok_word_fn fn, void *ctx, struct pp_error *err)
+{
+    struct words w = {.t = t, .word = scratch, .fn = &fn, .ctx = ctx, .err = err};
+    enum pp_code code = PP_OK;
+    pp_buf_clear(scratch);
+    for (size_t i = 0; i < n && !code;) {
+        int32_t c;
+        i += pp_utf8_decode(text + i, n - i, &c);
+        if (c < 0 || (!is_white(c) && t->bert.clean && is_control(c)))
+            continue;
+        code = add_character(&w, c);
+    }
+    return code ? code : end_word(&w);
+}

@@ -1,0 +1,280 @@
+/* test_tokenizer_kinds.c - vocabularies that are not merged: SentencePiece's unigrams, and WordPiece. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+
+static const char *temp_path(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
+static struct pp_tokenizer *open_ok(const char *path)
+{
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    assert_ok(pp_tokenizer_open(path, &t, &err), err);
+    return t;
+}
+
+static struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
+{
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    const char *path = temp_path("kind_again.gguf");
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    assert_ok(pp_tokenizer_to_gguf(t, w, &err), err);
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return open_ok(path);
+}
+
+/* The tokens' texts with '|' between them. */
+static void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flags, const char *want)
+{
+    int32_t *ids;
+    size_t n;
+    struct pp_error err;
+    struct pp_buf got = {0};
+    assert_ok(pp_tokenize(t, text, strlen(text), flags, &ids, &n, &err), err);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            pp_buf_char(&got, '|');
+        pp_token_text(t, ids[i], true, &got);
+    }
+    assert_string_equal(pp_buf_cstr(&got), want);
+    pp_buf_free(&got);
+    pp_free(ids);
+}
+
+/* --- unigrams ------------------------------------------------------------------------------------------------- */
+
+static void check_cases(const struct pp_tokenizer *t, const cJSON *cases)
+{
+    const cJSON *c;
+    int n_cases = 0;
+    cJSON_ArrayForEach(c, cases)
+    {
+        const char *text = cJSON_GetObjectItem(c, "text")->valuestring;
+        const cJSON *want = cJSON_GetObjectItem(c, "ids"), *id;
+        int32_t *ids;
+        size_t n, i = 0;
+        struct pp_error err;
+        assert_ok(pp_tokenize(t, text, strlen(text), 0, &ids, &n, &err), err);
+        cJSON_ArrayForEach(id, want)
+        {
+            if (i >= n || ids[i] != id->valueint)
+                fail_msg("\"%.60s\": id %zu is %d, not %d", text, i, i < n ? ids[i] : -1, id->valueint);
+            i++;
+        }
+        assert_int_equal(i, n);
+        pp_free(ids);
+        n_cases++;
+    }
+    assert_true(n_cases > 10);
+}
+
+/* Ids that SentencePiece 0.1.97 gives with the same models; one has a table of characters, the other byte tokens. */
+static void as_sentencepiece(void **state)
+{
+    char *text, path[64];
+    size_t size;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/unigram.json", 1 << 20, &text, &size, &err), err);
+    cJSON *all = cJSON_Parse(text), *one;
+    int n = 0;
+    cJSON_ArrayForEach(one, all)
+    {
+        snprintf(path, sizeof path, "tests/data/%s", cJSON_GetObjectItem(one, "model")->valuestring);
+        struct pp_tokenizer *t = open_ok(path), *again = through_gguf(t);
+        check_cases(t, cJSON_GetObjectItem(one, "cases"));
+        check_cases(again, cJSON_GetObjectItem(one, "cases"));
+        assert_true(pp_tokenizer_equal(t, again, &err));
+        pp_tokenizer_free(t);
+        pp_tokenizer_free(again);
+        n++;
+    }
+    assert_int_equal(n, 2);
+    cJSON_Delete(all);
+    pp_free(text);
+}
+
+static void unigrams_and_back(void **state)
+{
+    static const char *const texts[] = {"Shall I compare thee", "thou art 漢字 🙂 \n tab\t", "  a  b  ", "x"};
+    struct pp_tokenizer *t = open_ok("tests/data/sonnets-bytes.model");
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int32_t *ids;
+        size_t n;
+        struct pp_error err;
+        struct pp_buf back = {0};
+        assert_ok(pp_tokenize(t, texts[i], strlen(texts[i]), 0, &ids, &n, &err), err);
+        pp_detokenize(t, ids, n, false, &back);
+        assert_string_equal(pp_buf_cstr(&back), texts[i]);
+        pp_buf_free(&back);
+        pp_free(ids);
+    }
+    pp_tokenizer_free(t);
+}
+
+/* As tokenizer.json spells the same. */
+static void unigrams_in_json(void **state)
+{
+    static const char json[] =
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},"
+        "\"content\":\" \"}]},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\","
+        "\"add_prefix_space\":true},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":"
+        "\"A\"}},{\"SpecialToken\":{\"id\":\"</s>\"}}]},\"added_tokens\":[{\"id\":1,\"content\":\"</s>\",\"special\":true}],"
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"</s>\",0],[\"\xe2\x96\x81\",-3],"
+        "[\"\xe2\x96\x81" "a\",-2],[\"b\",-4],[\"ab\",-5.5],[\"\xe2\x96\x81" "ab\",-9],[\"bb\",-7.9]]}}";
+    static const char *const bad[] = {
+        "{\"model\":{\"type\":\"Unigram\"}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":{}}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[1,2]]}}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"*\"},\"model\":{\"type\":\"Unigram\","
+        "\"vocab\":[[\"a\",0]]}}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"},\"model\":{\"type\":\"Unigram\","
+        "\"vocab\":[[\"a\",0]]}}",
+    };
+    struct pp_tokenizer *t, *again;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    again = through_gguf(t);
+    const struct pp_tokenizer *both[] = {t, again};
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(both[i], "ab", 0, " a|b");               /* -6, where " ab" is -9 and " ", "ab" -8.5 */
+        expect_tokens(both[i], "  a   bb ", 0, " a| |bb");     /* "bb" is better than twice "b" */
+        expect_tokens(both[i], "axxb", 0, " a|<unk>|b");       /* one for several */
+        expect_tokens(both[i], "a", PP_TOKENIZE_BOS, " a|</s>");
+        expect_tokens(both[i], "", 0, "");
+    }
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(again);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(tok_from_json(bad[i], strlen(bad[i]), NULL, &t, &err), PP_ERR_FORMAT);
+        assert_null(t);
+    }
+}
+
+/* A damaged table of characters is refused, or at least read within its bounds. */
+static void hostile_charsmaps(void **state)
+{
+    struct pp_tokenizer *t = open_ok("tests/data/sonnets-unigram.model");
+    struct pp_buf out = {0};
+    uint32_t random = 1;
+    (void)state;
+    assert_true(t->charsmap_len > 100);
+    char *map = t->charsmap;
+    for (int round = 0; round < 2000; round++) {
+        char *copy = pp_malloc(t->charsmap_len); /* exactly as long as it claims */
+        memcpy(copy, map, t->charsmap_len);
+        for (int i = 0; i < 4; i++, random = random * 1664525u + 1013904223u)
+            copy[(random >> 8) % t->charsmap_len] = (char)random;
+        if (tok_charsmap_check((struct pp_str){copy, t->charsmap_len}, NULL) == PP_OK) {
+            t->charsmap = copy;
+            pp_buf_clear(&out);
+            tok_normalize(t, "the ﬁre of Ａ① \t ü\xff e\xcc\x81", strlen("the ﬁre of Ａ① \t ü\xff e\xcc\x81"), true, true, &out);
+        }
+        pp_free(copy);
+    }
+    t->charsmap = map;
+    for (size_t n = 0; n < 8; n++)
+        assert_int_equal(tok_charsmap_check((struct pp_str){"\x04\0\0\0\0\0\0\0", n}, NULL), PP_ERR_FORMAT);
+    pp_buf_free(&out);
+    pp_tokenizer_free(t);
+}
+
+/* --- WordPiece ------------------------------------------------------------------------------------------------ */
+
+#define BERT(flags)                                                                                                  \
+    "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true," flags "},"      \
+    "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"added_tokens\":[{\"id\":0,\"content\":\"[UNK]\",\"special\":true}," \
+    "{\"id\":1,\"content\":\"[CLS]\",\"special\":true},{\"id\":2,\"content\":\"[SEP]\",\"special\":true}],"            \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[CLS]\"}},{\"Sequence\":" \
+    "{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"[SEP]\"}}]},\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"," \
+    "\"vocab\":{\"[UNK]\":0,\"[CLS]\":1,\"[SEP]\":2,\"un\":3,\"##want\":4,\"##ed\":5,\"##wanted\":6,\"run\":7,\"##n\":8," \
+    "\"##ing\":9,\",\":10,\"\xe6\xbc\xa2\":11,\"cafe\":12,\"u\":13,\"Run\":14,\"caf\xc3\xa9\":15,\"=\":16,\"a\":17,\"##a\":18}}}"
+
+static void wordpieces(void **state)
+{
+    static const char lower[] = BERT("\"lowercase\":true"), cased[] = BERT("\"lowercase\":false");
+    struct pp_tokenizer *t, *again;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(lower, strlen(lower), NULL, &t, &err), err);
+    again = through_gguf(t);
+    const struct pp_tokenizer *both[] = {t, again};
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(both[i], "unwanted running", 0, " un|wanted| run|n|ing");
+        expect_tokens(both[i], "UNWANTED,Running", PP_TOKENIZE_BOS, "[CLS]| un|wanted| ,| run|n|ing|[SEP]");
+        expect_tokens(both[i], "\tCAF\xc3\x89 cafe\xcc\x81\n", 0, " cafe| cafe");
+        expect_tokens(both[i], "run\xe6\xbc\xa2run", 0, " run| \xe6\xbc\xa2| run");
+        expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* the whole word */
+        expect_tokens(both[i], "u\xe2\x89\xa0u", 0, " u| =| u"); /* not equal, without its stroke a sign of its own */
+        expect_tokens(both[i], "ru\xc2\xadn", 0, " run"); /* a soft hyphen is no letter */
+        expect_tokens(both[i], "", PP_TOKENIZE_BOS, "[CLS]|[SEP]");
+        expect_tokens(both[i], "a[SEP]a", PP_TOKENIZE_SPECIAL, " a|[SEP]| a");
+        char word[128];
+        memset(word, 'a', sizeof word);
+        word[100] = 0;
+        int32_t *ids;
+        size_t n;
+        assert_ok(pp_tokenize(both[i], word, 100, 0, &ids, &n, &err), err);
+        assert_int_equal(n, 100);
+        pp_free(ids);
+        word[100] = 'a';
+        word[101] = 0;
+        expect_tokens(both[i], word, 0, "[UNK]");
+    }
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(again);
+    assert_ok(tok_from_json(cased, strlen(cased), NULL, &t, &err), err);
+    again = through_gguf(t);
+    expect_tokens(t, "Run caf\xc3\xa9", 0, " Run| caf\xc3\xa9");
+    expect_tokens(again, "Run caf\xc3\xa9", 0, " Run| caf\xc3\xa9");
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(again);
+}
+
+/* Long inputs of one letter stay linear. */
+static void long_words(void **state)
+{
+    const size_t n = 1 << 20;
+    char *text = pp_malloc(n);
+    struct pp_tokenizer *t = open_ok("tests/data/sonnets-unigram.model");
+    int32_t *ids;
+    size_t n_ids;
+    struct pp_error err;
+    (void)state;
+    memset(text, 'a', n);
+    uint64_t begin = pp_now_ns();
+    assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
+    assert_true(n_ids > n / 16);
+    assert_true(pp_now_ns() - begin < 20000000000u);
+    pp_free(ids);
+    pp_free(text);
+    pp_tokenizer_free(t);
+}
+
+TEST_GROUP(tokenizer_kinds)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_in_json),
+        cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(long_words),
+    };
+    return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
+}
