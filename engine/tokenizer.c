@@ -413,7 +413,8 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
             may_strip = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, out->len == begin);
             continue;
         }
-        if (may_strip && t->kind != TOK_BYTE_LEVEL && type == TOK_NORMAL && out->len > before && out->data[before] == ' ') {
+        if (may_strip && t->kind != TOK_BYTE_LEVEL && type == TOK_NORMAL && out->len > before &&
+            out->data[before] == ' ') {
             memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
             out->len--;
         }

@@ -1,8 +1,8 @@
 /* tokenizer_normalize.c - text as the makers of a vocabulary had it before it was cut.
  *
  * SentencePiece replaces characters by a table that the model carries (precompiled_charsmap): a double array, as the
- * library Darts-clone writes it, finds the longest run of bytes that has a replacement. BERT drops control characters and
- * accents, makes letters small, and cuts at white space and punctuation. */
+ * library Darts-clone writes it, finds the longest run of bytes that has a replacement. BERT drops control characters
+ * and accents, makes letters small, and cuts at white space and punctuation. */
 #include <string.h>
 #include <utf8proc.h>
 

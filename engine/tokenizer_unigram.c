@@ -2,8 +2,8 @@
  * Kudo, arXiv 1804.10959, by Viterbi's algorithm from left to right. A character that begins no piece of its own length
  * may stand as unknown. Of equal sums the one that was found first stands, that with the longer last piece.
  *
- * Where two cuts are nearly equal the rounding chooses, so it is SentencePiece's: sums are kept in single precision, go on
- * from word to word, and are compared in double precision with what was kept. */
+ * Where two cuts are nearly equal the rounding chooses, so it is SentencePiece's: sums are kept in single precision, go
+ * on from word to word, and are compared in double precision with what was kept. */
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"

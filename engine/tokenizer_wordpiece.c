@@ -1,5 +1,6 @@
-/* tokenizer_wordpiece.c - a word as BERT cuts it (arXiv 1810.04805): the longest piece that it begins with, then the longest
- * that what is left begins with, and so on. A word that cannot be cut so, or is very long, is unknown as a whole. */
+/* tokenizer_wordpiece.c - a word as BERT cuts it (arXiv 1810.04805): the longest piece that it begins with, then the
+ * longest that what is left begins with, and so on. A word that cannot be cut so, or is very long, is unknown as a
+ * whole. */
 #include "engine/tokenizer_internal.h"
 
 enum { MAX_WORD = 100 }; /* characters */

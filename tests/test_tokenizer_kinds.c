@@ -133,10 +133,12 @@ static void unigrams_and_back(void **state)
 static void unigrams_in_json(void **state)
 {
     static const char json[] =
-        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},"
-        "\"content\":\" \"}]},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\","
-        "\"add_prefix_space\":true},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":"
-        "\"A\"}},{\"SpecialToken\":{\"id\":\"</s>\"}}]},\"added_tokens\":[{\"id\":1,\"content\":\"</s>\",\"special\":true}],"
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\","
+        "\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}]},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"add_prefix_space\":true},"
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},"
+        "{\"SpecialToken\":{\"id\":\"</s>\"}}]},"
+        "\"added_tokens\":[{\"id\":1,\"content\":\"</s>\",\"special\":true}],"
         "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"</s>\",0],[\"\xe2\x96\x81\",-3],"
         "[\"\xe2\x96\x81" "a\",-2],[\"b\",-4],[\"ab\",-5.5],[\"\xe2\x96\x81" "ab\",-9],[\"bb\",-7.9]]}}";
     static const char *const bad[] = {
@@ -173,6 +175,7 @@ static void unigrams_in_json(void **state)
 /* A damaged table of characters is refused, or at least read within its bounds. */
 static void hostile_charsmaps(void **state)
 {
+    static const char text[] = "the ﬁre of Ａ① \t ü\xff e\xcc\x81";
     struct pp_tokenizer *t = open_ok("tests/data/sonnets-unigram.model");
     struct pp_buf out = {0};
     uint32_t random = 1;
@@ -187,7 +190,7 @@ static void hostile_charsmaps(void **state)
         if (tok_charsmap_check((struct pp_str){copy, t->charsmap_len}, NULL) == PP_OK) {
             t->charsmap = copy;
             pp_buf_clear(&out);
-            tok_normalize(t, "the ﬁre of Ａ① \t ü\xff e\xcc\x81", strlen("the ﬁre of Ａ① \t ü\xff e\xcc\x81"), true, true, &out);
+            tok_normalize(t, text, sizeof text - 1, true, true, &out);
         }
         pp_free(copy);
     }
@@ -200,14 +203,16 @@ static void hostile_charsmaps(void **state)
 
 /* --- WordPiece ------------------------------------------------------------------------------------------------ */
 
-#define BERT(flags)                                                                                                  \
-    "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true," flags "},"      \
-    "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"added_tokens\":[{\"id\":0,\"content\":\"[UNK]\",\"special\":true}," \
-    "{\"id\":1,\"content\":\"[CLS]\",\"special\":true},{\"id\":2,\"content\":\"[SEP]\",\"special\":true}],"            \
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[CLS]\"}},{\"Sequence\":" \
-    "{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"[SEP]\"}}]},\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"," \
-    "\"vocab\":{\"[UNK]\":0,\"[CLS]\":1,\"[SEP]\":2,\"un\":3,\"##want\":4,\"##ed\":5,\"##wanted\":6,\"run\":7,\"##n\":8," \
-    "\"##ing\":9,\",\":10,\"\xe6\xbc\xa2\":11,\"cafe\":12,\"u\":13,\"Run\":14,\"caf\xc3\xa9\":15,\"=\":16,\"a\":17,\"##a\":18}}}"
+#define BERT(flags)                                                                                        \
+    "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true," flags  \
+    "},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"added_tokens\":["                                  \
+    "{\"id\":0,\"content\":\"[UNK]\",\"special\":true},{\"id\":1,\"content\":\"[CLS]\",\"special\":true},"      \
+    "{\"id\":2,\"content\":\"[SEP]\",\"special\":true}],"                                                     \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[CLS]\"}},"    \
+    "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"[SEP]\"}}]},"                                  \
+    "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"vocab\":{\"[UNK]\":0,\"[CLS]\":1,\"[SEP]\":2,"  \
+    "\"un\":3,\"##want\":4,\"##ed\":5,\"##wanted\":6,\"run\":7,\"##n\":8,\"##ing\":9,\",\":10,"                  \
+    "\"\xe6\xbc\xa2\":11,\"cafe\":12,\"u\":13,\"Run\":14,\"caf\xc3\xa9\":15,\"=\":16,\"a\":17,\"##a\":18}}}"
 
 static void wordpieces(void **state)
 {
