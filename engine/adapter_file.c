@@ -161,6 +161,40 @@ const char *pp_name_ending(const char *s, const char *end)
 
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
+enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, struct pp_error *err)
+{
+    enum { MOST = 1024 }; /* it is looked for in every prompt */
+    if (n > MOST)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is invoked by %zu tokens; at most %d can be", f->path, n, MOST);
+    f->invocation = pp_calloc(n, sizeof *f->invocation);
+    f->n_invocation = n;
+    return f->invocation ? PP_OK : pp_fail_nomem(err, "an adapter's invocation");
+}
+
+enum pp_code pp_adapter_bad_invocation(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "%s: what invokes the adapter is no list of tokens", f->path);
+}
+
+static enum pp_code read_gguf_invocation(struct pp_adapter_file *f, struct pp_error *err)
+{
+    static const char key[] = "adapter.alora.invocation_tokens";
+    enum pp_gguf_type type;
+    size_t n;
+    if (!pp_gguf_has(f->gguf, key))
+        return PP_OK;
+    if (!pp_gguf_array(f->gguf, key, &type, &n) || n == 0)
+        return pp_adapter_bad_invocation(f, err);
+    enum pp_code code = pp_adapter_reserve_invocation(f, n, err);
+    for (size_t i = 0; i < n && !code; i++) {
+        int64_t token;
+        if (!pp_gguf_array_int(f->gguf, key, i, &token) || token < 0 || token > INT32_MAX)
+            return pp_adapter_bad_invocation(f, err);
+        f->invocation[i] = (int32_t)token;
+    }
+    return code;
+}
+
 static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error *err)
 {
     struct pp_str s;
@@ -181,7 +215,7 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
     if (!f->arch)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the family \"%s\", which pippin does not know",
                        f->path, family);
-    return PP_OK;
+    return read_gguf_invocation(f, err);
 }
 
 static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
@@ -242,6 +276,7 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
     for (size_t i = 0; i < f->n; i++)
         pp_free((void *)(uintptr_t)f->targets[i].name);
     pp_free(f->targets);
+    pp_free(f->invocation);
     pp_name_index_free(&f->index);
     pp_gguf_close(f->gguf);
     pp_safetensors_close(f->weights);
@@ -325,6 +360,12 @@ bool pp_adapter_file_idle(const struct pp_adapter_file *f)
         if (!is_idle(&f->targets[i]))
             return false;
     return true;
+}
+
+const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_t *n)
+{
+    *n = f->n_invocation;
+    return f->invocation;
 }
 
 float pp_adapter_file_alpha(const struct pp_adapter_file *f)

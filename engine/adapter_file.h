@@ -4,7 +4,8 @@
  * (arXiv 2402.09353) and IA3 (arXiv 2205.05638).
  * MLX: adapter_config.json with lora_parameters and adapters.safetensors, as https://github.com/ml-explore/mlx-lm
  * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out].
- * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b.
+ * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b; of an
+ * activated LoRA adapter.alora.invocation_tokens.
  * Nothing is copied: matrices point into the mapped file. Immutable after opening; any thread may read it. */
 #ifndef PP_ENGINE_ADAPTER_FILE_H
 #define PP_ENGINE_ADAPTER_FILE_H
@@ -65,6 +66,8 @@ bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);
 const char *pp_adapter_file_base(const struct pp_adapter_file *f);
 /* True if it can be told without the model that the adapter changes nothing: all A or B are zeros, all scales 1. */
 bool pp_adapter_file_idle(const struct pp_adapter_file *f);
+/* Activated LoRA: tokens behind the last of which in a prompt it acts; *n 0: it acts everywhere. */
+const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_t *n);
 float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
 size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);

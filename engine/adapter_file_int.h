@@ -20,6 +20,8 @@ struct pp_adapter_file {
     enum { PP_ADAPTER_LORA, PP_ADAPTER_DORA, PP_ADAPTER_IA3 } kind;
     char name[128];
     float alpha;
+    int32_t *invocation;                 /* [n_invocation] */
+    size_t n_invocation;
     struct pp_adapter_target *targets;   /* names are pp_free'd */
     size_t n;
     struct pp_name_index index;          /* of the targets' names */
@@ -43,6 +45,9 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
                                  const struct pp_tensor *t, struct pp_error *err);
 /* When all parts are there and a_turned, b_turned are set. */
 enum pp_code pp_adapter_check_targets(struct pp_adapter_file *f, struct pp_error *err);
+/* Room for what invokes the adapter; and the error that it is no list of tokens. */
+enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, struct pp_error *err);
+enum pp_code pp_adapter_bad_invocation(const struct pp_adapter_file *f, struct pp_error *err);
 /* Where the end of a string begins if it ends so and is longer; else NULL. */
 const char *pp_name_ending(const char *s, const char *end);
 

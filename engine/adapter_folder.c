@@ -14,8 +14,8 @@
 /* Things that change what the adapter computes and that we do not compute. They are off when absent, null, false or
  * empty. */
 static const char *const refused[] = {
-    "layer_replication", "target_parameters", "arrow_config",      "trainable_token_indices", "use_qalora",
-    "use_bdlora",        "kasa_config",       "monteclora_config", "alora_invocation_tokens",
+    "layer_replication", "target_parameters", "arrow_config", "trainable_token_indices", "use_qalora",
+    "use_bdlora",        "kasa_config",       "monteclora_config",
 };
 
 /* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
@@ -65,6 +65,33 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
                            "convert it to a plain LoRA with PEFT first",
                            f->path, init->valuestring);
     return PP_OK;
+}
+
+/* What invokes an activated LoRA. Before PEFT knew those it was a text, which only the tokenizer of its time makes the
+ * right tokens of. */
+static enum pp_code read_invocation(struct pp_adapter_file *f, struct pp_error *err)
+{
+    const cJSON *tokens = member(f, "alora_invocation_tokens"), *text = member(f, "invocation_string"), *item;
+    if (!switched_on(tokens) && switched_on(text))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s is invoked by a text (invocation_string); put its tokens in %s as alora_invocation_tokens",
+                       f->path, pp_adapter_config_file);
+    if (!switched_on(tokens))
+        return PP_OK;
+    if (!cJSON_IsArray(tokens) || f->kind == PP_ADAPTER_IA3)
+        return pp_adapter_bad_invocation(f, err);
+    enum pp_code code = pp_adapter_reserve_invocation(f, (size_t)cJSON_GetArraySize(tokens), err);
+    size_t n = 0;
+    cJSON_ArrayForEach(item, tokens)
+    {
+        if (code)
+            return code;
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= INT32_MAX) ||
+            item->valuedouble != floor(item->valuedouble))
+            return pp_adapter_bad_invocation(f, err);
+        f->invocation[n++] = (int32_t)item->valuedouble;
+    }
+    return code;
 }
 
 /* --- names of tensors ---------------------------------------------------------------------------------------- */
@@ -276,6 +303,8 @@ static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
     enum pp_code code = read_kind(f, err);
     if (!code)
         code = check_features(f, err);
+    if (!code)
+        code = read_invocation(f, err);
     f->alpha = f->kind == PP_ADAPTER_IA3 ? 1 : 8; /* PEFT's default */
     if (!code && f->kind != PP_ADAPTER_IA3 && !pp_json_float(f->config, "lora_alpha", &f->alpha))
         code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: lora_alpha is not a number", f->path, pp_adapter_config_file);

@@ -247,6 +247,10 @@ static enum pp_code write_gguf(struct to_gguf *g, const char *dst, const struct 
         add_text(w, "general.name", pp_adapter_file_name(g->file));
         pp_gguf_add_f32(w, "adapter.lora.alpha", g->alpha);
         pp_gguf_add_u32(w, "general.quantization_version", 2);
+        size_t n;
+        const int32_t *invocation = pp_adapter_file_invocation(g->file, &n);
+        if (n)
+            pp_gguf_add_u32_array(w, "adapter.alora.invocation_tokens", (const uint32_t *)invocation, n);
         code = pp_export_items(w, g->items, g->n, opt, err);
     }
     if (!code)
@@ -437,7 +441,12 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
 static bool add_config(struct to_peft *p, const char *base_path, int64_t rank, float alpha)
 {
     cJSON *c = p->config = cJSON_CreateObject();
-    return c && cJSON_AddStringToObject(c, "peft_type", "LORA") &&
+    size_t n;
+    const int32_t *invocation = pp_adapter_file_invocation(p->file, &n);
+    if (n)
+        cJSON_AddItemToObject(c, "alora_invocation_tokens", cJSON_CreateIntArray(invocation, (int)n));
+    return c && (!n || cJSON_GetObjectItemCaseSensitive(c, "alora_invocation_tokens")) &&
+           cJSON_AddStringToObject(c, "peft_type", "LORA") &&
            cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM") &&
            (base_path ? cJSON_AddStringToObject(c, "base_model_name_or_path", base_path)
                       : cJSON_AddNullToObject(c, "base_model_name_or_path")) &&

@@ -290,7 +290,7 @@ enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_erro
         pp_seq_free(s);
         return pp_fail_nomem(err, "a conversation");
     }
-    pp_seq_rekey(s);
+    pp_seq_choose(s, &(struct pp_adapter_set){0});
     *out = s;
     return PP_OK;
 }
@@ -320,6 +320,9 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
         return code;
     (*out)->adapters = s->adapters;
     (*out)->key = s->key;
+    memcpy((*out)->start, s->start, sizeof s->start);
+    memcpy((*out)->spans, s->spans, sizeof s->spans);
+    (*out)->n_spans = s->n_spans;
     pp_seq_share(*out, s, n < 0 ? 0 : n > s->len ? s->len : n);
     return PP_OK;
 }
@@ -350,7 +353,6 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     if (code)
         return code;
     pp_seq_truncate(s, 0);
-    s->adapters = set;
-    pp_seq_rekey(s);
+    pp_seq_choose(s, &set);
     return PP_OK;
 }

@@ -120,6 +120,7 @@ struct pp_adapter_info {
     uint64_t bytes;
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
     const char *kind;      /* "LoRA", "DoRA", "IA3" */
+    int n_invocation;      /* tokens that invoke it: it acts behind the last time they stand in a prompt; 0: always */
     bool idle;             /* it changes nothing, whatever its strength: it was never trained, for one */
 };
 
@@ -162,6 +163,10 @@ const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
  * made with, the pages are let go (len becomes 0): KV of one set is never read under another. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
+/* Tells adapters that must be invoked where in s they act: from the last time on that their invocation stands in
+ * prompt[0..n), nowhere without one. What s has computed otherwise is let go. Answers and snapshots do it with their
+ * prompts; who makes steps of his own does it before the first one. */
+void pp_seq_activate(struct pp_seq *s, const int32_t *prompt, int64_t n);
 /* How many of these tokens need not be computed under these adapters, because whole pages of them are in memory: of
  * sequences, living or gone. Looks, and changes nothing. */
 int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,

@@ -14,6 +14,15 @@ enum {
     PP_LEAST_CHUNK = 16, /* rows of a prompt computed together at least, and at first */
 };
 
+/* Where an adapter acts that is not invoked. */
+#define PP_NEVER INT64_MAX
+
+/* The adapters of rows from a position on. */
+struct pp_adapter_span {
+    int64_t from;
+    struct pp_adapter_set set;
+};
+
 /* Layers of one geometry and window have pages of their own: one pool, and a page table in each sequence. */
 struct pp_tier {
     struct pp_kv_pool *kv;
@@ -78,7 +87,10 @@ struct pp_seq {
     int64_t len;
     int32_t *tokens;             /* [n_ctx] */
     struct pp_seq_tier tier[PP_MAX_TIERS]; /* those of the engine */
-    struct pp_adapter_set adapters;
+    struct pp_adapter_set adapters; /* all that were chosen */
+    int64_t start[PP_MAX_ADAPTERS]; /* from which position on each of them acts, or PP_NEVER */
+    struct pp_adapter_span spans[PP_MAX_ADAPTERS + 1]; /* which so act where: [n_spans], the first from 0 on */
+    int n_spans;
     struct pp_sha256 key;        /* of what the pages depend on besides tokens, within an engine: the adapters */
     int64_t plain;               /* tokens from the first on whose values are what the tokens before them give; behind
                                     it a tree's rows of which none were kept yet, or what pp_seq_cut has moved */
@@ -118,6 +130,17 @@ int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n);
 /* An answer to prompt [n] begins: s goes back to what it has in common with all but the prompt's last token, marks the
  * turn's beginning, and goes on with pages that are found. Returns how many tokens of the prompt it holds then. */
 int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n);
+
+/* activate.c. The set without its adapters of strength 0; those that are invoked act nowhere yet. The sequence is
+ * empty. */
+void pp_seq_choose(struct pp_seq *s, const struct pp_adapter_set *set);
+/* From where on an adapter acts in these tokens; PP_NEVER: its invocation is not among them. */
+int64_t pp_adapter_start(const struct pp_adapter *a, const int32_t *tokens, int64_t n);
+/* Those of a row, the same pointer for all positions of a span. Valid until the adapters change or are activated. */
+const struct pp_adapter_set *pp_seq_adapters_at(const struct pp_seq *s, int64_t position);
+bool pp_seq_has_activated(const struct pp_seq *s); /* some of its adapters must be invoked */
+/* The first position that the two compute with different adapters, or PP_NEVER. */
+int64_t pp_seq_alike_until(const struct pp_seq *a, const struct pp_seq *b);
 
 /* prefix.c: gives the full pages of s their names, so that other sequences find them. */
 void pp_seq_publish(struct pp_seq *s);

@@ -149,6 +149,13 @@ void pp_gguf_add_f32_array(struct pp_gguf_writer *w, const char *key, const floa
         put_f32(b, items[i]);
 }
 
+void pp_gguf_add_u32_array(struct pp_gguf_writer *w, const char *key, const uint32_t *items, size_t n)
+{
+    struct pp_buf *b = put_array(w, key, PP_GGUF_U32, n);
+    for (size_t i = 0; i < n; i++)
+        put_int(b, items[i], 4);
+}
+
 void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int32_t *items, size_t n)
 {
     struct pp_buf *b = put_array(w, key, PP_GGUF_I32, n);

@@ -322,7 +322,25 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
     }
     pp_lora_hash_kinds(a, &s);
     pp_lora_hash_replaced(a, &s);
+    pp_sha256_update(&s, a->invocation, (size_t)a->n_invocation * sizeof *a->invocation);
     return pp_sha256_end(&s);
+}
+
+static enum pp_code take_invocation(struct pp_adapter *a, const struct pp_adapter_file *f, struct pp_error *err)
+{
+    size_t n;
+    const int32_t *tokens = pp_adapter_file_invocation(f, &n);
+    if (!n)
+        return PP_OK;
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] >= a->model->info.n_vocab)
+            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s is invoked by token %d, but %s has only %lld", a->path,
+                           tokens[i], a->model->info.name, (long long)a->model->info.n_vocab);
+    if (!(a->invocation = pp_malloc(n * sizeof *tokens)))
+        return pp_fail_nomem(err, "an adapter's invocation");
+    memcpy(a->invocation, tokens, n * sizeof *tokens);
+    a->info.n_invocation = a->n_invocation = (int)n;
+    return PP_OK;
 }
 
 /* "attn_q attn_v ...": each kind of projection once. */
@@ -396,6 +414,8 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
             a->info.rank = (int)t->rank;
     }
     if (!code)
+        code = take_invocation(a, f, err);
+    if (!code)
         code = pp_adapter_file_check(f, err);
     a->info.n_targets = (int)pp_adapter_file_n(f);
     a->info.alpha = pp_adapter_file_alpha(f);
@@ -438,6 +458,7 @@ void pp_adapter_free(struct pp_adapter *a)
     pp_free(a->embedding.a);
     pp_free(a->embedding.b_data);
     pp_free(a->targets);
+    pp_free(a->invocation);
     pp_free(a->path);
     pp_free(a->name);
     pp_free(a->target_names);

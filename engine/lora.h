@@ -65,6 +65,8 @@ struct pp_adapter {
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
     bool acts;                      /* some target changes something */
+    int32_t *invocation;            /* [n_invocation]: acts from the last time on that they stand in the prompt */
+    int n_invocation;               /* 0: acts everywhere */
 };
 
 /* The adapters of a row. Immutable while a step runs. */

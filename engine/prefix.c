@@ -5,22 +5,34 @@
 
 #include "engine/engine_int.h"
 
-static struct pp_sha256 key_of(const struct pp_adapter_use *use, int n)
+/* Of the page-th page. A page in the middle of which an adapter begins to act is one of its own. start: [n] */
+static struct pp_sha256 key_of(const struct pp_adapter_use *use, const int64_t *start, int n, int64_t page)
 {
+    const int64_t begin = page * PP_PAGE_TOKENS;
     struct pp_sha256_stream h;
     pp_sha256_begin(&h);
     for (int i = 0; i < n; i++) {
-        if (use[i].scale == 0.0f)
+        if (use[i].scale == 0.0f || start[i] >= begin + PP_PAGE_TOKENS)
             continue; /* the same as absent */
         pp_sha256_update(&h, use[i].adapter->identity.bytes, sizeof use[i].adapter->identity.bytes);
         pp_sha256_update(&h, &use[i].scale, sizeof use[i].scale);
+        const int64_t from = start[i] - begin;
+        if (from > 0)
+            pp_sha256_update(&h, &from, sizeof from);
     }
     return pp_sha256_end(&h);
 }
 
+static const int64_t everywhere[PP_MAX_ADAPTERS];
+
 void pp_seq_rekey(struct pp_seq *s)
 {
-    s->key = key_of(s->adapters.use, s->adapters.n);
+    s->key = key_of(s->adapters.use, everywhere, s->adapters.n, 0);
+}
+
+static struct pp_sha256 key_of_page(const struct pp_seq *s, int64_t p)
+{
+    return pp_seq_has_activated(s) ? key_of(s->adapters.use, s->start, s->adapters.n, p) : s->key;
 }
 
 /* The identity of a page of these tokens, the p-th of s. false: an input that is no token is among them. */
@@ -29,7 +41,8 @@ static bool name_page(const struct pp_seq *s, int64_t p, const int32_t *tokens, 
     for (int i = 0; i < PP_PAGE_TOKENS; i++)
         if (tokens[i] < 0)
             return false;
-    *name = pp_page_identity(p ? &s->names[p - 1] : NULL, &s->key, tokens);
+    const struct pp_sha256 key = key_of_page(s, p);
+    *name = pp_page_identity(p ? &s->names[p - 1] : NULL, &key, tokens);
     return true;
 }
 
@@ -68,13 +81,30 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return pp_seq_extend(s, tokens, p * PP_PAGE_TOKENS);
 }
 
+/* The adapters of strengths other than 0, and where they act in these tokens. Returns how many, at most
+ * PP_MAX_ADAPTERS. */
+static int find_starts(const struct pp_adapter_use *use, int n_use, const int32_t *tokens, int64_t n,
+                       struct pp_adapter_use *acting, int64_t *start)
+{
+    int m = 0;
+    for (int i = 0; i < n_use && m < PP_MAX_ADAPTERS; i++)
+        if (use[i].scale != 0.0f) {
+            acting[m] = use[i];
+            start[m++] = pp_adapter_start(use[i].adapter, tokens, n);
+        }
+    return m;
+}
+
 int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
                           const int32_t *tokens, int64_t n)
 {
-    const struct pp_sha256 key = key_of(use, n_use);
+    struct pp_adapter_use acting[PP_MAX_ADAPTERS];
+    int64_t start[PP_MAX_ADAPTERS];
+    const int m = find_starts(use, n_use, tokens, n, acting, start);
     struct pp_hash128 name[2];
     int64_t p = 0;
     for (; (p + 1) * PP_PAGE_TOKENS <= n; p++) {
+        const struct pp_sha256 key = key_of(acting, start, m, p);
         name[p & 1] = pp_page_identity(p ? &name[~p & 1] : NULL, &key, tokens + p * PP_PAGE_TOKENS);
         if (!is_known(e, &name[p & 1]))
             break;
@@ -85,11 +115,18 @@ int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use
 int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
                        int64_t n)
 {
-    const struct pp_sha256 key = key_of(use, n_use), own = key_of(s->adapters.use, s->adapters.n);
-    int64_t i = 0;
-    if (memcmp(&key, &own, sizeof key) != 0)
+    struct pp_adapter_use acting[PP_MAX_ADAPTERS];
+    int64_t start[PP_MAX_ADAPTERS], most = pp_seq_exact(s), i = 0;
+    const int m = find_starts(use, n_use, tokens, n, acting, start);
+    const struct pp_sha256 key = key_of(acting, everywhere, m, 0);
+    if (memcmp(&key, &s->key, sizeof key) != 0)
         return 0;
-    while (i < pp_seq_exact(s) && i < n && s->tokens[i] == tokens[i])
+    for (int k = 0; k < m; k++)
+        if (start[k] != s->start[k]) {
+            const int64_t earlier = start[k] < s->start[k] ? start[k] : s->start[k];
+            most = earlier < most ? earlier : most;
+        }
+    while (i < most && i < n && s->tokens[i] == tokens[i])
         i++;
     return i;
 }

@@ -43,10 +43,9 @@ static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
 
 static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
 {
+    const int64_t most = pp_seq_alike_until(a->seq, b->seq);
     int64_t i = 0;
-    if (memcmp(&a->seq->key, &b->seq->key, sizeof a->seq->key) != 0)
-        return 0;
-    while (i < a->n && i < b->n && a->tokens[i] == b->tokens[i])
+    while (i < most && i < a->n && i < b->n && a->tokens[i] == b->tokens[i])
         i++;
     return i;
 }

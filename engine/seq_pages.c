@@ -239,6 +239,7 @@ void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
 int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n)
 {
     int64_t same = 0;
+    pp_seq_activate(s, prompt, n);
     while (same < s->len && same < n && s->tokens[same] == prompt[same])
         same++;
     if (same == n && (s->len > n || !pp_seq_logits(s)))

@@ -26,7 +26,12 @@ enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity
         pp_buf_fmt(text, "rope context=%lld\n", (long long)s->engine->n_ctx);
     for (int i = 0; i < s->adapters.n; i++) {
         pp_sha256_hex(&s->adapters.use[i].adapter->identity, hex);
-        pp_buf_fmt(text, "adapter=%s scale=%a\n", hex, (double)s->adapters.use[i].scale);
+        if (s->start[i] == PP_NEVER)
+            continue; /* not invoked: the same as absent */
+        pp_buf_fmt(text, "adapter=%s scale=%a", hex, (double)s->adapters.use[i].scale);
+        if (s->start[i])
+            pp_buf_fmt(text, " from=%lld", (long long)s->start[i]);
+        pp_buf_char(text, '\n');
     }
     return text->bad ? pp_fail_nomem(err, "the cache key") : PP_OK;
 }
@@ -94,11 +99,11 @@ static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-/* The way from the root along the prompt. */
-static enum pp_code find_way(const struct snapshot *s, uint32_t key, const int32_t *prompt, int64_t n, struct way *w,
-                             struct pp_error *err)
+/* The way from the root along the prompt, of pages under a key text. */
+static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key, const int32_t *prompt, int64_t n,
+                             struct way *w, struct pp_error *err)
 {
-    struct pp_sha256 hash = pp_sha256(s->keys[key].data, s->keys[key].len);
+    struct pp_sha256 hash;
     uint32_t at = PP_NO_NODE, best = PP_NO_NODE;
     int64_t most = 0;
     *w = (struct way){.nodes = pp_malloc((size_t)(n / PP_PAGE_TOKENS + 1) * sizeof *w->nodes)};
@@ -106,6 +111,8 @@ static enum pp_code find_way(const struct snapshot *s, uint32_t key, const int32
         return pp_fail_nomem(err, "the saved cache");
     while (w->n_tokens + PP_PAGE_TOKENS <= n) {
         const int32_t *tokens = prompt + w->n_tokens;
+        if (!pp_snapshot_page_key(key, w->n_pages, &hash))
+            return pp_fail_nomem(err, "the saved cache");
         struct pp_hash128 name =
             pp_snapshot_name(at == PP_NO_NODE ? NULL : &s->nodes[at].name, &hash, tokens, PP_PAGE_TOKENS);
         uint32_t next = pp_snapshot_child(s, at, &name, tokens, PP_PAGE_TOKENS);
@@ -114,6 +121,8 @@ static enum pp_code find_way(const struct snapshot *s, uint32_t key, const int32
         w->nodes[w->n_pages++] = at = next;
         w->n_tokens += PP_PAGE_TOKENS;
     }
+    if (!pp_snapshot_page_key(key, w->n_pages, &hash))
+        return pp_fail_nomem(err, "the saved cache");
     for (uint32_t i = at == PP_NO_NODE ? 0 : at + 1; i < s->n_nodes; i++) {
         const struct snapshot_node *node = &s->nodes[i];
         int64_t left = n - w->n_tokens, most_of_it = left < node->n ? left : node->n;
@@ -453,6 +462,7 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
     struct pp_buf ours = {0};
     struct way w = {0};
     uint32_t key = 0;
+    pp_seq_activate(seq, prompt, n);
     enum pp_code code = pp_seq_key(seq, identity, &ours, err);
     if (!code)
         code = pp_snapshot_decode(manifest, size, &s, err);
@@ -464,7 +474,7 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
         if (prompt[i] < 0 || prompt[i] >= seq->engine->model->info.n_vocab)
             n = i;
     if (!code)
-        code = find_way(&s, key, prompt, n, &w, err);
+        code = find_way(&s, &ours, prompt, n, &w, err);
     if (!code) {
         pp_seq_truncate(seq, agree(seq->tokens, prompt, seq->len < n ? seq->len : n));
         pp_seq_adopt(seq, prompt, n);

@@ -78,6 +78,9 @@ enum pp_code pp_snapshot_open_pack(const struct snapshot *s, const char *base, i
 /* The name of a node: chain over its parent's (NULL: none), the hash of the key text, and its tokens. */
 struct pp_hash128 pp_snapshot_name(const struct pp_hash128 *parent, const struct pp_sha256 *key,
                                    const int32_t *tokens, uint32_t n);
+/* The hash of what a key text says of the page-th page of a sequence: adapters that act `from` a later position on are
+ * left out, and of those that act in all of it the position is. false: out of memory. */
+bool pp_snapshot_page_key(const struct pp_buf *text, int64_t page, struct pp_sha256 *hash);
 /* The node behind `parent` with these tokens, or PP_NO_NODE. */
 uint32_t pp_snapshot_child(const struct snapshot *s, uint32_t parent, const struct pp_hash128 *name,
                            const int32_t *tokens, uint32_t n);
@@ -91,7 +94,8 @@ static inline size_t pp_snapshot_n_bites(uint64_t bytes)
 }
 
 /* Checks that pages of *s are such as the engine of `seq` makes: same owner, a key among them that is `ours`, same
- * geometry. *key: its number. If not, the sentence says what is different. */
+ * geometry. *key: its number; if one of the two has adapters that act from some position on, whatever comes before it
+ * may be the same, and *key may be n_keys. If not, the sentence says what is different. */
 enum pp_code pp_snapshot_fits(const struct snapshot *s, const struct pp_seq *seq, const char *owner,
                               const struct pp_buf *ours, uint32_t *key, struct pp_error *err);
 /* True if two key texts differ in nothing but adapters: their pages have the same form. */

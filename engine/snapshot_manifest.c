@@ -4,6 +4,7 @@
  * Offsets: pippin-formats(5). */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -386,6 +387,52 @@ static const char *other_adapters(const struct pp_buf *theirs, const struct pp_b
                           : "the adapters are others";
 }
 
+static const char from_word[] = " from=";
+
+static bool acts_from(const struct pp_buf *text)
+{
+    return text->len && memmem(text->data, text->len, from_word, sizeof from_word - 1);
+}
+
+/* Whether pages may be the same though no key is: up to where an adapter begins to act. */
+static bool begin_alike(const struct snapshot *s, const struct pp_buf *ours)
+{
+    bool any = acts_from(ours);
+    for (uint32_t i = 0; i < s->n_keys && !any; i++)
+        any = acts_from(&s->keys[i]);
+    return any && !other_model(&s->keys[0], ours);
+}
+
+bool pp_snapshot_page_key(const struct pp_buf *text, int64_t page, struct pp_sha256 *hash)
+{
+    const int64_t begin = page * PP_PAGE_TOKENS;
+    struct pp_buf ours = {0};
+    if (!acts_from(text)) {
+        *hash = pp_sha256(text->data, text->len);
+        return true;
+    }
+    const char *line = text->data, *end = text->data + text->len;
+    while (line < end) {
+        const char *stop = memchr(line, '\n', (size_t)(end - line));
+        const size_t n = (size_t)((stop ? stop + 1 : end) - line);
+        const char *from = memmem(line, n, from_word, sizeof from_word - 1);
+        const int64_t at = from ? strtoll(from + sizeof from_word - 1, NULL, 10) - begin : 0; /* a NUL is behind */
+        if (!from)
+            pp_buf_add(&ours, line, n);
+        else if (at < PP_PAGE_TOKENS)
+            pp_buf_add(&ours, line, (size_t)(from - line));
+        if (from && at > 0 && at < PP_PAGE_TOKENS)
+            pp_buf_fmt(&ours, "%s%lld", from_word, (long long)at);
+        if (from && at < PP_PAGE_TOKENS)
+            pp_buf_char(&ours, '\n');
+        line += n;
+    }
+    if (!ours.bad)
+        *hash = pp_sha256(ours.data, ours.len);
+    pp_buf_free(&ours);
+    return !ours.bad;
+}
+
 enum pp_code pp_snapshot_fits(const struct snapshot *s, const struct pp_seq *seq, const char *owner,
                               const struct pp_buf *ours, uint32_t *key, struct pp_error *err)
 {
@@ -398,7 +445,7 @@ enum pp_code pp_snapshot_fits(const struct snapshot *s, const struct pp_seq *seq
     *key = 0;
     while (*key < s->n_keys && (s->keys[*key].len != ours->len || memcmp(s->keys[*key].data, ours->data, ours->len)))
         ++*key;
-    if (*key == s->n_keys) {
+    if (*key == s->n_keys && !begin_alike(s, ours)) {
         const struct pp_buf *newest = &s->keys[s->n_branches ? s->branches[0].key : 0];
         reason = other_model(newest, ours);
         reason = reason ? reason : other_adapters(newest, ours);

@@ -246,11 +246,13 @@ static uint32_t tokens_of_page(const struct pp_save *j, int64_t p)
 static enum pp_code place_nodes(struct pp_save *j, struct pp_error *err)
 {
     struct snapshot *s = &j->s;
-    struct pp_sha256 key = pp_sha256(j->key.data, j->key.len);
+    struct pp_sha256 key;
     uint32_t parent = PP_NO_NODE;
     for (int64_t p = 0; p < j->n_pages; p++) {
         const int32_t *tokens = j->tokens + p * PP_PAGE_TOKENS;
         uint32_t n = tokens_of_page(j, p);
+        if (!pp_snapshot_page_key(&j->key, p, &key))
+            return pp_fail_nomem(err, "a snapshot");
         struct pp_hash128 name =
             pp_snapshot_name(parent == PP_NO_NODE ? NULL : &s->nodes[parent].name, &key, tokens, n);
         uint32_t at = pp_snapshot_child(s, parent, &name, tokens, n);

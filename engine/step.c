@@ -132,13 +132,13 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
             .vector = rows[i].vector,
             .position = s->len + s->added,
             .slot = s->len + s->added,
-            .adapters = &s->adapters,
             .output = -1,
         };
         for (int t = 0; t < e->n_tiers; t++)
             b->pages[t] = s->tier[t].page_data;
         if (s->tree)
             code = place_in_tree(e, rows, i, b, previous_row(rows, i), err);
+        b->adapters = pp_seq_adapters_at(s, b->position);
         e->wanted[i] = rows[i].out;
         if (rows[i].out != PP_OUT_NONE) {
             b->output = e->n_outputs;

@@ -368,6 +368,7 @@ enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     if (!rows)
         return pp_fail_nomem(err, "a batch");
     enum pp_code code = PP_OK;
+    pp_seq_activate(seq, tokens, (int64_t)n);
     for (size_t begin = 0; !code && begin < n; begin += most) {
         size_t count = n - begin < most ? n - begin : most;
         for (size_t i = 0; i < count; i++)

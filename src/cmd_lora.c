@@ -118,6 +118,14 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
         pp_cli_json_str(b, "base_model", pp_adapter_file_base(f));
+    size_t n;
+    const int32_t *invocation = pp_adapter_file_invocation(f, &n);
+    if (n) {
+        pp_cli_json_name(b, "invocation_tokens");
+        for (size_t i = 0; i < n; i++)
+            pp_buf_fmt(b, i ? ", %d" : "[%d", invocation[i]);
+        pp_buf_char(b, ']');
+    }
     if (with_targets) {
         pp_cli_json_name(b, "targets");
         pp_buf_char(b, '[');
@@ -148,6 +156,12 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
                pp_adapter_file_n(f), path);
     if (!with_targets)
         return;
+    size_t n;
+    const int32_t *invocation = pp_adapter_file_invocation(f, &n);
+    for (size_t i = 0; i < n; i++)
+        pp_buf_fmt(b, i ? " %d" : "acts from the last time on that a prompt has the tokens %d", invocation[i]);
+    if (n)
+        pp_buf_char(b, '\n');
     if (pp_adapter_file_idle(f))
         pp_buf_str(b, "changes nothing: its matrices are zeros, or its scales 1\n");
     if (pp_adapter_file_base(f))

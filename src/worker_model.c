@@ -308,7 +308,8 @@ static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
     struct pp_adapter_facts *f = pp_calloc(1, sizeof *f);
     if (!f)
         return NULL;
-    *f = (struct pp_adapter_facts){.rank = info->rank, .n_targets = info->n_targets, .bytes = info->bytes};
+    *f = (struct pp_adapter_facts){.rank = info->rank, .n_targets = info->n_targets, .bytes = info->bytes,
+                                   .n_invocation = info->n_invocation};
     snprintf(f->targets, sizeof f->targets, "%s", info->targets);
     return f;
 }

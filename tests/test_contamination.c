@@ -10,7 +10,7 @@
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
-enum { TURNS = 1000, SEQS = 4, ADAPTERS = 3, LONGEST = 220, VOCAB = 60 };
+enum { TURNS = 1000, SEQS = 4, ADAPTERS = 4, LONGEST = 220, VOCAB = 60 };
 
 struct talk {
     struct pp_seq *seq;
@@ -54,6 +54,11 @@ static void begin(void)
         shape.seed++;
         assert_ok(pp_adapter_load(run.model, tiny_adapter(&shape, 3 + i), &run.adapters[i], &err), err);
     }
+    struct pp_adapter *invoked = run.adapters[ADAPTERS - 1]; /* by any of one token in 60 */
+    if ((invoked->invocation = pp_malloc(sizeof *invoked->invocation)))
+        invoked->invocation[0] = 3 + roll(VOCAB);
+    invoked->n_invocation = invoked->invocation ? 1 : 0;
+    assert_int_equal(invoked->n_invocation, 1);
     for (int i = 0; i < SEQS; i++)
         assert_ok(pp_seq_new(run.engine, &run.talks[i].seq, &err), err);
 }
