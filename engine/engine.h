@@ -231,14 +231,23 @@ struct pp_sampling pp_sampling_default(void); /* seed 0: the caller sets one */
 
 struct pp_gen;
 
+/* Guesses what follows tokens[0 .. n): at most `most`, into out; returns how many. For measurements. */
+typedef int pp_draft_script(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most);
+
 struct pp_gen_options {
     struct pp_sampling sampling;
     int64_t max_tokens;          /* -1: until the model ends or the context is full */
     const char *const *stops;    /* stop texts; the answer ends before the first of them */
     int n_stops;
     bool ignore_end;             /* go on past end tokens */
-    struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL */
-    int draft_max;               /* tokens drafted at most per pass; 0: 4 */
+    struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
+    bool lookup;                 /* guess what followed the same tokens before; with or without a draft */
+    int draft_max;               /* tokens guessed at most per pass; 0: 8 */
+    bool draft_always;           /* so many in every pass; else as many as pay, none included */
+    float draft_p_min;           /* nothing is tried that stands with a smaller probability; 0: what pays */
+    int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */
+    pp_draft_script *draft_script; /* or NULL */
+    void *draft_script_user;
     pp_progress *progress;       /* of the prompt, in tokens; or NULL */
     void *user;
 };
@@ -266,7 +275,7 @@ struct pp_gen_turn {
 };
 
 /* One forward pass of the target for up to PP_MAX_TURNS answers of one engine, the most urgent first. Who has read the
- * prompt gets a token, or several with a draft (which proposes while there is only one answer); prompts are read in
+ * prompt gets a token, or several if what was guessed of the answer is right; prompts are read in
  * chunks of about 100 ms, of which the first in line gets most. Prompts that begin alike are computed once. Each answer
  * is the same, token for token, as it would be alone. PP_ERR_CANCELLED: nothing was computed; asking again, with all or
  * some of the answers, goes on there. */

@@ -8,6 +8,7 @@
 #include "engine/kv.h"
 #include "engine/model.h"
 #include "engine/pool.h"
+#include "engine/speculate.h"
 
 enum {
     PP_TREE_ROWS = 64,   /* of a tree in one step */
@@ -45,6 +46,11 @@ struct pp_engine {
     int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */
     struct pp_stats stats;
     int n_answers;               /* struct pp_gen that there are */
+    int most_guesses;            /* in a pass: there is room for their outputs */
+    struct pp_spec_costs costs;
+    struct pp_spec_habits habits; /* those of the answer that ended last: others begin with them */
+    bool has_habits;
+    const struct pp_engine *costs_of; /* the draft whose steps are in costs */
     struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
 
     /* work space of pp_step */
@@ -99,6 +105,8 @@ struct pp_seq {
     int64_t mark[PP_MARKS];      /* positions, or 0 */
     uint64_t copied_bytes;       /* by copy-on-write */
     struct pp_row_logits *logits; /* of the last token if logits_len is len; or NULL */
+    struct pp_spec_habits habits; /* of its answers */
+    bool has_habits;
     int64_t logits_len;          /* 0 after every change of the tokens */
 
     /* -- during pp_step -- */

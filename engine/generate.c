@@ -44,14 +44,14 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token)
     return g->finish != PP_FINISH_NONE;
 }
 
-int32_t pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history)
+struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history)
 {
     uint64_t t0 = pp_now_ns();
-    int32_t token = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
+    struct pp_choice made = pp_sampler_choose_of(&g->sampler, &g->sampling, logits, g->tokens, n_history);
     uint64_t ns = pp_now_ns() - t0;
     g->stats.sample_ns += ns;
     g->seq->engine->stats.sample_ns += ns;
-    return token;
+    return made;
 }
 
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
@@ -158,17 +158,12 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     g->max_tokens = opt->max_tokens;
     g->ignore_end = opt->ignore_end;
     g->draft = opt->draft;
-    g->draft_max = opt->draft_max <= 0 ? PP_DEFAULT_DRAFT : opt->draft_max;
-    if (g->draft_max > PP_MAX_DRAFT)
-        g->draft_max = PP_MAX_DRAFT;
-    if (g->draft_max > e->max_rows - 1)
-        g->draft_max = e->max_rows - 1;
     g->n_prompt = g->n = g->n_given = n;
     g->progress = opt->progress;
     g->user = opt->user;
     if (g->draft && g->draft->engine->model->info.n_vocab != e->model->info.n_vocab)
         return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
-    g->tokens = pp_malloc((size_t)(e->n_ctx + 1 + PP_MAX_DRAFT) * sizeof *g->tokens);
+    g->tokens = pp_malloc((size_t)(e->n_ctx + 1 + PP_MAX_GUESSES) * sizeof *g->tokens);
     if (!g->tokens)
         return pp_fail_nomem(err, "an answer");
     memcpy(g->tokens, prompt, (size_t)n * sizeof *g->tokens);
@@ -178,7 +173,9 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     enum pp_code code = pp_sampler_init(&g->sampler, e->model->info.n_vocab, err);
     if (!code)
         code = copy_stops(g, opt, err);
-    return code ? code : pp_cpu_reserve_outputs(e->cpu, g->draft_max + e->n_answers, err);
+    if (!code)
+        code = pp_spec_new(g, opt, err);
+    return code ? code : pp_cpu_reserve_outputs(e->cpu, e->most_guesses + e->n_answers, err);
 }
 
 /* What is there of the prompt already. */
@@ -289,5 +286,6 @@ void pp_gen_free(struct pp_gen *g)
     pp_free(g->tokens);
     pp_buf_free(&g->held);
     pp_sampler_free(&g->sampler);
+    pp_spec_free(g);
     pp_free(g);
 }

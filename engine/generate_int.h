@@ -1,14 +1,16 @@
 /* generate_int.h - the inside of an answer in the making; private to the engine.
  *
  *   generate.c   life, choosing, text
- *   schedule.c   the forward passes that answers share */
+ *   schedule.c   the forward passes that answers share
+ *   speculate.c  guesses of what comes next */
 #ifndef PP_ENGINE_GENERATE_INT_H
 #define PP_ENGINE_GENERATE_INT_H
 
 #include "engine/engine_int.h"
 #include "engine/sampler.h"
+#include "engine/speculate.h"
 
-enum { PP_DEFAULT_DRAFT = 4, PP_MAX_DRAFT = 15 };
+enum { PP_DEFAULT_DRAFT = 8 };
 
 /* Between two passes the sequence holds fewer tokens than were chosen: at least the last one is still to be computed,
  * and at first the prompt is. */
@@ -17,7 +19,7 @@ struct pp_gen {
     struct pp_sampling sampling;
     struct pp_sampler sampler;
     int64_t max_tokens;
-    int draft_max;
+    struct pp_spec spec;
     bool ignore_end;
     char **stops;
     int n_stops;
@@ -25,7 +27,7 @@ struct pp_gen {
     pp_progress *progress;
     void *user;
 
-    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_DRAFT]: prompt and answer; drafted ones may stand behind */
+    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer; drafted ones may stand behind */
     int64_t n_prompt, n;    /* n: chosen so far, prompt included */
     int64_t n_given;        /* of those, the caller was told of */
     enum pp_finish finish;
@@ -41,7 +43,7 @@ struct pp_gen {
 int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t n);
 bool pp_gen_ends(const struct pp_gen *g, int32_t token);
 /* Chooses the token behind tokens[0..n_history); -1 if none can be. */
-int32_t pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
+struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
 /* Takes a chosen token into the answer. True if the answer is over. */
 bool pp_gen_accept(struct pp_gen *g, int32_t token);
 /* The error that says why none could be chosen. */

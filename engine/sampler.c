@@ -100,6 +100,18 @@ static void sift_down(struct pp_candidate *heap, int n, int i)
     }
 }
 
+enum { LOOK = 32 };
+
+/* Whether one of x[0 .. LOOK) is greater than `least`; a NaN never is. A loop that compilers make vector code of: what
+ * looks at every logit costs as much as a small model's layer. */
+static bool any_above(const float *x, float least)
+{
+    int any = 0;
+    for (int i = 0; i < LOOK; i++)
+        any |= x[i] > least;
+    return any;
+}
+
 /* The k best of all logits (k <= 0: all), best first. Returns how many. */
 static int top_k(struct pp_sampler *s, const float *logits, int k)
 {
@@ -113,7 +125,9 @@ static int top_k(struct pp_sampler *s, const float *logits, int k)
         for (int i = k / 2 - 1; i >= 0; i--)
             sift_down(c, k, i);
         for (int i = k; i < n; i++) {
-            if (!(logits[i] > c[0].logit)) /* on equal logits the earlier token is better and already there */
+            while (i + LOOK <= n && !any_above(logits + i, c[0].logit))
+                i += LOOK;
+            if (i == n || !(logits[i] > c[0].logit)) /* on equal logits the earlier token is better and already there */
                 continue;
             c[0] = (struct pp_candidate){i, logits[i]};
             sift_down(c, k, 0);
@@ -169,36 +183,60 @@ double pp_gumbel(uint64_t seed, int64_t position, int32_t token)
     return -log(-log(u));
 }
 
-static int32_t choose(const struct pp_candidate *c, int n, const struct pp_sampling *p, int64_t position)
+/* Takes a score into the two best. */
+static void consider(struct pp_choice *c, double *second, double *best, int32_t token, double score)
+{
+    if (score > *best) {
+        *second = *best;
+        c->second = c->token;
+        *best = score;
+        c->token = token;
+    } else if (score > *second) {
+        *second = score;
+        c->second = token;
+    }
+}
+
+static struct pp_choice choose(const struct pp_candidate *c, int n, const struct pp_sampling *p, int64_t position)
 {
     /* u < 1 - 2^-54 bounds the noise: a candidate that could not win even with the largest noise need not draw any.
      * They are sorted, so the rest cannot either. */
     const double largest_noise = 37.5;
-    int32_t best = c[0].token;
-    double best_score = -INFINITY;
+    struct pp_choice made = {.token = -1, .second = -1};
+    double best = -INFINITY, second = -INFINITY;
     for (int i = 0; i < n; i++) {
         double score = (double)c[i].logit / (double)p->temp;
-        if (score + largest_noise < best_score)
+        if (score + largest_noise < best)
             break;
-        score += pp_gumbel(p->seed, position, c[i].token);
-        if (score > best_score) {
-            best_score = score;
-            best = c[i].token;
-        }
+        consider(&made, &second, &best, c[i].token, score + pp_gumbel(p->seed, position, c[i].token));
     }
-    return best;
+    if (made.token < 0) /* scores that are no numbers: the most likely one */
+        made.token = c[0].token;
+    made.margin = (float)(best - second);
+    return made;
 }
 
-static int32_t most_likely(const float *logits, int32_t n)
+static struct pp_choice most_likely(const float *logits, int32_t n)
 {
-    int32_t best = -1;
-    float most = -INFINITY;
-    for (int32_t i = 0; i < n; i++)
-        if (logits[i] > most) {
-            most = logits[i];
-            best = i;
+    struct pp_choice made = {.token = -1, .second = -1};
+    float best = -INFINITY, second = -INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        while (i + LOOK <= n && !any_above(logits + i, second))
+            i += LOOK;
+        if (i == n)
+            break;
+        if (logits[i] > best) {
+            second = best;
+            made.second = made.token;
+            best = logits[i];
+            made.token = i;
+        } else if (logits[i] > second) {
+            second = logits[i];
+            made.second = i;
         }
-    return best;
+    }
+    made.margin = best - second;
+    return made;
 }
 
 static bool changes_logits(const struct pp_sampling *p)
@@ -206,8 +244,8 @@ static bool changes_logits(const struct pp_sampling *p)
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
 }
 
-int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
-                          const int32_t *history, int64_t n_history)
+struct pp_choice pp_sampler_choose_of(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
+                                      const int32_t *history, int64_t n_history)
 {
     if (changes_logits(p)) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
@@ -219,8 +257,14 @@ int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, con
         return most_likely(logits, s->n_vocab);
     int n = top_k(s, logits, p->top_k);
     if (s->candidates[0].logit == -INFINITY)
-        return -1;
+        return (struct pp_choice){.token = -1, .second = -1};
     n = top_p(s->candidates, n, p->top_p);
     n = min_p(s->candidates, n, p->min_p);
     return choose(s->candidates, n, p, n_history);
+}
+
+int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
+                          const int32_t *history, int64_t n_history)
+{
+    return pp_sampler_choose_of(s, p, logits, history, n_history).token;
 }

@@ -5,10 +5,8 @@
  * Prompts that begin alike are read once: the later one waits for the earlier one and then shares its pages, and if
  * they are the same to the end, its logits too.
  *
- * Drafting: a smaller model proposes up to draft_max tokens with the same sampling and the same noise; the target
- * computes all of them in one pass and chooses at every place as it would have anyway. A proposed token stands if and
- * only if it is that choice, so the answer is the same with and without a draft. An answer drafts while it is alone:
- * with several, their rows already share the weights that a draft would save reading. */
+ * Guesses (speculate.h) become further rows of an answer: the target computes all of them in one pass and chooses at
+ * every place as it would have anyway. Answers that are written side by side each have their own. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -22,7 +20,9 @@ static const uint64_t CHUNK_NS = 100000000;
 struct part {
     struct pp_gen_turn *turn;
     int first, n;           /* rows; n 0: none */
-    int n_draft;            /* the last ones of them were proposed */
+    int n_draft;            /* the last ones of them were guessed */
+    int n_chosen;           /* tokens */
+    bool tree;              /* with second choices among them */
     bool prompt;            /* the answer has not begun */
     bool chooses;           /* the last row before the drafted ones is the answer's last token */
     struct part *twin;      /* an earlier part that computes the whole of this prompt, or NULL */
@@ -92,90 +92,69 @@ static struct part *look_around(struct pass *p, struct part *self)
     return most == g->n || most > g->seq->len + PP_LEAST_CHUNK ? waits_for : NULL;
 }
 
-/* --- the draft ------------------------------------------------------------------------------------------------- */
-
-/* Computes tokens [len, n) of a draft's sequence, with the logits of the last. */
-static enum pp_code feed(struct pp_seq *s, const int32_t *tokens, int64_t n, const struct pp_cancel *cancel)
-{
-    struct pp_engine *e = s->engine;
-    enum pp_code code = PP_OK;
-    while (!code && s->len < n) {
-        int64_t left = n - s->len;
-        int m = (int)(left < e->max_rows ? left : e->max_rows);
-        for (int i = 0; i < m; i++)
-            e->batch[i] = (struct pp_row){.seq = s, .token = tokens[s->len + i], .parent = PP_PARENT_PREVIOUS};
-        if (m == left)
-            e->batch[m - 1].out = PP_OUT_LOGITS;
-        code = pp_step(e, e->batch, m, cancel, NULL);
-    }
-    return code;
-}
-
-/* Lets the draft propose tokens behind tokens[0 .. n); returns how many. A draft that fails (no pages, say) proposes
- * none. */
-static int propose(struct pp_gen *g, const struct pp_cancel *cancel)
-{
-    struct pp_seq *d = g->draft;
-    struct pp_engine *e = g->seq->engine;
-    int64_t most = g->draft_max, room = e->n_ctx - g->n - 1, wanted = g->max_tokens - (g->n - g->n_prompt) - 1;
-    most = most < room ? most : room;
-    most = g->max_tokens < 0 || most < wanted ? most : wanted;
-    if (!d || most <= 0)
-        return 0;
-    uint64_t t0 = pp_now_ns();
-    int n = 0;
-    pp_seq_truncate(d, pp_common_prefix(d, g->tokens, g->n));
-    pp_seq_adopt(d, g->tokens, g->n - 1);
-    while (n < most && g->n + n < d->engine->n_ctx) {
-        enum pp_code code = feed(d, g->tokens, g->n + n, cancel);
-        if (code) {
-            g->draft = code == PP_ERR_CANCELLED ? d : NULL;
-            break;
-        }
-        int32_t token = pp_gen_choose(g, pp_step_output(d->engine, d->engine->n_rows - 1), g->n + n);
-        if (token < 0)
-            break;
-        g->tokens[g->n + n++] = token;
-        if (pp_gen_ends(g, token))
-            break;
-    }
-    uint64_t ns = pp_now_ns() - t0;
-    g->stats.draft_ns += ns;
-    g->stats.draft_tokens += (uint64_t)n;
-    e->stats.draft_ns += ns;
-    e->stats.draft_tokens += (uint64_t)n;
-    return n;
-}
-
 /* --- which rows ------------------------------------------------------------------------------------------------ */
 
-/* The next n rows of the answer, drafted ones behind them. */
-static void add_rows(struct pass *p, struct part *part, int n, int n_draft)
+/* The next n rows of the answer. */
+static void add_rows(struct pass *p, struct part *part, int n)
 {
     const struct pp_gen *g = part->turn->gen;
     struct pp_row *rows = p->engine->batch + p->n_rows;
     part->first = p->n_rows;
-    part->n = n + n_draft;
-    part->n_draft = n_draft;
+    part->n = n;
     part->prompt = g->n == g->n_prompt;
     part->chooses = n == missing(g);
     for (int i = 0; i < part->n; i++)
         rows[i] = (struct pp_row){.seq = g->seq,
                                   .token = g->tokens[g->seq->len + i],
                                   .parent = PP_PARENT_PREVIOUS,
-                                  .out = part->chooses && i >= n - 1 ? PP_OUT_LOGITS : PP_OUT_NONE};
+                                  .out = part->chooses && i == n - 1 ? PP_OUT_LOGITS : PP_OUT_NONE};
     p->n_rows += part->n;
 }
 
-/* Answers that need one row get it. If there are more of them than rows, another one is the first in each pass. */
+/* Rows for what was guessed behind the part's last one. With second choices among the guesses they are a tree, whose
+ * root is that row. */
+static void add_guesses(struct pass *p, struct part *part)
+{
+    const struct pp_spec *s = &part->turn->gen->spec;
+    struct pp_row *rows = p->engine->batch;
+    int root = part->first + part->n - 1;
+    part->n_draft = s->n;
+    for (int i = 0; i < s->n; i++)
+        part->tree = part->tree || s->guess[i].spare;
+    for (int i = 0; i < s->n; i++)
+        rows[p->n_rows++] = (struct pp_row){.seq = part->turn->gen->seq,
+                                            .token = s->guess[i].token,
+                                            .parent = part->tree ? root + 1 + s->guess[i].parent : PP_PARENT_PREVIOUS,
+                                            .out = PP_OUT_LOGITS};
+    if (part->tree)
+        rows[root].parent = PP_PARENT_COMMITTED;
+    part->n += s->n;
+}
+
+/* Answers that need one row get it, and rows for guesses. If there are more of them than rows, another one is the first
+ * in each pass. */
 static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 {
-    int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0;
-    for (int i = 0; i < p->n_parts && p->n_rows < p->engine->max_rows; i++) {
+    int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0, n = 0;
+    struct part *ready[PP_MAX_TURNS];
+    struct pp_gen *writing[PP_MAX_TURNS];
+    int n_writing = 0;
+    for (int i = 0; i < p->n_parts && n < p->engine->max_rows; i++) {
         struct part *part = &p->parts[(begin + i) % p->n_parts];
         struct pp_gen *g = part->turn->gen;
-        if (missing(g) == 1)
-            add_rows(p, part, 1, p->n_parts == 1 && g->n > g->n_prompt ? propose(g, cancel) : 0);
+        if (missing(g) != 1)
+            continue;
+        ready[n++] = part;
+        g->spec.n = 0;
+        if (g->n > g->n_prompt)
+            writing[n_writing++] = g;
+    }
+    int room = p->engine->max_rows - n, most = p->engine->most_guesses;
+    if (n_writing && most)
+        pp_speculate(writing, n_writing, n, n + (most < room ? most : room), cancel);
+    for (int i = 0; i < n; i++) {
+        add_rows(p, ready[i], 1);
+        add_guesses(p, ready[i]);
     }
 }
 
@@ -191,7 +170,7 @@ static void add_prompts(struct pass *p)
             continue;
         if (missing(part->turn->gen) == 1) { /* all the rest was found */
             if (chunk > 0)
-                add_rows(p, part, 1, 0);
+                add_rows(p, part, 1);
             chunk--;
         } else {
             line[n++] = part;
@@ -203,7 +182,7 @@ static void add_prompts(struct pass *p)
         int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
         if (m < 1)
             continue;
-        add_rows(p, line[i], m, 0);
+        add_rows(p, line[i], m);
         p->n_prompt_rows += m;
         chunk -= m;
     }
@@ -246,6 +225,29 @@ static void count_pass(struct pass *p, uint64_t ns)
     total->decode_ns += ns * (uint64_t)(p->n_rows - prompt_rows) / (uint64_t)p->n_rows;
 }
 
+/* What the pass tells about the cost of its rows, and of answers without guesses. */
+static void learn_costs(struct pass *p, uint64_t ns)
+{
+    struct pp_engine *e = p->engine;
+    int answers = 0, guesses = 0;
+    for (int i = 0; i < p->n_parts; i++) {
+        if (p->parts[i].n && p->parts[i].prompt)
+            return;
+        answers += p->parts[i].n > 0;
+        guesses += p->parts[i].n_draft;
+    }
+    pp_costs_pass(&e->costs, answers + guesses, (double)ns);
+    double plain = pp_costs_of(&e->costs, answers);
+    for (int i = 0; i < p->n_parts; i++) {
+        struct pp_gen *g = p->parts[i].turn->gen;
+        if (!p->parts[i].n)
+            continue;
+        g->stats.plain_ns += (uint64_t)(plain * (double)p->parts[i].n_chosen);
+        e->stats.plain_ns += (uint64_t)(plain * p->parts[i].n_chosen / answers);
+        pp_control_passed(&e->costs, &g->seq->habits, (double)ns);
+    }
+}
+
 static void first_token(struct pp_gen *g)
 {
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
@@ -259,12 +261,15 @@ static bool choose(struct pp_gen_turn *turn, const float *logits)
         g->finish = PP_FINISH_LENGTH;
         return false;
     }
-    int32_t token = pp_gen_choose(g, logits, g->n);
-    if (token < 0) {
+    struct pp_choice made = pp_gen_choose(g, logits, g->n);
+    if (made.token < 0) {
         turn->code = pp_gen_no_token(g, &turn->err);
         return false;
     }
-    bool first = g->n == g->n_prompt, over = pp_gen_accept(g, token);
+    bool first = g->n == g->n_prompt;
+    bool over = pp_gen_accept(g, made.token);
+    if (g->spec.on)
+        pp_habits_sure(&g->seq->habits, made.margin);
     if (first) {
         first_token(g);
         pp_seq_mark(g->seq, PP_MARK_PROMPT);
@@ -272,25 +277,52 @@ static bool choose(struct pp_gen_turn *turn, const float *logits)
     return !over;
 }
 
-/* One choice per row, for as long as the proposal agrees. */
-static void take_choices(const struct part *part)
+/* An answer's rows while it chooses. */
+struct choosing {
+    const struct part *part;
+    int root, last;         /* rows: of the last chosen token, and of the last choice */
+};
+
+static int32_t choose_at(void *user, int guess, bool *over)
+{
+    struct choosing *c = user;
+    struct pp_gen *g = c->part->turn->gen;
+    int64_t before = g->n;
+    c->last = c->root + 1 + guess;
+    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last));
+    return g->n > before ? g->tokens[before] : -1;
+}
+
+/* Rows of guesses that do not stand go; the last chosen token is not in the cache yet. */
+static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 {
     struct pp_gen *g = part->turn->gen;
-    int row = part->first + part->n - part->n_draft - 1, i = 0;
-    for (;; i++) {
-        int64_t at = g->n;
-        int32_t proposed = g->tokens[at];
-        bool goes_on = choose(part->turn, pp_step_output(g->seq->engine, row + i));
-        bool stands = i < part->n_draft && g->n > at && g->tokens[at] == proposed;
-        g->stats.draft_accepted += stands;
-        g->seq->engine->stats.draft_accepted += stands;
-        if (!goes_on || !stands)
-            break;
+    int32_t keep[1 + PP_MAX_GUESSES];
+    int n = 0;
+    if (!part->tree) {
+        pp_seq_truncate(g->seq, g->n - 1);
+        return;
     }
-    /* Rows of rejected proposals go; the last chosen token is not in the cache yet. */
-    pp_seq_truncate(g->seq, g->n - 1);
+    for (; base + n < g->n - 1; n++)
+        keep[n] = (int32_t)base + (n == 0 ? 0 : 1 + path[n - 1]);
+    if (pp_seq_keep(g->seq, base, keep, n, NULL))
+        pp_seq_truncate(g->seq, base);
+}
+
+/* One choice per row, for as long as the guesses agree. */
+static void take_choices(struct part *part)
+{
+    struct pp_gen *g = part->turn->gen;
+    int8_t path[PP_MAX_GUESSES];
+    struct choosing c = {.part = part, .root = part->first + part->n - part->n_draft - 1};
+    int64_t before = g->n, base = g->seq->len - part->n_draft - 1;
+    pp_spec_verify(g->spec.guess, part->n_draft, choose_at, &c, path);
+    keep_rows(part, base, path);
+    part->n_chosen = (int)(g->n - before);
+    if (before > g->n_prompt)
+        pp_spec_learn(g, g->tokens + before, part->n_chosen);
     if (g->finish != PP_FINISH_NONE && g->n > g->n_prompt)
-        pp_seq_keep_logits(g->seq, pp_step_output(g->seq->engine, row + i));
+        pp_seq_keep_logits(g->seq, pp_step_output(g->seq->engine, c.last));
 }
 
 /* The first choice of an answer to a prompt whose last logits are known, as after reading it from the disk. */
@@ -344,6 +376,17 @@ static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, s
     return code;
 }
 
+/* Guesses need pages, too: the same pass without any. False: there were none. */
+static bool without_guesses(struct pass *p)
+{
+    bool any = false;
+    for (int i = 0; i < p->n_parts; i++) {
+        any = any || p->parts[i].n_draft;
+        p->parts[i].turn->gen->spec.muted = true;
+    }
+    return any;
+}
+
 enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err)
 {
     struct pass p = {.engine = turns[0].gen->seq->engine};
@@ -370,6 +413,8 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
             *err = why;
         return code;
     }
+    if (code == PP_ERR_NOMEM && without_guesses(&p))
+        return pp_gen_advance(turns, n, cancel, err);
     if (code && p.n_parts > 1)
         return each_alone(&p, cancel, err);
     if (code) {
@@ -379,6 +424,7 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
     }
     adapt_chunk(&p, pp_now_ns() - t1);
     take_results(&p);
+    learn_costs(&p, pp_now_ns() - t1);
     count_pass(&p, pp_now_ns() - t0);
     return PP_OK;
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { PP_STATS_TIERS = 4 };
+enum { PP_STATS_TIERS = 4, PP_STATS_GUESSES = 16 };
 
 /* Pages of layers with one attention window. */
 struct pp_tier_stats {
@@ -21,11 +21,17 @@ struct pp_stats {
     uint64_t decode_tokens;    /* chosen by the sampler */
     uint64_t draft_tokens;     /* proposed */
     uint64_t draft_accepted;   /* of those, kept */
+    uint64_t lookup_tokens;    /* of those proposed, looked up in the conversation */
+    uint64_t lookup_accepted;
+    uint32_t draft_at[PP_STATS_GUESSES]; /* proposed and checked, by place: the first, the second, ... of a pass */
+    uint32_t draft_stood_at[PP_STATS_GUESSES]; /* kept */
     /* time, ns */
     uint64_t prefill_ns;
     uint64_t decode_ns;        /* from the end of the prompt: forward passes, drafting and sampling */
     uint64_t draft_ns;         /* part of decode_ns */
     uint64_t sample_ns;        /* part of decode_ns */
+    uint64_t plain_ns;         /* what the decoded tokens would have taken without drafts, by passes that had none;
+                                  0: not known */
     uint64_t first_token_ns;   /* from the request to the first token, of the last request */
     /* work */
     uint64_t passes;           /* forward passes */

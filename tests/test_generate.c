@@ -173,6 +173,9 @@ static void drafts_change_nothing(void **state)
             enum pp_finish a = answer(&r, ids, n, &opt, &plain, &plain_ids);
             opt.draft = r.draft;
             opt.draft_max = 1 + (int)((p + (size_t)t) % 6);
+            opt.draft_always = p % 2;
+            opt.lookup = p % 3 == 0;
+            opt.draft_siblings = p % 3 == 1;
             enum pp_finish b = answer(&r, ids, n, &opt, &drafted, &drafted_ids);
             assert_int_equal(a, b);
             assert_int_equal(plain_ids.len, drafted_ids.len);
@@ -204,6 +207,7 @@ static void perfect_draft(void **state)
     opt.max_tokens = 41;
     opt.draft = r.draft;
     opt.draft_max = 4;
+    opt.draft_always = true;
     answer(&r, ids, n, &opt, &text, NULL);
     struct pp_stats *s = pp_engine_stats(r.engine);
     assert_int_equal(s->draft_tokens, s->draft_accepted);

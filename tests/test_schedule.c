@@ -316,7 +316,7 @@ static void pages_run_out(void **state)
     pp_engine_free(e);
 }
 
-/* An answer drafts only while it is alone, and is the same with others and without. */
+/* Answers that are written side by side draft side by side, in the same steps, and each is what it would be alone. */
 static void drafts_together(void **state)
 {
     struct plan plans[MOST];
@@ -324,35 +324,39 @@ static void drafts_together(void **state)
     struct pp_error err;
     struct pp_model *small;
     struct pp_engine *drafts;
-    struct pp_seq *draft;
+    struct pp_seq *draft[3];
     (void)state;
-    make_plans(plans, 2);
+    make_plans(plans, 3);
     struct pp_engine *e = engine_with(64u << 20, 0, 1024);
     struct pp_engine_options eo = {.n_ctx = 1024, .share_pool = e};
     assert_ok(pp_model_open(DRAFT, &small, &err), err);
     assert_ok(pp_engine_new(small, &eo, NULL, NULL, &drafts, &err), err);
-    assert_ok(pp_seq_new(drafts, &draft, &err), err);
-    struct pp_gen_options opt = options(&plans[0]);
-    opt.draft = draft;
-    assert_ok(pp_seq_new(e, &plans[0].seq, &err), err);
-    assert_ok(pp_gen_begin(plans[0].seq, plans[0].prompt, plans[0].n, &opt, &plans[0].gen, &err), err);
-    for (int pass = 0; !plans[0].over; pass++) {
-        if (pass == 2)
-            begin(e, &plans[1]);
-        uint64_t drafted = pp_engine_stats(e)->draft_tokens;
-        assert_int_equal(step(plans, 2, NULL, turns), PP_OK);
-        if (pass == 1)
-            assert_true(pp_engine_stats(e)->draft_tokens > drafted);
-        else if (pass >= 2 && !plans[1].over)
-            assert_int_equal(pp_engine_stats(e)->draft_tokens, drafted);
+    for (int how = 0; how < 4; how++) { /* always, as many as pay, looked up too, and trees */
+        for (int i = 0; i < 3; i++) {
+            struct pp_gen_options opt = options(&plans[i]);
+            assert_ok(pp_seq_new(drafts, &draft[i], &err), err);
+            opt.draft = draft[i];
+            opt.draft_always = how != 1;
+            opt.lookup = how >= 2;
+            opt.draft_siblings = how == 3;
+            assert_ok(pp_seq_new(e, &plans[i].seq, &err), err);
+            assert_ok(pp_gen_begin(plans[i].seq, plans[i].prompt, plans[i].n, &opt, &plans[i].gen, &err), err);
+        }
+        uint64_t passes = pp_engine_stats(drafts)->passes, rows = pp_engine_stats(drafts)->rows;
+        uint64_t guessed = pp_engine_stats(e)->draft_tokens;
+        while (!plans[0].over || !plans[1].over || !plans[2].over)
+            assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+        passes = pp_engine_stats(drafts)->passes - passes;
+        rows = pp_engine_stats(drafts)->rows - rows;
+        guessed = pp_engine_stats(e)->draft_tokens - guessed;
+        if (how == 0)
+            assert_true(guessed > 30 && passes < guessed && rows > passes);
+        for (int i = 0; i < 3; i++) {
+            as_alone(&plans[i]);
+            end(&plans[i]);
+            pp_seq_free(draft[i]);
+        }
     }
-    as_alone(&plans[0]);
-    while (!plans[1].over)
-        assert_int_equal(step(plans, 2, NULL, turns), PP_OK);
-    as_alone(&plans[1]);
-    end(&plans[0]);
-    end(&plans[1]);
-    pp_seq_free(draft);
     pp_engine_free(drafts);
     pp_model_close(small);
     pp_engine_free(e);

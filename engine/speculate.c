@@ -1,0 +1,405 @@
+/* speculate.c - the guesses of a pass: see speculate.h. */
+#include "engine/speculate.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/generate_int.h"
+
+enum { FAR_BEHIND = 64 }; /* tokens: then pages of other sequences may have them */
+
+static struct pp_spec_costs *costs_of(const struct pp_gen *g) { return &g->seq->engine->costs; }
+
+static struct pp_spec_habits *habits_of(const struct pp_gen *g) { return &g->seq->habits; }
+
+/* --- life -------------------------------------------------------------------------------------------------------- */
+
+static void begin_habits(struct pp_gen *g)
+{
+    struct pp_engine *e = g->seq->engine;
+    if (!e->has_habits)
+        pp_habits_init(&e->habits);
+    e->has_habits = true;
+    if (!g->seq->has_habits)
+        g->seq->habits = e->habits;
+    g->seq->has_habits = true;
+    pp_habits_next(&g->seq->habits);
+    if (g->draft && e->costs_of != g->draft->engine) {
+        e->costs_of = g->draft->engine;
+        e->costs.step = e->costs.behind = (struct pp_spec_time){0};
+    }
+}
+
+enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, struct pp_error *err)
+{
+    struct pp_engine *e = g->seq->engine;
+    struct pp_spec *s = &g->spec;
+    enum pp_code code = PP_OK;
+    s->most = opt->draft_max <= 0 ? PP_DEFAULT_DRAFT : opt->draft_max;
+    if (s->most > PP_MAX_GUESSES)
+        s->most = PP_MAX_GUESSES;
+    if (s->most > e->max_rows - 1)
+        s->most = e->max_rows - 1;
+    s->looks_up = opt->lookup;
+    s->adapts = !opt->draft_always;
+    s->least = opt->draft_p_min;
+    s->siblings = opt->draft_siblings;
+    s->script = opt->draft_script;
+    s->script_user = opt->draft_script_user;
+    s->on = s->most > 0 && (g->draft || s->looks_up || s->script);
+    if (!s->on)
+        return PP_OK;
+    begin_habits(g);
+    if (s->looks_up)
+        code = pp_lookup_init(&s->lookup, e->n_ctx, err);
+    if (s->most > e->most_guesses)
+        e->most_guesses = s->most;
+    return code;
+}
+
+void pp_spec_free(struct pp_gen *g)
+{
+    struct pp_engine *e = g->seq->engine;
+    if (g->spec.on && g->n > g->n_prompt) {
+        e->habits = g->seq->habits;
+        pp_costs_answer(&e->costs, g->n - g->n_prompt);
+    }
+    pp_lookup_free(&g->spec.lookup);
+}
+
+/* --- one guess more ------------------------------------------------------------------------------------------------ */
+
+/* A pass in the making, as far as guesses go. */
+struct guessing {
+    struct pp_gen *const *answers;
+    int n_answers;
+    int rows, most_rows;   /* of the pass so far, at most */
+    const struct pp_cancel *cancel;
+};
+
+static struct pp_spec_place place_of(const struct guessing *p, const struct pp_gen *g)
+{
+    const struct pp_spec *s = &g->spec;
+    int left = p->most_rows - p->rows, room = s->room - s->depth;
+    return (struct pp_spec_place){
+        .rate = s->rate,
+        .rows = p->rows,
+        .guesses = s->depth,
+        .most = s->depth + (room < left ? room : left),
+        .chain = s->chain,
+        .left = g->max_tokens < 0 ? -1 : g->max_tokens - (g->n - g->n_prompt),
+    };
+}
+
+static void bet(struct pp_spec *s, int32_t token, enum pp_guesser who, int level)
+{
+    if (s->n_bets < (int)(sizeof s->bets / sizeof *s->bets))
+        s->bets[s->n_bets++] = (struct pp_bet){.token = token,
+                                               .who = (uint8_t)who,
+                                               .level = (uint8_t)level,
+                                               .depth = (uint8_t)s->depth,
+                                               .trial = s->trial && who == PP_GUESS_MODEL};
+}
+
+/* The last guess of the chain, or -1. */
+static int chain_end(const struct pp_spec *s)
+{
+    int i = s->n - 1;
+    while (i >= 0 && s->guess[i].spare)
+        i--;
+    return i;
+}
+
+/* A row for a guess, if there is room and it is worth it; a spare one beside it, perhaps. False: the chain ends here. */
+static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32_t spare, enum pp_guesser who,
+                      int level)
+{
+    struct pp_spec *s = &g->spec;
+    struct pp_spec_place at = place_of(p, g);
+    double odds = pp_habits_odds(habits_of(g), who, level);
+    bet(s, token, who, level);
+    if (at.guesses >= at.most || s->n == PP_MAX_GUESSES)
+        return false;
+    if (s->adapts && (odds < (double)s->least || !pp_control_keeps(costs_of(g), habits_of(g), &at, who, level)))
+        return false;
+    struct pp_guess made = {.token = token,
+                            .parent = (int8_t)chain_end(s),
+                            .depth = (int8_t)s->depth,
+                            .who = (uint8_t)who,
+                            .level = (uint8_t)level};
+    s->guess[s->n++] = made;
+    p->rows++;
+    if (s->siblings && spare >= 0 && s->n < PP_MAX_GUESSES && p->rows < p->most_rows) {
+        made.token = spare;
+        made.spare = true;
+        s->guess[s->n++] = made;
+        p->rows++;
+    }
+    g->tokens[g->n + s->depth++] = token;
+    s->chain *= odds;
+    return !pp_gen_ends(g, token) && s->depth < s->room && p->rows < p->most_rows && s->n < PP_MAX_GUESSES;
+}
+
+/* --- what was said before, and scripts ------------------------------------------------------------------------------ */
+
+static void look_up(struct guessing *p, struct pp_gen *g)
+{
+    int length;
+    pp_lookup_set(&g->spec.lookup, g->tokens, g->n);
+    int64_t from = pp_lookup_find(&g->spec.lookup, g->tokens, g->n, &length);
+    /* `from` may run into the guesses themselves: text that repeats with a short period. */
+    while (from >= 0 && add_guess(p, g, g->tokens[from], -1, PP_GUESS_LOOKUP, pp_level_of_match(length))) {
+        from++;
+        length++;
+    }
+}
+
+static void follow_script(struct guessing *p, struct pp_gen *g)
+{
+    int32_t guesses[PP_MAX_GUESSES];
+    int n = g->spec.script(g->spec.script_user, g->tokens, g->n, guesses, g->spec.room);
+    for (int i = 0; i < n && add_guess(p, g, guesses[i], -1, PP_GUESS_SCRIPT, 0); i++)
+        ;
+}
+
+/* --- the draft model ------------------------------------------------------------------------------------------------ */
+
+/* The draft's sequence goes back to what it has in common with the answer. */
+static void rewind_draft(struct pp_gen *g)
+{
+    struct pp_seq *d = g->draft;
+    const int32_t *tokens = g->tokens + g->spec.draft_from;
+    const int64_t n = g->n - g->spec.draft_from - 1; /* the last one is read in any case: what it says is asked for */
+    int64_t i = g->spec.in_step < d->len ? g->spec.in_step : d->len;
+    i = i < n ? i : n;
+    while (i < d->len && i < n && d->tokens[i] == tokens[i])
+        i++;
+    g->spec.in_step = i;
+    pp_seq_truncate(d, i);
+    if (n - i > FAR_BEHIND)
+        pp_seq_adopt(d, tokens, n);
+}
+
+/* Tokens that the draft has still to read before it can say what comes next. */
+static int64_t unread(const struct pp_gen *g) { return g->n + g->spec.depth - g->spec.draft_from - g->draft->len; }
+
+/* The draft forgets what it has read and begins with the last few tokens: the text before is too long to be read for
+ * what it may bring. */
+static void begin_afresh(struct pp_gen *g)
+{
+    int64_t from = g->n + g->spec.depth - 1 - PP_SPEC_AFRESH;
+    if (unread(g) - 1 <= PP_SPEC_AFRESH || from <= g->spec.draft_from)
+        return;
+    pp_seq_truncate(g->draft, 0);
+    g->spec.draft_from = from;
+    g->spec.in_step = 0;
+}
+
+/* Decides whether to ask the draft for a guess. */
+static void consider_asking(struct guessing *p, struct pp_gen *g)
+{
+    struct pp_spec *s = &g->spec;
+    struct pp_spec_place at = place_of(p, g);
+    s->asking = at.guesses < at.most && g->n + s->depth - s->draft_from < g->draft->engine->n_ctx;
+    if (!s->asking || !s->adapts)
+        return;
+    at.behind = unread(g) - 1;
+    enum pp_ask ask = pp_control_asks(costs_of(g), habits_of(g), &at, &s->trial);
+    s->asking = ask != PP_ASK_NOT;
+    if (ask == PP_ASK_AFRESH)
+        begin_afresh(g);
+    s->tried_behind = unread(g) - 1;
+}
+
+static int32_t unread_token(const struct pp_gen *g, int64_t k)
+{
+    return g->tokens[g->spec.draft_from + g->draft->len + k];
+}
+
+static void draft_failed(struct pp_gen *g, enum pp_code code)
+{
+    g->spec.asking = false;
+    if (code != PP_ERR_CANCELLED)
+        g->draft = NULL;
+}
+
+/* Reads all but `rest` of what is unread, a chunk at a time. */
+static void read_on(struct pp_gen *g, int64_t rest, const struct pp_cancel *cancel)
+{
+    struct pp_seq *d = g->draft;
+    struct pp_engine *e = d->engine;
+    while (g->spec.asking && unread(g) > rest) {
+        int64_t left = unread(g) - rest;
+        int m = (int)(left < e->max_rows ? left : e->max_rows);
+        for (int i = 0; i < m; i++)
+            e->batch[i] = (struct pp_row){.seq = d, .token = unread_token(g, i), .parent = PP_PARENT_PREVIOUS};
+        enum pp_code code = pp_step(e, e->batch, m, cancel, NULL);
+        if (code)
+            draft_failed(g, code);
+    }
+}
+
+/* What the draft says to the rows of one answer in its step, of which the last is `row`. */
+static void take_guess(struct guessing *p, struct pp_gen *g, int row)
+{
+    struct pp_choice made = pp_gen_choose(g, pp_step_output(g->draft->engine, row), g->n + g->spec.depth);
+    g->spec.asking = made.token >= 0 &&
+                     add_guess(p, g, made.token, made.second, PP_GUESS_MODEL, pp_level_of_margin(made.margin)) &&
+                     !g->spec.trial;
+    if (g->spec.asking)
+        consider_asking(p, g);
+}
+
+static void count_time(struct pp_gen *g, uint64_t ns)
+{
+    g->stats.draft_ns += ns;
+    g->seq->engine->stats.draft_ns += ns;
+}
+
+/* One step of the draft model for all answers that ask the same one. False: nobody asks. */
+static bool step_drafts(struct guessing *p)
+{
+    struct pp_gen *in[PP_MAX_TURNS];
+    int last[PP_MAX_TURNS], n = 0, rows = 0;
+    struct pp_engine *e = NULL;
+    uint64_t t0 = pp_now_ns();
+    for (int i = 0; i < p->n_answers; i++) {
+        struct pp_gen *g = p->answers[i];
+        if (!g->spec.asking || (e && g->draft->engine != e))
+            continue;
+        e = g->draft->engine;
+        if (unread(g) > e->max_rows - rows) {
+            if (n > 0)
+                continue; /* in a later step */
+            read_on(g, e->max_rows, p->cancel);
+            if (!g->spec.asking)
+                return true;
+        }
+        for (int64_t k = 0; k < unread(g); k++)
+            e->batch[rows++] = (struct pp_row){
+                .seq = g->draft, .token = unread_token(g, k), .parent = PP_PARENT_PREVIOUS};
+        e->batch[rows - 1].out = PP_OUT_LOGITS;
+        last[n] = rows - 1;
+        in[n++] = g;
+    }
+    if (!n)
+        return false;
+    enum pp_code code = pp_step(e, e->batch, rows, p->cancel, NULL);
+    for (int i = 0; i < n && code; i++)
+        draft_failed(in[i], code);
+    for (int i = 0; i < n && !code; i++)
+        take_guess(p, in[i], last[i]);
+    uint64_t ns = pp_now_ns() - t0;
+    if (!code && n == 1)
+        pp_costs_step(costs_of(in[0]), rows, (double)ns);
+    for (int i = 0; i < n; i++)
+        count_time(in[i], ns / (uint64_t)n);
+    return true;
+}
+
+/* --- all of a pass ---------------------------------------------------------------------------------------------------- */
+
+static void begin_pass(struct pp_gen *g)
+{
+    struct pp_spec *s = &g->spec;
+    int64_t room = s->most, context = g->seq->engine->n_ctx - g->n - 1;
+    int64_t wanted = g->max_tokens - (g->n - g->n_prompt) - 1;
+    room = room < context ? room : context;
+    room = g->max_tokens < 0 || room < wanted ? room : wanted;
+    s->n = s->n_bets = s->depth = 0;
+    s->room = s->on && !s->muted && room > 0 ? (int)room : 0;
+    s->muted = false;
+    s->chain = 1;
+    s->asking = s->trial = false;
+}
+
+int pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel)
+{
+    struct guessing p = {.answers = answers, .n_answers = n, .rows = rows, .most_rows = most_rows, .cancel = cancel};
+    for (int i = 0; i < n; i++) {
+        struct pp_gen *g = answers[i];
+        begin_pass(g);
+        if (!g->spec.room || (g->spec.adapts && pp_costs_stale(costs_of(g))))
+            continue;
+        g->spec.rate = pp_control_rate(costs_of(g), habits_of(g), n, g->spec.most, g->draft != NULL);
+        if (g->spec.looks_up)
+            look_up(&p, g);
+        else if (g->spec.script)
+            follow_script(&p, g);
+        if (!g->draft || (g->spec.depth && pp_gen_ends(g, g->tokens[g->n + g->spec.depth - 1])))
+            continue;
+        rewind_draft(g);
+        consider_asking(&p, g);
+    }
+    while (step_drafts(&p))
+        ;
+    return p.rows - rows;
+}
+
+/* --- what came of it -------------------------------------------------------------------------------------------------- */
+
+static int child(const struct pp_guess *guess, int n, int parent, int32_t token)
+{
+    for (int i = parent + 1; i < n; i++)
+        if (guess[i].parent == parent && guess[i].token == token)
+            return i;
+    return -1;
+}
+
+int pp_spec_verify(const struct pp_guess *guess, int n, pp_spec_choose_fn *chosen, void *user,
+                   int8_t path[static PP_MAX_GUESSES])
+{
+    int stood = 0, at = -1;
+    for (bool over = false; !over;) {
+        int32_t token = chosen(user, at, &over);
+        int next = token < 0 ? -1 : child(guess, n, at, token);
+        if (next < 0)
+            break;
+        path[stood++] = (int8_t)next;
+        at = next;
+    }
+    return stood;
+}
+
+static void count_guesses(struct pp_stats *s, const struct pp_spec *spec, const int32_t *chosen, int n_chosen)
+{
+    int stood = 0; /* of the chain, spare ones included */
+    for (int i = 0; i < spec->n; i++) {
+        const struct pp_guess *k = &spec->guess[i];
+        bool stands = k->depth == stood && k->depth < n_chosen && k->token == chosen[k->depth];
+        bool checked = k->depth <= stood && k->depth < n_chosen;
+        s->draft_tokens++;
+        s->lookup_tokens += k->who == PP_GUESS_LOOKUP;
+        s->draft_accepted += stands;
+        s->lookup_accepted += stands && k->who == PP_GUESS_LOOKUP;
+        s->draft_at[k->depth] += checked && !k->spare;
+        s->draft_stood_at[k->depth] += stands;
+        stood += stands;
+        if (stands && k->spare)
+            break; /* nothing was guessed behind it */
+    }
+}
+
+void pp_spec_learn(struct pp_gen *g, const int32_t *chosen, int n_chosen)
+{
+    struct pp_spec *s = &g->spec;
+    int right = 0; /* guesses of the chain */
+    if (!s->on)
+        return;
+    count_guesses(&g->stats, s, chosen, n_chosen);
+    count_guesses(&g->seq->engine->stats, s, chosen, n_chosen);
+    for (int i = 0; i < s->n; i++)
+        if (!s->guess[i].spare && s->guess[i].depth == right && right < n_chosen &&
+            s->guess[i].token == chosen[right])
+            right++;
+    for (int i = 0; i < s->n_bets; i++) {
+        const struct pp_bet *b = &s->bets[i];
+        if (b->depth > right || b->depth >= n_chosen)
+            continue;
+        bool stood = chosen[b->depth] == b->token;
+        pp_habits_learn(habits_of(g), b->who, b->level, stood);
+        if (b->trial)
+            pp_control_tried(costs_of(g), habits_of(g), s->tried_behind, stood);
+    }
+}

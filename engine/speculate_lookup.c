@@ -1,0 +1,86 @@
+/* speculate_lookup.c - guesses by what followed the same tokens before.
+ *
+ * Each place is linked with the one before that ends in the same two tokens; a search walks at most MOST_PLACES of them
+ * back and takes the longest agreement. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/speculate.h"
+
+enum { MOST_PLACES = 24 };
+
+enum pp_code pp_lookup_init(struct pp_lookup *l, int64_t n_ctx, struct pp_error *err)
+{
+    uint32_t size = 256;
+    while (size < n_ctx && size < 1u << 20)
+        size *= 2;
+    *l = (struct pp_lookup){.mask = size - 1, .most = n_ctx};
+    l->last = pp_malloc(size * sizeof *l->last);
+    l->before = pp_malloc((size_t)n_ctx * sizeof *l->before);
+    if (!l->last || !l->before) {
+        pp_lookup_free(l);
+        return pp_fail_nomem(err, "looking up what was said before");
+    }
+    memset(l->last, -1, size * sizeof *l->last);
+    return PP_OK;
+}
+
+void pp_lookup_free(struct pp_lookup *l)
+{
+    pp_free(l->last);
+    pp_free(l->before);
+    *l = (struct pp_lookup){0};
+}
+
+/* Of the pair that ends at tokens[i]; multiplicative hashing (Knuth). */
+static uint32_t slot_of(const struct pp_lookup *l, const int32_t *tokens, int64_t i)
+{
+    uint64_t pair = (uint64_t)(uint32_t)tokens[i - 1] << 32 | (uint32_t)tokens[i];
+    return (uint32_t)((pair * 0x9E3779B97F4A7C15u) >> 40) & l->mask;
+}
+
+void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n)
+{
+    if (n > l->most)
+        n = l->most;
+    while (l->n > n) { /* the newest goes first, so that what it stood before comes back */
+        int64_t i = --l->n;
+        if (i > 0)
+            l->last[slot_of(l, tokens, i)] = l->before[i];
+    }
+    for (; l->n < n; l->n++) {
+        if (l->n == 0)
+            continue;
+        int32_t *slot = &l->last[slot_of(l, tokens, l->n)];
+        l->before[l->n] = *slot;
+        *slot = (int32_t)l->n;
+    }
+}
+
+/* How many tokens before tokens[a] and tokens[b], these included, agree. */
+static int agree(const int32_t *tokens, int64_t a, int64_t b)
+{
+    int n = 0;
+    while (n < PP_LOOKUP_FULL && a - n >= 0 && tokens[a - n] == tokens[b - n])
+        n++;
+    return n;
+}
+
+int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t n, int *length)
+{
+    int64_t found = -1;
+    *length = 0;
+    if (n < PP_LOOKUP_LEAST || l->n < n)
+        return -1;
+    int64_t at = l->before[n - 1];
+    for (int i = 0; i < MOST_PLACES && at > 0 && *length < PP_LOOKUP_FULL; i++, at = l->before[at]) {
+        int same = agree(tokens, at, n - 1);
+        if (same > *length) {
+            *length = same;
+            found = at + 1;
+        }
+    }
+    if (*length < PP_LOOKUP_LEAST) /* pairs that only share a hash */
+        return -1;
+    return found;
+}

@@ -1,0 +1,476 @@
+/* test_speculate.c - guessing changes nothing but the speed: lookup against its definition, the distribution of what is
+ * chosen through the whole chain of sampling and checking, rules that are wrong on purpose, the same answers and the
+ * same KV with and without. PIPPIN_TEST_LONG: all prompts and more draws. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine_int.h"
+#include "engine/generate_int.h"
+#include "engine/text.h"
+#include "engine/types.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+#define STARTER "engine/starter/starter-Q4_K_M.gguf"
+#define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
+
+static bool is_long(void) { return getenv("PIPPIN_TEST_LONG") != NULL; }
+
+static uint32_t next(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+/* --- lookup ------------------------------------------------------------------------------------------------------ */
+
+/* The longest agreement with the end of tokens[0 .. n), as far as it counts. */
+static int longest(const int32_t *tokens, int64_t n)
+{
+    int most = 0;
+    for (int64_t at = 0; at < n - 1; at++) {
+        int same = 0;
+        while (same < PP_LOOKUP_FULL && at - same >= 0 && tokens[at - same] == tokens[n - 1 - same])
+            same++;
+        most = same > most ? same : most;
+    }
+    return most;
+}
+
+static void lookups(void **state)
+{
+    enum { N = 400 };
+    struct pp_lookup l, fresh;
+    struct pp_error err;
+    int32_t tokens[N];
+    uint32_t seed = 5;
+    int best = 0, found_any = 0, searched = 0;
+    (void)state;
+    assert_ok(pp_lookup_init(&l, N, &err), err);
+    for (int i = 0; i < N; i++) /* a text that quotes itself */
+        tokens[i] = i > 40 && next(&seed) % 8 ? tokens[i - 37] : (int32_t)(next(&seed) % 40);
+    for (int64_t n = 2; n <= N; n += 1 + next(&seed) % 3) {
+        int length, again;
+        pp_lookup_set(&l, tokens, n);
+        int64_t at = pp_lookup_find(&l, tokens, n, &length);
+        int most = longest(tokens, n);
+        assert_true(at < n && (at >= 0) == (length >= PP_LOOKUP_LEAST));
+        assert_true(length <= most && (at >= 0 || most < PP_LOOKUP_LEAST || searched));
+        for (int k = 0; at >= 0 && k < length; k++)
+            assert_int_equal(tokens[at - 1 - k], tokens[n - 1 - k]);
+        searched += most >= PP_LOOKUP_LEAST;
+        found_any += at >= 0;
+        best += at >= 0 && length == most;
+        assert_ok(pp_lookup_init(&fresh, N, &err), err);
+        pp_lookup_set(&fresh, tokens, n);
+        assert_int_equal(pp_lookup_find(&fresh, tokens, n, &again), at); /* rewinding has left nothing */
+        assert_int_equal(again, length);
+        pp_lookup_free(&fresh);
+        pp_lookup_set(&l, tokens, n - (int64_t)(next(&seed) % (uint32_t)n));
+    }
+    assert_true(found_any == searched && best >= searched * 9 / 10); /* only the newest places are looked at */
+    pp_lookup_free(&l);
+}
+
+/* --- the distribution of what is chosen -------------------------------------------------------------------------- */
+
+enum { VOCAB = 8 };
+
+/* A target that says what it says after each token, and a draft that is somewhat like it. */
+static const float target_logits[VOCAB + 1][VOCAB] = {
+    {2.0f, 1.0f, 0.5f, 0.0f, -0.5f, -1.0f, 1.5f, -3.0f}, {0, 0, 0, 0, 0, 0, 0, 0},
+    {-1, 2, 0, 1, 0, -1, 0, .5f},  {3, 0, 0, 0, 0, 0, 0, 0}, {.5f, -.5f, .5f, -.5f, .5f, -.5f, 1, -1},
+    {0, 1, 2, -2, 0, 1, 0, 0},     {1, 1, 1, 1, -1, -1, -1, -1}, {0, 0, 2, 2, 0, 0, -2, -2},
+    {1.5f, 0, 1, 0, -1, 0, 0, 0},
+};
+
+static void draft_logits(int after, float out[VOCAB])
+{
+    for (int i = 0; i < VOCAB; i++)
+        out[i] = target_logits[after][i] * 0.7f + (float)((i * 5 + after * 3) % 7 - 3) * 0.3f;
+}
+
+/* How a row is judged: by the rule, or by one that looks much like it and is wrong. */
+enum rule { RIGHT, OWN_NOISE, CLOSE_ENOUGH, DRAFTS_WORD };
+
+struct trial {
+    struct pp_sampler sampler;
+    struct pp_sampling sampling;
+    enum rule rule;
+    int32_t text[4];        /* chosen so far, behind a first token */
+    int n, position;
+    const struct pp_guess *guess;
+};
+
+static struct pp_choice choose_after(struct trial *t, bool draft, int32_t after, int position)
+{
+    static int32_t none[1];
+    float l[VOCAB];
+    if (draft)
+        draft_logits(after, l);
+    else
+        memcpy(l, target_logits[after], sizeof l);
+    struct pp_sampling p = t->sampling;
+    p.penalty_last_n = 0;
+    p.seed ^= (uint64_t)position << 20; /* the sampler takes the position from the length of the text */
+    return pp_sampler_choose_of(&t->sampler, &p, l, none, 0);
+}
+
+static int32_t choose_row(void *user, int guess, bool *over)
+{
+    struct trial *t = user;
+    int32_t after = t->n ? t->text[t->n - 1] + 1 : 0;
+    const struct pp_guess *own = guess + 1 < 2 ? &t->guess[guess + 1] : NULL;
+    struct pp_sampling kept = t->sampling;
+    if (t->rule == OWN_NOISE && own)
+        t->sampling.seed += 77; /* and where it disagrees, the target draws again with the noise it has refused */
+    struct pp_choice made = choose_after(t, false, after, t->position + t->n);
+    t->sampling = kept;
+    if (t->rule == OWN_NOISE && own && made.token != own->token)
+        made = choose_after(t, false, after, t->position + t->n);
+    if (t->rule == CLOSE_ENOUGH && own && made.second == own->token && made.margin < 0.5f)
+        made.token = own->token;
+    if (t->rule == DRAFTS_WORD && own && own->level >= 1)
+        made.token = own->token;
+    t->text[t->n++] = made.token;
+    *over = t->n == 2;
+    return made.token;
+}
+
+/* Chi-square of one- and two-token joints against the exact ones; degrees of freedom 7 and 63. */
+static void joint(enum rule rule, float temp, int draws, double *one, double *two)
+{
+    static double single[VOCAB], pairs[VOCAB][VOCAB];
+    struct trial t = {.rule = rule, .sampling = pp_sampling_default()};
+    struct pp_error err;
+    assert_ok(pp_sampler_init(&t.sampler, VOCAB, &err), err);
+    t.sampling.temp = temp;
+    t.sampling.top_k = 0;
+    t.sampling.top_p = 1;
+    t.sampling.min_p = 0;
+    memset(single, 0, sizeof single);
+    memset(pairs, 0, sizeof pairs);
+    for (int i = 0; i < draws; i++) {
+        struct pp_guess guess[2];
+        int8_t path[PP_MAX_GUESSES];
+        t.sampling.seed = (uint64_t)i;
+        t.n = 0;
+        t.position = 0;
+        t.guess = guess;
+        for (int k = 0, after = 0; k < 2; k++) {
+            struct pp_choice made = choose_after(&t, true, after, k);
+            guess[k] = (struct pp_guess){.token = made.token,
+                                         .parent = (int8_t)(k - 1),
+                                         .depth = (int8_t)k,
+                                         .level = (uint8_t)pp_level_of_margin(made.margin)};
+            after = made.token + 1;
+        }
+        int stood = pp_spec_verify(guess, 2, choose_row, &t, path);
+        if (t.n == 1) { /* the pass ended at a guess that did not stand: the next one goes on from there */
+            guess[0].token = -1;
+            pp_spec_verify(guess, 0, choose_row, &t, path);
+        }
+        assert_true(stood <= 2 && t.n == 2);
+        single[t.text[0]]++;
+        pairs[t.text[0]][t.text[1]]++;
+    }
+    *one = *two = 0;
+    double p[VOCAB + 1][VOCAB];
+    for (int after = 0; after <= VOCAB; after++) {
+        double total = 0;
+        for (int i = 0; i < VOCAB; i++)
+            total += p[after][i] = exp((double)target_logits[after][i] / (double)temp);
+        for (int i = 0; i < VOCAB; i++)
+            p[after][i] /= total;
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        double e = p[0][i] * draws;
+        *one += (single[i] - e) * (single[i] - e) / e;
+        for (int k = 0; k < VOCAB; k++) {
+            e = p[0][i] * p[i + 1][k] * draws;
+            *two += (pairs[i][k] - e) * (pairs[i][k] - e) / e;
+        }
+    }
+    pp_sampler_free(&t.sampler);
+}
+
+/* What is exceeded once in a thousand: 24.3 and 103.4. */
+static void distribution(void **state)
+{
+    (void)state;
+    static const float temps[] = {0.7f, 1.2f};
+    for (int i = 0; i < 2; i++) {
+        double one, two;
+        joint(RIGHT, temps[i], is_long() || i == 0 ? 1000000 : 100000, &one, &two);
+        if (one > 24.3 || two > 103.4)
+            fail_msg("temperature %g: chi-square %g of one token, %g of two", (double)temps[i], one, two);
+    }
+}
+
+/* The test above would notice: each of these rules fails it by far. */
+static void wrong_rules(void **state)
+{
+    (void)state;
+    for (enum rule r = OWN_NOISE; r <= DRAFTS_WORD; r++) {
+        double one, two;
+        joint(r, 1.2f, 60000, &one, &two);
+        if (one < 100 && two < 300)
+            fail_msg("rule %d passes: chi-square %g of one token, %g of two", (int)r, one, two);
+    }
+}
+
+/* --- the same answers --------------------------------------------------------------------------------------------- */
+
+struct pair {
+    struct pp_model *model, *small;
+    struct pp_engine *engine, *drafts;
+    struct pp_seq *seq, *draft, *plain;
+};
+
+static void open_pair(struct pair *p, const char *model, const char *small, enum pp_kv_type kv)
+{
+    struct pp_error err;
+    struct pp_engine_options opt = {.n_threads = 2, .kv_type = kv, .kv_memory = 64u << 20, .n_ctx = 1024};
+    assert_ok(pp_model_open(model, &p->model, &err), err);
+    assert_ok(pp_engine_new(p->model, &opt, NULL, NULL, &p->engine, &err), err);
+    opt.share_pool = p->engine;
+    assert_ok(pp_model_open(small, &p->small, &err), err);
+    assert_ok(pp_engine_new(p->small, &opt, NULL, NULL, &p->drafts, &err), err);
+    assert_ok(pp_seq_new(p->engine, &p->seq, &err), err);
+    assert_ok(pp_seq_new(p->engine, &p->plain, &err), err);
+    assert_ok(pp_seq_new(p->drafts, &p->draft, &err), err);
+}
+
+static void close_pair(struct pair *p)
+{
+    pp_seq_free(p->seq);
+    pp_seq_free(p->plain);
+    pp_seq_free(p->draft);
+    pp_engine_free(p->drafts);
+    pp_engine_free(p->engine);
+    pp_model_close(p->small);
+    pp_model_close(p->model);
+}
+
+static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt, int32_t *out)
+{
+    struct pp_error err;
+    struct pp_gen *g;
+    struct pp_buf text = {0};
+    enum pp_finish finish = PP_FINISH_NONE;
+    int n_tokens = 0;
+    int64_t got;
+    pp_seq_truncate(s, 0);
+    assert_ok(pp_gen_start(s, ids, n, opt, NULL, &g, &err), err);
+    while (finish == PP_FINISH_NONE)
+        assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
+    const int32_t *tokens = pp_gen_tokens(g, &got);
+    memcpy(out, tokens, (size_t)got * sizeof *out);
+    pp_gen_free(g);
+    pp_buf_free(&text);
+    return got;
+}
+
+/* K and V of every position of both are the same bytes: nothing is left of guesses that did not stand. */
+static void same_pages(const struct pp_seq *a, const struct pp_seq *b)
+{
+    assert_int_equal(a->len, b->len);
+    assert_memory_equal(a->tokens, b->tokens, (size_t)a->len * sizeof *a->tokens);
+    for (int t = 0; t < a->engine->n_tiers; t++) {
+        const struct pp_kv_layout *l = pp_kv_pool_layout(a->engine->tier[t].kv);
+        uint8_t *x = pp_calloc(1, l->page_bytes), *y = pp_calloc(1, l->page_bytes);
+        int64_t first = a->tier[t].first_page > b->tier[t].first_page ? a->tier[t].first_page : b->tier[t].first_page;
+        assert_int_equal(a->tier[t].n_pages, b->tier[t].n_pages);
+        for (int64_t at = first * PP_PAGE_TOKENS; at < a->len; at++) {
+            int64_t page = at / PP_PAGE_TOKENS;
+            memset(x, 0, l->page_bytes);
+            memset(y, 0, l->page_bytes);
+            pp_kv_copy_position(l, a->tier[t].page_data[page], (int)(at % PP_PAGE_TOKENS), x, 0);
+            pp_kv_copy_position(l, b->tier[t].page_data[page], (int)(at % PP_PAGE_TOKENS), y, 0);
+            assert_memory_equal(x, y, l->page_bytes);
+        }
+        pp_free(x);
+        pp_free(y);
+    }
+}
+
+/* A number of ways to guess. */
+static struct pp_gen_options manner(const struct pair *p, int i, struct pp_gen_options opt)
+{
+    opt.draft = i % 4 == 3 ? NULL : p->draft;
+    opt.lookup = i % 2;
+    opt.draft_always = i % 3 != 1;
+    opt.draft_max = 1 + i % 7;
+    opt.draft_siblings = i % 5 == 2;
+    return opt;
+}
+
+static int32_t plain_text[400], guessed_text[400];
+
+static void same_answer(struct pair *p, const int32_t *ids, int64_t n, struct pp_gen_options opt, int how)
+{
+    opt.sampling.seed = (uint64_t)how * 7919u;
+    int64_t a = answer(p->plain, ids, n, &opt, plain_text);
+    opt = manner(p, how, opt);
+    int64_t b = answer(p->seq, ids, n, &opt, guessed_text);
+    assert_int_equal(a, b);
+    assert_memory_equal(plain_text, guessed_text, (size_t)a * sizeof *plain_text);
+    same_pages(p->plain, p->seq);
+}
+
+static const char *const things[] = {"a fox", "the sea", "coffee", "my birthday", "a train to Boston", "three apples",
+                                     "the moon", "a small town", "football", "my sister's wedding"};
+static const char *const questions[] = {
+    "Tell me about %s.", "Write a short story about %s.", "What is %s?", "I would like to book %s.", "Do you like %s?",
+    "Repeat after me: %s, %s, %s, %s.", "How much does %s cost?", "Define %s.", "List five facts about %s.",
+    "Hello! I was thinking of %s today.", "Where can I find %s near San Jose?", "Why do people like %s?",
+    "Write a function in Python that prints %s.", "Explain %s to a child.", "Is %s old?", "Make a rhyme about %s.",
+    "Can you say \"%s\" in other words?", "Remind me of %s tomorrow.", "Compare %s with the sun.", "Goodbye, %s!"};
+
+enum { N_PROMPTS = 200 };
+
+static size_t chat_prompt(const struct pair *p, int i, int32_t **ids)
+{
+    struct pp_error err;
+    struct pp_buf text = {0};
+    size_t n;
+    const char *thing = things[i % 10], *at = questions[i / 10];
+    pp_buf_str(&text, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n");
+    for (const char *hole; (hole = strstr(at, "%s")); at = hole + 2) {
+        pp_buf_add(&text, at, (size_t)(hole - at));
+        pp_buf_str(&text, thing);
+    }
+    pp_buf_str(&text, at);
+    pp_buf_str(&text, "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+    assert_ok(pp_tokenize(pp_model_tokenizer(p->model), text.data, text.len, PP_TOKENIZE_SPECIAL, ids, &n, &err), err);
+    pp_buf_free(&text);
+    return n;
+}
+
+static const float temps[] = {0, 0.7f, 1.2f};
+
+/* 200 prompts at three temperatures; every ninth of them where time counts. */
+static void same_answers(void **state)
+{
+    struct pair p;
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    for (int i = 0; i < N_PROMPTS; i += is_long() ? 1 : 9) {
+        int32_t *ids;
+        size_t n = chat_prompt(&p, i, &ids);
+        for (int t = 0; t < 3; t++) {
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 30};
+            opt.sampling.temp = temps[t];
+            opt.sampling.repeat_penalty = i % 3 == 2 ? 1.1f : 1.0f;
+            same_answer(&p, ids, (int64_t)n, opt, i / (is_long() ? 1 : 9) + 7 * t);
+        }
+        pp_free(ids);
+    }
+    struct pp_stats *s = pp_engine_stats(p.engine);
+    assert_true(s->draft_accepted > 50 && s->draft_accepted < s->draft_tokens && s->lookup_accepted > 0);
+    close_pair(&p);
+}
+
+/* Random models, with windows and without, and all types of KV: a draft of other weights, which is seldom right, and
+ * lookup in a text that repeats. */
+static void random_models(void **state)
+{
+    static const int windows[] = {0, 40, 100};
+    (void)state;
+    for (int i = 0; i < (is_long() ? 30 : 3); i++) {
+        struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0), other;
+        struct pair p;
+        int32_t ids[180];
+        uint32_t seed = (uint32_t)i + 1;
+        shape.n_vocab = 64;
+        shape.window = windows[i % 3];
+        other = shape;
+        other.seed = i % 2 ? shape.seed : shape.seed + 9; /* its own draft: all stands at temperature 0 */
+        open_pair(&p, tiny_model(&shape), tiny_model(&other), (enum pp_kv_type)(i % 5));
+        for (int k = 0; k < 180; k++)
+            ids[k] = k >= 60 && next(&seed) % 9 ? ids[k - 60] : (int32_t)(next(&seed) % 64);
+        for (int t = 0; t < 3; t++)
+            for (int how = 0; how < 7; how++) {
+                struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 50};
+                opt.sampling.temp = temps[t];
+                same_answer(&p, ids, 100 + 10 * how, opt, how + 5 * i);
+            }
+        assert_true(pp_engine_stats(p.engine)->draft_accepted > 10);
+        close_pair(&p);
+    }
+}
+
+/* Second choices make more of the same text stand in one pass than the chain alone. */
+static void trees(void **state)
+{
+    struct pair p;
+    uint64_t passes[2];
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    for (int tree = 0; tree < 2; tree++) {
+        uint64_t before = pp_engine_stats(p.engine)->passes;
+        for (int i = 3; i < N_PROMPTS; i += 40) {
+            int32_t *ids;
+            size_t n = chat_prompt(&p, i, &ids);
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 40, .ignore_end = true};
+            opt.sampling.temp = 0;
+            opt.draft = p.draft;
+            opt.draft_always = true;
+            opt.draft_max = 4;
+            opt.draft_siblings = tree;
+            answer(p.seq, ids, (int64_t)n, &opt, tree ? guessed_text : plain_text);
+            pp_free(ids);
+        }
+        passes[tree] = pp_engine_stats(p.engine)->passes - before;
+    }
+    if (passes[1] >= passes[0])
+        fail_msg("%d passes with second choices, %d without", (int)passes[1], (int)passes[0]);
+    close_pair(&p);
+}
+
+/* After a warm-up, guessing takes no memory from the heap. */
+static void allocates_nothing(void **state)
+{
+    struct pair p;
+    struct pp_error err;
+    struct pp_gen *g;
+    struct pp_buf text = {0};
+    enum pp_finish finish = PP_FINISH_NONE;
+    int n_tokens = 0;
+    int32_t *ids;
+    uint64_t before = 0;
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    size_t n = chat_prompt(&p, 50, &ids);
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 200, .ignore_end = true};
+    opt.draft = p.draft;
+    opt.lookup = true;
+    opt.draft_siblings = 1;
+    opt.draft_max = PP_MAX_GUESSES;
+    for (int i = 0; i < 8192; i++)
+        pp_buf_char(&text, ' ');
+    pp_buf_clear(&text);
+    assert_ok(pp_gen_start(p.seq, ids, (int64_t)n, &opt, NULL, &g, &err), err);
+    for (int i = 0; finish == PP_FINISH_NONE; i++) {
+        if (i == 2)
+            before = pp_mem_count();
+        assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
+    }
+    assert_int_equal(pp_mem_count(), before);
+    pp_gen_free(g);
+    pp_buf_free(&text);
+    pp_free(ids);
+    close_pair(&p);
+}
+
+TEST_GROUP(speculate)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lookups),      cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
+        cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
+        cmocka_unit_test(allocates_nothing),
+    };
+    return cmocka_run_group_tests_name("speculate", tests, NULL, NULL);
+}
