@@ -68,7 +68,7 @@ void pp_spec_free(struct pp_gen *g)
     pp_lookup_free(&g->spec.lookup);
 }
 
-/* --- one guess more ------------------------------------------------------------------------------------------------ */
+/* --- one guess more ---------------------------------------------------------------------------------------------- */
 
 /* A pass in the making, as far as guesses go. */
 struct guessing {
@@ -111,7 +111,7 @@ static int chain_end(const struct pp_spec *s)
     return i;
 }
 
-/* A row for a guess, if there is room and it is worth it; a spare one beside it, perhaps. False: the chain ends here. */
+/* A row for a guess, if there is room and it is worth it, and perhaps a spare one beside it. False: the chain ends. */
 static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32_t spare, enum pp_guesser who,
                       int level)
 {
@@ -141,7 +141,7 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
     return !pp_gen_ends(g, token) && s->depth < s->room && p->rows < p->most_rows && s->n < PP_MAX_GUESSES;
 }
 
-/* --- what was said before, and scripts ------------------------------------------------------------------------------ */
+/* --- what was said before, and scripts --------------------------------------------------------------------------- */
 
 static void look_up(struct guessing *p, struct pp_gen *g)
 {
@@ -163,7 +163,7 @@ static void follow_script(struct guessing *p, struct pp_gen *g)
         ;
 }
 
-/* --- the draft model ------------------------------------------------------------------------------------------------ */
+/* --- the draft model --------------------------------------------------------------------------------------------- */
 
 /* The draft's sequence goes back to what it has in common with the answer. */
 static void rewind_draft(struct pp_gen *g)
@@ -298,7 +298,7 @@ static bool step_drafts(struct guessing *p)
     return true;
 }
 
-/* --- all of a pass ---------------------------------------------------------------------------------------------------- */
+/* --- all of a pass ----------------------------------------------------------------------------------------------- */
 
 static void begin_pass(struct pp_gen *g)
 {
@@ -337,7 +337,7 @@ int pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, 
     return p.rows - rows;
 }
 
-/* --- what came of it -------------------------------------------------------------------------------------------------- */
+/* --- what came of it --------------------------------------------------------------------------------------------- */
 
 static int child(const struct pp_guess *guess, int n, int parent, int32_t token)
 {

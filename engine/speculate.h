@@ -42,8 +42,8 @@ enum pp_code pp_lookup_init(struct pp_lookup *l, int64_t n_ctx, struct pp_error 
 void pp_lookup_free(struct pp_lookup *l);
 /* Makes it know tokens[0 .. n): goes on from what it knows, or back. They must begin with what it knew. */
 void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n);
-/* The place at which the longest end of tokens[0 .. n), which must all be known, was seen before; the newest of several.
- * What follows there begins at the returned index < n. -1: nowhere. *length: how many tokens agree. */
+/* The place at which the longest end of tokens[0 .. n), which must all be known, was seen before; the newest of
+ * several. What follows there begins at the returned index < n. -1: nowhere. *length: how many tokens agree. */
 int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t n, int *length);
 
 /* --- control ----------------------------------------------------------------------------------------------------- */
@@ -91,8 +91,8 @@ void pp_habits_init(struct pp_spec_habits *h);
 void pp_habits_next(struct pp_spec_habits *h);
 /* A guess was right or not. */
 void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, bool stood);
-/* The target chose a token, with this margin: where it has grown surer, it may be easier to guess. Costs nothing, unlike
- * asking the draft. */
+/* The target chose a token, with this margin: where it has grown surer, it may be easier to guess. Costs nothing,
+ * unlike asking the draft. */
 void pp_habits_sure(struct pp_spec_habits *h, float margin);
 /* The probability that a guess stands if all before it do. */
 double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int level);
@@ -140,7 +140,7 @@ void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, i
 /* A pass was made that took so long. */
 void pp_control_passed(const struct pp_spec_costs *c, struct pp_spec_habits *h, double ns);
 
-/* --- the guesses of a pass ----------------------------------------------------------------------------------------- */
+/* --- the guesses of a pass --------------------------------------------------------------------------------------- */
 
 enum { PP_MAX_GUESSES = 15 };
 
