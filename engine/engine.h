@@ -248,6 +248,9 @@ struct pp_gen_options {
     int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */
     pp_draft_script *draft_script; /* or NULL */
     void *draft_script_user;
+    const int32_t *say;          /* [n_say] tokens that are taken in the place of those chosen, as if the model had
+                                  * chosen them: for measurements; must outlive the answer */
+    int64_t n_say;
     pp_progress *progress;       /* of the prompt, in tokens; or NULL */
     void *user;
 };

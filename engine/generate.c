@@ -158,6 +158,8 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     g->max_tokens = opt->max_tokens;
     g->ignore_end = opt->ignore_end;
     g->draft = opt->draft;
+    g->say = opt->say;
+    g->n_say = opt->n_say;
     g->n_prompt = g->n = g->n_given = n;
     g->progress = opt->progress;
     g->user = opt->user;

@@ -20,6 +20,8 @@ struct pp_gen {
     struct pp_sampler sampler;
     int64_t max_tokens;
     struct pp_spec spec;
+    const int32_t *say;
+    int64_t n_say;
     bool ignore_end;
     char **stops;
     int n_stops;

@@ -262,6 +262,8 @@ static bool choose(struct pp_gen_turn *turn, const float *logits)
         return false;
     }
     struct pp_choice made = pp_gen_choose(g, logits, g->n);
+    if (g->n - g->n_prompt < g->n_say)
+        made.token = g->say[g->n - g->n_prompt];
     if (made.token < 0) {
         turn->code = pp_gen_no_token(g, &turn->err);
         return false;

@@ -23,7 +23,7 @@ static const double TOLERATED = 0.015;       /* tokens a pass that may be lost b
 static const double USUAL_ANSWER = 64;       /* tokens */
 /* Times: how much of a look that takes longer is believed; a row more than was ever seen, in single rows: a hopeful
  * guess, so that it is tried. */
-static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1;
+static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
 enum { FIRST_LOOKS = 4, LOOKS = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -88,10 +88,14 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
     return from + UNSEEN_ROW * c->pass[first].ns * (rows - below);
 }
 
-/* A step of the draft model with so many rows. */
+/* A step of the draft model with so many rows. Its first ones find weights that are still to be packed: until there were
+ * a few, hope counts. */
 static double step_ns(const struct pp_spec_costs *c, int64_t rows)
 {
-    return c->step.ns + (double)(rows - 1) * (c->behind.n ? c->behind.ns : 0.1 * c->step.ns);
+    double one = c->step.ns, hope = UNSEEN_STEP * pp_costs_of(c, 1);
+    if (c->step.n < FIRST_LOOKS && (!c->step.n || one > hope))
+        one = hope;
+    return one + (double)(rows - 1) * (c->behind.n ? c->behind.ns : 0.1 * one);
 }
 
 /* --- odds --------------------------------------------------------------------------------------------------------- */
@@ -228,7 +232,7 @@ bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits
 {
     double p = pp_habits_odds(h, who, level);
     bool model = who == PP_GUESS_MODEL;
-    return at->rate > 0 && gain(c, at, p, model ? mean_odds(h) : p, model ? c->step.ns : 0) > 0;
+    return at->rate > 0 && gain(c, at, p, model ? mean_odds(h) : p, model ? step_ns(c, 1) : 0) > 0;
 }
 
 /* Tokens won by a step of the draft model, its guess kept or not, without its time. */
@@ -237,7 +241,7 @@ static double gain_of_step(const struct pp_spec_costs *c, const struct pp_spec_h
 {
     double sum = 0, mean = mean_odds(h);
     for (int i = 0; i < PP_SPEC_LEVELS; i++) {
-        double won = gain(c, at, pp_habits_odds(h, PP_GUESS_MODEL, i), mean, c->step.ns);
+        double won = gain(c, at, pp_habits_odds(h, PP_GUESS_MODEL, i), mean, step_ns(c, 1));
         sum += won > 0 ? h->share[i] * won : 0;
     }
     return sum;
@@ -248,7 +252,7 @@ static bool catching_up_pays(const struct pp_spec_costs *c, const struct pp_spec
 {
     double left = c->answer > 0 ? c->answer : USUAL_ANSWER;
     left = at->left >= 0 && (double)at->left < left ? (double)at->left : left;
-    return won * left / 2 > at->rate * (step_ns(c, at->behind) - c->step.ns);
+    return won * left / 2 > at->rate * (step_ns(c, at->behind) - step_ns(c, 1));
 }
 
 enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_habits *h,

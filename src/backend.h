@@ -34,8 +34,10 @@ struct pp_generate_request {
     const char *template_source;    /* Jinja, or NULL: the model's own (or "plain" if it has none) */
     const struct pp_adapter_choice *adapters;
     int n_adapters;
-    bool use_draft;
-    int draft_max;
+    bool use_draft;                 /* the draft model guesses, if there is one */
+    bool lookup;                    /* guess what followed the same words before */
+    int draft_max;                  /* guesses at a time at most; 0: the engine's own */
+    float draft_p_min;              /* as in struct pp_gen_options */
     struct pp_sampling sampling;
     int64_t max_tokens;             /* -1: no limit */
     const char *const *stops;

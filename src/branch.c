@@ -86,6 +86,9 @@ static void read_stats(const char *json, struct pp_chat_message *m)
         m->tokens_per_s = (float)tps->valuedouble;
     if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
+    const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");
+    if (cJSON_IsNumber(speedup) && speedup->valuedouble > 0 && speedup->valuedouble < 100)
+        m->speedup = (float)speedup->valuedouble;
     cJSON_Delete(o);
 }
 

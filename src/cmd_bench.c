@@ -27,6 +27,7 @@ static const struct {
     {"resume", BENCH_RESUME},
     {"several", BENCH_SEVERAL},
     {"lora", BENCH_LORA},
+    {"draft", BENCH_DRAFT},
     {"trace", BENCH_TRACE},
     {"sessions", BENCH_SESSIONS},
     {"all", BENCH_PASSES | BENCH_MICRO | BENCH_START | BENCH_TOKENIZER | BENCH_RESUME | BENCH_SEVERAL | BENCH_LORA |
@@ -43,7 +44,7 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
         if (!what)
             return pp_fail(err, PP_ERR_USAGE,
                            "pippin bench does not measure \"%s\"; it knows quick, depth, rows, threads, kv, kernels, "
-                           "memory, micro, start, tokenizer, resume, several, lora, trace, sessions and all",
+                           "memory, micro, start, tokenizer, resume, several, lora, draft, trace, sessions and all",
                            b->o->args[i]);
         b->what |= what;
     }
@@ -273,6 +274,8 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         code = bench_several(b, err);
     if (!code && b->what & BENCH_LORA)
         code = bench_lora(b, err);
+    if (!code && b->what & BENCH_DRAFT)
+        code = bench_draft(b, err);
     if (!code && b->what & BENCH_TRACE)
         code = bench_trace(b, err);
     if (!code && b->what & BENCH_SESSIONS)

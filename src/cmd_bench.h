@@ -21,6 +21,8 @@ struct bench_result {
     double ratio;           /* rows: to one row's time */
     double read_bps;        /* bytes a second that it had to read, at the median; 0: not told */
     double roof_bps;        /* what the read test reached with as many threads */
+    double accepted;        /* of guesses of the answer: the share that stood; 0: none, or not told */
+    double formula;         /* tokens/s by measured costs and a given acceptance; 0: not told */
     double *samples;        /* [n] */
     int n;
 };
@@ -68,6 +70,7 @@ enum bench_what {
     BENCH_QUICK = 1, BENCH_DEPTH = 2, BENCH_ROWS = 4, BENCH_THREADS = 8, BENCH_KV = 16, BENCH_KERNELS = 32,
     BENCH_MEMORY = 64, BENCH_MICRO = 128, BENCH_START = 256, BENCH_TOKENIZER = 512, BENCH_TRACE = 1024,
     BENCH_RESUME = 2048, BENCH_SESSIONS = 4096, BENCH_SEVERAL = 8192, BENCH_LORA = 16384,
+    BENCH_DRAFT = 32768,
     BENCH_PASSES = 127, /* those that bench_measure does */
 };
 
@@ -105,6 +108,7 @@ enum pp_code bench_trace(struct bench *b, struct pp_error *err);
 enum pp_code bench_resume(struct bench *b, struct pp_error *err);
 enum pp_code bench_sessions(struct bench *b, struct pp_error *err); /* needs no model */
 enum pp_code bench_lora(struct bench *b, struct pp_error *err); /* cmd_bench_lora.c */
+enum pp_code bench_draft(struct bench *b, struct pp_error *err); /* cmd_bench_draft.c */
 enum pp_code bench_several(struct bench *b, struct pp_error *err); /* cmd_bench_several.c */
 
 /* A file of this process in TMPDIR, or /tmp. */

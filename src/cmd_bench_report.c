@@ -115,6 +115,10 @@ static void json_result(struct pp_buf *out, const struct bench_result *r)
         pp_cli_json_str(out, "kv_type", r->kv_type);
     if (r->ratio > 0)
         pp_cli_json_real(out, "ratio", r->ratio, 3);
+    if (r->accepted > 0)
+        pp_cli_json_real(out, "accepted", r->accepted, 3);
+    if (r->formula > 0)
+        pp_cli_json_real(out, "formula_tps", r->formula, 2);
     if (r->read_bps > 0) {
         pp_cli_json_real(out, "read_gbps", r->read_bps / 1e9, 2);
         pp_cli_json_real(out, "read_test_gbps", r->roof_bps / 1e9, 2);
@@ -275,8 +279,14 @@ static void text_result(const struct bench_result *r, int width)
            s.most);
     if (strncmp(r->what, "lora", 4) == 0 && r->ratio > 0)
         printf("  %+.1f %% time", 100 * (r->ratio - 1));
+    else if (strcmp(r->what, "draft") == 0 && r->ratio > 0)
+        printf("  %.2f times none", r->ratio);
     else if (r->rows > 1 && r->ratio > 0)
         printf(strcmp(r->what, "several") == 0 ? "  %.2f times one conversation" : "  %.2f times one row", r->ratio);
+    if (r->accepted > 0)
+        printf("  %.0f %% stood", 100 * r->accepted);
+    if (r->formula > 0)
+        printf("  formula %.*f, %+.1f %%", digits, r->formula, 100 * (s.median / r->formula - 1));
     if (r->read_bps > 0 && r->read_bps > 0.01 * r->roof_bps && r->roof_bps > 0)
         printf("  reads %.1f GB/s, %.0f %%", r->read_bps / 1e9, 100 * r->read_bps / r->roof_bps);
     putchar('\n');

@@ -89,16 +89,22 @@ static bool is_starter(const struct run *r)
     return n && strncmp(r->target.path, r->p->starter, n) == 0 && r->target.path[n] == '/';
 }
 
-/* The draft that was named, or with --use-draft the one that the bundled model brings. */
+static bool drafts(const struct run *r, const char *who)
+{
+    const char *drafter = r->o->drafter ? r->o->drafter : "auto";
+    return !r->o->no_draft && (strcmp(drafter, "auto") == 0 || strcmp(drafter, who) == 0);
+}
+
+/* The draft that was named, or the one that the bundled model brings. */
 static enum pp_code open_draft(struct run *r, struct pp_error *err)
 {
     char path[600];
     const char *name = r->o->draft;
     struct pp_engine_options opt = pp_cli_engine_options(r->o);
     struct pp_error why;
-    if (r->o->no_draft)
+    if (!drafts(r, "model"))
         return PP_OK;
-    if (!name && r->o->use_draft && is_starter(r)) {
+    if (!name && is_starter(r)) {
         snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", r->p->starter);
         name = access(path, R_OK) == 0 ? path : NULL;
     }
@@ -236,6 +242,16 @@ static const char *finish_name(const struct run *r)
     return names[r->finish];
 }
 
+/* Guesses by their place in a pass, as far as there were any. */
+static void by_place(struct pp_buf *b, const char *name, const uint32_t *counts, const uint32_t *all)
+{
+    pp_cli_json_name(b, name);
+    pp_buf_char(b, '[');
+    for (int i = 0; i < PP_STATS_GUESSES && all[i]; i++)
+        pp_buf_fmt(b, "%s%u", i ? ", " : "", counts[i]);
+    pp_buf_char(b, ']');
+}
+
 static void stats_json(const struct run *r, struct pp_buf *b)
 {
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
@@ -249,6 +265,11 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     pp_cli_json_real(b, "decode_tps", per_second(s->decode_tokens, s->decode_ns), 2);
     pp_cli_json_count(b, "draft_tokens", s->draft_tokens);
     pp_cli_json_count(b, "draft_accepted", s->draft_accepted);
+    pp_cli_json_count(b, "lookup_tokens", s->lookup_tokens);
+    pp_cli_json_count(b, "lookup_accepted", s->lookup_accepted);
+    by_place(b, "draft_at", s->draft_at, s->draft_at);
+    by_place(b, "draft_stood_at", s->draft_stood_at, s->draft_at);
+    pp_cli_json_real(b, "speedup", s->plain_ns && s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 1, 3);
     pp_cli_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
     pp_cli_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
     pp_cli_json_count(b, "passes", s->passes);
@@ -331,7 +352,9 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
         .n_stops = r->o->n_stops,
         .ignore_end = r->o->ignore_eos,
         .draft = r->draft_seq,
+        .lookup = drafts(r, "lookup"),
         .draft_max = r->o->draft_max,
+        .draft_p_min = r->o->draft_p_min,
         .progress = prompt_progress,
         .user = &r->bar,
     };
@@ -447,7 +470,7 @@ static void recall_settings(struct run *r)
     struct pp_options *o = &r->options;
     bool good = !json || !*json || cJSON_IsObject(all);
     bool draft_given = pp_options_given(o, "use-draft") || pp_options_given(o, "no-draft") ||
-                       pp_options_given(o, "model-draft");
+                       pp_options_given(o, "model-draft") || pp_options_given(o, "drafter");
     for (const cJSON *item = cJSON_IsObject(all) ? all->child : NULL; item; item = item->next) {
         char value[32];
         snprintf(value, sizeof value, "%.17g", cJSON_IsNumber(item) ? item->valuedouble : 0);
@@ -457,6 +480,10 @@ static void recall_settings(struct run *r)
             o->use_draft = cJSON_IsTrue(item);
             o->no_draft = !o->use_draft;
         }
+        if (strcmp(item->string, "drafter") == 0 && cJSON_IsString(item) && !draft_given)
+            o->drafter = strcmp(item->valuestring, "model") == 0    ? "model"
+                         : strcmp(item->valuestring, "lookup") == 0 ? "lookup"
+                                                                    : "auto";
     } /* what else there is was written by a newer pippin, or is for the screen */
     cJSON_Delete(all);
     if (!good)

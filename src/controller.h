@@ -56,7 +56,8 @@ struct pp_chat_message {
     int sibling, n_siblings;
     int64_t n_tokens;
     float tokens_per_s;     /* of the answer; 0 if unknown */
-    float acceptance;       /* share of drafted tokens that stood; < 0: no draft */
+    float acceptance;       /* share of guessed tokens that stood; < 0: nothing was guessed */
+    float speedup;          /* how often as fast as without guesses; 0: not known */
     char adapters[96];      /* of an answer: "bard 0.80", cut if need be; "" for none */
     int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */
 };
@@ -69,6 +70,17 @@ enum { PP_MAX_ALTERNATIVES = 8 };
 size_t pp_controller_n_alternatives(const struct pp_controller *c);
 const struct pp_chat_message *pp_controller_alternative(const struct pp_controller *c, size_t i);
 
+/* Who guesses what comes next; the answers are the same with all. */
+enum pp_drafter {
+    PP_DRAFTER_AUTO,   /* the draft model, if there is one, and lookup */
+    PP_DRAFTER_MODEL,
+    PP_DRAFTER_LOOKUP, /* what followed the same words before in the conversation */
+    PP_DRAFTER_OFF,
+    PP_DRAFTERS,
+};
+const char *pp_drafter_name(enum pp_drafter d); /* "auto", "model", "lookup", "off" */
+int pp_drafter_by_name(const char *name);       /* these, and "on"; -1: no such word */
+
 struct pp_status {
     enum pp_state state;
     struct pp_loaded model;      /* name "" while none is loaded */
@@ -79,8 +91,11 @@ struct pp_status {
     float tokens_per_s;          /* of the last or current answer */
     uint64_t progress_done, progress_total; /* loading: bytes; prefill: tokens; total 0: unknown */
     float eta_s;                 /* of the prefill; < 0: unknown */
-    bool draft_on;
-    float acceptance;            /* < 0: nothing drafted yet */
+    enum pp_drafter drafter;
+    float acceptance;            /* share of the guesses that stood; < 0: nothing was guessed yet */
+    float speedup;               /* how often as fast as without guesses; 0: not known */
+    int n_guessed;               /* guesses by place in a pass, of the last or current answer: */
+    uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES]; /* [n_guessed] */
     const char *adapters;        /* "bard 0.80, barista 1.00"; "" for none */
     const char *persona;         /* name, or "" */
     const char *template_name;   /* "" is the model's own */
@@ -198,7 +213,8 @@ void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);
 void pp_controller_set_persona(struct pp_controller *c, size_t i);
 void pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none */
-void pp_controller_set_draft(struct pp_controller *c, bool on);
+/* False (with a notice that says why) if there is no draft model and it alone is wanted. */
+bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
 /* "temp", "top-k", ...: false and a notice if there is no such parameter or the value does not fit. */
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value);
 const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n); /* name, value in detail */

@@ -13,7 +13,7 @@
 #include "src/config.h"
 #include "src/controller_int.h"
 
-enum { MAX_TEMPLATE_FILE = 1 << 20 };
+enum { MAX_TEMPLATE_FILE = 1 << 20, MOST_GUESSES = 15 };
 
 /* --- parameters ------------------------------------------------------------------------------------------- */
 
@@ -28,7 +28,8 @@ const struct ctl_param ctl_params[] = {
     {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), -1, 1000000},
     {"seed", CTL_SEED, 0, 0, 9007199254740991.0},
     {"n", CTL_MAX_TOKENS, 0, -1, 100000000},
-    {"draft-max", CTL_DRAFT_MAX, 0, 1, 16},
+    {"draft-max", CTL_DRAFT_MAX, 0, 1, MOST_GUESSES},
+    {"draft-p-min", CTL_DRAFT_P_MIN, 0, 0, 1},
 };
 const size_t ctl_n_params = sizeof ctl_params / sizeof *ctl_params;
 
@@ -52,13 +53,15 @@ double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s,
         return (double)c->max_tokens;
     case CTL_DRAFT_MAX:
         return c->draft_max;
+    case CTL_DRAFT_P_MIN:
+        return round((double)c->draft_p_min * 1e6) / 1e6;
     }
     return 0;
 }
 
 bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
 {
-    bool whole = p->kind != CTL_FLOAT;
+    bool whole = p->kind != CTL_FLOAT && p->kind != CTL_DRAFT_P_MIN;
     if (!isfinite(v) || v < p->min || v > p->max || (whole && v != floor(v)))
         return false;
     char *field = (char *)&c->sampling + p->offset;
@@ -81,6 +84,9 @@ bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
         break;
     case CTL_DRAFT_MAX:
         c->draft_max = (int)v;
+        break;
+    case CTL_DRAFT_P_MIN:
+        c->draft_p_min = f;
         break;
     }
     return true;
@@ -135,16 +141,29 @@ const struct pp_named *pp_controller_params(const struct pp_controller *c, size_
     return c->params.items;
 }
 
-void pp_controller_set_draft(struct pp_controller *c, bool on)
+static const char *const drafters[PP_DRAFTERS] = {"auto", "model", "lookup", "off"};
+
+const char *pp_drafter_name(enum pp_drafter d) { return drafters[d]; }
+
+int pp_drafter_by_name(const char *name)
+{
+    for (int i = 0; i < PP_DRAFTERS; i++)
+        if (strcasecmp(drafters[i], name) == 0)
+            return i;
+    return strcasecmp(name, "on") == 0 ? PP_DRAFTER_AUTO : -1;
+}
+
+bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 {
     const struct pp_loaded *m = &c->status.model;
-    if (on && m->name[0] && !m->draft_name[0]) {
+    if (d == PP_DRAFTER_MODEL && m->name[0] && !m->draft_name[0]) {
         ctl_notice(c, true, "there is no draft model%s%s; name one with --model-draft", m->draft_reason[0] ? ": " : "",
                    m->draft_reason);
-        return;
+        return false;
     }
-    c->draft_on = on;
+    c->drafter = d;
     ctl_update_session(c, UPDATE_CHOICES);
+    return true;
 }
 
 /* --- templates and personas ------------------------------------------------------------------------------- */
@@ -276,7 +295,7 @@ void ctl_mark_current(struct pp_controller *c)
     c->status.template_name = slash ? slash + 1 : name;
     c->status.title = c->session.title;
     c->status.session_key = c->session.id ? c->session.key : "";
-    c->status.draft_on = c->draft_on && c->status.model.draft_name[0];
+    c->status.drafter = c->drafter;
     ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
 }
 
@@ -370,10 +389,10 @@ static void apply_given_params(struct pp_controller *c)
         c->max_tokens = c->o->n_predict;
 }
 
-/* Off unless asked for: a small model answers faster without. */
-static bool draft_wanted(const struct pp_options *o)
+static enum pp_drafter drafter_wanted(const struct pp_options *o)
 {
-    return (o->use_draft || o->draft) && !o->no_draft;
+    int who = o->drafter ? pp_drafter_by_name(o->drafter) : PP_DRAFTER_AUTO;
+    return o->no_draft ? PP_DRAFTER_OFF : who < 0 ? PP_DRAFTER_AUTO : (enum pp_drafter)who;
 }
 
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
@@ -387,8 +406,8 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
             return pp_fail_nomem(err, "the system prompt");
         c->persona[0] = 0;
     }
-    if (c->o->no_draft || c->o->use_draft || c->o->draft)
-        c->draft_on = draft_wanted(c->o);
+    if (c->o->no_draft || c->o->use_draft || c->o->draft || c->o->drafter)
+        c->drafter = drafter_wanted(c->o);
     if (pp_options_given(c->o, "overflow"))
         c->overflow = ctl_default_overflow(c);
     return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
@@ -399,8 +418,9 @@ void ctl_reset_params(struct pp_controller *c)
     c->sampling = c->o->sampling;
     c->seed_fixed = c->o->seed_given;
     c->max_tokens = c->o->n_predict;
-    c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : 4;
-    c->draft_on = draft_wanted(c->o);
+    c->draft_max = c->o->draft_max > 0 && c->o->draft_max < MOST_GUESSES ? c->o->draft_max : MOST_GUESSES;
+    c->draft_p_min = c->o->draft_p_min;
+    c->drafter = drafter_wanted(c->o);
     c->overflow = ctl_default_overflow(c);
     c->persona[0] = 0;
 }

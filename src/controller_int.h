@@ -69,7 +69,9 @@ struct ctl_running {
     int64_t prompt_tokens;        /* 0: not known yet */
     uint64_t done, total;         /* of the prompt, in tokens */
     uint64_t prompt_started_ns;
-    float eta_s, tokens_per_s, acceptance; /* as in struct pp_status and struct pp_chat_message */
+    float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
+    int n_guessed;
+    uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
     bool begun;                   /* text has come */
     bool beside;                  /* another one was written at the same time */
     /* controller_overflow.c */
@@ -168,7 +170,8 @@ struct pp_controller {
     bool seed_fixed;
     int64_t max_tokens;
     int draft_max;
-    bool draft_on;
+    float draft_p_min;
+    enum pp_drafter drafter;
 
     /* lists and status */
     struct ctl_list list;
@@ -289,7 +292,7 @@ void ctl_index_start(struct pp_controller *c);
 /* The parameters that can be set by name; `offset` is of a member of struct pp_sampling. */
 struct ctl_param {
     const char *name;
-    enum { CTL_FLOAT, CTL_INT, CTL_SEED, CTL_MAX_TOKENS, CTL_DRAFT_MAX } kind;
+    enum { CTL_FLOAT, CTL_INT, CTL_SEED, CTL_MAX_TOKENS, CTL_DRAFT_MAX, CTL_DRAFT_P_MIN } kind;
     size_t offset;
     double min, max;
 };

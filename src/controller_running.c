@@ -96,6 +96,10 @@ static void show_figures(struct pp_controller *c, const struct ctl_running *r)
 {
     c->status.tokens_per_s = r->tokens_per_s;
     c->status.acceptance = r->acceptance;
+    c->status.speedup = r->speedup;
+    c->status.n_guessed = r->n_guessed;
+    memcpy(c->status.guessed_at, r->guessed_at, sizeof r->guessed_at);
+    memcpy(c->status.stood_at, r->stood_at, sizeof r->stood_at);
     if (r->prompt_tokens)
         c->status.ctx_used = r->begun ? r->prompt_tokens + r->n_tokens : (int64_t)r->done;
     c->status.progress_done = r->done;
@@ -124,6 +128,7 @@ static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, 
     it->msg.n_tokens = r->base + r->n_tokens;
     it->msg.tokens_per_s = r->tokens_per_s;
     it->msg.acceptance = r->acceptance;
+    it->msg.speedup = r->speedup;
     if (new_bytes)
         pp_branch_grow(b, i, r->text.data + r->text.len - new_bytes, new_bytes);
 }
@@ -378,6 +383,13 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
         r->tokens_per_s = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
     if (s->draft_tokens)
         r->acceptance = (float)((double)s->draft_accepted / (double)s->draft_tokens);
+    if (s->plain_ns && s->decode_ns)
+        r->speedup = (float)((double)s->plain_ns / (double)s->decode_ns);
+    r->n_guessed = 0;
+    while (r->n_guessed < PP_STATS_GUESSES && s->draft_at[r->n_guessed])
+        r->n_guessed++;
+    memcpy(r->guessed_at, s->draft_at, sizeof r->guessed_at);
+    memcpy(r->stood_at, s->draft_stood_at, sizeof r->stood_at);
     if (s->decode_tokens)
         r->n_tokens = (int64_t)s->decode_tokens;
     if (s->prompt_tokens)

@@ -1,7 +1,7 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
  * adapters: those that are on, as in adapter_mix.h
- * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "overflow": "shift",
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup", "overflow": "shift",
  *           "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
@@ -55,13 +55,16 @@ char *ctl_settings_json(const struct pp_controller *c)
         double v = ctl_param_get(c, &c->sampling, p);
         bool differs = p->kind == CTL_SEED         ? c->seed_fixed && v <= p->max
                        : p->kind == CTL_MAX_TOKENS ? v >= 0
-                       : p->kind == CTL_DRAFT_MAX  ? v != 4
+                       : p->kind == CTL_DRAFT_MAX  ? v != 8
+                       : p->kind == CTL_DRAFT_P_MIN ? v > 0
                                                    : v != ctl_param_get(c, &standard, p);
         if (differs)
             ok = add_number(o, p->name, v);
     }
     if (ok)
-        ok = cJSON_AddBoolToObject(o, "draft", c->draft_on);
+        ok = cJSON_AddBoolToObject(o, "draft", c->drafter != PP_DRAFTER_OFF);
+    if (ok && (c->drafter == PP_DRAFTER_MODEL || c->drafter == PP_DRAFTER_LOOKUP))
+        ok = cJSON_AddStringToObject(o, "drafter", pp_drafter_name(c->drafter));
     if (ok && c->overflow != ctl_default_overflow(c))
         ok = cJSON_AddStringToObject(o, "overflow", pp_overflow_name(c->overflow));
     if (ok && c->persona[0])
@@ -78,7 +81,7 @@ char *ctl_params_json(const struct pp_controller *c, uint64_t seed)
     for (size_t i = 0; ok && i < ctl_n_params; i++)
         ok = add_number(o, ctl_params[i].name, ctl_param_get(c, &used, &ctl_params[i]));
     if (ok)
-        ok = cJSON_AddBoolToObject(o, "draft", c->status.draft_on);
+        ok = cJSON_AddBoolToObject(o, "draft", c->drafter != PP_DRAFTER_OFF);
     return finish(o, ok);
 }
 
@@ -109,6 +112,18 @@ static bool apply_overflow(struct pp_controller *c, const cJSON *word)
     return how >= 0;
 }
 
+/* "draft" says whether, "drafter" who, in any order. */
+static void apply_draft(struct pp_controller *c, const cJSON *value)
+{
+    int who = cJSON_IsString(value) ? pp_drafter_by_name(value->valuestring) : -1;
+    if (cJSON_IsFalse(value))
+        c->drafter = PP_DRAFTER_OFF;
+    else if (cJSON_IsTrue(value) && c->drafter == PP_DRAFTER_OFF)
+        c->drafter = PP_DRAFTER_AUTO;
+    else if (who >= 0 && c->drafter != PP_DRAFTER_OFF)
+        c->drafter = (enum pp_drafter)who;
+}
+
 static bool apply_settings(struct pp_controller *c)
 {
     const char *json = c->session.settings;
@@ -120,7 +135,9 @@ static bool apply_settings(struct pp_controller *c)
         if (p)
             good = cJSON_IsNumber(o) && ctl_param_put(c, p, o->valuedouble) && good;
         else if (strcmp(o->string, "draft") == 0)
-            c->draft_on = cJSON_IsBool(o) ? cJSON_IsTrue(o) : c->draft_on;
+            apply_draft(c, o);
+        else if (strcmp(o->string, "drafter") == 0)
+            apply_draft(c, o);
         else if (strcmp(o->string, "overflow") == 0)
             good = apply_overflow(c, o) && good;
         else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))

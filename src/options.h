@@ -30,9 +30,11 @@ struct pp_options {
     /* model and engine */
     const char *model;         /* -m; "" is the starter */
     const char *draft;         /* -md; NULL: the starter's draft with the starter, else none */
-    bool use_draft;            /* --use-draft; -md means it too */
-    bool no_draft;             /* --no-draft: stronger than both */
-    int draft_max;             /* --draft-max; 4 */
+    bool use_draft;            /* --use-draft: takes a --no-draft of a configuration file back */
+    bool no_draft;             /* --no-draft: nobody guesses */
+    const char *drafter;       /* --drafter: "auto", "model", "lookup"; NULL: auto */
+    int draft_max;             /* --draft-max; 8 */
+    float draft_p_min;         /* --draft-p-min; 0: what pays */
     int threads;               /* -t; 0: automatic */
     int64_t ctx_size;          /* --ctx-size */
     enum pp_kv_type kv_type;   /* --kv-type */

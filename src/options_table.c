@@ -6,7 +6,7 @@
 
 #define PP_BENCH_WORDS                                                                                                 \
     "[quick | depth | rows | threads | kv | kernels | memory | micro | start | tokenizer | resume | several | " \
-    "lora | trace | sessions | all]..."
+    "lora | draft | trace | sessions | all]..."
 
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
@@ -57,12 +57,18 @@ const struct pp_option pp_option_specs[] = {
      AT(draft), .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
      .help = "small model that drafts tokens for the large one"},
     {.name = "use-draft", .set = pp_set_flag, AT(use_draft), .commands = TALK, .section = "model",
-     .group = PP_GROUP_MODEL, .help = "draft with the model at hand: the starter brings one; -md does without this"},
+     .group = PP_GROUP_MODEL, .help = "guess ahead where it pays (default)"},
     {.name = "no-draft", .set = pp_set_flag, AT(no_draft), .commands = DRAFT, .section = "model",
-     .group = PP_GROUP_MODEL, .help = "draft nothing, even with a draft model at hand"},
+     .group = PP_GROUP_MODEL, .help = "guess nothing ahead, even with a draft model at hand"},
+    {.name = "drafter", .arg = "WHO", .choices = "auto model lookup", .set = pp_set_choice, AT(drafter),
+     .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
+     .help = "who guesses: the draft model, a lookup of what was said before, or both (auto, default)"},
     {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1,
      .max = 64, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX", .group = PP_GROUP_MODEL,
-     .help = "tokens drafted at most at a time (4)"},
+     .help = "tokens guessed at most at a time (8); how many is decided by what pays"},
+    {.name = "draft-p-min", .arg = "P", .set = pp_set_float, AT(draft_p_min), .min = 0, .max = 1, .commands = TALK,
+     .section = "model", .env = "LLAMA_ARG_DRAFT_P_MIN", .group = PP_GROUP_MODEL,
+     .help = "try no guess that stands with a smaller probability; 0: what pays (default)"},
     {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 1024,
      .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads, at most one per core; 0: so many (default)"},

@@ -183,14 +183,18 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
 {
     if (!*arg)
         return PP_SLASH_DRAFT_MENU;
-    if (!is_on(arg) && !is_off(arg)) {
-        ctl_notice(c, true, "/draft on or /draft off");
+    int who = is_on(arg) ? PP_DRAFTER_AUTO : is_off(arg) ? PP_DRAFTER_OFF : pp_drafter_by_name(arg);
+    if (who < 0) {
+        ctl_notice(c, true, "/draft auto, model, lookup or off");
         return PP_SLASH_ERROR;
     }
-    pp_controller_set_draft(c, is_on(arg));
-    if (c->draft_on == is_on(arg))
-        ctl_notice(c, false, "the draft is %s", c->draft_on ? "on" : "off");
-    return c->draft_on == is_on(arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    if (!pp_controller_set_drafter(c, (enum pp_drafter)who))
+        return PP_SLASH_ERROR;
+    static const char *const told[PP_DRAFTERS] = {"guesses come from the draft model and from lookup, where they pay",
+                                                  "guesses come from the draft model, where they pay",
+                                                  "guesses come from lookup, where they pay", "nothing is guessed"};
+    ctl_notice(c, false, "%s", told[who]);
+    return PP_SLASH_DONE;
 }
 
 static enum pp_slash do_set(struct pp_controller *c, char *arg)
@@ -317,7 +321,8 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
     char draft[64] = "", prompt[128] = "", kv[128] = "";
     (void)arg;
     if (s->acceptance >= 0)
-        snprintf(draft, sizeof draft, ", %.0f %% of the draft accepted", (double)s->acceptance * 100);
+        snprintf(draft, sizeof draft, ", %.0f %% of the guesses right, %.2f times as fast", (double)s->acceptance * 100,
+                 (double)(s->speedup > 0 ? s->speedup : 1));
     if (c->prompt_tokens)
         snprintf(prompt, sizeof prompt,
                  "; prompt %" PRIu64 " tokens, %" PRIu64 " of them at hand, %" PRIu64 " bytes of cache copied",
@@ -371,7 +376,7 @@ static const struct slash table[] = {
     {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | preset NAME | save NAME]", "adapters on and off",
      do_lora, 0},
-    {"draft", "", "[on | off]", "a small model that guesses ahead", do_draft, 0},
+    {"draft", "", "[auto | model | lookup | off]", "who guesses ahead", do_draft, 0},
     {"set", "params", "[NAME VALUE]", "temperature and the other parameters", do_set, 0},
     {"system", "", "[TEXT | none]", "the system prompt", do_system, 0},
     {"persona", "", "[NAME | none]", "a system prompt by name", do_persona, 0},

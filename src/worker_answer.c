@@ -63,6 +63,24 @@ static const char *finish_name(enum pp_finish f, enum pp_code code)
     return "none";
 }
 
+/* Guesses: all, those looked up, by place, and how often as fast as without; what was not done is left out. */
+static void draft_json(const struct pp_stats *s, struct pp_buf *out)
+{
+    pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64, s->draft_tokens, s->draft_accepted);
+    if (!s->draft_tokens)
+        return;
+    pp_buf_fmt(out, ",\"lookup_tokens\":%" PRIu64 ",\"lookup_accepted\":%" PRIu64, s->lookup_tokens,
+               s->lookup_accepted);
+    for (int stood = 0; stood < 2; stood++) {
+        pp_buf_str(out, stood ? ",\"draft_stood_at\":[" : ",\"draft_at\":[");
+        for (int i = 0; i < PP_STATS_GUESSES && s->draft_at[i]; i++)
+            pp_buf_fmt(out, "%s%" PRIu32, i ? "," : "", stood ? s->draft_stood_at[i] : s->draft_at[i]);
+        pp_buf_char(out, ']');
+    }
+    if (s->plain_ns && s->decode_ns)
+        pp_buf_fmt(out, ",\"speedup\":%.3f", (double)s->plain_ns / (double)s->decode_ns);
+}
+
 static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_code code, struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
@@ -71,7 +89,7 @@ static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_
     pp_buf_fmt(out, ",\"prefill_tps\":%.1f,\"decode_tokens\":%" PRIu64 ",\"decode_tps\":%.1f",
                per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
                per_second(s->decode_tokens, s->decode_ns));
-    pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64, s->draft_tokens, s->draft_accepted);
+    draft_json(s, out);
     pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
                finish_name(finish, code));
 }
@@ -329,7 +347,9 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .n_stops = r->n_stops,
             .ignore_end = r->ignore_end,
             .draft = r->use_draft ? a->slot->draft : NULL,
+            .lookup = r->lookup,
             .draft_max = r->draft_max,
+            .draft_p_min = r->draft_p_min,
             .progress = on_progress,
             .user = a,
         };

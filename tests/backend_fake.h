@@ -31,7 +31,9 @@ struct fake_backend {
     bool background;
     int n_adapters;
     float scale;                 /* of the first adapter */
-    bool use_draft;
+    bool use_draft, lookup;
+    int draft_max;
+    float draft_p_min;
     /* what was to be read ahead */
     int preparations;
     char prepared[1100];         /* KEY MESSAGES */

@@ -141,7 +141,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
     c->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "",
         .template_name = "",
-                                   .notice = c->notice, .eta_s = -1, .acceptance = -1, .draft_on = true};
+                                   .notice = c->notice, .eta_s = -1, .acceptance = -1};
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
     fill_lists(c);
     const char *n = getenv("PIPPIN_FAKE_MESSAGES");
@@ -694,10 +694,11 @@ void pp_controller_set_system(struct pp_controller *c, const char *text)
     say(c, false, text);
 }
 
-void pp_controller_set_draft(struct pp_controller *c, bool on)
+bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 {
-    c->status.draft_on = on;
+    c->status.drafter = d;
     c->dirty |= PP_DIRTY_STATUS;
+    return true;
 }
 
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)

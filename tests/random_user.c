@@ -78,7 +78,7 @@ static void act(struct random_user *u)
     case 6: pp_controller_undo(u->c); break;
     case 7: edit(u); break;
     case 8: pp_controller_cancel(u->c); break;
-    case 9: pp_controller_set_draft(u->c, random_user_roll(u, 2)); break;
+    case 9: pp_controller_set_drafter(u->c, (enum pp_drafter)random_user_roll(u, PP_DRAFTERS)); break;
     case 10:
         if (random_user_roll(u, 3) == 0)
             pp_controller_load(u->c, random_user_roll(u, 3) ? "engine/starter/starter-Q4_K_M.gguf"

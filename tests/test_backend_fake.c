@@ -76,6 +76,9 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.n_adapters = r->n_adapters;
     fake.scale = r->n_adapters ? r->adapters[0].scale : 0;
     fake.use_draft = r->use_draft;
+    fake.lookup = r->lookup;
+    fake.draft_max = r->draft_max;
+    fake.draft_p_min = r->draft_p_min;
     fake.committed = is_committed(r);
 }
 

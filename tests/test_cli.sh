@@ -66,11 +66,20 @@ holds "nothing on stderr" [ ! -s "$tmp/err" ]
 
 run run -p "$who" --temp 0 -n 32 </dev/null
 expect_out "prompt by -p" "$answer$nl"
-run run -p "$who" --temp 0 -n 32 --use-draft --stats </dev/null
-expect_out "the same with a draft" "$answer$nl"
-holds "it was used" grep -q '"draft_accepted": [1-9]' "$tmp/err"
-run run -p "$who" --temp 0 -n 32 --use-draft --no-draft --stats </dev/null
+run run -p "$who" --temp 0 -n 32 --no-draft </dev/null
+expect_out "the same without guesses" "$answer$nl"
+run run -p "$who" --temp 0 -n 200 --ignore-eos --stats </dev/null
+holds "guesses are made" grep -q '"draft_accepted": [1-9]' "$tmp/err"
+holds "and counted by place" grep -q '"draft_stood_at": \[[1-9]' "$tmp/err"
+cp "$tmp/out" "$tmp/first"
+run run -p "$who" --temp 0 -n 200 --ignore-eos --no-draft --stats </dev/null
 holds "or not" grep -q '"draft_tokens": 0[,}]' "$tmp/err"
+holds "which changes nothing" cmp -s "$tmp/out" "$tmp/first"
+for drafter in model lookup; do
+    run run -p "$who" --temp 0 -n 200 --ignore-eos --drafter $drafter </dev/null
+    holds "nor does --drafter $drafter" cmp -s "$tmp/out" "$tmp/first"
+done
+run run -p "$who" --drafter nobody </dev/null; expect "--drafter of no such word" 2
 run run -p "$who" --temp 0 -n 32 -t 1 --kernels scalar </dev/null
 expect_out "the same with one thread and scalar kernels" "$answer$nl"
 run run --temp 0 -n 4 -p "$who" </dev/null
@@ -80,7 +89,7 @@ run run --temp 0 --stop "tiny" -p "$who" </dev/null
 expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
-run run --seed 7 -n 24 -p "Tell me a story." --use-draft </dev/null
+run run --seed 7 -n 24 -p "Tell me a story." --no-draft </dev/null
 holds "a seed gives the same text with and without draft" cmp -s "$tmp/out" "$tmp/first"
 
 printf 'Hello,\n' >"$tmp/part"
@@ -159,7 +168,7 @@ expect_match "the conversation is listed" "$tmp/out" '"messages": 2' '"title": "
 run sessions show "$id"
 expect_match "and shown" "$tmp/out" "^Hello, who are you\?\$" "^Hello! I am Pippin" "^assistant:"
 run sessions show "$id" --json
-expect_match "also as JSON" "$tmp/out" '"role": "user", "state": "complete"' '"content": "Hello! I am Pippin, a tiny'
+expect_match "also as JSON" "$tmp/out" '"role": "user", "state": "complete"' '"content": "Hello! I am Pippin, a tiny' '"stats": {.*"draft_tokens":'
 run sessions search Pippin
 expect_match "and found by a word of the answer" "$tmp/out" "^$id"
 run sessions search "nothing-like-this"

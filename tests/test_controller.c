@@ -618,7 +618,9 @@ static void test_choices_are_kept(void **state)
     pp_controller_set_persona(fix.c, (size_t)pirate);
     assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
     assert_true(pp_controller_set_param(fix.c, "seed", "77"));
-    pp_controller_set_draft(fix.c, true);
+    assert_true(pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP));
+    assert_true(pp_controller_set_param(fix.c, "draft-max", "3"));
+    assert_true(pp_controller_set_param(fix.c, "draft-p-min", "0.5"));
     list = pp_controller_templates(fix.c, &n);
     int chatml = find(list, n, "chatml");
     assert_true(chatml > 0);
@@ -627,7 +629,9 @@ static void test_choices_are_kept(void **state)
     fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_true(fix.fake->scale == 0.75f);
-    assert_true(fix.fake->use_draft);
+    assert_true(fix.fake->lookup && !fix.fake->use_draft);
+    assert_int_equal(fix.fake->draft_max, 3);
+    assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->sampling.temp == 0.1f);
     assert_non_null(strstr(fix.fake->messages, "\"system\""));
@@ -643,40 +647,48 @@ static void test_choices_are_kept(void **state)
     assert_string_equal(fix_status()->persona, "pirate");
     assert_string_equal(fix_status()->template_name, "chatml");
     assert_string_equal(fix_status()->adapters, "bard 0.75");
-    assert_true(fix_status()->draft_on);
+    assert_int_equal(fix_status()->drafter, PP_DRAFTER_LOOKUP);
     fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
+    assert_true(fix.fake->lookup && !fix.fake->use_draft && fix.fake->draft_max == 3);
+    assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
-/* The draft is used if it is asked for, and the conversation remembers; the command line is above that. */
+/* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
 static void test_draft_choice(void **state)
 {
     (void)state;
     fixture_turn(&fix, "plain", "1");
-    assert_false(fix.fake->use_draft);
+    assert_true(fix.fake->use_draft && fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.draft = fix.model;
+    fix.o.resume_latest = true;
+    fix.o.drafter = "model";
     fixture_ready(&fix);
     fixture_turn(&fix, "with a draft", "2");
-    assert_true(fix.fake->use_draft);
+    assert_true(fix.fake->use_draft && !fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.draft = NULL;
-    fix.o.resume_latest = true;
+    fix.o.drafter = NULL;
     fixture_ready(&fix);
     fixture_turn(&fix, "as before", "3");
-    assert_true(fix.fake->use_draft);
+    assert_true(fix.fake->use_draft && !fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
     fix.o.use_draft = fix.o.no_draft = true;
     fixture_ready(&fix);
     fixture_turn(&fix, "not now", "4");
-    assert_false(fix.fake->use_draft);
+    assert_false(fix.fake->use_draft || fix.fake->lookup);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    fix.o.use_draft = fix.o.no_draft = false;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "nor now", "5");
+    assert_false(fix.fake->use_draft || fix.fake->lookup);
 }
 
 /* A damaged adapter is not hidden: using it tells what is wrong with it. */

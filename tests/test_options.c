@@ -90,7 +90,8 @@ static void defaults(void **state)
     assert_false(o.command_given);
     assert_string_equal(o.model, "");
     assert_null(o.draft);
-    assert_int_equal(o.draft_max, 4);
+    assert_int_equal(o.draft_max, 8);
+    assert_null(o.drafter);
     assert_int_equal(o.n_predict, -1);
     assert_int_equal(o.n_prompt, 512);
     assert_int_equal(o.n_gen, 32);
@@ -107,7 +108,7 @@ static void values(void **state)
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
            "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
            "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|"
-           "--draft-max|8|--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
+           "--draft-max|5|--drafter|lookup|--draft-p-min|0.4|--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
     assert_true(o.command_given);
     assert_string_equal(o.model, "a.gguf");
@@ -129,7 +130,9 @@ static void values(void **state)
     assert_string_equal(o.file, "-");
     assert_true(o.stats && o.save && o.raw && o.ignore_eos);
     assert_string_equal(o.draft, "d.gguf");
-    assert_int_equal(o.draft_max, 8);
+    assert_int_equal(o.draft_max, 5);
+    assert_string_equal(o.drafter, "lookup");
+    assert_true(o.draft_p_min == 0.4f);
     assert_string_equal(o.kernels, "scalar");
     assert_int_equal(pp_options_activations(&o), PP_ACT_BF16);
 

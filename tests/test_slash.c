@@ -86,11 +86,16 @@ static void test_set(void **state)
 static void test_draft_and_persona(void **state)
 {
     (void)state;
-    assert_false(pp_controller_status(fix.c)->draft_on); /* only if one asks for it */
+    assert_int_equal(pp_controller_status(fix.c)->drafter, PP_DRAFTER_AUTO);
+    for (int i = 0; i < PP_DRAFTERS; i++) {
+        char command[32];
+        snprintf(command, sizeof command, "/draft %s", pp_drafter_name((enum pp_drafter)i));
+        assert_int_equal(fix_slash(command), PP_SLASH_DONE);
+        assert_int_equal(pp_controller_status(fix.c)->drafter, i);
+    }
     assert_int_equal(fix_slash("/draft on"), PP_SLASH_DONE);
-    assert_true(pp_controller_status(fix.c)->draft_on);
+    assert_int_equal(pp_controller_status(fix.c)->drafter, PP_DRAFTER_AUTO);
     assert_int_equal(fix_slash("/draft off"), PP_SLASH_DONE);
-    assert_false(pp_controller_status(fix.c)->draft_on);
     assert_int_equal(fix_slash("/draft maybe"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/persona pira"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->persona, "pirate");

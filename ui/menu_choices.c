@@ -1,4 +1,4 @@
-/* menu_choices.c - F4 and F5: one of several, template or persona; F6: the draft model on or off. */
+/* menu_choices.c - F4 and F5: one of several, template or persona. */
 #include <stdio.h>
 
 #include "ui/state.h"
@@ -87,37 +87,4 @@ static void personas_choose(struct pp_ui *ui, struct pp_menu *m)
 const struct pp_menu_class pp_menu_personas = {
     .title = "Persona", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
     .open = personas_open, .count = personas_count, .row = personas_row, .choose = personas_choose,
-};
-
-static void draft_open(struct pp_ui *ui, struct pp_menu *m)
-{
-    m->selected = pp_controller_status(ui->controller)->draft_on ? 0 : 1;
-}
-
-static size_t draft_count(struct pp_ui *ui, struct pp_menu *m)
-{
-    (void)ui, (void)m;
-    return 2;
-}
-
-static void draft_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
-{
-    const struct pp_status *s = pp_controller_status(ui->controller);
-    (void)m;
-    snprintf(row->left, sizeof row->left, "%s", i == 0 ? "On: a small model drafts, this one checks" : "Off");
-    if (i == 0)
-        snprintf(row->right, sizeof row->right, "%.127s",
-                 s->model.draft_name[0] ? s->model.draft_name : s->model.draft_reason);
-    row->current = s->draft_on == (i == 0);
-}
-
-static void draft_choose(struct pp_ui *ui, struct pp_menu *m)
-{
-    pp_controller_set_draft(ui->controller, m->selected == 0);
-    pp_menu_close(ui);
-}
-
-const struct pp_menu_class pp_menu_draft = {
-    .title = "Draft model", .hint = "The answers stay the same; only the speed changes.   Esc closes", .empty = "",
-    .open = draft_open, .count = draft_count, .row = draft_row, .choose = draft_choose,
 };

@@ -94,10 +94,12 @@ static void collect(struct items *items, const struct pp_status *s, int elsewher
         add(items, 4, PP_SLOT_STATUS_STRONG, text);
     }
     add(items, 4, PP_SLOT_STATUS, s->adapters);
-    if (s->draft_on && s->acceptance >= 0) {
-        snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
+    if (s->drafter != PP_DRAFTER_OFF && s->acceptance >= 0) {
+        int n = snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
+        if (s->speedup > 0)
+            snprintf(text + n, sizeof text - (size_t)n, " ×%.2f", (double)s->speedup);
         add(items, 7, PP_SLOT_STATUS, text);
-    } else if (s->draft_on) {
+    } else if (s->drafter != PP_DRAFTER_OFF) {
         add(items, 7, PP_SLOT_STATUS, "draft");
     }
     add(items, 8, PP_SLOT_STATUS, s->persona);

@@ -1,0 +1,521 @@
+/* cmd_bench_draft.c - what guessing ahead brings: the same answers without guesses, by lookup, with a draft model, and
+ * with both, measured in turn. Where the answers come from:
+ *
+ *   conversations (-f FILE of JSON lines, or some of our own) whose last answer the model writes anew, always choosing
+ *   the most likely token;
+ *   copies of a text in the prompt: a quotation, one with an edit now and then, code again. The model is made to say
+ *   these, whatever it would have said, so that a small one can be measured;
+ *   for a model without a vocabulary (--shape): a text that a script guesses with a given probability, beside what the
+ *   formula of arXiv 2211.17192 gives with the measured times of passes. */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "src/cmd_bench.h"
+#include "src/overflow.h"
+
+enum { MOST_TALKS = 32, FORMULA_TOKENS = 512 };
+
+struct talk {
+    int32_t *prompt, *say;    /* say: NULL: what the model says itself */
+    size_t n_prompt, n_say;
+    int kind;                 /* row of kinds */
+};
+
+static const char *const kinds[] = {"conversations", "a quotation", "with edits", "code again"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static const struct way {
+    const char *name;
+    bool model, lookup, tree;
+    int always;               /* guesses in each pass; 0: as many as pay */
+} ways[] = {
+    {"no guesses", false, false, false, 0},
+    {"lookup", false, true, false, 0},
+    {"draft", true, false, false, 0},
+    {"draft and lookup", true, true, false, 0},
+    {"draft, always 1", true, false, false, 1},
+    {"draft, always 4", true, false, false, 4},
+    {"draft, a tree of 4", true, false, true, 4},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+struct drafting {
+    struct bench *b;
+    struct pp_engine *engine;
+    struct pp_cli_model draft;
+    struct talk talks[MOST_TALKS];
+    int n_talks;
+    size_t results[KINDS][WAYS];  /* index + 1; 0: none */
+    uint64_t guessed[KINDS][WAYS], stood[KINDS][WAYS];
+};
+
+/* --- texts ----------------------------------------------------------------------------------------------------- */
+
+static const char *const own_talks[] = {
+    "I would like to book a table at a restaurant in San Jose.", "Hi, how are you doing today? I love hiking.",
+    "I need a cab to the airport, please.",                       "Find me a hotel in Seattle for two nights.",
+    "What do you do for a living? I am a teacher.",               "I want to order a large latte with oat milk.",
+    "Play some music by a band that I like.",                     "Can you tell me the weather in Portland tomorrow?",
+};
+
+static const char passage[] =
+    "The lighthouse keeper climbed the narrow stairs every evening, counting the steps as his father had done before "
+    "him. From the gallery he could see the whole bay: the fishing boats coming home, the dark line of the reef, and "
+    "far out the slow lights of ships on their way to the north. He trimmed the wick, wound the clockwork that turned "
+    "the lens, and wrote the time and the weather into the book on the table. On clear nights he stayed a while and "
+    "listened to the sea. On the others he slept in his chair, and woke whenever the bell on the reef began to ring.";
+
+static const char snippet[] =
+    "static int count_words(const char *text)\n{\n    int words = 0;\n    bool inside = false;\n"
+    "    for (const char *at = text; *at; at++) {\n        bool letter = isalpha((unsigned char)*at);\n"
+    "        if (letter && !inside)\n            words++;\n        inside = letter;\n    }\n    return words;\n}\n\n"
+    "static int count_lines(const char *text)\n{\n    int lines = 0;\n    for (const char *at = text; *at; at++)\n"
+    "        if (*at == '\\n')\n            lines++;\n    return lines;\n}\n";
+
+static enum pp_code tokens_of(const struct drafting *d, const char *text, int32_t **ids, size_t *n,
+                              struct pp_error *err)
+{
+    return pp_tokenize(pp_model_tokenizer(d->b->model), text, strlen(text), 0, ids, n, err);
+}
+
+/* Takes over the messages. */
+static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, const char *say, struct pp_error *err)
+{
+    struct talk *t = &d->talks[d->n_talks];
+    const char *own = pp_model_info(d->b->model)->chat_template;
+    const char *source = own ? own : pp_template_builtin("plain");
+    struct pp_template *tmpl = NULL;
+    char *json = cJSON_PrintUnformatted(messages);
+    cJSON_Delete(messages);
+    *t = (struct talk){.kind = kind};
+    d->n_talks++;
+    enum pp_code code = json ? pp_template_parse(source, strlen(source), "the chat template", &tmpl, err)
+                             : pp_fail_nomem(err, "the conversations");
+    if (!code) {
+        struct pp_prompt_input in = {
+            .tokenizer = pp_model_tokenizer(d->b->model), .tmpl = tmpl, .messages_json = json};
+        code = pp_prompt_tokens(&in, &t->prompt, &t->n_prompt, err);
+    }
+    if (!code && say)
+        code = tokens_of(d, say, &t->say, &t->n_say, err);
+    pp_template_free(tmpl);
+    cJSON_free(json);
+    return code;
+}
+
+static void add_message(cJSON *messages, const char *role, const char *text)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON_AddStringToObject(m, "content", text);
+    cJSON_AddItemToArray(messages, m);
+}
+
+static cJSON *one_message(const char *before, const char *text)
+{
+    struct pp_buf b = {0};
+    cJSON *messages = cJSON_CreateArray();
+    pp_buf_fmt(&b, "%s%s", before, text);
+    add_message(messages, "user", pp_buf_cstr(&b));
+    pp_buf_free(&b);
+    return messages;
+}
+
+/* {"m": [[role, text], ...]} or {"messages": [{"role", "content"}, ...]} without its last answer; NULL: there is none.
+ */
+static cJSON *messages_of(const cJSON *line)
+{
+    const cJSON *pairs = cJSON_GetObjectItemCaseSensitive(line, "m");
+    const cJSON *all = cJSON_IsArray(pairs) ? pairs : cJSON_GetObjectItemCaseSensitive(line, "messages"), *item;
+    cJSON *messages = cJSON_CreateArray();
+    int n = cJSON_GetArraySize(all), i = 0;
+    cJSON_ArrayForEach(item, all)
+    {
+        const cJSON *role = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0)
+                                                : cJSON_GetObjectItemCaseSensitive(item, "role");
+        const cJSON *text = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 1)
+                                                : cJSON_GetObjectItemCaseSensitive(item, "content");
+        if (cJSON_IsString(role) && cJSON_IsString(text) && ++i < n)
+            add_message(messages, role->valuestring, text->valuestring);
+    }
+    if (cJSON_GetArraySize(messages) > 0)
+        return messages;
+    cJSON_Delete(messages);
+    return NULL;
+}
+
+static enum pp_code read_file(struct drafting *d, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    enum pp_code code = pp_cli_read(d->b->o->file, &text, err);
+    char *at = code ? NULL : text.data, *end;
+    for (; at && *at && !code && d->n_talks < MOST_TALKS - KINDS; at = end) {
+        end = strchr(at, '\n');
+        if (end)
+            *end++ = 0;
+        cJSON *line = cJSON_Parse(at), *messages = line ? messages_of(line) : NULL;
+        cJSON_Delete(line);
+        if (messages)
+            code = add_talk(d, messages, 0, NULL, err);
+        if (!end)
+            break;
+    }
+    pp_buf_free(&text);
+    if (!code && d->n_talks == 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "%s holds no conversations: lines of {\"messages\": [{\"role\": ..., "
+                                           "\"content\": ...}, ...]} are read", d->b->o->file);
+    return code;
+}
+
+/* Every 16th word becomes another one. */
+static void edit(const char *text, struct pp_buf *out)
+{
+    int words = 0;
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, " ") + (at[strcspn(at, " ")] == ' ');
+        if (++words % 16 == 0)
+            pp_buf_str(out, "quietly ");
+        else
+            pp_buf_add(out, at, n);
+        at += n;
+    }
+}
+
+static enum pp_code collect(struct drafting *d, struct pp_error *err)
+{
+    struct pp_buf edited = {0};
+    enum pp_code code = d->b->o->file ? read_file(d, err) : PP_OK;
+    for (size_t i = 0; !d->b->o->file && !code && i < sizeof own_talks / sizeof *own_talks; i++)
+        code = add_talk(d, one_message("", own_talks[i]), 0, NULL, err);
+    edit(passage, &edited);
+    if (!code)
+        code = add_talk(d, one_message("Quote this text:\n\n", passage), 1, passage, err);
+    if (!code)
+        code = add_talk(d, one_message("Put in a quiet word now and then:\n\n", passage), 2, pp_buf_cstr(&edited), err);
+    if (!code)
+        code = add_talk(d, one_message("Repeat this code:\n\n", snippet), 3, snippet, err);
+    pp_buf_free(&edited);
+    return code;
+}
+
+/* --- measuring ------------------------------------------------------------------------------------------------- */
+
+struct taken {
+    int64_t tokens;
+    uint64_t ns;
+};
+
+/* What an answer takes from its second token on: the first comes with the prompt. Prompts are in memory from the first
+ * round on, the draft's too, as those of earlier turns are in a chat. */
+static enum pp_code decode(const struct drafting *d, struct pp_seq *seq, const int32_t *prompt, size_t n,
+                           const struct pp_gen_options *opt, struct taken *t, struct pp_stats *stats,
+                           struct pp_error *err)
+{
+    struct pp_gen *gen = NULL;
+    struct pp_buf text = {0};
+    enum pp_finish finish = PP_FINISH_NONE;
+    int n_tokens = 0;
+    enum pp_code code = pp_gen_start(seq, prompt, (int64_t)n, opt, d->b->cancel, &gen, err);
+    uint64_t t0 = pp_now_ns();
+    while (!code && finish == PP_FINISH_NONE)
+        code = pp_gen_next(gen, d->b->cancel, &text, &n_tokens, &finish, err);
+    t->ns += pp_now_ns() - t0;
+    t->tokens += n_tokens - 1;
+    if (!code)
+        *stats = pp_gen_stats(gen);
+    pp_gen_free(gen);
+    pp_buf_free(&text);
+    return code;
+}
+
+static enum pp_code answer(struct drafting *d, const struct talk *k, int way, struct taken *t, struct pp_error *err)
+{
+    const struct way *w = &ways[way];
+    struct pp_gen_options opt = {
+        .sampling = pp_sampling_default(),
+        .max_tokens = k->say ? (int64_t)k->n_say : d->b->n_gen,
+        .ignore_end = true,
+        .lookup = w->lookup,
+        .draft_max = w->always ? w->always : d->b->o->draft_max,
+        .draft_always = w->always > 0,
+        .draft_siblings = w->tree,
+        .say = k->say,
+        .n_say = (int64_t)k->n_say,
+    };
+    struct pp_seq *seq = NULL, *draft = NULL;
+    struct pp_stats s = {0};
+    opt.sampling.temp = 0;
+    enum pp_code code = pp_seq_new(d->engine, &seq, err);
+    if (!code)
+        code = pp_seq_set_adapters(seq, d->b->uses, d->b->n_adapters, err);
+    if (!code && w->model)
+        code = pp_seq_new(d->draft.engine, &draft, err);
+    opt.draft = draft;
+    if (!code)
+        code = decode(d, seq, k->prompt, k->n_prompt, &opt, t, &s, err);
+    d->guessed[k->kind][way] += s.draft_tokens;
+    d->stood[k->kind][way] += s.draft_accepted;
+    pp_seq_free(draft);
+    pp_seq_free(seq);
+    return code;
+}
+
+static enum pp_code add_result(struct drafting *d, const char *name, size_t *index, struct pp_error *err)
+{
+    struct bench_result *r = bench_add(&d->b->report, d->b->repetitions);
+    if (!r)
+        return pp_fail_nomem(err, "the results");
+    *index = d->b->report.n;
+    r->what = "draft";
+    r->unit = "tokens/s";
+    r->more_is_better = true;
+    snprintf(r->name, sizeof r->name, "%s", name);
+    return PP_OK;
+}
+
+static bool wanted(const struct drafting *d, int way)
+{
+    return !ways[way].model || d->draft.engine;
+}
+
+static enum pp_code round_of(struct drafting *d, int kind, bool counts, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int way = 0; way < WAYS && !code; way++) {
+        struct taken t = {0};
+        if (!wanted(d, way))
+            continue;
+        for (int i = 0; i < d->n_talks && !code; i++)
+            if (d->talks[i].kind == kind)
+                code = answer(d, &d->talks[i], way, &t, err);
+        if (code || !counts) {
+            d->guessed[kind][way] = d->stood[kind][way] = 0;
+            continue;
+        }
+        struct bench_result *r = &d->b->report.results[d->results[kind][way] - 1];
+        r->samples[r->n++] = (double)t.tokens * 1e9 / (double)t.ns;
+    }
+    return code;
+}
+
+static void finish_kind(struct drafting *d, int kind)
+{
+    struct bench_summary plain, these;
+    struct bench_result *all = d->b->report.results, *none = &all[d->results[kind][0] - 1];
+    for (int way = 0; way < WAYS; way++) {
+        if (!d->results[kind][way])
+            continue;
+        struct bench_result *r = &all[d->results[kind][way] - 1];
+        if (bench_summarise(none->samples, none->n, &plain) && bench_summarise(r->samples, r->n, &these))
+            r->ratio = these.median / plain.median;
+        if (d->guessed[kind][way])
+            r->accepted = (double)d->stood[kind][way] / (double)d->guessed[kind][way];
+    }
+}
+
+static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int way = 0; way < WAYS && !code; way++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s, %s", kinds[kind], ways[way].name);
+        if (wanted(d, way))
+            code = add_result(d, name, &d->results[kind][way], err);
+    }
+    for (int round = -1; round < d->b->repetitions && !code; round++) { /* the first warms up */
+        pp_cli_bar_show(&d->b->bar, kinds[kind], (uint64_t)(round + 1), (uint64_t)d->b->repetitions + 1);
+        code = round_of(d, kind, round >= 0, err);
+    }
+    if (!code)
+        finish_kind(d, kind);
+    return code;
+}
+
+/* --- a script instead of a model ------------------------------------------------------------------------------- */
+
+struct script {
+    const int32_t *say;
+    int64_t n_prompt, n_say;
+    double right;             /* probability */
+    int n_vocab;
+};
+
+static double uniform(uint64_t i)
+{
+    i = (i + 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
+    i = (i ^ (i >> 29)) * 0x94D049BB133111EBu;
+    return (double)((i ^ (i >> 32)) >> 11) * 0x1p-53;
+}
+
+static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
+{
+    const struct script *s = user;
+    int k = 0;
+    (void)tokens;
+    for (int64_t at = n - s->n_prompt; k < most && at + k < s->n_say; k++) {
+        int32_t next = s->say[at + k];
+        out[k] = uniform((uint64_t)(at + k)) < s->right ? next : (next + 1) % s->n_vocab;
+    }
+    return k;
+}
+
+/* A pass of so many rows with logits, in ns: the median. */
+static enum pp_code pass_ns(struct drafting *d, struct pp_seq *seq, int rows, double *ns, struct pp_error *err)
+{
+    enum { LOOKS = 9 };
+    struct pp_row batch[32];
+    double looks[LOOKS];
+    struct bench_summary s;
+    int64_t before = pp_seq_len(seq);
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < rows; i++)
+        batch[i] = (struct pp_row){.seq = seq, .token = i + 3, .parent = -1, .out = PP_OUT_LOGITS};
+    for (int i = 0; i < LOOKS && !code; i++) {
+        uint64_t t0 = pp_now_ns();
+        code = pp_step(d->engine, batch, rows, d->b->cancel, err);
+        looks[i] = (double)(pp_now_ns() - t0);
+        pp_seq_truncate(seq, before);
+    }
+    bench_summarise(looks, LOOKS, &s);
+    *ns = s.median;
+    return code;
+}
+
+/* With n guesses in each pass that stand with probability a; and by the formula (a script takes no time). */
+static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, int n, size_t index,
+                             struct pp_error *err)
+{
+    static int32_t prompt[64];
+    struct script script = {.say = say, .n_prompt = 64, .n_say = FORMULA_TOKENS, .right = a,
+                            .n_vocab = (int)pp_model_info(d->b->model)->n_vocab};
+    struct pp_gen_options opt = {
+        .sampling = pp_sampling_default(),
+        .max_tokens = FORMULA_TOKENS,
+        .ignore_end = true,
+        .draft_max = n,
+        .draft_always = true,
+        .draft_script = n ? guess : NULL,
+        .draft_script_user = &script,
+        .say = say,
+        .n_say = FORMULA_TOKENS,
+    };
+    struct pp_seq *seq = NULL;
+    struct pp_stats s = {0};
+    struct taken t = {0};
+    double before = 0, after = 0;
+    opt.sampling.temp = 0;
+    for (int i = 0; i < 64; i++)
+        prompt[i] = i + 3;
+    enum pp_code code = pp_seq_new(d->engine, &seq, err);
+    if (!code)
+        code = pass_ns(d, seq, n + 1, &before, err);
+    if (!code)
+        code = decode(d, seq, prompt, 64, &opt, &t, &s, err);
+    if (!code)
+        code = pass_ns(d, seq, n + 1, &after, err);
+    pp_seq_free(seq);
+    if (code)
+        return code;
+    struct bench_result *r = &d->b->report.results[index - 1];
+    double choose = s.decode_tokens ? (double)s.sample_ns / (double)s.decode_tokens : 0;
+    double tokens = 0, chain = 1;
+    for (int i = 0; i <= n; i++, chain *= a)
+        tokens += chain; /* (1 - a^(n + 1)) / (1 - a) */
+    r->samples[r->n++] = (double)t.tokens * 1e9 / (double)t.ns;
+    r->formula = tokens * 1e9 / ((before + after) / 2 + tokens * choose);
+    r->accepted = s.draft_tokens ? (double)s.draft_accepted / (double)s.draft_tokens : 0;
+    return PP_OK;
+}
+
+static enum pp_code measure_scripts(struct drafting *d, struct pp_error *err)
+{
+    static const struct {
+        double a;
+        int n;
+    } cases[] = {{0, 0}, {0.6, 1}, {0.6, 4}, {0.8, 2}, {0.8, 4}, {0.8, 8}, {0.95, 8}, {0.95, 15}};
+    static int32_t say[FORMULA_TOKENS];
+    size_t first = 0;
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < FORMULA_TOKENS; i++)
+        say[i] = (int32_t)(uniform((uint64_t)i + 99999) * 90) + 3;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && !code; i++) {
+        char name[96];
+        size_t index = 1;
+        snprintf(name, sizeof name, cases[i].n ? "script right with %.2f, always %d" : "no guesses", cases[i].a,
+                 cases[i].n);
+        code = add_result(d, name, &index, err);
+        first = i ? first : index;
+        for (int round = 0; round < d->b->repetitions && !code; round++) {
+            pp_cli_bar_show(&d->b->bar, "a script", i, sizeof cases / sizeof *cases);
+            code = scripted(d, say, cases[i].a, cases[i].n, index, err);
+        }
+        struct bench_summary plain, these;
+        struct bench_result *all = d->b->report.results;
+        if (!code && bench_summarise(all[first - 1].samples, all[first - 1].n, &plain) &&
+            bench_summarise(all[index - 1].samples, all[index - 1].n, &these))
+            all[index - 1].ratio = these.median / plain.median;
+    }
+    return code;
+}
+
+/* --- the command ----------------------------------------------------------------------------------------------- */
+
+/* The draft that was named, or the one that the starter brings. */
+static enum pp_code open_draft(struct drafting *d, const struct pp_engine_options *like, struct pp_error *err)
+{
+    const struct bench *b = d->b;
+    char path[600];
+    const char *name = b->o->draft;
+    struct pp_engine_options opt = *like;
+    size_t n = strlen(b->paths->starter);
+    if (b->o->no_draft)
+        return PP_OK;
+    if (!name && n && strncmp(b->path, b->paths->starter, n) == 0) {
+        snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", b->paths->starter);
+        name = access(path, R_OK) == 0 ? path : NULL;
+    }
+    if (!name)
+        return PP_OK;
+    opt.share_pool = d->engine;
+    enum pp_code code = pp_cli_model_open(&d->draft, b->paths, name, &opt, err);
+    struct pp_error why;
+    if (!code && !pp_tokenizer_equal(pp_model_tokenizer(b->model), pp_model_tokenizer(d->draft.model), &why))
+        code = pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", d->draft.path, b->path, why.text);
+    return code ? code : pp_engine_settle(d->draft.engine, b->cancel, err);
+}
+
+enum pp_code bench_draft(struct bench *b, struct pp_error *err)
+{
+    struct drafting d = {.b = b};
+    struct pp_engine_options opt = pp_cli_engine_options(b->o);
+    bool talks = pp_model_tokenizer(b->model) != NULL;
+    opt.cache_dir = b->temporary ? NULL : b->paths->cache;
+    opt.n_threads = (int)b->threads[0];
+    opt.kv_type = (enum pp_kv_type)b->kv_types[0];
+    enum pp_code code = b->n_gen > 1 ? PP_OK : pp_fail(err, PP_ERR_USAGE, "bench draft needs -n 2 or more");
+    if (!code)
+        code = pp_engine_new(b->model, &opt, NULL, NULL, &d.engine, err);
+    if (!code)
+        code = pp_engine_settle(d.engine, b->cancel, err);
+    if (!code && talks)
+        code = open_draft(&d, &opt, err);
+    if (!code && talks)
+        code = collect(&d, err);
+    for (int kind = 0; kind < KINDS && talks && !code; kind++)
+        code = measure_kind(&d, kind, err);
+    if (!code && !talks)
+        code = measure_scripts(&d, err);
+    pp_cli_bar_clear(&b->bar);
+    for (int i = 0; i < d.n_talks; i++) {
+        pp_free(d.talks[i].prompt);
+        pp_free(d.talks[i].say);
+    }
+    pp_cli_model_close(&d.draft);
+    pp_engine_free(d.engine);
+    return code;
+}

@@ -1,0 +1,118 @@
+/* menu_draft.c - F6: who guesses what comes next, how much at most, and what came of it in the last answer. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ui/menu.h"
+#include "ui/state.h"
+
+static const char *const rows[PP_DRAFTERS] = {
+    "Automatic: draft model and lookup, where they pay",
+    "Draft model: a small model guesses, this one checks",
+    "Lookup: what followed the same words before",
+    "Off",
+};
+
+static void open_menu(struct pp_ui *ui, struct pp_menu *m)
+{
+    m->selected = (size_t)pp_controller_status(ui->controller)->drafter;
+}
+
+static size_t count(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui, (void)m;
+    return PP_DRAFTERS;
+}
+
+static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    bool none = !s->model.draft_name[0];
+    (void)m;
+    snprintf(row->left, sizeof row->left, "%s", rows[i]);
+    if (i == PP_DRAFTER_MODEL)
+        snprintf(row->right, sizeof row->right, "%.127s", none ? "there is none" : s->model.draft_name);
+    row->dim = i == PP_DRAFTER_MODEL && none;
+    row->current = (size_t)s->drafter == i;
+}
+
+static const char *param(struct pp_ui *ui, const char *name)
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_params(ui->controller, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return list[i].detail;
+    return "";
+}
+
+/* One cell for each place in a pass: how many of the guesses there were right. */
+static void bars(const struct pp_status *s, char *out, size_t size)
+{
+    static const char *const cells[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    size_t at = 0;
+    for (int i = 0; i < s->n_guessed && at + 4 < size; i++) {
+        uint32_t cell = s->guessed_at[i] ? s->stood_at[i] * 7 / s->guessed_at[i] : 0;
+        at += (size_t)snprintf(out + at, size - at, "%s", cells[cell < 7 ? cell : 7]);
+    }
+}
+
+static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
+{
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    const char *least = param(ui, "draft-p-min");
+    char plot[4 * PP_STATS_GUESSES + 1] = "";
+    (void)m;
+    if (s->model.draft_name[0])
+        snprintf(lines[0], PP_MENU_DETAIL, "Draft model: %s", s->model.draft_name);
+    else if (s->model.draft_reason[0])
+        snprintf(lines[0], PP_MENU_DETAIL, "No draft model: %s", s->model.draft_reason);
+    else
+        snprintf(lines[0], PP_MENU_DETAIL, "No draft model lies beside this one; --model-draft names one.");
+    snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guesses at a time; %s%.16s.", param(ui, "draft-max"),
+             atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
+             atof(least) > 0 ? least : "");
+    if (s->acceptance < 0 || !s->n_guessed) {
+        snprintf(lines[2], PP_MENU_DETAIL, "In the last answer nothing was guessed.");
+        return;
+    }
+    bars(s, plot, sizeof plot);
+    snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right, %.2f times as fast as without.",
+             (double)s->acceptance * 100, (double)(s->speedup > 0 ? s->speedup : 1));
+    snprintf(lines[3], PP_MENU_DETAIL, "Right at the first place, the second, ...: %s  (%.0f %% of %u first ones)", plot,
+             100.0 * s->stood_at[0] / (s->guessed_at[0] ? s->guessed_at[0] : 1), s->guessed_at[0]);
+}
+
+static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    static const char *const thresholds[] = {"0", "0.3", "0.5", "0.7", "0.9"};
+    char value[16];
+    (void)m;
+    if (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT) {
+        int n = atoi(param(ui, "draft-max")) + (key->type == PP_KEY_LEFT ? -1 : 1);
+        snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > 15 ? 15 : n);
+        pp_controller_set_param(ui->controller, "draft-max", value);
+        return true;
+    }
+    if (key->type == PP_KEY_CHAR && !key->mods && key->cp == 't') {
+        double now = atof(param(ui, "draft-p-min"));
+        size_t i = 0;
+        while (i < 5 && atof(thresholds[i]) <= now + 1e-9)
+            i++;
+        pp_controller_set_param(ui->controller, "draft-p-min", thresholds[i % 5]);
+        return true;
+    }
+    return false;
+}
+
+static void choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    if (pp_controller_set_drafter(ui->controller, (enum pp_drafter)m->selected))
+        pp_menu_close(ui);
+}
+
+const struct pp_menu_class pp_menu_draft = {
+    .title = "Guessing ahead", .empty = "", .n_details = 4,
+    .hint = "The answers stay the same, only the speed changes.   ←→ how many   t how likely   Esc closes",
+    .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .details = details,
+};
