@@ -25,7 +25,7 @@ void pp_sampler_free(struct pp_sampler *s);
 int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
                           const int32_t *history, int64_t n_history);
 
-/* The same choice with the one that came second, which a tree of guesses tries too. margin: by how much its score (logit
+/* The same choice with the one that came second, which a tree of guesses tries. margin: by how much its score (logit
  * or, at a temperature, logit over temperature plus noise) was less; large where another model would choose alike. */
 struct pp_choice {
     int32_t token, second; /* -1: none */

@@ -88,8 +88,8 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
     return from + UNSEEN_ROW * c->pass[first].ns * (rows - below);
 }
 
-/* A step of the draft model with so many rows. Its first ones find weights that are still to be packed: until there were
- * a few, hope counts. */
+/* A step of the draft model with so many rows. Its first ones find weights that are still to be packed: until there
+ * were a few, hope counts. */
 static double step_ns(const struct pp_spec_costs *c, int64_t rows)
 {
     double one = c->step.ns, hope = UNSEEN_STEP * pp_costs_of(c, 1);

@@ -1,8 +1,8 @@
 /* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
  *
  * adapters: those that are on, as in adapter_mix.h
- * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup", "overflow": "shift",
- *           "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
+ * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup",
+ *           "overflow": "shift", "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
