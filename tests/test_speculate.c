@@ -1,6 +1,6 @@
 /* test_speculate.c - guessing changes nothing but the speed: lookup against its definition, the distribution of what is
  * chosen through the whole chain of sampling and checking, rules that are wrong on purpose, the same answers and the
- * same KV with and without. PIPPIN_TEST_LONG: all prompts and more draws. */
+ * same KV with and without. PIPPIN_LONG: all prompts and more draws. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 #define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
 
-static bool is_long(void) { return getenv("PIPPIN_TEST_LONG") != NULL; }
+static bool is_long(void) { return getenv("PIPPIN_LONG") != NULL; }
 
 static uint32_t next(uint32_t *seed)
 {
