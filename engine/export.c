@@ -373,7 +373,8 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
 /* Copies all that the new types do not change. Our files are always aligned to 32 bytes. */
 static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
 {
-    static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version};
+    static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version,
+                                       "split.no", "split.count", "split.tensors.count"};
     for (size_t i = 0; i < pp_gguf_n_kv(from); i++) {
         struct pp_str name = pp_gguf_kv_key(from, i);
         bool skip = false;

@@ -105,10 +105,10 @@ static void add_stat(struct pp_buf *b, const char *path)
 static void stat_key(const struct pp_model *m, struct pp_buf *b)
 {
     const char *folder = pp_source_folder(m->source);
-    if (!folder) {
-        add_stat(b, pp_source_path(m->source));
+    for (int i = 0; i < pp_source_n_files(m->source); i++)
+        add_stat(b, pp_gguf_path(pp_source_file(m->source, i)));
+    if (!folder)
         return;
-    }
     struct dirent **names;
     int n = scandir(folder, &names, NULL, alphasort);
     for (int i = 0; i < n; i++) {
@@ -255,22 +255,35 @@ enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_d
 
 bool pp_model_file_key(const struct pp_model *m, struct pp_hash128 *key)
 {
-    const struct pp_gguf *g = pp_source_gguf(m->source);
-    if (!g || !pp_gguf_file_id(g)->ino)
-        return false;
-    *key = pp_hash128(pp_gguf_file_id(g), sizeof(struct pp_file_id));
-    return true;
+    const int n = pp_source_n_files(m->source);
+    struct pp_buf ids = {0};
+    bool known = n > 0;
+    for (int i = 0; i < n; i++) {
+        const struct pp_file_id *id = pp_gguf_file_id(pp_source_file(m->source, i));
+        known = known && id->ino;
+        pp_buf_add(&ids, (const char *)id, sizeof *id);
+    }
+    known = known && !ids.bad;
+    if (known)
+        *key = pp_hash128(ids.data, ids.len);
+    pp_buf_free(&ids);
+    return known;
 }
 
-/* Whether the path still leads to the file that was opened: the cached identity is looked up by path. */
+/* Whether the paths still lead to the files that were opened: the cached identity is looked up by path. */
 static bool is_same_file(const struct pp_model *m)
 {
-    const struct pp_gguf *g = pp_source_gguf(m->source);
-    struct stat st;
-    if (!g || stat(pp_source_path(m->source), &st) != 0)
-        return false;
-    const struct pp_file_id now = pp_file_id(&st);
-    return memcmp(&now, pp_gguf_file_id(g), sizeof now) == 0;
+    const int n = pp_source_n_files(m->source);
+    for (int i = 0; i < n; i++) {
+        const struct pp_gguf *g = pp_source_file(m->source, i);
+        struct stat st;
+        if (stat(pp_gguf_path(g), &st) != 0)
+            return false;
+        const struct pp_file_id now = pp_file_id(&st);
+        if (memcmp(&now, pp_gguf_file_id(g), sizeof now) != 0)
+            return false;
+    }
+    return n > 0;
 }
 
 bool pp_model_identity_known(const struct pp_model *model, const char *cache_dir, struct pp_sha256 *out)

@@ -14,19 +14,22 @@
 #include "engine/hf_form.h"
 #include "engine/hparams.h"
 #include "engine/name_index.h"
+#include "engine/source_parts.h"
 
 struct pp_source {
     char *path;
     struct pp_gguf *gguf;       /* of a file */
+    struct pp_gguf **parts;     /* [n_parts] further files, if the model is in several */
+    int n_parts;
     struct pp_hf *hf;           /* of a folder */
     cJSON *text_config;         /* of a folder whose model sees, too: that of its language part, completed; or NULL */
     struct pp_hparams hp;
     char *chat_template;
-    struct pp_tensor *tensors;  /* of a folder: under their GGUF names, which are pp_free'd */
+    struct pp_tensor *tensors;  /* of a folder, or of several files: under their GGUF names, which are pp_free'd */
     size_t n_tensors, cap_tensors;
     void **made;                /* data of tensors that are not in a mapped file [n_made] */
     size_t n_made, cap_made;
-    struct pp_name_index names; /* of a folder */
+    struct pp_name_index names; /* of those */
 };
 
 static enum pp_code fail_family(const char *path, const char *family, struct pp_error *err)
@@ -40,6 +43,40 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
     return code;
 }
 
+/* --- a list of tensors --------------------------------------------------------------------------------- */
+
+/* Adds a tensor under its GGUF name. made: its data become ours, also if it cannot be added. */
+static enum pp_code add_tensor(struct pp_source *s, const struct pp_tensor *t, const char *name, bool made,
+                               struct pp_error *err)
+{
+    if (made && pp_grow(&s->made, &s->cap_made, s->n_made + 1, sizeof *s->made) != 0) {
+        pp_free((void *)(uintptr_t)t->data);
+        return pp_fail_nomem(err, "the list of tensors");
+    }
+    if (made)
+        s->made[s->n_made++] = (void *)(uintptr_t)t->data;
+    if (pp_grow(&s->tensors, &s->cap_tensors, s->n_tensors + 1, sizeof *s->tensors) != 0)
+        return pp_fail_nomem(err, "the list of tensors");
+    struct pp_tensor *mine = &s->tensors[s->n_tensors];
+    *mine = *t;
+    mine->name = pp_strdup(name);
+    if (!mine->name)
+        return pp_fail_nomem(err, "the list of tensors");
+    s->n_tensors++;
+    return PP_OK;
+}
+
+/* Once there are no more of them: a tensor is found by its name. */
+static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
+{
+    if (!pp_name_index_init(&s->names, s->n_tensors))
+        return pp_fail_nomem(err, "the list of tensors");
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (!pp_name_index_add(&s->names, s->tensors[i].name, strlen(s->tensors[i].name)))
+            return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, s->tensors[i].name);
+    return PP_OK;
+}
+
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
 static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err)
@@ -51,19 +88,60 @@ static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err
     return s->chat_template ? PP_OK : pp_fail_nomem(err, "the chat template");
 }
 
+/* Whichever part was named, the first has the metadata. */
+static enum pp_code go_to_first(struct pp_source *s, int n, struct pp_error *err)
+{
+    char *first = pp_part_path(s->path, 0, n, err);
+    if (!first)
+        return err ? err->code : PP_ERR_NOT_FOUND;
+    pp_gguf_close(s->gguf);
+    s->gguf = NULL;
+    pp_free(s->path);
+    s->path = first;
+    return pp_gguf_open(s->path, &s->gguf, err);
+}
+
+/* Lists the tensors of all parts. */
+static enum pp_code take_parts(struct pp_source *s, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = -1; i < s->n_parts && !code; i++) {
+        const struct pp_gguf *g = i < 0 ? s->gguf : s->parts[i];
+        for (size_t t = 0; t < pp_gguf_n_tensors(g) && !code; t++)
+            code = add_tensor(s, pp_gguf_tensor_at(g, t), pp_gguf_tensor_at(g, t)->name, false, err);
+    }
+    return code ? code : index_tensors(s, err);
+}
+
+static enum pp_code open_files(struct pp_source *s, struct pp_error *err)
+{
+    int64_t n = 1, number = 0;
+    enum pp_code code = pp_gguf_open(s->path, &s->gguf, err);
+    if (code || !pp_gguf_int(s->gguf, "split.count", &n) || n == 1)
+        return code;
+    if (n < 1 || n > PP_MAX_PARTS)
+        return pp_fail(err, PP_ERR_FORMAT, "%s says that it is one of %lld parts; so many cannot be right", s->path,
+                       (long long)n);
+    if (pp_gguf_int(s->gguf, "split.no", &number) && number != 0)
+        code = go_to_first(s, (int)n, err);
+    s->parts = pp_calloc((size_t)n, sizeof *s->parts);
+    if (!code && !s->parts)
+        code = pp_fail_nomem(err, "the parts of the model");
+    s->n_parts = code ? 0 : (int)n - 1;
+    if (!code)
+        code = pp_parts_open(s->gguf, (int)n, s->parts, err);
+    return code ? code : take_parts(s, err);
+}
+
 static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
 {
     struct pp_str name;
     char family[64];
-    int64_t parts = 1;
-    enum pp_code code = pp_gguf_open(s->path, &s->gguf, err);
+    enum pp_code code = open_files(s, err);
     if (code)
         return code;
     if (pp_gguf_string_is(s->gguf, "general.type", "adapter"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a LoRA adapter, not a model; give it with --lora", s->path);
-    if (pp_gguf_int(s->gguf, "split.count", &parts) && parts > 1)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is one of %lld parts of a split model; merge them first "
-                       "(llama-gguf-split --merge)", s->path, (long long)parts);
     if (!pp_gguf_string(s->gguf, "general.architecture", &name))
         return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)",
                        s->path);
@@ -124,27 +202,6 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     return ok ? PP_OK : pp_fail_nomem(err, "the model's configuration");
 }
 
-/* Adds a tensor under its GGUF name. made: its data become ours, also if it cannot be added. */
-static enum pp_code add_tensor(struct pp_source *s, const struct pp_tensor *t, const char *name, bool made,
-                               struct pp_error *err)
-{
-    if (made && pp_grow(&s->made, &s->cap_made, s->n_made + 1, sizeof *s->made) != 0) {
-        pp_free((void *)(uintptr_t)t->data);
-        return pp_fail_nomem(err, "the list of tensors");
-    }
-    if (made)
-        s->made[s->n_made++] = (void *)(uintptr_t)t->data;
-    if (pp_grow(&s->tensors, &s->cap_tensors, s->n_tensors + 1, sizeof *s->tensors) != 0)
-        return pp_fail_nomem(err, "the list of tensors");
-    struct pp_tensor *mine = &s->tensors[s->n_tensors];
-    *mine = *t;
-    mine->name = pp_strdup(name);
-    if (!mine->name)
-        return pp_fail_nomem(err, "the list of tensors");
-    s->n_tensors++;
-    return PP_OK;
-}
-
 /* Brings a tensor of the folder into our form, and adds what comes of it. */
 static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor *t, enum pp_hf_form form,
                                     const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
@@ -201,17 +258,6 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = factors,
                                 .size = (size_t)n * sizeof *factors};
     return add_tensor(s, &t, name, true, err);
-}
-
-/* Once there are no more of them: a tensor is found by its name. */
-static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
-{
-    if (!pp_name_index_init(&s->names, s->n_tensors))
-        return pp_fail_nomem(err, "the list of tensors");
-    for (size_t i = 0; i < s->n_tensors; i++)
-        if (!pp_name_index_add(&s->names, s->tensors[i].name, strlen(s->tensors[i].name)))
-            return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, s->tensors[i].name);
-    return PP_OK;
 }
 
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
@@ -300,6 +346,9 @@ void pp_source_close(struct pp_source *s)
     pp_free(s->made);
     pp_name_index_free(&s->names);
     cJSON_Delete(s->text_config);
+    for (int i = 0; i < s->n_parts; i++)
+        pp_gguf_close(s->parts[i]);
+    pp_free(s->parts);
     pp_gguf_close(s->gguf);
     pp_hf_close(s->hf);
     pp_free(s->chat_template);
@@ -317,6 +366,22 @@ const struct pp_gguf *pp_source_gguf(const struct pp_source *s)
     return s->gguf;
 }
 
+int pp_source_n_files(const struct pp_source *s)
+{
+    return s->gguf ? 1 + s->n_parts : 0;
+}
+
+const struct pp_gguf *pp_source_file(const struct pp_source *s, int i)
+{
+    return i ? s->parts[i - 1] : s->gguf;
+}
+
+/* Whether all tensors are in one GGUF file, which then has them by name. */
+static bool one_file(const struct pp_source *s)
+{
+    return s->gguf && !s->n_parts;
+}
+
 const char *pp_source_folder(const struct pp_source *s)
 {
     return s->hf ? s->path : NULL;
@@ -329,7 +394,7 @@ const struct pp_hparams *pp_source_hparams(const struct pp_source *s)
 
 const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *gguf_name)
 {
-    if (s->gguf)
+    if (one_file(s))
         return pp_gguf_tensor(s->gguf, gguf_name);
     size_t i = pp_name_index_find(&s->names, gguf_name, strlen(gguf_name));
     return i == SIZE_MAX ? NULL : &s->tensors[i];
@@ -337,12 +402,12 @@ const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *
 
 size_t pp_source_n_tensors(const struct pp_source *s)
 {
-    return s->gguf ? pp_gguf_n_tensors(s->gguf) : s->n_tensors;
+    return one_file(s) ? pp_gguf_n_tensors(s->gguf) : s->n_tensors;
 }
 
 const struct pp_tensor *pp_source_tensor_at(const struct pp_source *s, size_t i)
 {
-    return s->gguf ? pp_gguf_tensor_at(s->gguf, i) : &s->tensors[i];
+    return one_file(s) ? pp_gguf_tensor_at(s->gguf, i) : &s->tensors[i];
 }
 
 int64_t pp_source_n_params(const struct pp_source *s)
@@ -387,7 +452,10 @@ const char *pp_source_chat_template(const struct pp_source *s)
 
 enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
 {
-    if (s->gguf ? !pp_gguf_lost(s->gguf) : !pp_hf_lost(s->hf))
+    bool lost = s->hf && pp_hf_lost(s->hf);
+    for (int i = 0; i < pp_source_n_files(s); i++)
+        lost = lost || pp_gguf_lost(pp_source_file(s, i));
+    if (!lost)
         return PP_OK;
     return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again",
                    s->path);

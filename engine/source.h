@@ -73,13 +73,15 @@ struct pp_hparams {
     bool rope_no_truncate;      /* YARN: the ramp begins and ends between dimensions */
 };
 
-/* path: a .gguf file, or a folder with config.json and safetensors. A path that does not exist is
+/* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and safetensors. A path that does not exist is
  * PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the text lists those that are. */
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err);
 void pp_source_close(struct pp_source *s);
 
 const char *pp_source_path(const struct pp_source *s);
 const struct pp_gguf *pp_source_gguf(const struct pp_source *s);  /* NULL for a folder */
+int pp_source_n_files(const struct pp_source *s);                 /* GGUF files; 0 for a folder */
+const struct pp_gguf *pp_source_file(const struct pp_source *s, int i); /* the first is pp_source_gguf's */
 const char *pp_source_folder(const struct pp_source *s);          /* NULL for a GGUF file */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
 /* By GGUF name, or NULL. For a folder, q and k projections are NOT permuted: hparams.rope_neox says so. */
