@@ -64,6 +64,19 @@ static uint64_t add_bytes(uint64_t sum, uint64_t n, uint64_t bytes)
     return __builtin_mul_overflow(n, bytes, &all) || __builtin_add_overflow(sum, all, &all) ? UINT64_MAX : all;
 }
 
+uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx)
+{
+    uint64_t sum = 0;
+    for (int t = 0; t < m->plan.n_tiers; t++) {
+        const struct pp_tier_plan *tier = &m->plan.tiers[t];
+        const int64_t held = tier->window && 3 * tier->window < n_ctx ? 3 * tier->window : n_ctx; /* seq_pages.c */
+        struct pp_kv_layout l;
+        pp_kv_layout_init(&l, type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+        sum = add_bytes(sum, (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS, l.page_bytes);
+    }
+    return sum;
+}
+
 /* Bytes of all tiers' pages for a sequence of n pages. */
 static struct tier_need bytes_needed(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t n)
 {

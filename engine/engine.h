@@ -30,6 +30,16 @@ typedef void pp_progress(void *user, uint64_t done, uint64_t total);
 
 struct pp_model;
 
+enum pp_kv_type {
+    PP_KV_Q8_0 = 0,             /* rotated; the default */
+    PP_KV_F16,
+    PP_KV_F32,
+    PP_KV_FP8,                  /* E4M3 */
+    PP_KV_Q4_0,                 /* rotated */
+};
+int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
+const char *pp_kv_type_name(enum pp_kv_type t);
+
 struct pp_model_info {
     const char *path;          /* as given */
     const char *name;          /* general.name, or the file's base name; printable UTF-8 */
@@ -47,6 +57,8 @@ enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_er
 void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
 const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
+/* Bytes of KV pages that one conversation of n_ctx tokens holds. */
+uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx);
 /* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about
  * 1 s/GB), so call it where nobody waits; cache_dir (or NULL) keeps the answer by device, inode, size and mtime.
  * Thread-safe. */
@@ -57,15 +69,6 @@ enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, 
 
 struct pp_engine;
 
-enum pp_kv_type {
-    PP_KV_Q8_0 = 0,             /* rotated; the default */
-    PP_KV_F16,
-    PP_KV_F32,
-    PP_KV_FP8,                  /* E4M3 */
-    PP_KV_Q4_0,                 /* rotated */
-};
-int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
-const char *pp_kv_type_name(enum pp_kv_type t);
 
 /* What BF16 weights are multiplied with. PP_ACT_BF16: activations rounded to bfloat16, an arithmetic of its own that
  * costs a little accuracy and pays where the CPU has AMX. Weights of other types compute as ever. */

@@ -26,8 +26,9 @@ char *pp_part_path(const char *path, int i, int n, struct pp_error *err)
     struct pp_buf out = {0};
     if (!end || end[0] != '-' || !digits(end + 1) || memcmp(end + 1 + DIGITS, "-of-", 4) != 0 ||
         !digits(end + 5 + DIGITS) || strcmp(end + 5 + 2 * DIGITS, ".gguf") != 0) {
-        pp_fail(err, PP_ERR_NOT_FOUND, "%s is one of %d parts of a model, but is not named so; the others are looked for "
-                "beside a name like model-00001-of-%05d.gguf", path, n, n);
+        pp_fail(err, PP_ERR_NOT_FOUND,
+                "%s is one of %d parts of a model, but is not named so; the others are looked for beside a name like "
+                "model-00001-of-%05d.gguf", path, n, n);
         return NULL;
     }
     pp_buf_fmt(&out, "%.*s-%05d-of-%05d.gguf", (int)(end - path), path, i + 1, n);

@@ -113,8 +113,8 @@ struct pp_train_info {
 };
 
 /* A training of m with the examples of `data`, which must outlive it, as must the model. validation may be NULL. Only
- * norms and biases are read of the weights yet. PP_ERR_UNSUPPORTED: models of this family are not trained here; PP_ERR_NOMEM: it takes
- * more memory than it may, and how much; PP_ERR_USAGE: a number makes no sense. */
+ * norms and biases are read of the weights yet. PP_ERR_UNSUPPORTED: models of this family are not trained here;
+ * PP_ERR_NOMEM: it takes more memory than it may, and how much; PP_ERR_USAGE: a number makes no sense. */
 enum pp_code pp_trainer_new(const struct pp_model *m, const struct pp_train_data *data,
                             const struct pp_train_data *validation, const struct pp_train_options *opt,
                             struct pp_trainer **out, struct pp_error *err);

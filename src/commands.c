@@ -14,6 +14,7 @@ pp_command_fn *pp_command_find(const char *name)
         {"convert", pp_cmd_convert},
         {"quantize", pp_cmd_quantize},
         {"lora", pp_cmd_lora},
+        {"models", pp_cmd_models},
         {"tokenize", pp_cmd_tokenize},
         {"detokenize", pp_cmd_detokenize},
         {"template", pp_cmd_template},

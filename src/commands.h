@@ -19,6 +19,7 @@ pp_command_fn pp_cmd_sessions;
 pp_command_fn pp_cmd_convert;
 pp_command_fn pp_cmd_quantize;
 pp_command_fn pp_cmd_lora;
+pp_command_fn pp_cmd_models;
 
 /* cmd_lora_train.c, called by pp_cmd_lora. */
 enum pp_code pp_cmd_lora_train(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,

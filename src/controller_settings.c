@@ -2,7 +2,8 @@
  *
  * adapters: those that are on, as in adapter_mix.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup",
- *           "overflow": "shift", "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may change what that is
+ *           "overflow": "shift", "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may
+ *           change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>

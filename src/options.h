@@ -62,6 +62,8 @@ struct pp_options {
     const char *file;          /* -f */
     bool raw;                  /* --raw: the prompt goes to the model without a chat template */
 
+    const char *name;          /* models add --name */
+
     /* conversations */
     bool save;                 /* --save */
     bool resume_latest;        /* --continue */

@@ -14,6 +14,8 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]",
                          "list search show rm forget", "export import backup", PP_MAX_POSITIONAL,
                          "saved conversations"},
+    [PP_CMD_MODELS] = {"models", "[list | add PATH... | info NAME... | tag NAME TAG... | untag TAG... | rm NAME...]",
+                       "list add info tag untag rm", "pull", PP_MAX_POSITIONAL, "models by name"},
     [PP_CMD_LORA] = {"lora", "[list | info FILE... | train FILE]", "list info train", NULL, PP_MAX_POSITIONAL,
                      "adapters: which there are, and training one"},
     [PP_CMD_TOKENIZE] = {"tokenize", "", NULL, NULL, 0, "text to a JSON array of token ids"},
@@ -73,13 +75,14 @@ const struct pp_option pp_option_specs[] = {
      .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads, at most one per core; 0: so many (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
-     .commands = ENGINE, .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
+     .commands = ENGINE | PP_BIT(MODELS), .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
      .help = "tokens a conversation may have; 0: the model's own, at most 16384 (default)"},
     {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise slide", .set = pp_set_choice, AT(overflow),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
              "oldest turns), summarise (them) or slide (shift, computing nothing again: not exact)"},
-    {.name = "kv-type", .arg = "TYPE", .choices = "q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type, .commands = ENGINE,
+    {.name = "kv-type", .arg = "TYPE", .choices = "q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
+     .commands = ENGINE | PP_BIT(MODELS),
      .section = "model", .group = PP_GROUP_MODEL, .help = "type of the KV cache: q8_0 (default), f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL, .help = "limit for the KV cache, such as 512M; default: a quarter of free memory"},
@@ -171,12 +174,15 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_SESSION,
      .help = "search: by relevance instead of newest first (if at most 10,000 messages match)"},
 
+    {.name = "name", .arg = "NAME", .set = pp_set_text, AT(name), .commands = PP_BIT(MODELS), .group = PP_GROUP_WORK,
+     .help = "add: what to call it; default: its file's name"},
+
     /* output */
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
      .help = "end with a line of JSON on stderr: tokens, speeds, times"},
     {.name = "json", .set = pp_set_flag, AT(json),
-     .commands = PP_BIT(SESSIONS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(PERPLEXITY) |
-                 PP_BIT(BENCH),
+     .commands = PP_BIT(SESSIONS) | PP_BIT(MODELS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) |
+                 PP_BIT(PERPLEXITY) | PP_BIT(BENCH),
      .group = PP_GROUP_OUTPUT, .help = "print JSON"},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},

@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "src/near.h"
+#include "src/registry.h"
 
 #ifndef PP_DATADIR
 #define PP_DATADIR "/usr/local/share/pippin"
@@ -165,8 +166,10 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
         try_entries(&here, folder);
         if (!slash && join(folder, sizeof folder, "%s/models", p->data))
             try_entries(&kept, folder);
-        if (!slash)
+        if (!slash) {
             pp_near_try(&kept, "starter");
+            pp_registry_near(p, &kept);
+        }
     }
     if (kept.best[0] && (!here.best[0] || kept.distance <= here.distance))
         return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%s\"?", name, kept.best);
@@ -194,6 +197,8 @@ enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *
         if (join(out, cap, "%s/models/%s", p->data, name) && exists(out))
             return PP_OK;
         if (join(out, cap, "%s/models/%s.gguf", p->data, name) && exists(out))
+            return PP_OK;
+        if (pp_registry_find(p, name, out, cap))
             return PP_OK;
     }
     if (cap)

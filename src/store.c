@@ -97,6 +97,19 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " ON CONFLICT (name) DO UPDATE SET name = ?1, adapters = ?2",
     [PP_STMT_PRESET_REMOVE] = "DELETE FROM preset WHERE name = ?1",
     [PP_STMT_PRESET_LIST] = "SELECT name, adapters FROM preset ORDER BY name",
+    [PP_STMT_MODEL_PUT] =
+        "INSERT INTO model (path, name, source, sha256, bytes, facts, added_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+        " ON CONFLICT (path) DO UPDATE SET name = ?2, source = ?3, sha256 = ?4, bytes = ?5, facts = ?6",
+    [PP_STMT_MODEL_REMOVE] = "DELETE FROM model WHERE path = ?1",
+    [PP_STMT_MODEL_LIST] =
+        "SELECT path, name, source, sha256, facts,"
+        " coalesce((SELECT group_concat(tag, ' ') FROM (SELECT tag FROM tag WHERE tag.path = model.path ORDER BY tag)),"
+        " ''), bytes, added_ms / 1000 FROM model ORDER BY name",
+    [PP_STMT_MODEL_FIND] =
+        "SELECT path FROM model WHERE name = ?1 COLLATE NOCASE UNION ALL SELECT path FROM tag WHERE tag = ?1 LIMIT 1",
+    [PP_STMT_TAG_PUT] =
+        "INSERT INTO tag (tag, path) VALUES (?1, ?2) ON CONFLICT (tag) DO UPDATE SET tag = ?1, path = ?2",
+    [PP_STMT_TAG_REMOVE] = "DELETE FROM tag WHERE tag = ?1",
 };
 
 /* --- errors, statements, transactions ---------------------------------------------------------------------------- */
@@ -162,6 +175,14 @@ enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *w
     int rc = sqlite3_step(stmt);
     if (rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, what, err);
+    pp_store_done(stmt);
+    return code;
+}
+
+enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
+{
+    int rc = sqlite3_step(stmt);
+    enum pp_code code = rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, what, err);
     pp_store_done(stmt);
     return code;
 }

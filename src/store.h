@@ -159,6 +159,31 @@ enum pp_code pp_store_preset_put(struct pp_store *st, const char *name, const ch
 enum pp_code pp_store_preset_list(struct pp_store *st, struct pp_preset **list, size_t *n, struct pp_error *err);
 void pp_preset_list_free(struct pp_preset *list, size_t n);
 
+/* --- models ------------------------------------------------------------------------------------------------------ */
+
+/* A model that is known by a name. Letter case does not tell names and tags apart. */
+struct pp_model_entry {
+    char *path;            /* absolute */
+    char *name;
+    char *source;          /* where it was fetched from, or "" */
+    char *sha256;          /* of the file that was fetched, or "" */
+    char *facts;           /* JSON: arch, type, params, layers, context, split parts; "{}" if nothing is known */
+    char *tags;            /* separated by spaces; read only */
+    int64_t bytes;         /* of its tensors */
+    int64_t added;         /* seconds since the epoch; read only */
+};
+/* Adds a model, or changes the one at this path. PP_ERR_USAGE: another one has the name. */
+enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry *m, struct pp_error *err);
+/* Its tags go with it. */
+enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err);
+enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **list, size_t *n, struct pp_error *err);
+void pp_model_entry_list_free(struct pp_model_entry *list, size_t n);
+void pp_model_entry_clear(struct pp_model_entry *m); /* frees its strings */
+/* The path of the model with this name or tag; pp_free. PP_ERR_NOT_FOUND. */
+enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **path, struct pp_error *err);
+/* path NULL: the tag is removed; one that another model had moves. */
+enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err);
+
 /* --- one program at a time per session --------------------------------------------------------------------------- */
 
 /* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another

@@ -2,15 +2,6 @@
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
-/* Runs a statement whose parameters are bound. */
-static enum pp_code finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
-{
-    int rc = sqlite3_step(stmt);
-    enum pp_code code = rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, what, err);
-    pp_store_done(stmt);
-    return code;
-}
-
 enum pp_code pp_store_adapter_put(struct pp_store *st, const char *path, const char *note, bool added,
                                   struct pp_error *err)
 {
@@ -25,7 +16,7 @@ enum pp_code pp_store_adapter_put(struct pp_store *st, const char *path, const c
         if (note)
             pp_store_bind_text(stmt, 2, note);
         sqlite3_bind_int(stmt, 3, added);
-        code = finish(st, stmt, what, err);
+        code = pp_store_finish(st, stmt, what, err);
     }
     if (code == PP_OK)
         code = pp_store_run(st, PP_STMT_ADAPTER_CLEAN, what, err);
@@ -87,7 +78,7 @@ enum pp_code pp_store_preset_put(struct pp_store *st, const char *name, const ch
         pp_store_bind_text(stmt, 1, name);
         if (adapters)
             pp_store_bind_text(stmt, 2, adapters);
-        code = finish(st, stmt, what, err);
+        code = pp_store_finish(st, stmt, what, err);
     }
     return pp_store_end(st, code, what, err);
 }

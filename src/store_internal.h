@@ -41,6 +41,12 @@ enum pp_stmt {
     PP_STMT_PRESET_PUT,
     PP_STMT_PRESET_REMOVE,
     PP_STMT_PRESET_LIST,
+    PP_STMT_MODEL_PUT,
+    PP_STMT_MODEL_REMOVE,
+    PP_STMT_MODEL_LIST,
+    PP_STMT_MODEL_FIND,
+    PP_STMT_TAG_PUT,
+    PP_STMT_TAG_REMOVE,
     PP_STMT_COUNT,
 };
 
@@ -62,6 +68,8 @@ enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *w
 
 /* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
  * commits if code is PP_OK, else rolls back; returns what came of it. */
+/* Runs a statement that gives no rows and whose parameters are bound, and ends its use. */
+enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err);
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);
 enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err);
 

@@ -137,6 +137,24 @@ static const char step_adapters[] =
     "  adapters TEXT NOT NULL"
     ") WITHOUT ROWID;";
 
+/* Models by name: where they lie and what they are, so that a list opens none of them. source: where it was fetched
+ * from, or ''; sha256: of the file that was fetched, or ''; facts: a JSON object. Other names of theirs: tags. */
+static const char step_models[] =
+    "CREATE TABLE model ("
+    "  path TEXT PRIMARY KEY,"
+    "  name TEXT NOT NULL UNIQUE COLLATE NOCASE,"
+    "  source TEXT NOT NULL,"
+    "  sha256 TEXT NOT NULL,"
+    "  bytes INTEGER NOT NULL,"
+    "  facts TEXT NOT NULL,"
+    "  added_ms INTEGER NOT NULL"
+    ") WITHOUT ROWID;"
+    "CREATE TABLE tag ("
+    "  tag TEXT PRIMARY KEY COLLATE NOCASE,"
+    "  path TEXT NOT NULL REFERENCES model (path) ON DELETE CASCADE ON UPDATE CASCADE"
+    ") WITHOUT ROWID;"
+    "CREATE INDEX tag_path ON tag (path);";
+
 /* Step i leads from version i to i + 1; its last word is the new version number. */
 static const struct {
     const char *sql;
@@ -146,6 +164,7 @@ static const struct {
     {step_search, "PRAGMA user_version = 2"},
     {step_scale, "PRAGMA user_version = 3"},
     {step_adapters, "PRAGMA user_version = 4"},
+    {step_models, "PRAGMA user_version = 5"},
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 

@@ -257,7 +257,7 @@ static void commands(void **state)
 
     refuse("sesions", "did you mean \"sessions\"");
     refuse("doctor", "not in this version");
-    refuse("models|list", "not in this version");
+    refuse("doctor|list", "not in this version");
     refuse("sessions|export|x", "not in this version");
     refuse("sessions|frobnicate", "there are: list search show rm forget");
     refuse("dir/model.gguf", "-m dir/model.gguf");

@@ -495,7 +495,7 @@ static void migration(void **state)
     pp_message_list_free(list, n);
     pp_session_clear(&s);
     pp_store_close(st);
-    assert_int_equal(raw_int(path, "PRAGMA user_version"), 4);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 5);
     assert_sound(path);
     pp_store_close(open_store(path)); /* and once more, with nothing to do */
 }

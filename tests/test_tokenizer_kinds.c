@@ -148,8 +148,8 @@ static void unigrams_in_json(void **state)
         "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[1,2]]}}",
         "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"*\"},\"model\":{\"type\":\"Unigram\","
         "\"vocab\":[[\"a\",0]]}}",
-        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"},\"model\":{\"type\":\"Unigram\","
-        "\"vocab\":[[\"a\",0]]}}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"},"
+        "\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
     };
     struct pp_tokenizer *t, *again;
     struct pp_error err;

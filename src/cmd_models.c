@@ -1,0 +1,346 @@
+/* cmd_models.c - pippin models list, add, info, tag, untag, rm: models by name. Files stay where they are. */
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/memory.h"
+#include "src/cmd_common.h"
+#include "src/commands.h"
+#include "src/registry.h"
+
+enum { MAX_DEPTH = 6 };
+
+struct models {
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    struct pp_store *st;
+    struct pp_buf out;
+    const struct pp_cancel *cancel;
+    size_t n_added, n_refused;
+};
+
+/* --- list --------------------------------------------------------------------------------------------------- */
+
+static double fact(const cJSON *facts, const char *name)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(facts, name);
+    return cJSON_IsNumber(v) ? v->valuedouble : 0;
+}
+
+static const char *fact_text(const cJSON *facts, const char *name)
+{
+    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, name));
+    return s ? s : "";
+}
+
+static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const cJSON *facts)
+{
+    pp_cli_json_next(b);
+    pp_buf_char(b, '{');
+    pp_cli_json_str(b, "name", m->name);
+    pp_cli_json_str(b, "path", m->path);
+    pp_cli_json_str(b, "arch", fact_text(facts, "arch"));
+    pp_cli_json_str(b, "type", fact_text(facts, "type"));
+    pp_cli_json_real(b, "params", fact(facts, "params"), 0);
+    pp_cli_json_real(b, "layers", fact(facts, "layers"), 0);
+    pp_cli_json_real(b, "context", fact(facts, "context"), 0);
+    pp_cli_json_int(b, "bytes", m->bytes);
+    pp_cli_json_str(b, "tags", m->tags);
+    pp_cli_json_str(b, "source", m->source);
+    pp_cli_json_str(b, "sha256", m->sha256);
+    pp_cli_json_name(b, "there");
+    pp_buf_str(b, access(m->path, F_OK) == 0 ? "true" : "false");
+    pp_buf_char(b, '}');
+}
+
+static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const cJSON *facts)
+{
+    const double params = fact(facts, "params");
+    pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.2f GB  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
+               params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', (double)m->bytes / 1e9);
+    pp_buf_str(b, m->path);
+    if (*m->tags)
+        pp_buf_fmt(b, "  [%s]", m->tags);
+    if (access(m->path, F_OK) != 0)
+        pp_buf_str(b, "  (not there any more)");
+    pp_buf_char(b, '\n');
+}
+
+static enum pp_code list(struct models *c, struct pp_error *err)
+{
+    struct pp_model_entry *l;
+    size_t n;
+    enum pp_code code = pp_cli_args(c->o, 0, 0, "", err);
+    if (!code)
+        code = pp_store_model_list(c->st, &l, &n, err);
+    if (code)
+        return code;
+    if (c->o->json)
+        pp_buf_char(&c->out, '[');
+    for (size_t i = 0; i < n; i++) {
+        cJSON *facts = cJSON_Parse(l[i].facts);
+        (c->o->json ? json_entry : line_entry)(&c->out, &l[i], facts);
+        cJSON_Delete(facts);
+    }
+    if (c->o->json)
+        pp_buf_str(&c->out, "]\n");
+    else if (!n)
+        pp_cli_say("no model is registered yet; `pippin models add PATH` does it");
+    pp_model_entry_list_free(l, n);
+    return PP_OK;
+}
+
+/* --- add ---------------------------------------------------------------------------------------------------- */
+
+static enum pp_code add_model(struct models *c, const char *path, struct pp_error *err)
+{
+    struct pp_model_entry e;
+    enum pp_code code = pp_registry_entry(path, c->o->name, &e, err);
+    if (code)
+        return code;
+    code = pp_store_model_put(c->st, &e, err);
+    if (!code) {
+        c->n_added++;
+        pp_cli_say("%s is %s", e.name, e.path);
+    }
+    pp_model_entry_clear(&e);
+    return code;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int visible(const struct dirent *e)
+{
+    return e->d_name[0] != '.';
+}
+
+/* All models in a folder and below. One that cannot be used is told, and does not keep the others out. */
+static enum pp_code add_folder(struct models *c, const char *folder, int depth, struct pp_error *err)
+{
+    struct dirent **names;
+    enum pp_code code = PP_OK;
+    int n = scandir(folder, &names, visible, by_name);
+    if (n < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot read the folder %s: %s", folder, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        char path[4096];
+        struct stat st;
+        bool fits = snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name) < (int)sizeof path;
+        free(names[i]);
+        if (code || !fits || lstat(path, &st) != 0)
+            continue;
+        if (pp_cancelled(c->cancel)) {
+            code = pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+        } else if (pp_registry_looks_like(path)) {
+            struct pp_error why;
+            enum pp_code bad = add_model(c, path, &why);
+            if (bad) {
+                c->n_refused++;
+                pp_cli_say("%s is left out: %s", path, why.text);
+            }
+        } else if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH) {
+            code = add_folder(c, path, depth + 1, err);
+        }
+    }
+    free(names);
+    return code;
+}
+
+static enum pp_code add_path(struct models *c, const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path))
+        return add_model(c, path, err);
+    if (c->o->name)
+        return pp_fail(err, PP_ERR_USAGE, "--name is for one model, and %s is a folder of several", path);
+    size_t before = c->n_added;
+    enum pp_code code = add_folder(c, path, 0, err);
+    if (!code && c->n_added == before)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "no model that pippin can use is in %s", path);
+    return code;
+}
+
+static enum pp_code add(struct models *c, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "PATH...", err);
+    if (!code && c->o->name && c->o->n_args > 1)
+        return pp_fail(err, PP_ERR_USAGE, "--name is for one model; there are %d paths", c->o->n_args);
+    for (int i = 0; i < c->o->n_args && !code; i++)
+        code = add_path(c, c->o->args[i], err);
+    return code;
+}
+
+/* --- info --------------------------------------------------------------------------------------------------- */
+
+static void print_info(struct models *c, const char *path, const struct pp_model *m)
+{
+    const struct pp_model_info *info = pp_model_info(m);
+    const int64_t n_ctx = c->o->ctx_size ? c->o->ctx_size : info->n_ctx_train < 16384 ? info->n_ctx_train : 16384;
+    const uint64_t kv = pp_model_kv_bytes(m, c->o->kv_type, n_ctx), available = pp_memory_free();
+    if (c->o->json) {
+        pp_cli_json_next(&c->out);
+        pp_buf_char(&c->out, '{');
+        pp_cli_json_str(&c->out, "name", info->name);
+        pp_cli_json_str(&c->out, "path", path);
+        pp_cli_json_str(&c->out, "arch", info->arch);
+        pp_cli_json_str(&c->out, "type", info->type_name);
+        pp_cli_json_int(&c->out, "params", info->n_params);
+        pp_cli_json_int(&c->out, "layers", info->n_layer);
+        pp_cli_json_int(&c->out, "heads", info->n_head);
+        pp_cli_json_int(&c->out, "kv_heads", info->n_head_kv);
+        pp_cli_json_int(&c->out, "embedding", info->n_embd);
+        pp_cli_json_int(&c->out, "vocabulary", info->n_vocab);
+        pp_cli_json_int(&c->out, "context", info->n_ctx_train);
+        pp_cli_json_count(&c->out, "weights_bytes", info->bytes);
+        pp_cli_json_int(&c->out, "kv_tokens", n_ctx);
+        pp_cli_json_count(&c->out, "kv_bytes", kv);
+        pp_cli_json_count(&c->out, "memory_free", available);
+        pp_buf_char(&c->out, '}');
+        return;
+    }
+    pp_buf_fmt(&c->out, "%s\n  %s\n", info->name, path);
+    pp_buf_fmt(&c->out, "  %s, %s, %.3g billion parameters, vocabulary of %lld\n", info->arch, info->type_name,
+               (double)info->n_params / 1e9, (long long)info->n_vocab);
+    pp_buf_fmt(&c->out, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
+               (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
+               (long long)info->head_dim, (long long)info->n_ctx_train);
+    pp_buf_fmt(&c->out,
+               "  needs %.2f GB for weights and %.2f GB for %lld tokens of context in %s; %.2f GB are free%s\n",
+               (double)info->bytes / 1e9, (double)kv / 1e9, (long long)n_ctx, pp_kv_type_name(c->o->kv_type),
+               (double)available / 1e9, info->bytes + kv > available ? ": too little" : "");
+}
+
+static enum pp_code info(struct models *c, struct pp_error *err)
+{
+    char path[4096];
+    enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
+    if (!code && c->o->json)
+        pp_buf_char(&c->out, '[');
+    for (int i = 0; i < c->o->n_args && !code; i++) {
+        struct pp_model *m;
+        code = pp_resolve_model(c->p, c->o->args[i], path, sizeof path, err);
+        if (!code)
+            code = pp_model_open(path, &m, err);
+        if (!code) {
+            print_info(c, path, m);
+            pp_model_close(m);
+        }
+    }
+    if (!code && c->o->json)
+        pp_buf_str(&c->out, "]\n");
+    return code;
+}
+
+/* --- tag, untag, rm ----------------------------------------------------------------------------------------- */
+
+/* The path under which a model is registered: by name, tag or path. */
+static enum pp_code find(struct models *c, const char *word, char **path, struct pp_error *err)
+{
+    enum pp_code code = pp_store_model_find(c->st, word, path, err);
+    char *real = code == PP_ERR_NOT_FOUND ? realpath(word, NULL) : NULL;
+    struct pp_model_entry *l;
+    size_t n;
+    if (real && pp_store_model_list(c->st, &l, &n, NULL) == PP_OK) {
+        for (size_t i = 0; i < n && !*path; i++)
+            if (strcmp(l[i].path, real) == 0)
+                *path = pp_strdup(real);
+        pp_model_entry_list_free(l, n);
+    }
+    free(real);
+    if (*path)
+        return PP_OK;
+    if (code == PP_ERR_NOT_FOUND) {
+        struct pp_near near = {.wanted = word};
+        pp_registry_near(c->p, &near);
+        if (near.best[0])
+            return pp_fail(err, PP_ERR_NOT_FOUND, "no model \"%s\" is registered; did you mean \"%s\"?", word,
+                           near.best);
+        return pp_fail(err, PP_ERR_NOT_FOUND,
+                       "no model \"%s\" is registered; `pippin models list` shows those that are", word);
+    }
+    return code;
+}
+
+static enum pp_code check_tag(const char *tag, struct pp_error *err)
+{
+    if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /\t\n") || tag[0] == '.' || tag[0] == '-')
+        return pp_fail(err, PP_ERR_USAGE,
+                       "\"%s\" cannot be a tag: at most 64 characters, no blanks, no slashes, and not a dot or a dash "
+                       "in front", tag);
+    return PP_OK;
+}
+
+static enum pp_code tag(struct models *c, struct pp_error *err)
+{
+    char *path = NULL, *other = NULL;
+    enum pp_code code = pp_cli_args(c->o, 2, PP_MAX_POSITIONAL, "NAME TAG...", err);
+    if (!code)
+        code = find(c, c->o->args[0], &path, err);
+    for (int i = 1; i < c->o->n_args && !code; i++)
+        code = check_tag(c->o->args[i], err);
+    for (int i = 1; i < c->o->n_args && !code; i++) {
+        if (pp_store_model_find(c->st, c->o->args[i], &other, NULL) == PP_OK && strcmp(other, path) != 0)
+            pp_cli_say("%s was %s before", c->o->args[i], other);
+        pp_free(other);
+        code = pp_store_tag_put(c->st, c->o->args[i], path, err);
+    }
+    pp_free(path);
+    return code;
+}
+
+static enum pp_code untag(struct models *c, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "TAG...", err);
+    for (int i = 0; i < c->o->n_args && !code; i++)
+        code = pp_store_tag_put(c->st, c->o->args[i], NULL, err);
+    return code;
+}
+
+static enum pp_code rm(struct models *c, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
+    for (int i = 0; i < c->o->n_args && !code; i++) {
+        char *path = NULL;
+        code = find(c, c->o->args[i], &path, err);
+        if (!code)
+            code = pp_store_model_remove(c->st, path, err);
+        if (!code)
+            pp_cli_say("%s is not registered any more; its files stay: %s", c->o->args[i], path);
+        pp_free(path);
+    }
+    return code;
+}
+
+/* --- the command -------------------------------------------------------------------------------------------- */
+
+int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
+{
+    static const struct {
+        const char *name;
+        enum pp_code (*run)(struct models *, struct pp_error *);
+    } words[] = {{"list", list}, {"add", add}, {"info", info}, {"tag", tag}, {"untag", untag}, {"rm", rm}};
+    struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
+    struct pp_error err = {0};
+    enum pp_code code = pp_store_open(p->db, &c.st, &err);
+    for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++)
+        if (strcmp(o->subcommand ? o->subcommand : "list", words[i].name) == 0)
+            code = words[i].run(&c, &err);
+    if (!code && c.out.bad)
+        code = pp_fail_nomem(&err, "the list");
+    if (!code && c.out.len)
+        pp_cli_print(c.out.data, c.out.len);
+    pp_buf_free(&c.out);
+    pp_store_close(c.st);
+    return pp_cli_end(code, &err);
+}

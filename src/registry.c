@@ -1,0 +1,156 @@
+/* registry.c - see registry.h. */
+#include "src/registry.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+
+/* --- what is noted ------------------------------------------------------------------------------------------ */
+
+/* "-00001-of-00003" at the end of a name; its length, or 0. */
+static size_t part_ending(const char *name, size_t n)
+{
+    static const char pattern[] = "-#####-of-#####";
+    const size_t len = sizeof pattern - 1;
+    if (n <= len)
+        return 0;
+    for (size_t i = 0; i < len; i++) {
+        const char c = name[n - len + i];
+        if (pattern[i] == '#' ? c < '0' || c > '9' : c != pattern[i])
+            return 0;
+    }
+    return len;
+}
+
+static bool ends_with(const char *s, size_t n, const char *ending)
+{
+    const size_t e = strlen(ending);
+    return n > e && memcmp(s + n - e, ending, e) == 0;
+}
+
+/* The last part of a path without .gguf and without the number of a part. */
+static char *name_of(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *begin = path + n;
+    while (begin > path && begin[-1] != '/')
+        begin--;
+    n = (size_t)(path + n - begin);
+    if (ends_with(begin, n, ".gguf"))
+        n -= strlen(".gguf");
+    return pp_strndup(begin, n - part_ending(begin, n));
+}
+
+bool pp_registry_looks_like(const char *path)
+{
+    char config[4096];
+    struct stat st;
+    const size_t n = strlen(path);
+    if (stat(path, &st) != 0)
+        return false;
+    if (S_ISDIR(st.st_mode)) {
+        snprintf(config, sizeof config, "%s/config.json", path);
+        return access(config, F_OK) == 0;
+    }
+    if (!S_ISREG(st.st_mode) || !ends_with(path, n, ".gguf"))
+        return false;
+    const size_t base = n - strlen(".gguf"), part = part_ending(path, base);
+    return !part || memcmp(path + base - part, "-00001", 6) == 0;
+}
+
+static char *facts_of(const struct pp_model_info *info)
+{
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o && cJSON_AddStringToObject(o, "arch", info->arch) &&
+              cJSON_AddStringToObject(o, "type", info->type_name) &&
+              cJSON_AddNumberToObject(o, "params", (double)info->n_params) &&
+              cJSON_AddNumberToObject(o, "layers", (double)info->n_layer) &&
+              cJSON_AddNumberToObject(o, "context", (double)info->n_ctx_train) &&
+              cJSON_AddNumberToObject(o, "vocabulary", (double)info->n_vocab);
+    char *text = ok ? cJSON_PrintUnformatted(o) : NULL, *copy = text ? pp_strdup(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(o);
+    return copy;
+}
+
+enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err)
+{
+    struct pp_model *m;
+    *out = (struct pp_model_entry){0};
+    enum pp_code code = pp_model_open(path, &m, err);
+    if (code)
+        return code;
+    char *real = realpath(path, NULL);
+    const struct pp_model_info *info = pp_model_info(m);
+    out->path = real ? pp_strdup(real) : NULL;
+    out->name = name ? pp_strdup(name) : name_of(path);
+    out->facts = facts_of(info);
+    out->source = pp_strdup("");
+    out->sha256 = pp_strdup("");
+    out->tags = pp_strdup("");
+    out->bytes = (int64_t)info->bytes;
+    free(real);
+    pp_model_close(m);
+    if (out->path && out->name && out->facts && out->source && out->sha256 && out->tags)
+        return PP_OK;
+    pp_model_entry_clear(out);
+    return pp_fail_nomem(err, "the model");
+}
+
+/* --- finding ------------------------------------------------------------------------------------------------ */
+
+/* NULL: there is no database yet, or it cannot be read; then nothing is registered. */
+static struct pp_store *open_store(const struct pp_paths *p)
+{
+    struct pp_store *st;
+    return p->db[0] && access(p->db, R_OK) == 0 && pp_store_open(p->db, &st, NULL) == PP_OK ? st : NULL;
+}
+
+bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, size_t cap)
+{
+    struct pp_store *st = open_store(p);
+    char *path = NULL;
+    bool found = st && pp_store_model_find(st, word, &path, NULL) == PP_OK && access(path, F_OK) == 0 &&
+                 strlen(path) < cap;
+    if (found)
+        strcpy(out, path);
+    pp_free(path);
+    pp_store_close(st);
+    return found;
+}
+
+static void try_words(struct pp_near *near, const char *words)
+{
+    char word[256];
+    for (const char *at = words; *at;) {
+        size_t n = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)(n < 255 ? n : 255), at);
+        if (n)
+            pp_near_try(near, word);
+        at += n + (at[n] == ' ');
+    }
+}
+
+void pp_registry_near(const struct pp_paths *p, struct pp_near *near)
+{
+    struct pp_store *st = open_store(p);
+    struct pp_model_entry *list;
+    size_t n;
+    if (st && pp_store_model_list(st, &list, &n, NULL) == PP_OK) {
+        for (size_t i = 0; i < n; i++) {
+            pp_near_try(near, list[i].name);
+            try_words(near, list[i].tags);
+        }
+        pp_model_entry_list_free(list, n);
+    }
+    pp_store_close(st);
+}

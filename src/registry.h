@@ -1,0 +1,20 @@
+/* registry.h - models by name: what is noted of them in the store, and finding them by a word. One thread at a time. */
+#ifndef PP_SRC_REGISTRY_H
+#define PP_SRC_REGISTRY_H
+
+#include "src/near.h"
+#include "src/paths.h"
+#include "src/store.h"
+
+/* What is to be noted of a model: opens it, as far as its numbers go. name NULL: the file's. Release with
+ * pp_model_entry_clear. Errors as of pp_model_open. */
+enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err);
+/* The path of the model with this name or tag, if there is a database and the model still lies there. False: no. */
+bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, size_t cap);
+/* Offers all names and tags. */
+void pp_registry_near(const struct pp_paths *p, struct pp_near *near);
+/* Whether a file or folder holds a model, by its name: a GGUF file, but for further parts of one, or a folder with
+ * config.json. */
+bool pp_registry_looks_like(const char *path);
+
+#endif

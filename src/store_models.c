@@ -1,0 +1,134 @@
+/* store_models.c - models by name, and their tags. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "src/store_internal.h"
+
+enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry *m, struct pp_error *err)
+{
+    static const char what[] = "note the model";
+    sqlite3_stmt *stmt;
+    char *there = NULL;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_model_find(st, m->name, &there, err);
+    if (code == PP_OK && strcmp(there, m->path) != 0)
+        code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of %s already; give another one with --name", m->name,
+                       there);
+    else if (code == PP_ERR_NOT_FOUND)
+        code = PP_OK;
+    pp_free(there);
+    if (!code)
+        code = pp_store_stmt(st, PP_STMT_MODEL_PUT, &stmt, err);
+    if (!code) {
+        pp_store_bind_text(stmt, 1, m->path);
+        pp_store_bind_text(stmt, 2, m->name);
+        pp_store_bind_text(stmt, 3, m->source ? m->source : "");
+        pp_store_bind_text(stmt, 4, m->sha256 ? m->sha256 : "");
+        sqlite3_bind_int64(stmt, 5, m->bytes);
+        pp_store_bind_text(stmt, 6, m->facts ? m->facts : "{}");
+        sqlite3_bind_int64(stmt, 7, pp_store_now_ms());
+        code = pp_store_finish(st, stmt, what, err);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
+/* A statement with one or two texts, in a transaction of its own. */
+static enum pp_code change(struct pp_store *st, enum pp_stmt which, const char *first, const char *second,
+                           const char *what, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_stmt(st, which, &stmt, err);
+    if (!code) {
+        pp_store_bind_text(stmt, 1, first);
+        if (second)
+            pp_store_bind_text(stmt, 2, second);
+        code = pp_store_finish(st, stmt, what, err);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
+enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err)
+{
+    return change(st, PP_STMT_MODEL_REMOVE, path, NULL, "forget the model", err);
+}
+
+enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err)
+{
+    return change(st, path ? PP_STMT_TAG_PUT : PP_STMT_TAG_REMOVE, tag, path, "save the tag", err);
+}
+
+enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **path, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    *path = NULL;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_MODEL_FIND, &stmt, err);
+    if (code)
+        return code;
+    pp_store_bind_text(stmt, 1, word);
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        *path = pp_store_column(stmt, 0, NULL);
+    code = rc == SQLITE_ROW    ? *path ? PP_OK : pp_fail_nomem(err, "the model")
+           : rc == SQLITE_DONE ? pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"", word)
+                               : pp_store_fail(st, rc, "find the model", err);
+    pp_store_done(stmt);
+    return code;
+}
+
+enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **list, size_t *n, struct pp_error *err)
+{
+    struct pp_model_entry *l = NULL;
+    size_t cap = 0;
+    sqlite3_stmt *stmt;
+    int rc = SQLITE_ROW;
+    *list = NULL;
+    *n = 0;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_MODEL_LIST, &stmt, err);
+    if (code)
+        return code;
+    while (!code && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        if (pp_grow(&l, &cap, *n + 1, sizeof *l) != 0) {
+            code = pp_fail_nomem(err, "the list of models");
+            break;
+        }
+        struct pp_model_entry *m = &l[(*n)++];
+        char **const texts[] = {&m->path, &m->name, &m->source, &m->sha256, &m->facts, &m->tags};
+        *m = (struct pp_model_entry){.bytes = sqlite3_column_int64(stmt, 6), .added = sqlite3_column_int64(stmt, 7)};
+        for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
+            if (!(*texts[i] = pp_store_column(stmt, i, NULL)))
+                code = pp_fail_nomem(err, "the list of models");
+    }
+    if (!code && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, "list the models", err);
+    pp_store_done(stmt);
+    if (code) {
+        pp_model_entry_list_free(l, *n);
+        *n = 0;
+    } else {
+        *list = l;
+    }
+    return code;
+}
+
+void pp_model_entry_clear(struct pp_model_entry *m)
+{
+    pp_free(m->path);
+    pp_free(m->name);
+    pp_free(m->source);
+    pp_free(m->sha256);
+    pp_free(m->facts);
+    pp_free(m->tags);
+    *m = (struct pp_model_entry){0};
+}
+
+void pp_model_entry_list_free(struct pp_model_entry *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pp_model_entry_clear(&list[i]);
+    pp_free(list);
+}

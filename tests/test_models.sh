@@ -1,0 +1,62 @@
+#!/bin/sh
+# test_models.sh - pippin models: registered by path or folder, found by name and tag, forgotten; what is wrong is said.
+set -u
+LC_ALL=C.UTF-8
+export LC_ALL
+pippin=${PIPPIN:-${BUILD:-build}/pippin}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+models() { "$pippin" models "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
+# expect NAME CODE [OUT-PATTERN [ERR-PATTERN]]
+expect() {
+    if [ "$code" != "$2" ]; then fail "$1" "exit code $code, not $2"; return; fi
+    if [ -n "${3:-}" ] && ! grep -Eq -e "$3" "$tmp/out"; then fail "$1" "no $3 in: $(cat "$tmp/out")"; return; fi
+    if [ -n "${4:-}" ] && ! grep -Eq -e "$4" "$tmp/err"; then fail "$1" "no $4 on standard error"; return; fi
+    pass "$1"
+}
+
+mkdir -p "$tmp/store/deep/er" "$tmp/store/.hidden" "$tmp/store/empty"
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/store/deep/er/small.gguf"
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/store/.hidden/unseen.gguf"
+printf 'GGUF rubbish' >"$tmp/store/broken.gguf"
+printf 'GGUF rubbish' >"$tmp/store/big-00002-of-00003.gguf"
+
+models; expect "nothing yet" 0 '' 'no model is registered'
+models add; expect "add what? usage" 2
+models add "$tmp/absent"; expect "what is not there" 3 '' 'absent'
+models add "$tmp/store/broken.gguf"; expect "what is no model" 1 '' 'broken.gguf'
+models add "$tmp/store/empty"; expect "a folder without models" 3 '' 'no model that pippin can use'
+models add --name x "$tmp/store"; expect "one name for several: usage" 2
+models add "$tmp/store"; expect "a folder, and below" 0 '' 'small is .*deep/er/small.gguf'
+expect "what cannot be used is told" 0 '' 'broken.gguf is left out'
+models; expect "and listed" 0 '^small +Q4_0 .*/deep/er/small.gguf$'
+if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
+models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
+models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
+models tag TINY fast good; expect "tags" 0
+models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
+models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
+models tag small 'a b'; expect "what cannot be a tag" 2
+models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
+models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens'
+models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
+"$pippin" tokenize -m FAST -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "used by a tag" 0 '^\['
+"$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and by the other's" 0 '^\['
+"$pippin" tokenize -m tinny -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "or the nearest is told" 3 '' 'did you mean "Tiny"'
+models untag good; expect "no tag any more" 0
+"$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "it names nothing" 3
+rm "$tmp/store/deep/er/small.gguf"
+models; expect "what went away is marked" 0 'small.gguf.*not there any more'
+"$pippin" tokenize -m small -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and not found" 3
+models rm small; expect "forgotten" 0
+models rm "$PWD/engine/starter/starter-Q4_K_M.gguf"; expect "by its path" 0
+models; expect "all gone" 0 '' 'no model is registered'
+[ -f engine/starter/starter-Q4_K_M.gguf ] && pass "files stay" || fail "files stay" "gone"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
