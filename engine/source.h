@@ -74,7 +74,8 @@ struct pp_hparams {
 };
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and
- * safetensors. A path that does not exist is PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the text lists those that are. */
+ * safetensors. A path that does not exist is PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the
+ * text lists those that are. */
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err);
 void pp_source_close(struct pp_source *s);
 
