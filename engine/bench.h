@@ -88,6 +88,7 @@ struct pp_random_shape {
     int64_t n_layers, n_embd, n_head, n_head_kv, n_ff, n_ctx, n_vocab;
     float rope_base;
     bool tied;          /* the embedding is also the output */
+    int64_t n_expert, n_expert_used; /* 0: no mixture; else n_ff is an expert's */
 };
 
 /* i from 0; NULL at the end. */

@@ -12,16 +12,28 @@
 #include "engine/gguf.h"
 #include "engine/random_rows.h"
 
-/* Numbers of the published models; layers, width, heads, KV heads, inner width, context, vocabulary, base of RoPE. */
+/* Numbers of the published models. */
 static const struct pp_random_shape shapes[] = {
-    {"stories-15m", 6, 288, 6, 6, 768, 256, 32000, 1e4f, true},
-    {"smollm2-135m", 30, 576, 9, 3, 1536, 8192, 49152, 1e5f, true},
-    {"tinyllama-1.1b", 22, 2048, 32, 4, 5632, 2048, 32000, 1e4f, false},
-    {"llama-3.2-1b", 16, 2048, 32, 8, 8192, 131072, 128256, 5e5f, true},
-    {"llama-3.2-3b", 28, 3072, 24, 8, 8192, 131072, 128256, 5e5f, true},
-    {"llama-2-7b", 32, 4096, 32, 32, 11008, 4096, 32000, 1e4f, false},
-    {"mistral-7b", 32, 4096, 32, 8, 14336, 32768, 32768, 1e6f, false},
-    {"llama-3.1-8b", 32, 4096, 32, 8, 14336, 131072, 128256, 5e5f, false},
+    {.name = "stories-15m", .n_layers = 6, .n_embd = 288, .n_head = 6, .n_head_kv = 6, .n_ff = 768,
+     .n_ctx = 256, .n_vocab = 32000, .rope_base = 1e4f, .tied = true},
+    {.name = "smollm2-135m", .n_layers = 30, .n_embd = 576, .n_head = 9, .n_head_kv = 3, .n_ff = 1536,
+     .n_ctx = 8192, .n_vocab = 49152, .rope_base = 1e5f, .tied = true},
+    {.name = "tinyllama-1.1b", .n_layers = 22, .n_embd = 2048, .n_head = 32, .n_head_kv = 4, .n_ff = 5632,
+     .n_ctx = 2048, .n_vocab = 32000, .rope_base = 1e4f},
+    {.name = "llama-3.2-1b", .n_layers = 16, .n_embd = 2048, .n_head = 32, .n_head_kv = 8, .n_ff = 8192,
+     .n_ctx = 131072, .n_vocab = 128256, .rope_base = 5e5f, .tied = true},
+    {.name = "llama-3.2-3b", .n_layers = 28, .n_embd = 3072, .n_head = 24, .n_head_kv = 8, .n_ff = 8192,
+     .n_ctx = 131072, .n_vocab = 128256, .rope_base = 5e5f, .tied = true},
+    {.name = "llama-2-7b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 32, .n_ff = 11008,
+     .n_ctx = 4096, .n_vocab = 32000, .rope_base = 1e4f},
+    {.name = "mistral-7b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 8, .n_ff = 14336,
+     .n_ctx = 32768, .n_vocab = 32768, .rope_base = 1e6f},
+    {.name = "llama-3.1-8b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 8, .n_ff = 14336,
+     .n_ctx = 131072, .n_vocab = 128256, .rope_base = 5e5f},
+    {.name = "olmoe-7b-a1b", .n_layers = 16, .n_embd = 2048, .n_head = 16, .n_head_kv = 16, .n_ff = 1024,
+     .n_ctx = 4096, .n_vocab = 50304, .rope_base = 1e4f, .n_expert = 64, .n_expert_used = 8},
+    {.name = "mixtral-8x7b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 8, .n_ff = 14336,
+     .n_ctx = 32768, .n_vocab = 32000, .rope_base = 1e6f, .n_expert = 8, .n_expert_used = 2},
 };
 
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
@@ -72,7 +84,7 @@ static enum pp_code write_rows(struct random_file *f, const struct pp_tensor *t,
         return pp_gguf_write_zeros(f->w, err);
     for (int64_t i = 0; t->n_dims == 1 && i < t->ne[0]; i++)
         ((float *)f->row)[i] = 1.0f;
-    for (int64_t r = 0; r < t->ne[1] && !code; r++) {
+    for (int64_t r = 0; r < t->ne[1] * t->ne[2] && !code; r++) {
         if (pp_cancelled(f->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
         if (t->n_dims > 1)
@@ -85,24 +97,31 @@ static enum pp_code write_rows(struct random_file *f, const struct pp_tensor *t,
     return code;
 }
 
-/* n_rows 0: a vector of ones. */
-static enum pp_code tensor(struct random_file *f, const char *name, int64_t n_rows, int64_t n_cols,
-                           struct pp_error *err)
+/* n_rows 0: a vector of ones. n > 0: a stack of matrices. */
+static enum pp_code stack(struct random_file *f, const char *name, int64_t n, int64_t n_rows, int64_t n_cols,
+                          struct pp_error *err)
 {
-    struct pp_tensor t = {.name = name, .type = PP_TYPE_F32, .n_dims = n_rows ? 2 : 1,
-                          .ne = {n_cols, n_rows ? n_rows : 1, 1, 1}};
-    if (n_rows)
+    struct pp_tensor t = {.name = name, .type = PP_TYPE_F32, .n_dims = n ? 3 : n_rows ? 2 : 1,
+                          .ne = {n_cols, n_rows ? n_rows : 1, n ? n : 1, 1}};
+    if (n_rows && !pp_export_keeps_f32(&t))
         t.type = matrix_type(f, &t);
     if (f->writing)
         return write_rows(f, &t, err);
     pp_gguf_add_tensor(f->w, name, t.type, t.n_dims, t.ne);
-    f->total += pp_type_row_bytes(t.type, n_cols) * (uint64_t)t.ne[1];
+    f->total += pp_type_row_bytes(t.type, n_cols) * (uint64_t)(t.ne[1] * t.ne[2]);
     return PP_OK;
+}
+
+static enum pp_code tensor(struct random_file *f, const char *name, int64_t n_rows, int64_t n_cols,
+                           struct pp_error *err)
+{
+    return stack(f, name, 0, n_rows, n_cols, err);
 }
 
 static enum pp_code layer(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
+    enum { FIRST_OF_EXPERTS = 6 };
     const struct {
         const char *name;
         int64_t n_rows, n_cols;
@@ -120,8 +139,14 @@ static enum pp_code layer(struct random_file *f, int64_t index, struct pp_error 
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !code; i++) {
         char name[64];
-        snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)index, parts[i].name);
-        code = tensor(f, name, parts[i].n_rows, parts[i].n_cols, err);
+        const bool experts = hp->n_expert && i >= FIRST_OF_EXPERTS;
+        snprintf(name, sizeof name, "blk.%lld.%s%s.weight", (long long)index, parts[i].name, experts ? "_exps" : "");
+        code = stack(f, name, experts ? hp->n_expert : 0, parts[i].n_rows, parts[i].n_cols, err);
+    }
+    if (!code && hp->n_expert) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%lld.ffn_gate_inp.weight", (long long)index);
+        code = tensor(f, name, hp->n_expert, hp->n_embd, err);
     }
     return code;
 }
@@ -162,6 +187,10 @@ static void add_metadata(struct random_file *f)
     pp_gguf_add_u32(w, "llama.rope.dimension_count", (uint32_t)hp->head_dim);
     pp_gguf_add_f32(w, "llama.rope.freq_base", f->shape->rope_base);
     pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (hp->n_expert) {
+        pp_gguf_add_u32(w, "llama.expert_count", (uint32_t)hp->n_expert);
+        pp_gguf_add_u32(w, "llama.expert_used_count", (uint32_t)hp->n_expert_used);
+    }
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)hp->n_vocab);
     add_text(w, "tokenizer.ggml.model", "no_vocab");
     if (f->file_type >= 0)
@@ -171,7 +200,7 @@ static void add_metadata(struct random_file *f)
 
 static enum pp_code fail_shape(const char *name, struct pp_error *err)
 {
-    char known[256] = "";
+    char known[320] = "";
     size_t n = 0;
     for (size_t i = 0; i < N_SHAPES; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", shapes[i].name);
@@ -216,6 +245,8 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         .head_dim = s->n_embd / s->n_head,
         .n_ff = spec->n_ff ? spec->n_ff : s->n_ff,
         .n_ctx_train = s->n_ctx,
+        .n_expert = s->n_expert,
+        .n_expert_used = s->n_expert_used,
     };
     return choose_types(f, spec->type, err);
 }
