@@ -174,7 +174,19 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
     pp_buf_char(b, ']');
 }
 
-/* Numbers that a conversation remembers if the command line says them. */
+/* Who guesses ahead, if the command line says it. */
+static bool add_draft_choice(const struct pp_options *o, cJSON *all)
+{
+    bool given = pp_options_given(o, "no-draft") || pp_options_given(o, "use-draft") || pp_options_given(o, "drafter");
+    if (!given)
+        return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(all, "draft");
+    cJSON_DeleteItemFromObjectCaseSensitive(all, "drafter");
+    return cJSON_AddBoolToObject(all, "draft", !o->no_draft) &&
+           (!o->drafter || cJSON_AddStringToObject(all, "drafter", o->drafter));
+}
+
+/* What a conversation remembers if the command line says it: numbers, and who guesses. */
 static char *settings_json(const struct run *r)
 {
     const struct pp_sampling *s = &r->sampling;
@@ -198,7 +210,7 @@ static char *settings_json(const struct run *r)
         cJSON_Delete(all);
         all = cJSON_CreateObject();
     }
-    bool ok = all;
+    bool ok = all && add_draft_choice(r->o, all);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
         char digits[32];
         if (!pp_options_given(r->o, numbers[i].name) || numbers[i].value > 9007199254740991.0)
