@@ -237,7 +237,8 @@ static void learn_costs(struct pass *p, uint64_t ns)
         guesses += p->parts[i].n_draft;
     }
     pp_costs_pass(&e->costs, answers + guesses, (double)ns);
-    double plain = pp_costs_of(&e->costs, answers);
+    /* Had there been no guesses, this pass would have been disturbed by other programs as much as it was. */
+    double plain = pp_costs_of(&e->costs, answers) * (double)ns / pp_costs_of(&e->costs, answers + guesses);
     for (int i = 0; i < p->n_parts; i++) {
         struct pp_gen *g = p->parts[i].turn->gen;
         if (!p->parts[i].n)

@@ -67,10 +67,16 @@ bool pp_costs_stale(const struct pp_spec_costs *c)
     return c->since_single >= STALE_PASSES;
 }
 
+/* A single look at many rows may have found the machine busy, and would be the last if it counted. */
+static bool known(const struct pp_spec_costs *c, int rows)
+{
+    return c->pass[rows].n >= (rows == 1 ? 1 : FIRST_LOOKS);
+}
+
 double pp_costs_of(const struct pp_spec_costs *c, int rows)
 {
     int below = rows < PP_SPEC_ROWS ? rows : PP_SPEC_ROWS, above = rows + 1, first = 1;
-    while (below > 0 && !c->pass[below].n)
+    while (below > 0 && !known(c, below))
         below--;
     while (first < PP_SPEC_ROWS && !c->pass[first].n)
         first++;
@@ -80,7 +86,7 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
         return c->pass[first].ns;
     if (below == rows)
         return c->pass[below].ns;
-    while (above <= PP_SPEC_ROWS && !c->pass[above].n)
+    while (above <= PP_SPEC_ROWS && !known(c, above))
         above++;
     double from = c->pass[below].ns;
     if (above <= PP_SPEC_ROWS)
