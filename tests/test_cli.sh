@@ -79,13 +79,6 @@ for drafter in model lookup; do
     run run -p "$who" --temp 0 -n 200 --ignore-eos --drafter $drafter </dev/null
     holds "nor does --drafter $drafter" cmp -s "$tmp/out" "$tmp/first"
 done
-run run --save -p "$who" --temp 0 -n 8 --no-draft --stats </dev/null
-chosen=$(text session "$tmp/err")
-run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --stats </dev/null
-holds "a conversation remembers that nothing is guessed" grep -q '"draft_tokens": 0[,}]' "$tmp/err"
-run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --use-draft --stats </dev/null
-holds "unless the command line says otherwise" grep -q '"draft_tokens": [1-9]' "$tmp/err"
-run sessions rm "$chosen"
 run run -p "$who" --drafter nobody </dev/null; expect "--drafter of no such word" 2
 run run -p "$who" --temp 0 -n 32 -t 1 --kernels scalar </dev/null
 expect_out "the same with one thread and scalar kernels" "$answer$nl"
@@ -227,6 +220,13 @@ holds "a conversation remembers its temperature" cmp -s "$tmp/story.1" "$tmp/sto
 run run --resume "$third" --temp 2 -n 4 --stats -p x </dev/null
 holds "and its seed" [ "$(number seed "$tmp/err")" = 77 ]
 run sessions rm "$third"
+run run --save -p "$who" --temp 0 -n 8 --no-draft --stats </dev/null
+chosen=$(text session "$tmp/err")
+run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --stats </dev/null
+holds "a conversation remembers that nothing is guessed" grep -q '"draft_tokens": 0[,}]' "$tmp/err"
+run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --use-draft --stats </dev/null
+holds "unless the command line says otherwise" grep -q '"draft_tokens": [1-9]' "$tmp/err"
+run sessions rm "$chosen"
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
