@@ -200,7 +200,8 @@ menus() {
         keys Enter && see "+0.50" &&
         keys Escape && gone barista && keys F4 && see chatml && keys Down Enter && see "template chatml" &&
         keys M-5 && see Pirate && keys Down Enter &&
-        gone "Answers like" && see Pirate && keys F6 && see "starter-draft" && keys Down Enter &&
+        gone "Answers like" && see Pirate && keys F6 && see "Draft model: starter-draft" &&
+        see "nothing was guessed" && keys Down Enter &&
         gone "starter-draft" &&
         keys F8 && see top-p && keys Enter && see "temp:" && keys C-u && text "0.2" && keys Enter && see "0.2"
 }
