@@ -18,7 +18,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
 LIBS_ENGINE := -lcjson -lpcre2-8 -lutf8proc -lxxhash -lnettle -lpthread -lm
-LIBS_APP    := -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
+LIBS_APP    := -lcurl -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
 LIBS_TEST   := -lcmocka
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
@@ -133,6 +133,9 @@ $(BUILD)/arm/obj/%.o: %.c | $(DEPS)
 $(BUILD)/arm/kernel-tests: $(call arm_obj,$(SRC_ARM))
 	$(call say,LINK,$@)$(ARM_CC) -static -Wl,--gc-sections -o $@ $^ -lm
 
+$(BUILD)/http-server: $(call obj,tests/http_server.c)
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^
+
 $(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
@@ -146,7 +149,7 @@ $(BUILD)/make-store: $(call obj,tests/make_store.c tests/fill_store.c src/store.
 run: $(BUILD)/pippin    ## build what is missing, open the chat with the bundled model (ARGS="..." are passed on)
 	$(Q)$(BUILD)/pippin $(ARGS)
 
-test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake    ## build and run all tests
+test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake $(BUILD)/http-server    ## build and run all tests
 	$(Q)if command -v $(ARM_CC) >/dev/null; then $(MAKE) DEPS= $(BUILD)/arm/kernel-tests; fi
 	$(Q)BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/run.sh
 

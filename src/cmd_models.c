@@ -1,4 +1,4 @@
-/* cmd_models.c - pippin models list, add, info, tag, untag, rm: models by name. Files stay where they are. */
+/* cmd_models.c - pippin models list, add, pull, info, tag, untag, rm: models by name. Files stay where they are. */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -181,6 +181,31 @@ static enum pp_code add(struct models *c, struct pp_error *err)
     return code;
 }
 
+/* --- pull --------------------------------------------------------------------------------------------------- */
+
+static enum pp_code pull(struct models *c, struct pp_error *err)
+{
+    char *path = NULL, sha256[65];
+    struct pp_model_entry e = {0};
+    enum pp_code code = pp_cli_args(c->o, 1, 1, "URL", err);
+    if (!code)
+        code = pp_cmd_models_pull(c->o, c->p, c->o->args[0], c->cancel, &path, sha256, err);
+    if (!code)
+        code = pp_registry_entry(path, c->o->name, &e, err);
+    if (!code) {
+        pp_free(e.source);
+        pp_free(e.sha256);
+        e.source = pp_strdup(c->o->args[0]);
+        e.sha256 = pp_strdup(sha256);
+        code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, err) : pp_fail_nomem(err, "the model");
+    }
+    if (!code)
+        pp_cli_say("%s is %s", e.name, e.path);
+    pp_model_entry_clear(&e);
+    pp_free(path);
+    return code;
+}
+
 /* --- info --------------------------------------------------------------------------------------------------- */
 
 static void print_info(struct models *c, const char *path, const struct pp_model *m)
@@ -329,7 +354,8 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
     static const struct {
         const char *name;
         enum pp_code (*run)(struct models *, struct pp_error *);
-    } words[] = {{"list", list}, {"add", add}, {"info", info}, {"tag", tag}, {"untag", untag}, {"rm", rm}};
+    } words[] = {{"list", list}, {"add", add}, {"pull", pull}, {"info", info},
+                 {"tag", tag},   {"untag", untag}, {"rm", rm}};
     struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
     struct pp_error err = {0};
     enum pp_code code = pp_store_open(p->db, &c.st, &err);

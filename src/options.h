@@ -62,7 +62,9 @@ struct pp_options {
     const char *file;          /* -f */
     bool raw;                  /* --raw: the prompt goes to the model without a chat template */
 
-    const char *name;          /* models add --name */
+    const char *name;          /* models add, pull --name */
+    const char *sha256;        /* models pull --sha256 */
+    const char *hf_base, *ollama_base; /* where hf: and ollama: lead to; NULL: the public ones */
 
     /* conversations */
     bool save;                 /* --save */

@@ -14,8 +14,9 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]",
                          "list search show rm forget", "export import backup", PP_MAX_POSITIONAL,
                          "saved conversations"},
-    [PP_CMD_MODELS] = {"models", "[list | add PATH... | info NAME... | tag NAME TAG... | untag TAG... | rm NAME...]",
-                       "list add info tag untag rm", "pull", PP_MAX_POSITIONAL, "models by name"},
+    [PP_CMD_MODELS] = {"models",
+                       "[list | add PATH... | pull URL | info NAME... | tag NAME TAG... | untag TAG... | rm NAME...]",
+                       "list add pull info tag untag rm", NULL, PP_MAX_POSITIONAL, "models by name, and fetching them"},
     [PP_CMD_LORA] = {"lora", "[list | info FILE... | train FILE]", "list info train", NULL, PP_MAX_POSITIONAL,
                      "adapters: which there are, and training one"},
     [PP_CMD_TOKENIZE] = {"tokenize", "", NULL, NULL, 0, "text to a JSON array of token ids"},
@@ -175,7 +176,14 @@ const struct pp_option pp_option_specs[] = {
      .help = "search: by relevance instead of newest first (if at most 10,000 messages match)"},
 
     {.name = "name", .arg = "NAME", .set = pp_set_text, AT(name), .commands = PP_BIT(MODELS), .group = PP_GROUP_WORK,
-     .help = "add: what to call it; default: its file's name"},
+     .help = "add, pull: what to call it; default: its file's name"},
+    {.name = "sha256", .arg = "HEX", .set = pp_set_text, AT(sha256), .commands = PP_BIT(MODELS),
+     .group = PP_GROUP_WORK, .help = "pull: the checksum that the file must have"},
+    {.name = "hf-base", .arg = "URL", .set = pp_set_text, AT(hf_base), .commands = PP_BIT(MODELS), .section = "model",
+     .env = "HF_ENDPOINT", .group = PP_GROUP_WORK, .help = "pull: where hf: leads to (https://huggingface.co)"},
+    {.name = "ollama-base", .arg = "URL", .set = pp_set_text, AT(ollama_base), .commands = PP_BIT(MODELS),
+     .section = "model", .group = PP_GROUP_WORK,
+     .help = "pull: where ollama: leads to (https://registry.ollama.ai)"},
 
     /* output */
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,

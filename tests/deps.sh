@@ -7,7 +7,7 @@
 set -u
 
 wanted="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev libutf8proc-dev libpcre2-dev libmd4c-dev libinih-dev
-        libxxhash-dev nettle-dev"
+        libxxhash-dev nettle-dev libcurl4-openssl-dev"
 look=
 test=
 fuzz=

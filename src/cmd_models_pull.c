@@ -1,0 +1,402 @@
+/* cmd_models_pull.c - pippin models pull: a model from a URL, from Hugging Face's hub (hf:owner/name[:file]) or from
+ * Ollama's registry (ollama:name[:tag]) into the models folder.
+ *
+ * Hub: GET BASE/api/models/OWNER/NAME/tree/main lists files with sizes and, of large ones, SHA-256; a file is at
+ * BASE/OWNER/NAME/resolve/main/FILE. Registry: GET BASE/v2/OWNER/NAME/manifests/TAG names layers by their SHA-256; the
+ * model is the one of type application/vnd.ollama.image.model, at BASE/v2/OWNER/NAME/blobs/DIGEST. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/cmd_common.h"
+#include "src/commands.h"
+#include "src/fetch.h"
+
+enum { MAX_LIST = 16 << 20, MAX_FILES = 512, MAX_TOKENS = 1 << 16 };
+
+static const char hub_base[] = "https://huggingface.co", registry_base[] = "https://registry.ollama.ai";
+
+struct remote {
+    char *url, *name;         /* name: of the file here */
+    uint64_t size;            /* 0: not known */
+    char sha256[65];          /* "" if not known */
+};
+
+struct pull {
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    const struct pp_cancel *cancel;
+    struct remote files[MAX_FILES];
+    size_t n_files;
+    char *folder;             /* below the models folder, for a model of several files; or NULL */
+    char *token;
+    struct pp_cli_bar bar;
+};
+
+/* --- what is to be fetched ---------------------------------------------------------------------------------------- */
+
+/* A file's name as it may be used here: what could lead elsewhere or hide becomes an underline. */
+static char *safe_name(const char *name)
+{
+    char *copy = pp_strdup(name);
+    for (char *c = copy; c && *c; c++)
+        if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-_.+", *c)))
+            *c = '_';
+    if (copy && (copy[0] == '.' || copy[0] == '-'))
+        copy[0] = '_';
+    return copy;
+}
+
+static enum pp_code add_file(struct pull *l, const char *url, const char *name, uint64_t size, const char *sha256,
+                             struct pp_error *err)
+{
+    struct remote *r = &l->files[l->n_files];
+    if (l->n_files == MAX_FILES)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has more than %d files", MAX_FILES);
+    *r = (struct remote){.url = pp_strdup(url), .name = safe_name(name), .size = size};
+    snprintf(r->sha256, sizeof r->sha256, "%s", sha256 && strlen(sha256) == 64 ? sha256 : "");
+    l->n_files++;
+    return r->url && r->name && *r->name ? PP_OK : pp_fail_nomem(err, "the list of files");
+}
+
+/* The last part of a URL's path. */
+static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *err)
+{
+    char name[256];
+    const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
+    while (slash > path && slash[-1] != '/')
+        slash--;
+    if (slash == path || slash == end || (size_t)(end - slash) >= sizeof name)
+        return pp_fail(err, PP_ERR_USAGE, "%s names no file", url);
+    snprintf(name, sizeof name, "%.*s", (int)(end - slash), slash);
+    return add_file(l, url, name, 0, NULL, err);
+}
+
+static bool ends_with(const char *s, const char *ending)
+{
+    const size_t n = strlen(s), e = strlen(ending);
+    return n >= e && strcasecmp(s + n - e, ending) == 0;
+}
+
+static const char *path_of(const cJSON *file)
+{
+    const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "path"));
+    return path ? path : "";
+}
+
+static uint64_t size_of(const cJSON *file)
+{
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(file, "size");
+    return cJSON_IsNumber(size) && size->valuedouble > 0 && size->valuedouble < 1e15 ? (uint64_t)size->valuedouble : 0;
+}
+
+static enum pp_code add_hub_file(struct pull *l, const char *base, const char *repository, const cJSON *file,
+                                 struct pp_error *err)
+{
+    struct pp_buf url = {0};
+    const char *path = path_of(file), *slash = strrchr(path, '/');
+    const cJSON *lfs = cJSON_GetObjectItemCaseSensitive(file, "lfs");
+    pp_buf_fmt(&url, "%s/%s/resolve/main/%s", base, repository, path);
+    enum pp_code code = url.bad ? pp_fail_nomem(err, "an address")
+                                : add_file(l, url.data, slash ? slash + 1 : path, size_of(file),
+                                           cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(lfs, "oid")), err);
+    pp_buf_free(&url);
+    return code;
+}
+
+/* Whether two GGUF files are parts of one model: equal but for the number of the part. */
+static bool same_split(const char *a, const char *b)
+{
+    const size_t n = strlen(a), ending = strlen("-00001-of-00002.gguf");
+    return n == strlen(b) && n > ending && strncmp(a + n - ending + 6, "-of-", 4) == 0 &&
+           memcmp(a, b, n - ending) == 0 && strcmp(a + n - ending + 6, b + n - ending + 6) == 0;
+}
+
+/* The GGUF file that was asked for: that name, or part of one; else the type that most people take, or the only one. */
+static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
+{
+    static const char *const usual[] = {"q4_k_m.gguf", "q4_k_s.gguf", "q4_0.gguf", "q5_k_m.gguf", "q8_0.gguf"};
+    const cJSON *f, *first = NULL;
+    cJSON_ArrayForEach(f, list)
+    {
+        const char *path = path_of(f);
+        if (wanted && (strcmp(path, wanted) == 0 || (ends_with(path, ".gguf") && strcasestr(path, wanted))))
+            return f;
+        if (!first && ends_with(path, ".gguf") && !strstr(path, "mmproj"))
+            first = f;
+    }
+    if (wanted)
+        return NULL;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        cJSON_ArrayForEach(f, list)
+            if (ends_with(path_of(f), usual[i]))
+                return f;
+    return first;
+}
+
+/* What a folder in Hugging Face's format needs. */
+static bool belongs_to_folder(const char *path)
+{
+    static const char *const names[] = {".safetensors", ".safetensors.index.json", "config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "tokenizer.model", "generation_config.json",
+                                        "chat_template.jinja", "chat_template.json", "special_tokens_map.json"};
+    for (size_t i = 0; !strchr(path, '/') && i < sizeof names / sizeof *names; i++)
+        if (ends_with(path, names[i]))
+            return true;
+    return false;
+}
+
+static enum pp_code choose_files(struct pull *l, const char *base, const char *repository, const char *wanted,
+                                 const cJSON *list, struct pp_error *err)
+{
+    const cJSON *chosen = choose_gguf(list, wanted), *f;
+    enum pp_code code = PP_OK;
+    bool weights = false;
+    if (wanted && !chosen)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no file \"%s\"", repository, wanted);
+    cJSON_ArrayForEach(f, list)
+    {
+        const char *path = path_of(f);
+        bool take = chosen ? f == chosen || same_split(path_of(chosen), path) : belongs_to_folder(path);
+        weights = weights || (take && ends_with(path, ".safetensors"));
+        if (take && !code)
+            code = add_hub_file(l, base, repository, f, err);
+    }
+    if (!code && !chosen && !weights)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has neither GGUF files nor safetensors", repository);
+    if (!code && !chosen && !(l->folder = safe_name(repository)))
+        return pp_fail_nomem(err, "a path");
+    return code;
+}
+
+/* A JSON text from a server; cJSON_Delete. */
+static enum pp_code ask(struct pull *l, const char *url, cJSON **json, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    enum pp_code code = pp_fetch_text(url, l->token, MAX_LIST, l->cancel, &text, err);
+    *json = code ? NULL : cJSON_ParseWithLength(text.data ? text.data : "", text.len);
+    if (!code && !*json)
+        code = pp_fail(err, PP_ERR_FORMAT, "%s answers with something that is no JSON", url);
+    pp_buf_free(&text);
+    return code;
+}
+
+/* owner/name[:file] */
+static enum pp_code from_hub(struct pull *l, const char *what, struct pp_error *err)
+{
+    const char *base = l->o->hf_base ? l->o->hf_base : hub_base, *colon = strchr(what, ':');
+    char *repository = pp_strndup(what, colon ? (size_t)(colon - what) : strlen(what));
+    struct pp_buf url = {0};
+    cJSON *list = NULL;
+    if (!repository)
+        return pp_fail_nomem(err, "a name");
+    enum pp_code code = PP_OK;
+    const char *slash = strchr(repository, '/');
+    if (!slash || slash == repository || !slash[1] || strchr(slash + 1, '/') || strpbrk(repository, "?#%\\ "))
+        code = pp_fail(err, PP_ERR_USAGE, "hf: is followed by OWNER/NAME, and perhaps :FILE");
+    pp_buf_fmt(&url, "%s/api/models/%s/tree/main?recursive=true", base, repository);
+    if (!code && url.bad)
+        code = pp_fail_nomem(err, "an address");
+    if (!code)
+        code = ask(l, url.data, &list, err);
+    if (!code)
+        code = choose_files(l, base, repository, colon && colon[1] ? colon + 1 : NULL, list, err);
+    cJSON_Delete(list);
+    pp_buf_free(&url);
+    pp_free(repository);
+    return code;
+}
+
+/* [owner/]name[:tag] */
+static enum pp_code from_registry(struct pull *l, const char *what, struct pp_error *err)
+{
+    static const char kind[] = "application/vnd.ollama.image.model";
+    const char *base = l->o->ollama_base ? l->o->ollama_base : registry_base, *colon = strchr(what, ':');
+    const char *tag = colon && colon[1] ? colon + 1 : "latest";
+    char *name = pp_strndup(what, colon ? (size_t)(colon - what) : strlen(what));
+    const char *owner = name && strchr(name, '/') ? "" : "library/";
+    struct pp_buf url = {0}, file = {0};
+    cJSON *manifest = NULL, *layer;
+    enum pp_code code = name ? PP_OK : pp_fail_nomem(err, "a name");
+    if (!code && (!*name || strpbrk(what, "?#%\\ ")))
+        code = pp_fail(err, PP_ERR_USAGE, "ollama: is followed by NAME, and perhaps :TAG");
+    if (!code) {
+        pp_buf_fmt(&url, "%s/v2/%s%s/manifests/%s", base, owner, name, tag);
+        code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &manifest, err);
+    }
+    cJSON_ArrayForEach(layer, cJSON_GetObjectItemCaseSensitive(manifest, "layers"))
+    {
+        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layer, "mediaType"));
+        const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layer, "digest"));
+        if (code || l->n_files || !type || !digest || strcmp(type, kind) != 0 || strncmp(digest, "sha256:", 7) != 0)
+            continue;
+        pp_buf_clear(&url);
+        pp_buf_fmt(&url, "%s/v2/%s%s/blobs/%s", base, owner, name, digest);
+        pp_buf_fmt(&file, "%s-%s.gguf", name, tag);
+        code = url.bad || file.bad ? pp_fail_nomem(err, "an address")
+                                   : add_file(l, url.data, file.data, size_of(layer), digest + 7, err);
+    }
+    if (!code && !l->n_files)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s:%s has no model in it", name, tag);
+    cJSON_Delete(manifest);
+    pp_buf_free(&url);
+    pp_buf_free(&file);
+    pp_free(name);
+    return code;
+}
+
+/* --- access ------------------------------------------------------------------------------------------------------- */
+
+/* The host of a URL, with its port. */
+static char *host_of(const char *url)
+{
+    const char *host = strstr(url, "://") + 3;
+    return pp_strndup(host, strcspn(host, "/?#"));
+}
+
+/* HF_TOKEN for the hub; else the line of the host in the file `tokens`, which nobody else may read. */
+static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct pp_error *err)
+{
+    char path[600], *text = NULL, *line, *rest;
+    const char *variable = hub ? getenv("HF_TOKEN") : NULL;
+    struct stat st;
+    size_t n;
+    if (variable && *variable)
+        return (l->token = pp_strdup(variable)) ? PP_OK : pp_fail_nomem(err, "a token");
+    snprintf(path, sizeof path, "%s/tokens", l->p->config);
+    if (stat(path, &st) != 0)
+        return PP_OK;
+    if (st.st_mode & 077)
+        return pp_fail(err, PP_ERR_USAGE, "%s can be read by others; `chmod 600 %s` first", path, path);
+    enum pp_code code = pp_read_file(path, MAX_TOKENS, &text, &n, err);
+    char *host = code ? NULL : host_of(url);
+    for (rest = text; host && !l->token && (line = strsep(&rest, "\n"));) {
+        const size_t k = strlen(host);
+        if (strncmp(line, host, k) == 0 && (line[k] == ' ' || line[k] == '\t'))
+            l->token = pp_strndup(line + k + 1, strcspn(line + k + 1, " \t\r"));
+    }
+    pp_free(host);
+    pp_free(text);
+    return code;
+}
+
+/* --- fetching ----------------------------------------------------------------------------------------------------- */
+
+static void progress(void *pull, uint64_t done, uint64_t total, double rate)
+{
+    struct pull *l = pull;
+    char what[120];
+    int n = snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9);
+    if (rate > 0 && n > 0 && (size_t)n < sizeof what) {
+        const double left = (double)(total > done ? total - done : 0) / rate;
+        snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s, %d:%02d left,", rate / 1e6, (int)(left / 60),
+                 (int)left % 60);
+    }
+    pp_cli_bar_show(&l->bar, what, done, total);
+}
+
+static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char *folder, char sha256[65],
+                              struct pp_error *err)
+{
+    struct pp_buf path = {0};
+    struct stat st;
+    pp_buf_fmt(&path, "%s/%s", folder, r->name);
+    if (path.bad)
+        return pp_fail_nomem(err, "a path");
+    const struct pp_fetch f = {
+        .url = r->url,
+        .path = path.data,
+        .size = r->size,
+        .sha256 = l->o->sha256 && l->n_files == 1 ? l->o->sha256 : r->sha256[0] ? r->sha256 : NULL,
+        .token = l->token,
+        .progress = progress,
+        .user = l,
+        .cancel = l->cancel,
+    };
+    enum pp_code code = PP_OK;
+    if (stat(path.data, &st) == 0 && (!r->size || (uint64_t)st.st_size == r->size)) {
+        pp_cli_say("%s is there already", path.data);
+        sha256[0] = 0;
+    } else {
+        pp_cli_say("fetching %s", r->url);
+        code = pp_fetch_file(&f, sha256, err);
+    }
+    pp_cli_bar_clear(&l->bar);
+    if (code == PP_ERR_IO || code == PP_ERR_CANCELLED) {
+        struct pp_buf part = {0};
+        pp_buf_fmt(&part, "%s.part", path.data);
+        if (!part.bad && stat(part.data, &st) == 0 && st.st_size > 0)
+            pp_cli_say("%.1f MB are kept; the same command goes on from there", (double)st.st_size / 1e6);
+        pp_buf_free(&part);
+    }
+    pp_buf_free(&path);
+    return code;
+}
+
+static enum pp_code find_files(struct pull *l, const char *what, struct pp_error *err)
+{
+    const bool hub = strncmp(what, "hf:", 3) == 0, registry = strncmp(what, "ollama:", 7) == 0;
+    const bool url = strncmp(what, "https://", 8) == 0 || strncmp(what, "http://", 7) == 0;
+    const char *base = hub ? l->o->hf_base : registry ? l->o->ollama_base : what;
+    if (!hub && !registry && !url)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "pull takes an address (https://...), hf:OWNER/NAME[:FILE] or ollama:NAME[:TAG]");
+    if (base && !strstr(base, "://"))
+        return pp_fail(err, PP_ERR_USAGE, "%s is no address; it begins with https://", base);
+    const char *usual = hub ? hub_base : registry_base;
+    enum pp_code code = find_token(l, base ? base : usual, hub, err);
+    if (code)
+        return code;
+    return hub ? from_hub(l, what + 3, err) : registry ? from_registry(l, what + 7, err) : from_url(l, what, err);
+}
+
+static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], struct pp_error *err)
+{
+    struct pp_buf folder = {0}, first = {0};
+    pp_buf_fmt(&folder, l->folder ? "%s/models/%s" : "%s/models", l->p->data, l->folder);
+    enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : pp_make_dirs(folder.data, err);
+    for (size_t i = 0; i < l->n_files && !code; i++)
+        code = fetch_one(l, &l->files[i], folder.data, sha256, err);
+    if (l->n_files != 1)
+        sha256[0] = 0;
+    if (!code && !l->folder)
+        pp_buf_fmt(&first, "%s/%s", folder.data, l->files[0].name);
+    if (!code && !(*path = l->folder ? pp_buf_take(&folder) : pp_buf_take(&first)))
+        code = pp_fail_nomem(err, "a path");
+    pp_buf_free(&folder);
+    pp_buf_free(&first);
+    return code;
+}
+
+enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, const char *what,
+                                const struct pp_cancel *cancel, char **path, char sha256[static 65],
+                                struct pp_error *err)
+{
+    struct pull *l = pp_calloc(1, sizeof *l);
+    *path = NULL;
+    sha256[0] = 0;
+    if (!l)
+        return pp_fail_nomem(err, "a download");
+    l->o = o;
+    l->p = p;
+    l->cancel = cancel;
+    enum pp_code code = find_files(l, what, err);
+    if (!code)
+        code = fetch_all(l, path, sha256, err);
+    for (size_t i = 0; i < l->n_files; i++) {
+        pp_free(l->files[i].url);
+        pp_free(l->files[i].name);
+    }
+    pp_free(l->folder);
+    pp_free(l->token);
+    pp_free(l);
+    return code;
+}

@@ -1,0 +1,467 @@
+/* fetch.c - see fetch.h. HTTP semantics: RFC 9110 (ranges in section 14, If-Range in 13.1.5). */
+#include "src/fetch.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/hash.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+
+enum {
+    MAX_REDIRECTS = 8,
+    CONNECT_S = 30,
+    STALL_S = 60,            /* without a byte */
+    TRIES = 5,               /* in a row that bring nothing */
+    PAUSE_MS = 200,          /* before the first of them; twice as long before each next */
+    MAX_FROM = 512,          /* bytes of an ETag or a date */
+    PIECE = 1 << 20,
+};
+
+/* --- one request ---------------------------------------------------------------------------------------------- */
+
+struct request {
+    const struct pp_fetch *f;    /* of a file; else NULL */
+    const struct pp_cancel *cancel;
+    struct pp_buf *text;         /* of a text */
+    size_t most;
+    int fd;                      /* of the part */
+    uint64_t have;               /* bytes of the part */
+    uint64_t asked;              /* where the range begins that was asked for; 0: all */
+    /* the answer's */
+    long status;
+    uint64_t length, total;      /* of its body; of the file: 0 if it does not say */
+    bool range_ok;
+    char from[MAX_FROM];         /* strong ETag, or the date of the last change */
+    bool is_etag, began, too_long;
+    int write_errno;
+    uint64_t since_ns, since_bytes; /* for the rate */
+    double rate;
+};
+
+static bool is_header(const char *line, size_t n, const char *name, const char **value, size_t *len)
+{
+    const size_t k = strlen(name);
+    if (n <= k || strncasecmp(line, name, k) != 0 || line[k] != ':')
+        return false;
+    const char *v = line + k + 1, *end = line + n;
+    while (v < end && (*v == ' ' || *v == '\t'))
+        v++;
+    while (end > v && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' '))
+        end--;
+    *value = v;
+    *len = (size_t)(end - v);
+    return true;
+}
+
+static uint64_t number(const char *s, size_t n)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < n && s[i] >= '0' && s[i] <= '9' && v < UINT64_MAX / 16; i++)
+        v = 10 * v + (uint64_t)(s[i] - '0');
+    return v;
+}
+
+/* "bytes 100-199/200", "bytes * /200" */
+static void read_range(struct request *r, const char *v, size_t n)
+{
+    const char *slash = memchr(v, '/', n);
+    if (n < 7 || strncasecmp(v, "bytes ", 6) != 0 || !slash)
+        return;
+    r->total = number(slash + 1, (size_t)(v + n - slash - 1));
+    r->range_ok = number(v + 6, n - 6) == r->asked;
+}
+
+static size_t on_header(char *line, size_t size, size_t count, void *request)
+{
+    struct request *r = request;
+    const size_t n = size * count;
+    const char *v;
+    size_t len;
+    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of each answer on the way */
+        const char *space = memchr(line, ' ', n);
+        r->status = space ? (long)number(space + 1, (size_t)(line + n - space - 1)) : 0;
+        r->length = r->total = 0;
+        r->range_ok = r->is_etag = false;
+        r->from[0] = 0;
+    } else if (is_header(line, n, "Content-Length", &v, &len)) {
+        r->length = number(v, len);
+    } else if (is_header(line, n, "Content-Range", &v, &len)) {
+        read_range(r, v, len);
+    } else if (is_header(line, n, "ETag", &v, &len) && len < MAX_FROM && len > 2 && v[0] == '"') {
+        snprintf(r->from, sizeof r->from, "%.*s", (int)len, v); /* a weak one says nothing about bytes */
+        r->is_etag = true;
+    } else if (is_header(line, n, "Last-Modified", &v, &len) && len < MAX_FROM && !r->is_etag) {
+        snprintf(r->from, sizeof r->from, "%.*s", (int)len, v);
+    }
+    return n;
+}
+
+/* The file is sent from its beginning. */
+static bool begin_anew(struct request *r)
+{
+    r->have = 0;
+    return ftruncate(r->fd, 0) == 0 && lseek(r->fd, 0, SEEK_SET) == 0;
+}
+
+static size_t on_file(char *data, size_t size, size_t count, void *request)
+{
+    struct request *r = request;
+    size_t n = size * count;
+    if (r->status != 200 && r->status != 206)
+        return n; /* an error's page */
+    if (!r->began && r->status == 206 && !r->range_ok)
+        return 0; /* another part than was asked for */
+    if (!r->began && r->status == 200 && !begin_anew(r)) {
+        r->write_errno = errno;
+        return 0;
+    }
+    r->began = true;
+    for (size_t at = 0; at < n;) {
+        ssize_t w = write(r->fd, data + at, n - at);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0) {
+            r->write_errno = errno;
+            return 0;
+        }
+        at += (size_t)w;
+    }
+    r->have += n;
+    return n;
+}
+
+static size_t on_text(char *data, size_t size, size_t count, void *request)
+{
+    struct request *r = request;
+    const size_t n = size * count;
+    if (n > r->most - (r->text->len < r->most ? r->text->len : r->most)) {
+        r->too_long = true;
+        return 0;
+    }
+    pp_buf_add(r->text, data, n);
+    return r->text->bad ? 0 : n;
+}
+
+/* Bytes of the file, as the server says; 0: it does not. */
+static uint64_t announced(const struct request *r)
+{
+    if (r->total)
+        return r->total;
+    return r->length ? r->length + (r->status == 206 ? r->asked : 0) : 0;
+}
+
+/* Asked several times a second, also when nothing comes. */
+static int on_progress(void *request, curl_off_t total, curl_off_t now, curl_off_t up, curl_off_t up_now)
+{
+    enum { WINDOW_NS = 1000000000 };
+    struct request *r = request;
+    const uint64_t t = pp_now_ns();
+    (void)total, (void)now, (void)up, (void)up_now;
+    if (r->f && r->f->progress) {
+        if (!r->since_ns || t - r->since_ns > WINDOW_NS) {
+            const double rate = r->since_ns && r->have > r->since_bytes
+                                    ? (double)(r->have - r->since_bytes) * 1e9 / (double)(t - r->since_ns) : 0;
+            r->rate = r->rate > 0 && rate > 0 ? 0.7 * r->rate + 0.3 * rate : rate;
+            r->since_ns = t;
+            r->since_bytes = r->have;
+        }
+        r->f->progress(r->f->user, r->have, r->f->size ? r->f->size : announced(r), r->rate);
+    }
+    return pp_cancelled(r->cancel);
+}
+
+/* A secret goes to this machine, or in secret. */
+static bool may_send(const char *url)
+{
+    static const char *const here[] = {"http://127.0.0.1", "http://localhost", "http://[::1]"};
+    bool safe = strncmp(url, "https://", 8) == 0;
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++) {
+        const size_t n = strlen(here[i]);
+        safe = safe || (strncmp(url, here[i], n) == 0 && (url[n] == ':' || url[n] == '/' || !url[n]));
+    }
+    return safe;
+}
+
+static struct curl_slist *add_header(struct curl_slist *list, const char *name, const char *value, bool *ok)
+{
+    struct pp_buf line = {0};
+    pp_buf_fmt(&line, "%s: %s", name, value);
+    struct curl_slist *longer = line.bad ? NULL : curl_slist_append(list, line.data);
+    pp_buf_free(&line);
+    *ok = *ok && longer;
+    return longer ? longer : list;
+}
+
+/* Carries it out; CURLE_OUT_OF_MEMORY if it cannot even begin. */
+static CURLcode perform(struct request *r, const char *url, const char *token, const char *if_range)
+{
+    char range[32];
+    bool ok = true;
+    struct curl_slist *headers = NULL;
+    CURL *c = curl_easy_init();
+    if (!c)
+        return CURLE_OUT_OF_MEMORY;
+    const char *protocols = strncmp(url, "https://", 8) == 0 ? "https" : "http,https";
+    if (token && may_send(url)) {
+        struct pp_buf bearer = {0};
+        pp_buf_fmt(&bearer, "Bearer %s", token);
+        headers = add_header(headers, "Authorization", pp_buf_cstr(&bearer), &ok); /* curl keeps it from other hosts */
+        ok = ok && !bearer.bad;
+        pp_buf_free(&bearer);
+    }
+    if (r->asked && if_range)
+        headers = add_header(headers, "If-Range", if_range, &ok);
+    snprintf(range, sizeof range, "%" PRIu64 "-", r->asked);
+    ok = ok && curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK &&
+         curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+         curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, protocols) == CURLE_OK &&
+         curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
+         (!r->asked || curl_easy_setopt(c, CURLOPT_RANGE, range) == CURLE_OK);
+    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(c, CURLOPT_MAXREDIRS, (long)MAX_REDIRECTS);
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_USERAGENT, "pippin/" PP_VERSION);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, r);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, r->text ? on_text : on_file);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, r);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, r);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    CURLcode rc = ok ? curl_easy_perform(c) : CURLE_OUT_OF_MEMORY;
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(c);
+    return rc;
+}
+
+static enum pp_code refused(const char *url, long status, struct pp_error *err)
+{
+    if (status == 404 || status == 410)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is not there (the server says %ld)", url, status);
+    if (status == 401 || status == 403)
+        return pp_fail(err, PP_ERR_IO,
+                       "%s is not for everybody (the server says %ld); if you have access, put your token into the "
+                       "variable HF_TOKEN, or as a line HOST TOKEN into the file tokens beside pippin.conf",
+                       url, status);
+    return pp_fail(err, PP_ERR_IO, "%s: the server says %ld", url, status);
+}
+
+static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode rc, struct pp_error *err)
+{
+    if (pp_cancelled(r->cancel))
+        return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    if (rc == CURLE_OUT_OF_MEMORY)
+        return pp_fail_nomem(err, "a download");
+    if (r->write_errno)
+        return pp_fail(err, PP_ERR_IO, "cannot write what comes: %s", strerror(r->write_errno));
+    return pp_fail(err, PP_ERR_IO, "%s: %s", url, curl_easy_strerror(rc));
+}
+
+enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
+                           struct pp_buf *out, struct pp_error *err)
+{
+    struct request r = {.cancel = cancel, .text = out, .most = most, .fd = -1};
+    CURLcode rc = perform(&r, url, token, NULL);
+    if (r.too_long)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is longer than %zu bytes, which cannot be right", url, most);
+    if (rc != CURLE_OK)
+        return fail_curl(&r, url, rc, err);
+    return r.status == 200 ? PP_OK : refused(url, r.status, err);
+}
+
+/* --- a file ------------------------------------------------------------------------------------------------------- */
+
+struct part {
+    char *path, *from_path;      /* PATH.part, PATH.part.from */
+    char from[MAX_FROM];         /* what the part is of; "" if that is not known */
+};
+
+static void read_from(struct part *p)
+{
+    char *text;
+    size_t n;
+    if (pp_read_file(p->from_path, MAX_FROM - 1, &text, &n, NULL) != PP_OK)
+        return;
+    snprintf(p->from, sizeof p->from, "%.*s", (int)strcspn(text, "\r\n"), text);
+    pp_free(text);
+}
+
+static void note_from(struct part *p, const struct request *r)
+{
+    if (strcmp(p->from, r->from) == 0)
+        return;
+    snprintf(p->from, sizeof p->from, "%s", r->from);
+    if (!p->from[0] || pp_write_file(p->from_path, p->from, strlen(p->from), 0600, NULL) != PP_OK)
+        unlink(p->from_path); /* next time all is fetched again */
+}
+
+static enum pp_code check_room(const struct pp_fetch *f, uint64_t left, struct pp_error *err)
+{
+    struct statvfs v;
+    char *folder = pp_strdup(f->path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash)
+        slash[1] = 0;
+    bool known = folder && statvfs(slash ? folder : ".", &v) == 0;
+    pp_free(folder);
+    const uint64_t room = known ? (uint64_t)v.f_bavail * v.f_frsize : UINT64_MAX;
+    if (left <= room)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_IO,
+                   "%.2f GB are still to come and the disk has room for %.2f GB; make some room, then do it again",
+                   (double)left / 1e9, (double)room / 1e9);
+}
+
+/* One request for what is missing. *again: the line broke, or what was there is of no use. */
+static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
+{
+    *r = (struct request){.f = f, .cancel = f->cancel, .fd = r->fd, .have = r->have, .total = r->total};
+    r->asked = p->from[0] ? r->have : 0;
+    if (!r->asked && !begin_anew(r))
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
+    CURLcode rc = perform(r, f->url, f->token, p->from);
+    *again = false;
+    if (r->status == 200 || r->status == 206)
+        note_from(p, r);
+    if (r->status == 416) { /* it is all there, or never was of this file */
+        if (r->total && r->total == r->have)
+            return PP_OK;
+        p->from[0] = 0;
+        *again = true;
+        return pp_fail(err, PP_ERR_IO, "%s: the server does not have the rest", f->url);
+    }
+    if (rc != CURLE_OK) {
+        *again = !r->write_errno && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
+                 rc != CURLE_URL_MALFORMAT && rc != CURLE_UNSUPPORTED_PROTOCOL && rc != CURLE_COULDNT_RESOLVE_HOST &&
+                 rc != CURLE_COULDNT_CONNECT;
+        return fail_curl(r, f->url, rc, err);
+    }
+    if (r->status != 200 && r->status != 206) {
+        *again = r->status >= 500 || r->status == 429;
+        return refused(f->url, r->status, err);
+    }
+    r->total = announced(r) ? announced(r) : r->have;
+    return PP_OK;
+}
+
+/* Until all is there, or it makes no sense to go on. */
+static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct request *r, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int idle = 0; idle < TRIES;) {
+        const uint64_t before = r->have;
+        bool again = false;
+        code = ask(f, p, r, &again, err);
+        const bool more = r->have > before;
+        if (!code && r->total && r->have < r->total)
+            again = true;
+        else if (!code || !again)
+            return code;
+        idle = more ? 0 : idle + 1;
+        const long ms = (long)PAUSE_MS << (idle < 5 ? idle : 5);
+        for (long waited = 0; waited < ms && !pp_cancelled(f->cancel); waited += 20)
+            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (pp_cancelled(f->cancel))
+            return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    }
+    return code ? code : pp_fail(err, PP_ERR_IO, "%s breaks off again and again", f->url);
+}
+
+static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[65], struct pp_error *err)
+{
+    struct pp_sha256_stream s;
+    uint8_t *piece = pp_malloc(PIECE);
+    off_t at = 0;
+    ssize_t n = 1;
+    if (!piece)
+        return pp_fail_nomem(err, "a checksum");
+    pp_sha256_begin(&s);
+    while (n > 0 && !pp_cancelled(cancel)) {
+        n = pread(fd, piece, PIECE, at);
+        if (n > 0)
+            pp_sha256_update(&s, piece, (size_t)n);
+        at += n > 0 ? n : 0;
+    }
+    pp_free(piece);
+    if (pp_cancelled(cancel))
+        return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    if (n < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot read what was fetched: %s", strerror(errno));
+    const struct pp_sha256 h = pp_sha256_end(&s);
+    pp_sha256_hex(&h, out);
+    return PP_OK;
+}
+
+/* Size and checksum; what is wrong does not stay. */
+static enum pp_code check(const struct pp_fetch *f, const struct part *p, const struct request *r, char sha256[65],
+                          struct pp_error *err)
+{
+    enum pp_code code = hash_file(r->fd, f->cancel, sha256, err);
+    if (!code && f->size && f->size != r->have)
+        code = pp_fail(err, PP_ERR_FORMAT, "%s has %" PRIu64 " bytes where %" PRIu64 " were announced; it was not kept",
+                       f->url, r->have, f->size);
+    if (!code && f->sha256 && strcasecmp(f->sha256, sha256) != 0)
+        code = pp_fail(err, PP_ERR_FORMAT,
+                       "%s has another checksum than it should (SHA-256 %s, not %s); it was not kept", f->url, sha256,
+                       f->sha256);
+    if (code == PP_ERR_FORMAT) {
+        unlink(p->path);
+        unlink(p->from_path);
+    }
+    return code;
+}
+
+static enum pp_code finish(const struct pp_fetch *f, const struct part *p, const struct request *r,
+                           struct pp_error *err)
+{
+    if (fsync(r->fd) != 0 || rename(p->path, f->path) != 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", f->path, strerror(errno));
+    unlink(p->from_path);
+    return PP_OK;
+}
+
+enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err)
+{
+    struct pp_buf part = {0}, from = {0};
+    struct stat st;
+    pp_buf_fmt(&part, "%s.part", f->path);
+    pp_buf_fmt(&from, "%s.part.from", f->path);
+    struct part p = {.path = part.data, .from_path = from.data};
+    struct request r = {.fd = -1};
+    enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : PP_OK;
+    if (!code)
+        r.fd = open(p.path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (!code && (r.fd < 0 || fstat(r.fd, &st) != 0 || lseek(r.fd, 0, SEEK_END) < 0))
+        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p.path, strerror(errno));
+    if (!code) {
+        r.have = (uint64_t)st.st_size;
+        if (r.have)
+            read_from(&p);
+        code = check_room(f, f->size > r.have ? f->size - r.have : 0, err);
+    }
+    if (!code)
+        code = fetch(f, &p, &r, err);
+    if (!code)
+        code = check(f, &p, &r, sha256, err);
+    if (!code)
+        code = finish(f, &p, &r, err);
+    if (r.fd >= 0)
+        close(r.fd);
+    pp_buf_free(&part);
+    pp_buf_free(&from);
+    return code;
+}

@@ -1,0 +1,34 @@
+/* fetch.h - files and texts over HTTP, by libcurl. Blocking; for the thread of a command. */
+#ifndef PP_SRC_FETCH_H
+#define PP_SRC_FETCH_H
+
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/cancel.h"
+#include "engine/base/error.h"
+
+/* total 0: not known. rate: bytes a second of late. */
+typedef void pp_fetch_progress(void *user, uint64_t done, uint64_t total, double rate);
+
+struct pp_fetch {
+    const char *url;         /* http:// or https:// */
+    const char *path;        /* where the file appears, by rename, when all of it is there and right */
+    uint64_t size;           /* that it must have; 0: what the server says */
+    const char *sha256;      /* that it must have, 64 hexadecimal digits; or NULL */
+    const char *token;       /* sent to the server of `url` alone, over https or to this machine; or NULL */
+    pp_fetch_progress *progress; /* or NULL */
+    void *user;
+    const struct pp_cancel *cancel;
+};
+
+/* Goes on with what an earlier call left in PATH.part, if the server still has the same file (If-Range with its ETag or
+ * date, kept in PATH.part.from), else begins anew. A broken line is tried again, as long as each time brings something.
+ * *sha256, lower case, of the file. PP_ERR_NOT_FOUND: 404, 410. PP_ERR_CANCELLED: what is there stays for the next
+ * time. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, disk full among it. */
+enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err);
+/* A text of at most `most` bytes. */
+enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
+                           struct pp_buf *out, struct pp_error *err);
+
+#endif

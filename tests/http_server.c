@@ -1,0 +1,246 @@
+/* http_server.c - http-server FOLDER: an HTTP server on this machine alone that misbehaves as told, for the tests of
+ * downloads. It prints its port; one request at a time, each on a connection of its own. The first part of the path
+ * says how:
+ *
+ *   /plain/F     as it should be, ranges too          /slow/F      likewise, a piece at a time
+ *   /cut/F       breaks off in the middle of whatever is asked for, but for the last 64 KiB
+ *   /norange/F   knows no ranges, and breaks off the first time      /long/F   announces more than it has
+ *   /changed/F   another ETag each time, and breaks off the first time
+ *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
+ *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
+ *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
+ *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F
+ *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:... */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { REQUEST = 8192, PIECE = 16384, TAIL = 65536 };
+
+static const char *folder;
+static int n_requests; /* of a path that counts: a file name is used once for each */
+
+struct answer {
+    int fd;
+    char how[32], file[512];
+    char range_from[64];      /* If-Range */
+    uint64_t from;
+    bool range, authorized;
+};
+
+static void say(int fd, const char *text)
+{
+    for (size_t at = 0, n = strlen(text); at < n;) {
+        ssize_t w = write(fd, text + at, n - at);
+        if (w <= 0)
+            return;
+        at += (size_t)w;
+    }
+}
+
+static void status(int fd, const char *line, const char *more)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: 0\r\n%s\r\n", line, more);
+    say(fd, text);
+}
+
+static void say_json(int fd, const char *json)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", strlen(json),
+             json);
+    say(fd, text);
+}
+
+/* How often this path was asked for so far, this time included. */
+static int times(const char *how, const char *file)
+{
+    static struct { char key[600]; int n; } seen[64];
+    char key[600];
+    snprintf(key, sizeof key, "%s/%s", how, file);
+    for (int i = 0; i < 64; i++) {
+        if (!seen[i].key[0])
+            strcpy(seen[i].key, key);
+        if (strcmp(seen[i].key, key) == 0)
+            return ++seen[i].n;
+    }
+    return 1;
+}
+
+static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow)
+{
+    char piece[PIECE];
+    while (at < end) {
+        size_t n = end - at < PIECE ? (size_t)(end - at) : PIECE;
+        ssize_t got = pread(from, piece, n, (off_t)at);
+        if (got <= 0)
+            return;
+        for (ssize_t sent = 0; sent < got;) {
+            ssize_t w = write(to, piece + sent, (size_t)(got - sent));
+            if (w <= 0)
+                return;
+            sent += w;
+        }
+        at += (uint64_t)got;
+        if (slow)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+}
+
+static bool is(const struct answer *a, const char *how)
+{
+    return strcmp(a->how, how) == 0;
+}
+
+static void send_file(const struct answer *a)
+{
+    char path[1024], head[1024], tag[64];
+    struct stat st;
+    const int n = times(a->how, a->file);
+    snprintf(path, sizeof path, "%s/%s", folder, strrchr(a->file, '/') ? strrchr(a->file, '/') + 1 : a->file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        status(a->fd, "404 Not Found", "");
+        return;
+    }
+    const uint64_t size = (uint64_t)st.st_size;
+    snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : 1);
+    const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak");
+    const bool breaks = is(a, "cut") || (n == 1 && once);
+    const bool part = a->range && !is(a, "norange") && (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
+    const uint64_t from = part ? a->from : 0, announced = size - from + (is(a, "long") ? 5000 : 0);
+    if (part && (from >= size || (is(a, "416") && n == 2))) {
+        snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
+        status(a->fd, "416 Range Not Satisfiable", head);
+    } else {
+        int k = snprintf(head, sizeof head,
+                         "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n", part ? "206 Partial Content" : "200 OK", announced, is(a, "weak") ? "W/" : "", tag);
+        if (part)
+            k += snprintf(head + k, sizeof head - (size_t)k,
+                          "Content-Range: bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64 "\r\n", from, size - 1, size);
+        snprintf(head + k, sizeof head - (size_t)k, "\r\n");
+        say(a->fd, head);
+        uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
+        send_bytes(a->fd, fd, from, end, is(a, "slow"));
+    }
+    close(fd);
+}
+
+static void respond(struct answer *a, const char *path)
+{
+    char json[2048], sum[65] = "", where[700];
+    FILE *f;
+    if (strncmp(path, "/api/models/o/n/tree/main", 25) == 0) {
+        snprintf(where, sizeof where, "%s/list.json", folder);
+        f = fopen(where, "r");
+        size_t n = f ? fread(json, 1, sizeof json - 1, f) : 0;
+        json[n] = 0;
+        if (f)
+            fclose(f);
+        say_json(a->fd, json);
+    } else if (strncmp(path, "/v2/library/m/manifests/", 24) == 0) {
+        snprintf(where, sizeof where, "%s/m.sha256", folder);
+        f = fopen(where, "r");
+        if (!f || fscanf(f, "%64s", sum) != 1)
+            sum[0] = 0;
+        if (f)
+            fclose(f);
+        snprintf(json, sizeof json,
+                 "{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.license\",\"digest\":\"sha256:00\"},"
+                 "{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:%s\"}]}", sum);
+        say_json(a->fd, json);
+    } else if (strncmp(path, "/v2/library/m/blobs/", 20) == 0) {
+        strcpy(a->how, "blob");
+        strcpy(a->file, "m.gguf");
+        send_file(a);
+    } else if (strncmp(path, "/o/n/resolve/main/", 18) == 0) {
+        strcpy(a->how, "plain");
+        snprintf(a->file, sizeof a->file, "%.500s", path + 18);
+        send_file(a);
+    } else if (sscanf(path, "/%31[^/]/%511s", a->how, a->file) != 2) {
+        status(a->fd, "404 Not Found", "");
+    } else if (is(a, "redirect") || is(a, "loop") || is(a, "away")) {
+        const char *to = is(a, "loop") ? "/loop/" : is(a, "away") ? "file:///etc/" : "/plain/";
+        snprintf(json, sizeof json, "Location: %s%s\r\n", to, a->file);
+        status(a->fd, "302 Found", json);
+    } else if (is(a, "secret") && !a->authorized) {
+        status(a->fd, "401 Unauthorized", "");
+    } else if (is(a, "busy") && times("busy", a->file) <= 2) {
+        status(a->fd, "503 Service Unavailable", "");
+    } else if (is(a, "gone")) {
+        status(a->fd, "404 Not Found", "");
+    } else {
+        send_file(a);
+    }
+}
+
+static void serve(int fd)
+{
+    static char request[REQUEST];
+    char path[1024];
+    struct answer a = {.fd = fd};
+    size_t n = 0;
+    ssize_t got;
+    while (n + 1 < sizeof request && (got = read(fd, request + n, sizeof request - 1 - n)) > 0) {
+        n += (size_t)got;
+        request[n] = 0;
+        if (strstr(request, "\r\n\r\n"))
+            break;
+    }
+    request[n] = 0;
+    if (sscanf(request, "GET %1023s", path) != 1)
+        return;
+    n_requests++;
+    const char *range = strcasestr(request, "\r\nRange: bytes="), *if_range = strcasestr(request, "\r\nIf-Range: ");
+    a.range = range && sscanf(range + 15, "%" SCNu64, &a.from) == 1;
+    if (if_range)
+        snprintf(a.range_from, sizeof a.range_from, "%.*s", (int)strcspn(if_range + 12, "\r"), if_range + 12);
+    a.authorized = strcasestr(request, "\r\nAuthorization: Bearer secret\r\n") != NULL;
+    char *query = strchr(path, '?');
+    if (query)
+        *query = 0;
+    respond(&a, path);
+}
+
+int main(int argc, char **argv)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    if (argc != 2)
+        return 2;
+    folder = argv[1];
+    signal(SIGPIPE, SIG_IGN);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0 || bind(s, (struct sockaddr *)&at, sizeof at) != 0 || listen(s, 8) != 0 ||
+        getsockname(s, (struct sockaddr *)&at, &len) != 0) {
+        perror("http-server");
+        return 1;
+    }
+    printf("%d\n", ntohs(at.sin_port));
+    fflush(stdout);
+    for (;;) {
+        int fd = accept(s, NULL, NULL);
+        if (fd < 0)
+            continue;
+        serve(fd);
+        shutdown(fd, SHUT_WR);
+        char rest[1024];
+        struct timeval soon = {.tv_sec = 1};
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+        while (read(fd, rest, sizeof rest) > 0)
+            continue;
+        close(fd);
+    }
+}

@@ -1,0 +1,101 @@
+#!/bin/sh
+# test_models_pull.sh - pippin models pull from a server on this machine that misbehaves (tests/http_server.c).
+set -u
+LC_ALL=C.UTF-8
+export LC_ALL
+build=${BUILD:-build}
+pippin=${PIPPIN:-$build/pippin}
+tmp=$(mktemp -d) || exit 1
+trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+export no_proxy='*'
+passed=0 failed=0
+model=engine/starter/starter-draft-Q4_0.gguf
+models=$tmp/data/pippin/models
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+pull() { timeout 60 "$pippin" models pull "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
+# expect NAME CODE [ERR-PATTERN]
+expect() {
+    if [ "$code" != "$2" ]; then fail "$1" "exit code $code, not $2"; return; fi
+    if [ -n "${3:-}" ] && ! grep -Eq -e "$3" "$tmp/err"; then fail "$1" "no $3 on standard error"; return; fi
+    pass "$1"
+}
+# whole NAME FILE: it is there, the same, and nothing half fetched beside it
+whole() {
+    if ! cmp -s "$model" "$models/$2"; then fail "$1" "$2 is not the same file"; return; fi
+    if [ -e "$models/$2.part" ] || [ -e "$models/$2.part.from" ]; then fail "$1" "something is left beside $2"; return; fi
+    pass "$1"
+}
+
+mkdir -p "$tmp/www" "$tmp/config/pippin"
+for n in a b c d e f g h i j k l m q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+printf 'not a model' >"$tmp/www/text.gguf"
+sum=$(sha256sum "$model" | cut -d' ' -f1)
+size=$(wc -c <"$model" | tr -d ' ')
+echo "$sum" >"$tmp/www/m.sha256"
+"$build/http-server" "$tmp/www" >"$tmp/port" 2>/dev/null &
+server=$!
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$tmp/port" ] && break; sleep 0.1; done
+at=http://127.0.0.1:$(cat "$tmp/port")
+
+pull; expect "pull what? usage" 2
+pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
+pull "$at/"; expect "an address of no file" 2 'names no file'
+pull "$at/plain/a.gguf"; expect "a file" 0 "a is .*/models/a.gguf"
+whole "is there" a.gguf
+"$pippin" models list --json >"$tmp/out"
+if grep -q "\"sha256\": \"$sum\"" "$tmp/out" && grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "noted with its source and checksum"; else fail "noted with its source and checksum" "$(cat "$tmp/out")"; fi
+"$pippin" tokenize -m a -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and used by its name" 0
+pull "$at/plain/a.gguf"; expect "not fetched twice" 0 'is there already'
+pull "$at/gone/x.gguf"; expect "404" 3 'is not there \(the server says 404\)'
+pull "$at/redirect/b.gguf"; expect "a redirection" 0; whole "is followed" b.gguf
+pull "$at/loop/x.gguf"; expect "one in a circle" 1 'redirect'
+pull "$at/away/passwd.gguf"; expect "one to another protocol" 1
+[ -e "$models/passwd.gguf" ] && fail "is not followed" "it was" || pass "is not followed"
+pull "$at/cut/c.gguf"; expect "a line that breaks again and again" 0; whole "is gone on with" c.gguf
+pull "$at/norange/d.gguf"; expect "a server without ranges" 0; whole "begins anew" d.gguf
+pull "$at/changed/e.gguf"; expect "a file that changes on the way" 0; whole "begins anew, too" e.gguf
+pull "$at/416/f.gguf"; expect "416 for the rest" 0; whole "begins anew as well" f.gguf
+pull "$at/weak/g.gguf"; expect "without a strong ETag" 0; whole "and so does that" g.gguf
+pull "$at/busy/h.gguf"; expect "a server that is busy" 0; whole "is asked again" h.gguf
+pull "$at/plain/i.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "a wrong checksum" 1 'another checksum'
+[ -e "$models/i.gguf" ] || [ -e "$models/i.gguf.part" ] && fail "is not kept" "it is" || pass "is not kept"
+pull "$at/plain/i.gguf" --sha256 "$sum" --name Right; expect "the right one" 0 'Right is '
+pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf'
+pull "http://127.0.0.1:1/x.gguf"; expect "nobody there" 1
+
+pull "$at/secret/j.gguf"; expect "without a token" 1 'HF_TOKEN'
+echo "${at#http://} secret" >"$tmp/config/pippin/tokens"
+chmod 644 "$tmp/config/pippin/tokens"
+pull "$at/secret/j.gguf"; expect "tokens that others can read" 2 'chmod 600'
+chmod 600 "$tmp/config/pippin/tokens"
+pull "$at/secret/j.gguf"; expect "with one" 0; whole "is there" j.gguf
+if grep -q secret "$tmp/err" && grep -v "$at/secret" "$tmp/err" | grep -q secret; then fail "that is not shown" "it is"; else pass "that is not shown"; fi
+
+# stopped in the middle, and gone on with
+timeout -s INT 1 "$pippin" models pull "$at/slow/k.gguf" >"$tmp/out" 2>"$tmp/err" </dev/null
+if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "an interrupt keeps what there is"; else fail "an interrupt keeps what there is" "$(ls -l "$models")"; fi
+grep -q 'goes on from there' "$tmp/err" && pass "and says so" || fail "and says so" "not"
+pull "$at/slow/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
+
+# the hub
+file() { printf '{"type":"file","path":"%s","size":%s,"lfs":{"oid":"%s"}}' "$1" "$2" "$3"; }
+printf '[%s,%s,%s,%s]' "$(file q-Q8_0.gguf "$size" "$sum")" "$(file q-Q4_K_M.gguf "$size" "$sum")" \
+    "$(file s-00001-of-00002.gguf "$size" "$sum")" "$(file s-00002-of-00002.gguf "$size" "$sum")" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "hf: takes the usual type" 0 'fetching .*q-Q4_K_M.gguf'; whole "is there" q-Q4_K_M.gguf
+pull hf:o/n:Q8_0 --hf-base "$at"; expect "or the one asked for" 0 'fetching .*q-Q8_0.gguf'
+pull hf:o/n:Q9 --hf-base "$at"; expect "one that is not there" 3 'no file "Q9"'
+pull hf:o --hf-base "$at"; expect "hf: half a name" 2
+HF_ENDPOINT=$at pull hf:o/n:s-00001 ; expect "all parts of a split model" 0; whole "the second one too" s-00002-of-00002.gguf
+printf '[%s]' "$(file l.gguf 123 "$sum")" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "a size that is not as announced" 1 'were announced'
+printf '[%s]' "$(file README.md 12 x)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "no model at all" 3 'neither GGUF'
+printf 'rubbish' >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
+pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
