@@ -126,7 +126,8 @@ static void send_file(const struct answer *a)
         status(a->fd, "416 Range Not Satisfiable", head);
     } else {
         int k = snprintf(head, sizeof head,
-                         "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n", part ? "206 Partial Content" : "200 OK", announced, is(a, "weak") ? "W/" : "", tag);
+                         "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n",
+                         part ? "206 Partial Content" : "200 OK", announced, is(a, "weak") ? "W/" : "", tag);
         if (part)
             k += snprintf(head + k, sizeof head - (size_t)k,
                           "Content-Range: bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64 "\r\n", from, size - 1, size);
