@@ -130,7 +130,11 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
         return pp_fail(err, PP_ERR_USAGE,
                        "%s holds a training that was stopped: go on with --continue, remove %s, or name another folder",
                        folder, pp_train_checkpoint);
-    return r->run->resume ? pp_trainer_load(r->t, r->checkpoint, err) : PP_OK;
+    if (r->run->resume)
+        return pp_trainer_load(r->t, r->checkpoint, err);
+    /* Checkpoints carry it, and finding it reads the whole model: nobody should wait for that after Ctrl-C. */
+    struct pp_sha256 identity;
+    return pp_model_identity(r->t->model, r->t->opt.cache_dir, &identity, err);
 }
 
 /* FOLDER/NAME.gguf, where NAME is the folder's own. */
@@ -153,7 +157,11 @@ static enum pp_code finish(struct running *r, struct pp_error *err)
     enum pp_code code = pp_trainer_write_peft(r->t, r->run->folder, err);
     if (!code)
         code = write_gguf(r, err);
-    if (!code && r->saved && unlink(r->checkpoint) != 0)
+    if (code) { /* a full disk may have room again: --continue then has nothing but this to do */
+        save(r, NULL);
+        return stopped(r, code, err);
+    }
+    if (r->saved && unlink(r->checkpoint) != 0)
         code = pp_fail(err, PP_ERR_IO, "cannot remove %s: %s", r->checkpoint, strerror(errno));
     return code;
 }

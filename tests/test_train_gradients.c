@@ -1,5 +1,5 @@
-/* test_train_gradients.c - what training computes, held against the definitions: projections, attention, rotations and a
- * whole model are written down once more in double precision, plainly, and each gradient is compared with finite
+/* test_train_gradients.c - what training computes, held against the definitions: projections, attention, rotations and
+ * a whole model are written down once more in double precision, plainly, and each gradient is compared with finite
  * differences of those. Gradients are in single precision: they agree to about 1e-5 of the largest. */
 #include <math.h>
 #include <stdio.h>
