@@ -1,11 +1,13 @@
 #include "src/adapter_mix.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 
 void pp_adapter_name(const char *path, char *out, size_t cap)
@@ -91,4 +93,55 @@ bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s)
     }
     cJSON_Delete(array);
     return good;
+}
+
+/* --- completion ------------------------------------------------------------------------------------------- */
+
+/* What all names so far begin with that begin with a word. */
+struct common {
+    const char *word;
+    size_t len;              /* of the word */
+    const char *first;       /* the first of them; NULL: there is none */
+    size_t same, n;          /* bytes of it that all have; how many there are */
+};
+
+static void try_name(struct common *c, const char *name)
+{
+    size_t i = 0;
+    if (strncasecmp(name, c->word, c->len) != 0)
+        return;
+    if (c->n++ == 0) {
+        c->first = name;
+        c->same = strlen(name);
+    }
+    while (i < c->same && tolower((unsigned char)name[i]) == tolower((unsigned char)c->first[i]))
+        i++;
+    c->same = i;
+}
+
+char *pp_adapter_complete(const char *line, const char *const *names, size_t n)
+{
+    static const char *const words[] = {"off", "preset ", "save ", "drop ", "add "};
+    const bool lora = strncmp(line, "/lora ", 6) == 0, compare = strncmp(line, "/compare ", 9) == 0;
+    const char *begin = line + (lora ? 6 : 9), *last = strrchr(line, ' ');
+    if (!lora && !compare)
+        return NULL;
+    for (const char *p = begin; compare && *p; p++)
+        last = *p == '+' ? p : last;
+    struct common c = {.word = lora ? begin : last + 1};
+    c.len = strlen(c.word);
+    for (size_t i = 0; i < n; i++)
+        try_name(&c, names[i]);
+    for (size_t i = 0; lora && i < sizeof words / sizeof *words; i++)
+        try_name(&c, words[i]);
+    if (compare)
+        try_name(&c, "none");
+    struct pp_buf out = {0};
+    if (!c.n)
+        return NULL;
+    pp_buf_add(&out, line, (size_t)(c.word - line));
+    pp_buf_add(&out, c.same == c.len && c.n > 1 ? c.word : c.first, c.same);
+    if (c.n == 1 && c.first[c.same - 1] != ' ')
+        pp_buf_char(&out, ' ');
+    return pp_buf_take(&out);
 }

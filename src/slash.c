@@ -172,7 +172,9 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
     }
     const struct pp_adapter_entry *a = &c->adapters.items[i];
     pp_controller_set_adapter(c, (size_t)i, on, scale > -100 ? (float)scale : a->scale);
-    if (a->on)
+    if (a->on && a->scale == 0.0f)
+        ctl_notice(c, false, "%s is on, but at strength 0 it changes nothing", a->name);
+    else if (a->on)
         ctl_notice(c, false, "%s is on, strength %.2f", a->name, (double)a->scale);
     else if (!on)
         ctl_notice(c, false, "%s is off", a->name);

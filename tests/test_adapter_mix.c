@@ -56,6 +56,41 @@ static void there_and_back(void **state)
     }
 }
 
+static void is_completed(const char *line, const char *expected)
+{
+    static const char *const names[] = {"bard", "barista", "Owl"};
+    char *got = pp_adapter_complete(line, names, 3);
+    if (!expected)
+        assert_null(got);
+    else
+        assert_string_equal(got, expected);
+    pp_free(got);
+}
+
+static void completed(void **state)
+{
+    (void)state;
+    is_completed("/lora b", "/lora bar");
+    is_completed("/lora bari", "/lora barista ");
+    is_completed("/lora o", "/lora o"); /* Owl, or off */
+    is_completed("/lora ow", "/lora Owl ");
+    is_completed("/lora pre", "/lora preset ");
+    is_completed("/lora bard 0", NULL);
+    is_completed("/lora x", NULL);
+    is_completed("/compare none bard:0.5+BARI", "/compare none bard:0.5+barista ");
+    is_completed("/compare n", "/compare none ");
+    is_completed("/theme b", NULL);
+}
+
+static void nothing_at_strength_zero(void **state)
+{
+    (void)state;
+    assert_int_equal(fix_slash("/lora bard 0"), PP_SLASH_DONE);
+    assert_non_null(strstr(fix_status()->notice, "changes nothing"));
+    assert_int_equal(fix_slash("/lora bard 0.4"), PP_SLASH_DONE);
+    assert_null(strstr(fix_status()->notice, "changes nothing"));
+}
+
 /* --- side by side ----------------------------------------------------------------------------------------- */
 
 static void finish_all(int first, int n)
@@ -321,6 +356,8 @@ TEST_GROUP(adapter_mix)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
+        cmocka_unit_test(completed),
+        cmocka_unit_test_setup_teardown(nothing_at_strength_zero, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared_and_left, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(mistakes, setup, fix_teardown),

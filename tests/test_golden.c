@@ -326,6 +326,7 @@ static void check_adapter_family(const char *family)
 
 static void adapters_llama(void **state) { (void)state; check_adapter_family("llama"); }
 static void adapters_llama_k256(void **state) { (void)state; check_adapter_family("llama-k256"); }
+static void adapters_qwen2(void **state) { (void)state; check_adapter_family("qwen2"); }
 
 /* --- the bundled model's source -------------------------------------------------------------------------------- */
 
@@ -458,7 +459,8 @@ TEST_GROUP(golden)
     const struct CMUnitTest tests[] = {
         FAMILIES(FAMILY_TEST)
         cmocka_unit_test(readme_table),
-        cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(starter_folder),
+        cmocka_unit_test(adapters_llama), cmocka_unit_test(adapters_llama_k256), cmocka_unit_test(adapters_qwen2),
+        cmocka_unit_test(starter_folder),
         cmocka_unit_test(starter_gguf),   cmocka_unit_test(stories),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);

@@ -86,8 +86,74 @@ static void held_forms(void **state)
     }
 }
 
+/* --- a long conversation under two sets ------------------------------------------------------------------------ */
+
+enum { LONG = 600 };
+
+/* Reads a prompt, and chooses a token; how many of the prompt's were there. */
+static uint64_t read_prompt(struct pp_seq *s, const int32_t *tokens, int64_t n)
+{
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 1, .ignore_end = true};
+    struct pp_error err;
+    struct pp_gen *g;
+    assert_ok(pp_gen_start(s, tokens, n, &opt, NULL, &g, &err), err);
+    const uint64_t cached = pp_gen_stats(g).cached_tokens;
+    pp_gen_free(g);
+    return cached;
+}
+
+/* Who switches back finds the pages of before: nothing is computed again but what fills no page. What is at hand is
+ * what is found. */
+static void switched_back(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
+    const int64_t whole = (LONG - 1) / PP_PAGE_TOKENS * PP_PAGE_TOKENS;
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_adapter *a[2];
+    struct pp_seq *s;
+    int32_t tokens[LONG];
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    for (int i = 0; i < 2; i++) {
+        shape.seed++;
+        assert_ok(pp_adapter_load(m, tiny_adapter(&shape, 4), &a[i], &err), err);
+    }
+    for (int i = 0; i < LONG; i++)
+        tokens[i] = 3 + i * 11 % 50;
+    const struct pp_adapter_use sets[3][2] = {
+        {{a[0], 1}, {a[1], 0.5f}}, {{a[1], 0.5f}, {a[0], 0}}, {{a[0], 0.75f}, {a[1], 0.5f}}};
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pp_engine_at_hand(e, sets[i], 2, tokens, LONG), 0);
+        assert_ok(pp_seq_set_adapters(s, sets[i], 2, &err), err);
+        assert_int_equal(read_prompt(s, tokens, LONG), 0);
+        assert_int_equal(pp_engine_at_hand(e, sets[i], 2, tokens, LONG), whole);
+        assert_int_equal(pp_seq_at_hand(s, sets[i], 2, tokens, LONG), LONG);
+        assert_int_equal(pp_seq_at_hand(s, sets[(i + 1) % 3], 2, tokens, LONG), 0);
+    }
+    assert_int_equal(pp_engine_at_hand(e, sets[1], 1, tokens, LONG), whole); /* strength 0 is the same as absent */
+    assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, 100), PP_PAGE_TOKENS);
+    tokens[200]++;
+    assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, LONG), 200 / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    assert_int_equal(pp_seq_at_hand(s, sets[2], 2, tokens, LONG), 200);
+    tokens[200]--;
+    for (int turn = 0; turn < 6; turn++) {
+        assert_ok(pp_seq_set_adapters(s, sets[turn % 3], 2, &err), err);
+        assert_int_equal(read_prompt(s, tokens, LONG), whole);
+    }
+    pp_seq_free(s);
+    for (int i = 0; i < 2; i++)
+        pp_adapter_free(a[i]);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 TEST_GROUP(lora)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(switched_back)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

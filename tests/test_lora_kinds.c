@@ -9,6 +9,7 @@
 #include "engine/engine_int.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
+#include "engine/pool.h"
 #include "tests/adapter_folder.h"
 #include "tests/support.h"
 
@@ -410,6 +411,97 @@ static void mixed_batches(void **state)
     mixed_batch(PP_TYPE_Q4_K);
 }
 
+/* Biases, IA3 of shared and of own inputs, DoRA, replaced tensors, and all of them together give the same bits on all
+ * kernels, whatever the number of threads and rows; and an answer under them allocates nothing. */
+static void on_all_kernels(uint32_t type)
+{
+    enum { FILES = 4, SETS = 5, ROWS = 9 };
+    static const int threads[] = {1, 2, 3, 8}, row_counts[] = {1, 2, 4, 5, 9};
+    const struct tiny_shape s = biased_shape(type);
+    struct folder folders[FILES] = {{.random = 41}, {.random = 42}, {.random = 43}, {.random = 44}};
+    const char *configs[FILES] = {"{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":5,\"bias\":\"all\"}", ia3_config,
+                                  dora_config, replaced_config};
+    struct pp_adapter *a[FILES];
+    struct pp_model *m;
+    struct pp_error err;
+    float *expected[SETS] = {NULL};
+    assert_ok(pp_model_open(tiny_model(&s), &m, &err), err);
+    folder_add_lora(&folders[0], &s, 0, 5);
+    folder_add_lora(&folders[0], &s, 6, 5);
+    folder_add_named(&folders[0], 0, ".bias", s.n_head * s.head_dim, 0, 0, 0.5f);
+    make_ia3(&folders[1], &s);
+    folder_add_named(&folders[1], 5, ".ia3_l", 1, s.n_embd, 1, 0.5f);
+    make_dora(&folders[2], &s);
+    make_replaced(&folders[3], &s);
+    for (int i = 0; i < FILES; i++)
+        assert_ok(pp_adapter_load(m, folder_write_peft(&folders[i], configs[i]), &a[i], &err), err);
+    const struct pp_adapter_use uses[SETS][FILES] = {
+        {{a[0], 0.7f}}, {{a[1], 0.8f}}, {{a[2], 1.2f}}, {{a[3], 0.6f}},
+        {{a[3], 0.3f}, {a[0], 0.5f}, {a[2], 0.9f}, {a[1], 0.4f}}};
+    const int64_t n = ROWS * pp_model_info(m)->n_vocab;
+    for (int isa = PP_ISA_COUNT - 1; isa >= 0; isa--)
+        for (int t = 0; t < 4 && pp_isa_runs((enum pp_isa)isa); t++) {
+            const struct pp_engine_options opt = {.n_threads = threads[t], .kernels = pp_isa_name((enum pp_isa)isa),
+                                                  .kv_memory = 16u << 20};
+            struct pp_engine *e;
+            assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+            for (int set = 0; set < SETS; set++) {
+                const int rows = row_counts[(t + set + isa) % 5];
+                struct pp_seq *seq;
+                uint64_t allocations = 0;
+                float *got = pp_malloc((size_t)n * sizeof *got);
+                assert_ok(pp_seq_new(e, &seq, &err), err);
+                assert_ok(pp_seq_set_adapters(seq, uses[set], set == SETS - 1 ? FILES : 1, &err), err);
+                for (int at = 0; at < ROWS; at += rows) {
+                    struct pp_row batch[ROWS];
+                    const int k = ROWS - at < rows ? ROWS - at : rows;
+                    for (int i = 0; i < k; i++)
+                        batch[i] = (struct pp_row){.seq = seq, .token = 5 + 3 * (at + i),
+                                                   .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+                    if (at == rows)
+                        allocations = pp_mem_count();
+                    assert_ok(pp_step(e, batch, k, NULL, &err), err);
+                    for (int i = 0; i < k; i++)
+                        memcpy(got + (at + i) * n / ROWS, pp_step_output(e, i), (size_t)(n / ROWS) * sizeof *got);
+                }
+                if (rows < ROWS)
+                    assert_int_equal(pp_mem_count(), allocations);
+                if (!expected[set]) {
+                    expected[set] = got;
+                } else {
+                    if (memcmp(expected[set], got, (size_t)n * sizeof *got) != 0)
+                        fail_msg("%s, set %d: other bits with %s kernels, %d threads and %d rows",
+                                 pp_type_info(type)->name, set, pp_isa_name((enum pp_isa)isa), threads[t], rows);
+                    pp_free(got);
+                }
+                pp_seq_free(seq);
+            }
+            pp_engine_free(e);
+        }
+    for (int i = 0; i < SETS; i++) {
+        for (int k = 0; k < i; k++)
+            assert_memory_not_equal(expected[i], expected[k], sizeof(float));
+    }
+    for (int i = 0; i < SETS; i++)
+        pp_free(expected[i]);
+    for (int i = 0; i < FILES; i++) {
+        pp_adapter_free(a[i]);
+        folder_empty(&folders[i]);
+    }
+    pp_model_close(m);
+}
+
+static void all_kernels(void **state)
+{
+    (void)state;
+    pp_pool_assume_cpus(8); /* a pool has no more threads than CPUs */
+    on_all_kernels(PP_TYPE_F32);
+    on_all_kernels(PP_TYPE_BF16);
+    on_all_kernels(PP_TYPE_Q4_0);
+    on_all_kernels(PP_TYPE_Q6_K);
+    pp_pool_assume_cpus(0);
+}
+
 /* The same matrices as PEFT and as MLX writes them, that is turned, are one adapter. */
 static void mlx(void **state)
 {
@@ -580,6 +672,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(replaced_quantized),
         cmocka_unit_test(replaced_shapes),
         cmocka_unit_test(mixed_batches),
+        cmocka_unit_test(all_kernels),
         cmocka_unit_test(mlx),
         cmocka_unit_test(identities),
         cmocka_unit_test(idle_adapters),

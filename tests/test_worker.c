@@ -716,6 +716,69 @@ static void test_adapters(void **state)
     end();
 }
 
+/* The event of a kind that comes next; others are let go. pp_event_free. */
+static struct pp_event *event_of(enum pp_event_type type)
+{
+    for (;;) {
+        struct pp_event *e = next_event();
+        if (e->type == type)
+            return e;
+        pp_event_free(e);
+    }
+}
+
+/* Tokens of the prompt of a request, and how many of them are at hand. */
+static uint64_t cost_of(const struct pp_generate_request *r, uint64_t *cached)
+{
+    env.backend->ops->cost(env.backend, r);
+    struct pp_event *e = event_of(PP_EVENT_COST);
+    assert_int_equal(e->err.code, PP_OK);
+    assert_int_equal(e->request, r->request);
+    const uint64_t total = e->total;
+    *cached = e->cached;
+    pp_event_free(e);
+    return total;
+}
+
+/* What the menu asks: whether an adapter fits, and what a switch would cost. */
+static void test_questions(void **state)
+{
+    (void)state;
+    if (!begin_starter(256, false))
+        return;
+    env.backend->ops->inspect(env.backend, testdata("starter/lora-bard"));
+    struct pp_event *e = event_of(PP_EVENT_ADAPTER);
+    assert_string_equal(e->text, testdata("starter/lora-bard"));
+    assert_non_null(e->adapter);
+    assert_int_equal(e->adapter->rank, 16);
+    assert_true(e->adapter->n_targets > 0 && strstr(e->adapter->targets, "attn_q"));
+    pp_event_free(e);
+    env.backend->ops->inspect(env.backend, testdata("architectures/llama/lora-alpha"));
+    e = event_of(PP_EVENT_ADAPTER);
+    assert_null(e->adapter);
+    assert_int_equal(e->err.code, PP_ERR_MISMATCH);
+    assert_non_null(strstr(e->err.text, "attn_q"));
+    pp_event_free(e);
+
+    const struct pp_adapter_choice bard = {.path = testdata("starter/lora-bard"), .scale = 1};
+    struct pp_generate_request r = request(ASK("Tell me about your day."));
+    uint64_t cached, total = cost_of(&r, &cached);
+    assert_true(total > 8);
+    assert_int_equal(cached, 0);
+    answer_to(r);
+    assert_int_equal(env.done.stats.prompt_tokens, total);
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_true(cached >= total - 1); /* all of it is there */
+    r.adapters = &bard;
+    r.n_adapters = 1;
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_int_equal(cached, 0); /* none of it under this one */
+    answer_to(r);
+    cost_of(&r, &cached);
+    assert_true(cached >= total - 1);
+    end();
+}
+
 /* A draft with another vocabulary is refused with a reason; a model without a chat template is talked to plainly, and
  * says so. */
 static void test_other_model(void **state)
@@ -824,6 +887,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_not_kept),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_questions),
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_mistyped_model),
     };

@@ -4,6 +4,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "src/adapter_mix.h"
 #include "ui/edit.h"
 #include "ui/editor.h"
 #include "ui/screen.h"
@@ -142,14 +143,27 @@ bool pp_ui_accept(void *user, const char *text)
     return taken;
 }
 
-/* The longest text that all commands beginning with `text` begin with. */
+static char *complete_adapter(const struct pp_ui *ui, const char *text)
+{
+    size_t n;
+    const struct pp_adapter_entry *adapters = pp_controller_adapters(ui->controller, &n);
+    const char **names = pp_calloc(n + 1, sizeof *names);
+    for (size_t i = 0; names && i < n; i++)
+        names[i] = adapters[i].name;
+    char *full = names ? pp_adapter_complete(text, names, n) : NULL;
+    pp_free(names);
+    return full;
+}
+
+/* The longest text that all commands beginning with `text` begin with; behind some commands, names. */
 char *pp_ui_complete(void *user, const char *text)
 {
     const char *name, *args, *about;
     char common[64] = "";
     size_t len = strlen(text), found = 0;
-    (void)user;
-    if (text[0] != '/' || strchr(text, ' ') || len > sizeof common)
+    if (text[0] == '/' && strchr(text, ' '))
+        return complete_adapter(user, text);
+    if (text[0] != '/' || len > sizeof common)
         return NULL;
     for (size_t i = 0; pp_slash_info(i, &name, &args, &about); i++) {
         if (strncmp(name, text + 1, len - 1) != 0)
