@@ -21,6 +21,7 @@ pp_command_fn *pp_command_find(const char *name)
         {"logits", pp_cmd_logits},
         {"perplexity", pp_cmd_perplexity},
         {"bench", pp_cmd_bench},
+        {"embed", pp_cmd_embed},
     };
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(commands[i].name, name) == 0)

@@ -15,6 +15,7 @@ pp_command_fn pp_cmd_template;
 pp_command_fn pp_cmd_logits;
 pp_command_fn pp_cmd_perplexity;
 pp_command_fn pp_cmd_bench;
+pp_command_fn pp_cmd_embed;
 pp_command_fn pp_cmd_sessions;
 pp_command_fn pp_cmd_convert;
 pp_command_fn pp_cmd_quantize;

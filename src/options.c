@@ -106,7 +106,7 @@ static enum pp_code wrong_command(const struct word *w, const struct pp_option *
 
 static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
-    static const char later[] = "imatrix embed devices doctor";
+    static const char later[] = "imatrix devices doctor";
     if (pp_word_in(later, name, strlen(name)))
         return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is",
                        name);

@@ -26,6 +26,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_PERPLEXITY] = {"perplexity", "", NULL, NULL, 0, "how well a model predicts a text"},
     [PP_CMD_BENCH] = {"bench", PP_BENCH_WORDS, NULL, NULL, PP_MAX_POSITIONAL,
                       "how fast it is here: prefill, decode and what they are made of"},
+    [PP_CMD_EMBED] = {"embed", "", NULL, NULL, 0, "lines of text to vectors, as JSON arrays a line"},
     [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2,
                         "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q8_0, Q4_0, Q4_K_M"},
@@ -44,7 +45,7 @@ enum pp_cmd pp_command_spec_find(const char *name)
 #define RUN PP_BIT(RUN)
 #define TALK (CHAT | RUN)
 #define TEXT_COMMANDS (PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(TEMPLATE))
-#define MEASURE (PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH))
+#define MEASURE (PP_BIT(EMBED) | PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH))
 #define ENGINE (TALK | MEASURE)
 #define DRAFT (TALK | PP_BIT(BENCH))
 #define LORA PP_BIT(LORA)
@@ -152,7 +153,8 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_ANSWER, .help = "end the answer before this text; may be repeated"},
     {.name = "ignore-eos", .set = pp_set_flag, AT(ignore_eos), .commands = TALK, .group = PP_GROUP_ANSWER,
      .help = "go on when the model wants to end"},
-    {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt), .commands = RUN | TEXT_COMMANDS,
+    {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt),
+     .commands = RUN | TEXT_COMMANDS | PP_BIT(EMBED),
      .group = PP_GROUP_ANSWER, .help = "the prompt"},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(file),
      .commands = RUN | TEXT_COMMANDS | MEASURE, .group = PP_GROUP_ANSWER,
@@ -226,6 +228,9 @@ const struct pp_option pp_option_specs[] = {
      .help = "the template's time, such as \"2026-03-14 15:09:26\""},
     {.name = "chunks", .arg = "N", .set = pp_set_int, AT(chunks), .min = 0, .max = 1 << 30,
      .commands = PP_BIT(PERPLEXITY), .group = PP_GROUP_WORK, .help = "measure the first N chunks; 0: all (default)"},
+    {.name = "pooling", .arg = "HOW", .choices = "last mean", .set = pp_set_choice, AT(pooling),
+     .commands = PP_BIT(EMBED), .group = PP_GROUP_WORK,
+     .help = "the vector of the last token (default) or the mean of all"},
     {.name = "windows", .set = pp_set_flag, AT(windows), .commands = PP_BIT(PERPLEXITY), .group = PP_GROUP_WORK,
      .help = "chunks without BOS, every token is scored"},
     {.name = "n-prompt", .others = "-p", .arg = "N", .set = pp_set_int64, AT(n_prompt), .min = 0, .max = 1 << 24,
@@ -243,7 +248,8 @@ const struct pp_option pp_option_specs[] = {
                 "llama-3.1-8b olmoe-7b-a1b mixtral-8x7b",
      .set = pp_set_choice, AT(bench.shape), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
      .help = "instead of a model, random weights in this shape: stories-15m, smollm2-135m, tinyllama-1.1b, "
-             "llama-3.2-1b, llama-3.2-3b, llama-2-7b, mistral-7b, llama-3.1-8b, and of mixtures of experts olmoe-7b-a1b, "
+             "llama-3.2-1b, llama-3.2-3b, llama-2-7b, mistral-7b, llama-3.1-8b, and of mixtures of experts "
+             "olmoe-7b-a1b, "
              "mixtral-8x7b"},
     {.name = "type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0 q4_0 q4_k q4_k_m q6_k", .set = pp_set_text,
      AT(bench.type), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
@@ -327,7 +333,7 @@ const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs
 const struct pp_foreign_option pp_foreign_options[] = {
     {"--grammar-file --json-schema --grammar", "is reserved for constrained answers, which are not available yet"},
     {"--quant", "is reserved and not available yet; make a smaller file with `pippin quantize`"},
-    {"--imatrix --pooling", "is reserved and not available yet"},
+    {"--imatrix", "is reserved and not available yet"},
     {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
      "would load a model from the network, which this version cannot; download it and give its path with -m"},
     {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},

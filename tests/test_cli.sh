@@ -307,6 +307,21 @@ run bench start tokenizer trace --adapters 3 --requests 5 -p 8 -n 2 -r 1 --json
 expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_token"' '"what": "start"' \
     '"name": "tokenize the built-in text"' '"unit": "MB/s"' '"what": "trace_latency"' '"name": "trace: adapters swapped"'
 holds "which is JSON" python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out"
+# --- vectors ------------------------------------------------------------------------------------------------------
+
+printf 'Hello there\r\nA table for two, please.\nHello there\n' >"$tmp/lines"
+run embed -f "$tmp/lines"; expect "a vector a line" 0
+holds "of length 1, with the model's width" [ "$(awk -F'[][,]' '{s=0;for(i=2;i<NF;i++)s+=$i*$i;printf "%d:%.4f ",NF-2,s}' "$tmp/out")" = "512:1.0000 512:1.0000 512:1.0000 " ]
+holds "the same text, the same vector" [ "$(sed -n 1p "$tmp/out")" = "$(sed -n 3p "$tmp/out")" ]
+holds "another text, another one" [ "$(sed -n 1p "$tmp/out")" != "$(sed -n 2p "$tmp/out")" ]
+cp "$tmp/out" "$tmp/first"
+run embed -f "$tmp/lines" -t 1 --kernels scalar --kv-type f32; expect "in floats" 0
+holds "the same direction" [ "$(paste -d'#' "$tmp/first" "$tmp/out" | awk -F'#' '{n=split($1,a,/[][,]/);split($2,b,/[][,]/);c=0;for(i=2;i<n;i++)c+=a[i]*b[i];if(c<0.999)print c}')" = "" ]
+run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
+holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
+run embed -p "$long$long$long$long" -c 32; expect "a line beyond the context" 5
+run embed --pooling first -p x; expect "--pooling: usage" 2
+
 run bench resume --depth 0,100,70 -r 2 --json
 expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \
     '"name": "70 tokens read again", "what": "resume", "unit": "ms"' '"what": "resume_rate", "unit": "MB/s"'
