@@ -148,6 +148,12 @@ static void look_up(struct guessing *p, struct pp_gen *g)
     int length;
     pp_lookup_set(&g->spec.lookup, g->tokens, g->n);
     int64_t from = pp_lookup_find(&g->spec.lookup, g->tokens, g->n, &length);
+    int level = pp_level_of_match(length);
+    if (from >= 0 && g->draft && g->spec.adapts &&
+        pp_control_prefers_model(costs_of(g), habits_of(g), g->spec.rate, p->n_answers, level)) {
+        bet(&g->spec, g->tokens[from], PP_GUESS_LOOKUP, level); /* to go on learning how it does */
+        return;
+    }
     /* `from` may run into the guesses themselves: text that repeats with a short period. */
     while (from >= 0 && add_guess(p, g, g->tokens[from], -1, PP_GUESS_LOOKUP, pp_level_of_match(length))) {
         from++;

@@ -123,6 +123,9 @@ struct pp_spec_place {
  * model: a draft model is there. 0: too little is known yet to guess at all. */
 double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most,
                        bool model);
+/* Whether the draft model pays at present, and is right more often than a lookup of this level: then it is asked. */
+bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
+                              int level);
 /* Whether a guess at hand is worth a row of the pass. */
 bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                       enum pp_guesser who, int level);

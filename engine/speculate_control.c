@@ -21,6 +21,7 @@ static const double TRIAL_PART = 0.008, MOST_BUDGET = 2.5, MOST_DEBT = 1.0;
 enum { TRIALS = 6 };
 static const double TOLERATED = 0.015;       /* tokens a pass that may be lost before the draft is given up */
 static const double USUAL_ANSWER = 64;       /* tokens */
+static const double PAYS = 1.05;             /* times as fast as without guesses */
 /* Times: how much of a look that takes longer is believed; a row more than was ever seen, in single rows: a hopeful
  * guess, so that it is tried. */
 static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
@@ -217,6 +218,12 @@ double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habit
             best = answers * tokens / ns;
     }
     return best;
+}
+
+bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
+                              int level)
+{
+    return rate * pp_costs_of(c, answers) > PAYS * answers && pp_habits_odds(h, PP_GUESS_LOOKUP, level) < mean_odds(h);
 }
 
 /* Tokens won by a row for a guess of these odds and, if that is better, by rows for more of `mean` odds behind it. */

@@ -283,22 +283,25 @@ static bool wanted(const struct drafting *d, int way)
     return !ways[way].model || d->draft.engine;
 }
 
+/* All answers in all ways: each answer in one way after the other, each time beginning with another one, so that what
+ * disturbs for a while disturbs all alike. */
 static enum pp_code round_of(struct drafting *d, int kind, bool counts, struct pp_error *err)
 {
+    struct taken t[WAYS] = {0};
     enum pp_code code = PP_OK;
-    for (int way = 0; way < WAYS && !code; way++) {
-        struct taken t = {0};
-        if (!wanted(d, way))
-            continue;
-        for (int i = 0; i < d->n_talks && !code; i++)
-            if (d->talks[i].kind == kind)
-                code = answer(d, &d->talks[i], way, &t, err);
-        if (code || !counts) {
-            d->guessed[kind][way] = d->stood[kind][way] = 0;
-            continue;
+    for (int i = 0; i < d->n_talks && !code; i++)
+        for (int k = 0; k < WAYS && !code && d->talks[i].kind == kind; k++) {
+            int way = (i + k) % WAYS;
+            if (wanted(d, way))
+                code = answer(d, &d->talks[i], way, &t[way], err);
         }
+    for (int way = 0; way < WAYS && !code; way++) {
+        if (!counts)
+            d->guessed[kind][way] = d->stood[kind][way] = 0;
+        if (!counts || !wanted(d, way))
+            continue;
         struct bench_result *r = &d->b->report.results[d->results[kind][way] - 1];
-        r->samples[r->n++] = (double)t.tokens * 1e9 / (double)t.ns;
+        r->samples[r->n++] = (double)t[way].tokens * 1e9 / (double)t[way].ns;
     }
     return code;
 }
