@@ -177,7 +177,8 @@ static struct pp_random_model random_spec(const struct bench *b)
 /* Enough of a shape's layers that no cache holds them: about a billion weights. */
 static int64_t enough_layers(const struct pp_random_shape *s)
 {
-    int64_t one = s->n_embd * (2 * s->n_embd + 2 * s->n_embd / s->n_head * s->n_head_kv + 3 * s->n_ff * (s->n_expert ? s->n_expert : 1));
+    int64_t n_ff = s->n_ff * (s->n_expert ? s->n_expert : 1);
+    int64_t one = s->n_embd * (2 * s->n_embd + 2 * s->n_embd / s->n_head * s->n_head_kv + 3 * n_ff);
     int64_t n = 1000000000 / one + 1;
     return n < s->n_layers ? n : s->n_layers;
 }
