@@ -25,7 +25,8 @@ struct pp_fetch {
 /* Goes on with what an earlier call left in PATH.part, if the server still has the same file (If-Range with its ETag or
  * date, kept in PATH.part.from), else begins anew. A broken line is tried again, as long as each time brings something.
  * *sha256, lower case, of the file. PP_ERR_NOT_FOUND: 404, 410. PP_ERR_CANCELLED: what is there stays for the next
- * time. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, disk full among it. */
+ * time. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, disk full among
+ * it. */
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err);
 /* A text of at most `most` bytes. */
 enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,

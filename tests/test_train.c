@@ -886,7 +886,8 @@ static void out_of_memory(void **state)
 static void widen_to(const struct pp_tensor *from, float *to)
 {
     for (int64_t r = 0; r < from->ne[1]; r++)
-        pp_dequantize_row(from->type, (const uint8_t *)from->data + (size_t)r * pp_type_row_bytes(from->type, from->ne[0]),
+        pp_dequantize_row(from->type,
+                          (const uint8_t *)from->data + (size_t)r * pp_type_row_bytes(from->type, from->ne[0]),
                           to + r * from->ne[0], from->ne[0]);
 }
 
