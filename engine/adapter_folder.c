@@ -332,7 +332,7 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
     const struct per_module m = {.endings = mlx_endings};
     const cJSON *type = member(f, "fine_tune_type"), *parameters = member(f, "lora_parameters");
     struct pp_buf modules = {0};
-    float scale = 10; /* mlx_lm's default */
+    float scale = 20; /* mlx_lm's default */
     if (type && !is_string(type, "lora") && !is_string(type, "dora"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is the work of MLX, but neither LoRA nor DoRA (fine_tune_type)",
                        f->path);
