@@ -143,6 +143,22 @@ static void dequantize_q6_k(const struct pp_block_q6_k *b, float *dst)
         dst[i] = d * (float)b->scales[i / 16] * (float)(q[i] - 32);
 }
 
+/* The common form of quant_blocks.h. In this order of operations all but the last subtraction is exact. */
+static void dequantize_unpacked(uint32_t type, const uint8_t *p, float *dst, int64_t n)
+{
+    const struct pp_type_info *info = pp_type_info(type);
+    struct pp_unpacked u;
+    for (int64_t at = 0; at < n; at += 32) {
+        if (!pp_unpack_block(type, p + at / info->block_elements * info->block_bytes,
+                             (int)(at % info->block_elements) / 32, &u))
+            return;
+        for (int i = 0; i < 32; i++) {
+            float w = u.d * (float)u.scale[i / 16] * (float)u.w[i];
+            dst[at + i] = u.has_min ? w - u.min * (float)u.m[i / 16] : w;
+        }
+    }
+}
+
 void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
 {
     const uint8_t *p = src;
@@ -188,7 +204,7 @@ void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
         }
         break;
     default:
-        break;
+        dequantize_unpacked(type, p, dst, n);
     }
 }
 
@@ -223,6 +239,52 @@ static bool finite_lanes(const uint8_t *p, size_t n, uint64_t exponents, uint64_
     return !(odd & signs);
 }
 
+/* Where the 16-bit scales of the remaining types are: offset of the first one in a block, how many in a row. */
+static const struct {
+    uint8_t at, n;
+} half_scales[PP_TYPE_LIMIT] = {
+    [PP_TYPE_Q8_0] = {offsetof(struct pp_block_q8_0, d), 1},
+    [PP_TYPE_Q4_0] = {offsetof(struct pp_block_q4_0, d), 1},
+    [PP_TYPE_Q4_1] = {offsetof(struct pp_block_q4_1, d), 2},
+    [PP_TYPE_Q5_0] = {offsetof(struct pp_block_q5_0, d), 1},
+    [PP_TYPE_Q5_1] = {offsetof(struct pp_block_q5_1, d), 2},
+    [PP_TYPE_Q2_K] = {offsetof(struct pp_block_q2_k, d), 2},
+    [PP_TYPE_Q3_K] = {offsetof(struct pp_block_q3_k, d), 1},
+    [PP_TYPE_Q4_K] = {offsetof(struct pp_block_q4_k, d), 2},
+    [PP_TYPE_Q5_K] = {offsetof(struct pp_block_q5_k, d), 2},
+    [PP_TYPE_Q6_K] = {offsetof(struct pp_block_q6_k, d), 1},
+    [PP_TYPE_IQ1_S] = {offsetof(struct pp_block_iq1_s, d), 1},
+    [PP_TYPE_IQ2_XXS] = {offsetof(struct pp_block_iq2_xxs, d), 1},
+    [PP_TYPE_IQ2_XS] = {offsetof(struct pp_block_iq2_xs, d), 1},
+    [PP_TYPE_IQ2_S] = {offsetof(struct pp_block_iq2_s, d), 1},
+    [PP_TYPE_IQ3_XXS] = {offsetof(struct pp_block_iq3_xxs, d), 1},
+    [PP_TYPE_IQ3_S] = {offsetof(struct pp_block_iq3_s, d), 1},
+    [PP_TYPE_IQ4_NL] = {offsetof(struct pp_block_iq4_nl, d), 1},
+    [PP_TYPE_IQ4_XS] = {offsetof(struct pp_block_iq4_xs, d), 1},
+    [PP_TYPE_TQ1_0] = {offsetof(struct pp_block_tq1_0, d), 1},
+    [PP_TYPE_TQ2_0] = {offsetof(struct pp_block_tq2_0, d), 1},
+};
+
+/* Exponents so large that the weights overflow, and 255, which says NaN. */
+static bool finite_mxfp4(const uint8_t *p, int64_t n)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++)
+        finite &= p[(size_t)i * sizeof(struct pp_block_mxfp4)] <= 252;
+    return finite;
+}
+
+/* d is in four pieces. */
+static bool finite_iq1_m(const uint8_t *p, int64_t n)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++, p += sizeof(struct pp_block_iq1_m)) {
+        const uint8_t *scales = p + offsetof(struct pp_block_iq1_m, scales);
+        finite &= !((scales[7] & 0x70) == 0x70 && (scales[5] & 0xc0) == 0xc0);
+    }
+    return finite;
+}
+
 bool pp_row_finite(uint32_t type, const void *src, int64_t n)
 {
     enum { HALF = 0x7c00 };
@@ -234,16 +296,16 @@ bool pp_row_finite(uint32_t type, const void *src, int64_t n)
         return finite_lanes(p, 2 * (size_t)n, 0x7c007c007c007c00u, 0x0400040004000400u);
     case PP_TYPE_BF16:
         return finite_lanes(p, 2 * (size_t)n, 0x7f807f807f807f80u, 0x0080008000800080u);
-    case PP_TYPE_Q8_0:
-        return finite16(p + offsetof(struct pp_block_q8_0, d), sizeof(struct pp_block_q8_0), n / 32, HALF);
-    case PP_TYPE_Q4_0:
-        return finite16(p + offsetof(struct pp_block_q4_0, d), sizeof(struct pp_block_q4_0), n / 32, HALF);
-    case PP_TYPE_Q4_K:
-        return finite16(p + offsetof(struct pp_block_q4_k, d), sizeof(struct pp_block_q4_k), n / 256, HALF) &&
-               finite16(p + offsetof(struct pp_block_q4_k, dmin), sizeof(struct pp_block_q4_k), n / 256, HALF);
-    case PP_TYPE_Q6_K:
-        return finite16(p + offsetof(struct pp_block_q6_k, d), sizeof(struct pp_block_q6_k), n / 256, HALF);
+    case PP_TYPE_MXFP4:
+        return finite_mxfp4(p, n / 32);
+    case PP_TYPE_IQ1_M:
+        return finite_iq1_m(p, n / 256);
     default:
-        return false;
+        break;
     }
+    const struct pp_type_info *info = pp_type_info(type);
+    bool finite = type < PP_TYPE_LIMIT && half_scales[type].n > 0;
+    for (int i = 0; finite && i < half_scales[type].n; i++)
+        finite = finite16(p + half_scales[type].at + 2 * i, (size_t)info->block_bytes, n / info->block_elements, HALF);
+    return finite;
 }

@@ -105,9 +105,13 @@ static void brain_floats(void **state)
 static void blocks_have_the_reference_values(void **state)
 {
     (void)state;
-    static const uint32_t types[] = {PP_TYPE_F16,  PP_TYPE_BF16, PP_TYPE_Q8_0,
-                                     PP_TYPE_Q4_0, PP_TYPE_Q4_K, PP_TYPE_Q6_K};
-    for (int t = 0; t < 6; t++) {
+    static const uint32_t types[] = {
+        PP_TYPE_F16,     PP_TYPE_BF16,   PP_TYPE_Q8_0,    PP_TYPE_Q4_0,  PP_TYPE_Q4_1,   PP_TYPE_Q5_0,
+        PP_TYPE_Q5_1,    PP_TYPE_Q2_K,   PP_TYPE_Q3_K,    PP_TYPE_Q4_K,  PP_TYPE_Q5_K,   PP_TYPE_Q6_K,
+        PP_TYPE_IQ1_S,   PP_TYPE_IQ1_M,  PP_TYPE_IQ2_XXS, PP_TYPE_IQ2_XS, PP_TYPE_IQ2_S, PP_TYPE_IQ3_XXS,
+        PP_TYPE_IQ3_S,   PP_TYPE_IQ4_NL, PP_TYPE_IQ4_XS,  PP_TYPE_TQ1_0, PP_TYPE_TQ2_0,  PP_TYPE_MXFP4,
+    };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         char name[64];
         snprintf(name, sizeof name, "quants/%s.safetensors", pp_type_info(types[t])->name);
         const char *path = testdata(name);
@@ -126,7 +130,8 @@ static void blocks_have_the_reference_values(void **state)
             uint8_t odd[1 + 512]; /* an odd address */
             memcpy(odd + 1, (const uint8_t *)blocks->data + i * blocks->ne[0], (size_t)blocks->ne[0]);
             pp_dequantize_row(types[t], odd + 1, got, n);
-            assert_memory_equal(got, (const float *)values->data + i * n, (size_t)n * sizeof *got);
+            if (memcmp(got, (const float *)values->data + i * n, (size_t)n * sizeof *got) != 0)
+                fail_msg("%s, block %d: other values", pp_type_info(types[t])->name, (int)i);
             assert_true(pp_row_finite(types[t], odd + 1, n));
         }
         pp_safetensors_close(file);
@@ -170,8 +175,15 @@ static void what_is_not_finite_is_found(void **state)
         int n, at; /* of a 16-bit number that counts, in the second block */
     } cases[] = {{PP_TYPE_F16, 64, 66},      {PP_TYPE_BF16, 64, 66},       {PP_TYPE_Q8_0, 64, 34},
                  {PP_TYPE_Q4_0, 64, 18},     {PP_TYPE_Q4_K, 512, 144},     {PP_TYPE_Q4_K, 512, 146},
-                 {PP_TYPE_Q6_K, 512, 210 + 208}, {PP_TYPE_F32, 64, 66}};
-    for (int i = 0; i < 8; i++) {
+                 {PP_TYPE_Q6_K, 512, 210 + 208}, {PP_TYPE_F32, 64, 66},
+                 {PP_TYPE_Q4_1, 64, 20},     {PP_TYPE_Q4_1, 64, 22},       {PP_TYPE_Q5_0, 64, 22},
+                 {PP_TYPE_Q5_1, 64, 24},     {PP_TYPE_Q5_1, 64, 26},       {PP_TYPE_Q2_K, 512, 84 + 80},
+                 {PP_TYPE_Q2_K, 512, 84 + 82}, {PP_TYPE_Q3_K, 512, 110 + 108}, {PP_TYPE_Q5_K, 512, 176},
+                 {PP_TYPE_Q5_K, 512, 178},   {PP_TYPE_IQ1_S, 512, 50},     {PP_TYPE_IQ2_XXS, 512, 66},
+                 {PP_TYPE_IQ2_XS, 512, 74},  {PP_TYPE_IQ2_S, 512, 82},     {PP_TYPE_IQ3_XXS, 512, 98},
+                 {PP_TYPE_IQ3_S, 512, 110},  {PP_TYPE_IQ4_NL, 64, 18},     {PP_TYPE_IQ4_XS, 512, 136},
+                 {PP_TYPE_TQ1_0, 512, 54 + 52}, {PP_TYPE_TQ2_0, 512, 66 + 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint8_t row[512];
         memset(row, 0x11, sizeof row);
         assert_true(pp_row_finite(cases[i].type, row, cases[i].n));
@@ -179,6 +191,16 @@ static void what_is_not_finite_is_found(void **state)
         row[cases[i].at + 1] = cases[i].type == PP_TYPE_F32 || cases[i].type == PP_TYPE_BF16 ? 0x7f : 0xfc;
         assert_false(pp_row_finite(cases[i].type, row, cases[i].n));
     }
+    uint8_t row[2 * 56] = {0};
+    row[17] = 252; /* the exponent of a second block of MXFP4: 12 * 2^124 is a float */
+    assert_true(pp_row_finite(PP_TYPE_MXFP4, row, 64));
+    row[17] = 253;
+    assert_false(pp_row_finite(PP_TYPE_MXFP4, row, 64));
+    row[56 + 48 + 7] = 0x70; /* IQ1_M: the highest bits of four words are d */
+    row[56 + 48 + 5] = 0x80;
+    assert_true(pp_row_finite(PP_TYPE_IQ1_M, row, 512));
+    row[56 + 48 + 5] = 0xc0;
+    assert_false(pp_row_finite(PP_TYPE_IQ1_M, row, 512));
 }
 
 /* --- and back ----------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,26 @@
+/* quant_grids.h - the code books of the IQ types: weights stored as the number of an entry. Filled before main,
+ * read-only from then on. */
+#ifndef PP_ENGINE_QUANT_GRIDS_H
+#define PP_ENGINE_QUANT_GRIDS_H
+
+#include <stdint.h>
+
+/* Eight weights per entry, a signed byte each, the first one lowest: magnitudes 8, 25, 43; for IQ1 -1, 0, 1. */
+extern uint64_t pp_grid_iq2_xxs[256], pp_grid_iq2_xs[512], pp_grid_iq2_s[1024], pp_grid_iq1[2048];
+/* Four per entry: magnitudes 4, 12, ..., 52, 62 and 1, 3, ..., 15. */
+extern uint32_t pp_grid_iq3_xxs[256], pp_grid_iq3_s[512];
+
+/* IQ4_NL, IQ4_XS: the value of a nibble; MXFP4: twice the value of an E2M1 number. */
+#define PP_IQ4_VALUES {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+#define PP_MXFP4_VALUES {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+
+/* The low seven bits, signs of IQ2_XXS, IQ2_XS and IQ3_XXS, stand for eight: the last one makes their number even. */
+static inline uint32_t pp_even_signs(uint32_t bits)
+{
+    uint32_t seven = bits & 127u, parity = seven ^ seven >> 4;
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    return seven | (parity & 1u) << 7;
+}
+
+#endif
