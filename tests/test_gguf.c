@@ -532,7 +532,7 @@ static void test_types(void **state)
     size_t runnable = 0;
     for (uint32_t t = 0; t < PP_TYPE_LIMIT; t++)
         runnable += pp_type_info(t)->runnable != 0;
-    assert_int_equal(runnable, 7);
+    assert_int_equal(runnable, 25);
 }
 
 TEST_GROUP(gguf)

@@ -1,4 +1,5 @@
-/* matmul_avx2_tiles.h - products of many activation rows with quantised weights. Private to matmul_avx2.c.
+/* matmul_avx2_tiles.h - products of many activation rows with quantised weights. Private to matmul_avx2.c and
+ * matmul_blocks_avx2.c.
  *
  * A piece of one group of 16 weight rows, TILE_BLOCKS blocks of 32 columns, is unpacked into a tile, exactly, and then
  * multiplied with up to TILE_ACTS activation rows while it lies in the first cache. A weight type says which form of
@@ -6,7 +7,9 @@
  *
  *   nibbles   unsigned numbers below 16, with a scale per row and block and perhaps a minimum
  *   bytes     signed numbers of 6 bits, with a whole-number scale per 16 columns under the scale of the block
- *   words     any signed numbers of 8 bits, with a scale per row and block
+ *   words     any signed numbers of 8 bits (or 12, but then the sum has to fit), with a scale per row and block
+ *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns, and perhaps a minimum for the
+ *             block or for 16 columns each
  *
  * Activations are copied beside each other beforehand, up to PANEL_ROWS rows to a panel, block by block: a product's
  * registers hold the sums of one panel with the 16 rows. */
@@ -35,8 +38,18 @@ struct word_block {
     float d[16];
 };
 
+/* As byte_block; see tile_less. m is there for the first 16 columns and the others, to meet sums of these. */
+struct small_block {
+    int8_t q[8][PP_SLICE];
+    int16_t sc[2][32];
+    int32_t bias[16];
+    float d[16], min[16];
+    int16_t m[32];
+};
+
 struct tile_scratch {
     union {
+        struct small_block smalls[TILE_BLOCKS];
         struct nibble_block nibbles[TILE_BLOCKS];
         struct byte_block bytes[TILE_BLOCKS];
         struct word_block words[TILE_BLOCKS];
@@ -47,13 +60,25 @@ struct tile_scratch {
         int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
         float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
     } extra;
+    int32_t sum[TILE_BLOCKS * TILE_ACTS]; /* tile_less times sum, or (SMALL_MINS) the sums of 16 columns, 16 bits each */
     uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
 };
 
 _Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit their scratch");
 
 /* How a type is multiplied. */
-enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, WORDS };
+enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, WORDS, SMALL, SMALL_MIN, SMALL_MINS };
+
+INLINE bool is_small(const enum tile_form form)
+{
+    return form == SMALL || form == SMALL_MIN || form == SMALL_MINS;
+}
+
+/* What is subtracted from the weights of a type with minima, so that they are small and signed; added again to sums. */
+INLINE int tile_less(uint32_t type)
+{
+    return type == PP_TYPE_Q5_1 || type == PP_TYPE_Q5_K ? 16 : 0;
+}
 
 INLINE size_t tile_act_bytes(const enum tile_form form) /* of a block of one row */
 {
@@ -72,7 +97,7 @@ INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
         _mm256_store_si256((__m256i *)to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
         _mm256_store_si256((__m256i *)(to + 32), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
     } else {
-        if (form == BYTES)
+        if (form == BYTES || is_small(form))
             q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
         _mm256_store_si256((__m256i *)to, q);
     }
@@ -84,9 +109,21 @@ INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
     return m * p / n;
 }
 
+/* The sums of the first 16 columns (low) and of the others, 16 bits each. */
+INLINE int32_t sums_of_16(const int8_t *from)
+{
+    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)from), _mm256_set1_epi8(-128));
+    __m256i eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+    __m256i sums = _mm256_add_epi32(eights, _mm256_unpackhi_epi64(eights, eights));
+    uint32_t first = (uint32_t)(_mm256_extract_epi32(sums, 0) - 16 * 128);
+    uint32_t second = (uint32_t)(_mm256_extract_epi32(sums, 4) - 16 * 128);
+    return (int32_t)((first & 0xffff) | second << 16);
+}
+
 /* Rows [row, row + m) of x, blocks [block0, block0 + n_blocks), in n_panels panels. */
 INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t row, int64_t m, int64_t n_panels,
-                      int64_t block0, int64_t n_blocks, const enum tile_form form)
+                      int64_t block0, int64_t n_blocks, const enum tile_form form, const int less)
 {
     const size_t bytes = tile_act_bytes(form);
     for (int64_t p = 0; p < n_panels; p++) {
@@ -101,8 +138,12 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
                 s->d[at] = d[b];
                 if (form == NIBBLES_BIASED)
                     s->extra.bias[at] = -8 * sum[b];
-                else if (form == NIBBLES_MIN)
+                else if (form == NIBBLES_MIN || form == SMALL_MIN)
                     s->extra.dsum[at] = d[b] * (float)sum[b];
+                if (form == SMALL_MIN)
+                    s->sum[at] = less * sum[b];
+                else if (form == SMALL_MINS)
+                    s->sum[at] = sums_of_16(q + 32 * b);
             }
         }
     }
@@ -239,6 +280,56 @@ INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uin
     }
 }
 
+/* 8 products of 255 * 16 at most fit 16 bits. */
+INLINE void small_product(const struct small_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                          const int32_t *sum, const float *dsum, struct ahead next, float (*acc)[16],
+                          const enum tile_form form, const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M, sum += M, dsum += M) {
+        fetch_next(&next);
+        __m256i isum[2][PANEL_ROWS];
+        UNROLL for (int k = 0; k < 2; k++)
+        {
+            __m256i words[2][PANEL_ROWS];
+            UNROLL for (int v = 0; v < 4; v++)
+            {
+                __m256i w0 = load_i(w->q[4 * k + v]), w1 = load_i(w->q[4 * k + v] + 32);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i x = broadcast4(q + 32 * i + 16 * k + 4 * v);
+                    __m256i two0 = _mm256_maddubs_epi16(x, w0), two1 = _mm256_maddubs_epi16(x, w1);
+                    words[0][i] = now(v ? _mm256_add_epi16(words[0][i], two0) : two0);
+                    words[1][i] = now(v ? _mm256_add_epi16(words[1][i], two1) : two1);
+                }
+            }
+            UNROLL for (int h = 0; h < 2; h++)
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i before = k ? isum[h][i] : load_i(w->bias + 8 * h);
+                    isum[h][i] = _mm256_add_epi32(before, _mm256_madd_epi16(words[h][i], load_i(w->sc[k] + 16 * h)));
+                }
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                __m256i is = isum[h][i];
+                if (form == SMALL_MIN)
+                    is = _mm256_add_epi32(is, _mm256_set1_epi32(sum[i]));
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], is);
+                __m256 minus = _mm256_setzero_ps();
+                if (form == SMALL_MIN)
+                    minus = _mm256_set1_ps(dsum[i]);
+                if (form == SMALL_MINS) {
+                    __m256i sums = _mm256_madd_epi16(load_i(w->m + 16 * h), _mm256_set1_epi32(sum[i]));
+                    minus = _mm256_mul_ps(_mm256_set1_ps(d[i]), _mm256_cvtepi32_ps(sums));
+                }
+                if (form != SMALL)
+                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), minus, a);
+                _mm256_store_ps(acc[i] + 8 * h, a);
+            }
+    }
+}
+
 /* --- loops -------------------------------------------------------------------------------------------------------- */
 
 /* The tile with one panel of M rows, into y [M, 16 rows of weights], of which `live` exist. */
@@ -264,6 +355,8 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
         word_product(s->w.words, n_tile, q, s->d + at, next, acc, M);
     else if (form == BYTES)
         byte_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
+    else if (is_small(form))
+        small_product(s->w.smalls, n_tile, q, s->d + at, s->sum + at, s->extra.dsum + at, next, acc, form, M);
     else
         nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, next, acc, M);
     UNROLL for (int i = 0; i < M; i++)
@@ -284,6 +377,8 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
         return s->w.words + b;
     if (form == BYTES)
         return s->w.bytes + b;
+    if (is_small(form))
+        return s->w.smalls + b;
     return s->w.nibbles + b;
 }
 
@@ -292,7 +387,8 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
 INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, int64_t b, bool turn, int64_t block0)
 {
     bool scales_first = w->type == PP_TYPE_Q8_0 || w->type == PP_TYPE_Q4_0;
-    size_t begin = scales_first ? pp_pack_scale_bytes(w->n_cols) : 0, all = pp_pack_group_bytes(w->type, w->n_cols);
+    size_t begin = scales_first ? pp_pack_scale_bytes(w->n_cols) : pp_pack_head_bytes(w->type, w->n_cols);
+    size_t all = pp_pack_group_bytes(w->type, w->n_cols);
     size_t bytes = (all - begin) / (size_t)(w->n_cols / 32);
     size_t distance = turn ? all + begin + bytes * (size_t)block0 : begin + bytes * (size_t)b;
     return (struct ahead){(const uint8_t *)((uintptr_t)group + distance), bytes};
@@ -346,7 +442,7 @@ INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         int64_t most = TILE_BLOCKS * TILE_ACTS / rows / TILE_BLOCKS * TILE_BLOCKS;
         for (int64_t b = 0; b < all; b += most) {
             int64_t n = all - b < most ? all - b : most;
-            tile_acts(s, x, i, rows, n_panels, b, n, form);
+            tile_acts(s, x, i, rows, n_panels, b, n, form, tile_less(w->type));
             for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
                 int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
                 group_product(s, w, row, live, rows, n_panels, b, n, y + i * y_stride + row, y_stride, unpack, form);

@@ -85,6 +85,7 @@ const struct pp_matmul_kernels pp_matmul_avxvnni = {
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
             [PP_TYPE_Q6_K] = matmul_q6_k,
+            PP_BLOCKS_BY(pp_matmul_blocks_avx2),
         },
 };
 

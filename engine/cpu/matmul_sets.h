@@ -4,14 +4,38 @@
 
 #include "engine/cpu/matmul.h"
 
+/* The types that have heads and bodies (pack.h), with the names of their routines: of each set one function multiplies
+ * them all. */
+#define PP_BLOCK_TYPES(X)                                                                                     \
+    X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q5_K, q5_k) X(IQ4_NL, iq4_nl)        \
+    X(IQ4_XS, iq4_xs) X(MXFP4, mxfp4) X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs)      \
+    X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m)
+
+/* For a set's table: all of them by `fn`. */
+#define PP_BLOCKS_BY(fn)                                                                                      \
+    [PP_TYPE_Q4_1] = fn, [PP_TYPE_Q5_0] = fn, [PP_TYPE_Q5_1] = fn, [PP_TYPE_Q2_K] = fn, [PP_TYPE_Q3_K] = fn,     \
+    [PP_TYPE_Q5_K] = fn, [PP_TYPE_IQ4_NL] = fn, [PP_TYPE_IQ4_XS] = fn, [PP_TYPE_MXFP4] = fn,                     \
+    [PP_TYPE_TQ1_0] = fn, [PP_TYPE_TQ2_0] = fn, [PP_TYPE_IQ2_XXS] = fn, [PP_TYPE_IQ2_XS] = fn,                   \
+    [PP_TYPE_IQ2_S] = fn, [PP_TYPE_IQ3_XXS] = fn, [PP_TYPE_IQ3_S] = fn, [PP_TYPE_IQ1_S] = fn,                    \
+    [PP_TYPE_IQ1_M] = fn
+
+/* Of those: the ones with minima. */
+static inline __attribute__((always_inline)) bool pp_type_has_min(uint32_t type)
+{
+    return type == PP_TYPE_Q4_1 || type == PP_TYPE_Q5_1 || type == PP_TYPE_Q2_K || type == PP_TYPE_Q5_K;
+}
+
+pp_matmul_fn pp_matmul_blocks_scalar;
 extern const struct pp_matmul_kernels pp_matmul_scalar;
 #if defined(__x86_64__)
+pp_matmul_fn pp_matmul_blocks_avx2;
 extern const struct pp_matmul_kernels pp_matmul_avx2;
 extern const struct pp_matmul_kernels pp_matmul_avxvnni;
 extern const struct pp_matmul_kernels pp_matmul_avx512;
 extern const struct pp_matmul_kernels pp_matmul_amx;
 #endif
 #if defined(__aarch64__)
+pp_matmul_fn pp_matmul_blocks_neon;
 extern const struct pp_matmul_kernels pp_matmul_neon;
 extern const struct pp_matmul_kernels pp_matmul_dotprod;
 extern const struct pp_matmul_kernels pp_matmul_i8mm;

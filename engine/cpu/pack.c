@@ -203,7 +203,7 @@ static void pack_group(uint32_t type, struct lanes *l, int64_t n_cols, uint8_t *
         pack_q6_k(l, n_cols / 256, group);
         break;
     default:
-        break;
+        pp_pack_blocks(type, l->at, l->step, n_cols, group);
     }
 }
 

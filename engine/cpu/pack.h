@@ -10,6 +10,7 @@
  *   Q4_0   the scales likewise; then per block 4 slices: slice v holds columns 4 v + i in its low nibbles,
  *          16 + 4 v + i in its high ones
  *   Q4_K, Q6_K   one struct pp_q4_k_pack or pp_q6_k_pack per 256 columns
+ *   all others   first the "heads" of all blocks, then their "bodies": see below
  */
 #ifndef PP_CPU_PACK_H
 #define PP_CPU_PACK_H
@@ -43,6 +44,146 @@ struct pp_q6_k_pack {
 _Static_assert(sizeof(struct pp_q4_k_pack) == 37 * 64, "packed Q4_K");
 _Static_assert(sizeof(struct pp_q6_k_pack) == 53 * 64, "packed Q6_K");
 
+/* All other types. A block of the file has `head` bytes of float scales and the like, and `body` bytes of the rest.
+ * The heads of all blocks lie in front, each number of 16 rows side by side in the order of the file, zeros up to a
+ * multiple of 64 bytes; then the bodies, as follows. Not a bit is added to those of the file. In open_body.h is how
+ * they are read. */
+struct pp_pack_shape {
+    int head, body; /* bytes of a row's block; body 0: not one of these types */
+    int block;      /* columns of a block */
+};
+
+/* low: columns 4 v + i of slice v in the low nibbles, 16 + 4 v + i in the high ones. high: bit v belongs to columns
+ * 4 v + i. Two bits of a column: 2 slices, columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1. Arrays with 16
+ * at the end have a number per row. */
+struct pp_q5_pack { /* Q5_0, Q5_1; Q4_1, IQ4_NL, IQ4_XS (8 of them) and MXFP4 are just `low` */
+    uint8_t low[4][PP_SLICE], high[PP_SLICE];
+};
+
+struct pp_q2_k_pack {
+    uint8_t scales[16][16], q[8][2][PP_SLICE];
+};
+
+struct pp_q3_k_pack {
+    uint8_t scales[12][16];
+    struct {
+        uint8_t two[2][PP_SLICE], high[PP_SLICE];
+    } q[8];
+};
+
+struct pp_q5_k_pack {
+    uint8_t scales[12][16];
+    struct pp_q5_pack q[8];
+};
+
+/* TQ2_0 is q[8][2][PP_SLICE], two bits each. */
+struct pp_tq1_0_pack {
+    uint8_t q[12][PP_SLICE], high[PP_SLICE]; /* the bytes of the file, a word of each row to a slice */
+};
+
+/* Of the code books a lane of `index` has 4 bytes of a row: low bits of entries. */
+struct pp_iq2_xxs_pack {
+    struct {
+        uint8_t index[PP_SLICE], word[PP_SLICE];
+    } q[8];
+};
+
+struct pp_iq2_xs_pack {
+    uint8_t scales[8][16], q[8][2][PP_SLICE];
+};
+
+struct pp_iq2_s_pack {
+    uint8_t high[8][16], scales[8][16];
+    struct {
+        uint8_t index[PP_SLICE], signs[PP_SLICE];
+    } q[8];
+};
+
+struct pp_iq3_xxs_pack {
+    struct {
+        uint8_t index[2][PP_SLICE], word[PP_SLICE];
+    } q[8];
+};
+
+struct pp_iq3_s_pack {
+    uint8_t high[8][16], scales[4][16];
+    struct {
+        uint8_t index[2][PP_SLICE], signs[PP_SLICE];
+    } q[8];
+};
+
+struct pp_iq1_s_pack {
+    uint16_t high[8][16];
+    uint8_t index[8][PP_SLICE];
+};
+
+struct pp_iq1_m_pack {
+    uint16_t d[16];
+    uint8_t scales[6][16]; /* a row's 16 scales of 3 bits, one behind the other */
+    uint8_t high[16][16], index[8][PP_SLICE];
+};
+
+/* A constant where the type is. */
+static inline __attribute__((always_inline)) struct pp_pack_shape pp_pack_shape(uint32_t type)
+{
+    switch (type) {
+    case PP_TYPE_Q4_1:
+        return (struct pp_pack_shape){4, 16, 32};
+    case PP_TYPE_Q5_0:
+        return (struct pp_pack_shape){2, 20, 32};
+    case PP_TYPE_Q5_1:
+        return (struct pp_pack_shape){4, 20, 32};
+    case PP_TYPE_IQ4_NL:
+        return (struct pp_pack_shape){2, 16, 32};
+    case PP_TYPE_MXFP4:
+        return (struct pp_pack_shape){1, 16, 32};
+    case PP_TYPE_Q2_K:
+        return (struct pp_pack_shape){4, 80, 256};
+    case PP_TYPE_Q3_K:
+    case PP_TYPE_IQ3_S:
+        return (struct pp_pack_shape){2, 108, 256};
+    case PP_TYPE_Q5_K:
+        return (struct pp_pack_shape){4, 172, 256};
+    case PP_TYPE_IQ4_XS:
+        return (struct pp_pack_shape){8, 128, 256};
+    case PP_TYPE_TQ1_0:
+        return (struct pp_pack_shape){2, 52, 256};
+    case PP_TYPE_TQ2_0:
+    case PP_TYPE_IQ2_XXS:
+        return (struct pp_pack_shape){2, 64, 256};
+    case PP_TYPE_IQ2_XS:
+        return (struct pp_pack_shape){2, 72, 256};
+    case PP_TYPE_IQ2_S:
+        return (struct pp_pack_shape){2, 80, 256};
+    case PP_TYPE_IQ3_XXS:
+        return (struct pp_pack_shape){2, 96, 256};
+    case PP_TYPE_IQ1_S:
+        return (struct pp_pack_shape){2, 48, 256};
+    case PP_TYPE_IQ1_M:
+        return (struct pp_pack_shape){0, 56, 256};
+    default:
+        return (struct pp_pack_shape){0, 0, 32};
+    }
+}
+
+_Static_assert(sizeof(struct pp_q5_pack) == 16 * 20 && sizeof(struct pp_q2_k_pack) == 16 * 80, "packed Q5_0, Q2_K");
+_Static_assert(sizeof(struct pp_q3_k_pack) == 16 * 108 && sizeof(struct pp_q5_k_pack) == 16 * 172, "packed Q3_K, Q5_K");
+_Static_assert(sizeof(struct pp_iq2_xxs_pack) == 16 * 64 && sizeof(struct pp_iq2_xs_pack) == 16 * 72, "packed IQ2");
+_Static_assert(sizeof(struct pp_iq2_s_pack) == 16 * 80 && sizeof(struct pp_iq3_xxs_pack) == 16 * 96, "packed IQ2, IQ3");
+_Static_assert(sizeof(struct pp_iq3_s_pack) == 16 * 108 && sizeof(struct pp_iq1_s_pack) == 16 * 48, "packed IQ3, IQ1");
+_Static_assert(sizeof(struct pp_iq1_m_pack) == 16 * 56 && sizeof(struct pp_tq1_0_pack) == 16 * 52, "packed IQ1, TQ1");
+
+/* Bytes of the heads at the start of a group. */
+static inline __attribute__((always_inline)) size_t pp_pack_head_bytes(uint32_t type, int64_t n_cols)
+{
+    const struct pp_pack_shape s = pp_pack_shape(type);
+    return ((size_t)(n_cols / s.block * 16 * s.head) + 63) / 64 * 64;
+}
+
+/* Fills a group of one of these types from 16 rows, row r from at[r] on, with step[r] bytes to its next block. */
+void pp_pack_blocks(uint32_t type, const uint8_t *const at[PP_GROUP_ROWS], const size_t step[PP_GROUP_ROWS],
+                    int64_t n_cols, uint8_t *group);
+
 /* Bytes of the scales at the start of a group of Q8_0 or Q4_0. */
 static inline size_t pp_pack_scale_bytes(int64_t n_cols)
 {
@@ -61,7 +202,8 @@ static inline size_t pp_pack_group_bytes(uint32_t type, int64_t n_cols)
     case PP_TYPE_Q6_K:
         return (size_t)n_cols / 256 * sizeof(struct pp_q6_k_pack);
     default:
-        return 0;
+        return pp_pack_head_bytes(type, n_cols) +
+               (size_t)(n_cols / pp_pack_shape(type).block * 16 * pp_pack_shape(type).body);
     }
 }
 

@@ -1,0 +1,164 @@
+/* matmul_blocks_neon.c - the products for AArch64 of the types that have heads and bodies (pack.h), for all of its
+ * sets. Blocks of 4 weight rows are opened into the thread's scratch, a strip of columns at a time, and meet the activations
+ * 4 rows at a time. */
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+#include <string.h>
+
+#include "engine/cpu/matmul_sets.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+enum { ROWS = 4 };
+typedef uint32_t uvec __attribute__((vector_size(16)));
+typedef int32_t ivec __attribute__((vector_size(16)));
+typedef float fvec __attribute__((vector_size(16)));
+typedef uint8_t bvec __attribute__((vector_size(16)));
+
+INLINE uvec rows_u8(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return (uvec)vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
+}
+
+INLINE uvec rows_u16(const void *p)
+{
+    return (uvec)vmovl_u16(vreinterpret_u16_u8(vld1_u8(p)));
+}
+
+INLINE fvec rows_f16(const void *p)
+{
+    return (fvec)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+INLINE uvec lookup16(const int8_t *table, uvec i)
+{
+    return (uvec)vqtbl1q_s8(vld1q_s8(table), (uint8x16_t)i);
+}
+
+INLINE uvec gather(const uint32_t *table, uvec i)
+{
+    return (uvec){table[i[0]], table[i[1]], table[i[2]], table[i[3]]};
+}
+
+INLINE uvec spread_byte(uvec v, const int k)
+{
+    const uint8x16_t first = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    return (uvec)vqtbl1q_u8((uint8x16_t)v, vaddq_u8(first, vdupq_n_u8((uint8_t)k)));
+}
+
+#include "engine/cpu/open_body.h"
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
+
+enum { STRIP = 64 /* blocks */, MOST_ACTS = 4 };
+
+_Static_assert(STRIP * sizeof(struct opened) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+
+/* Of 16 columns from 16 half on. Two products of 127 * 127 fit 16 bits. */
+INLINE int32x4_t sum_half(const struct opened *o, const int8_t *q, const int half)
+{
+    int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
+    UNROLL for (int v = 4 * half; v < 4 * half + 4; v++)
+    {
+        int32_t four;
+        memcpy(&four, q + 4 * v, sizeof four);
+        int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(four)), w = (int8x16_t)o->w[v];
+        rows01 = vpadalq_s16(rows01, vmull_s8(vget_low_s8(w), vget_low_s8(x)));
+        rows23 = vpadalq_s16(rows23, vmull_high_s8(w, x));
+    }
+    return vpaddq_s32(rows01, rows23);
+}
+
+/* acc [M] += n opened blocks with M rows from x on, whose blocks begin at block0. */
+INLINE void strip_product(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
+                          float32x4_t *acc, const bool has_min, const int M)
+{
+    for (int64_t b = 0; b < n; b++, o++)
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            const int8_t *q = x->q + (row + i) * x->q_stride + 32 * (block0 + b);
+            const float d = x->d[(row + i) * x->b_stride + block0 + b];
+            int32x4_t isum = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
+            isum = vmlaq_s32(isum, sum_half(o, q, 1), (int32x4_t)o->sc[1]);
+            acc[i] = vfmaq_f32(acc[i], vmulq_n_f32((float32x4_t)o->d, d), vcvtq_f32_s32(isum));
+            if (has_min) {
+                int32x4_t msum = vmulq_n_s32((int32x4_t)o->m[0], vaddlvq_s8(vld1q_s8(q)));
+                msum = vmlaq_n_s32(msum, (int32x4_t)o->m[1], vaddlvq_s8(vld1q_s8(q + 16)));
+                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min, vmulq_n_f32(vcvtq_f32_s32(msum), d));
+            }
+        }
+}
+
+/* The first `live` of 4 weight rows, in `rows` activation rows. */
+INLINE void strip_rows(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
+                       float *y, int64_t y_stride, int64_t live, const bool has_min, const int M)
+{
+    float32x4_t acc[MOST_ACTS];
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        float t[4] = {0};
+        if (block0)
+            memcpy(t, y + (row + i) * y_stride, (size_t)live * sizeof *t);
+        acc[i] = vld1q_f32(t);
+    }
+    strip_product(o, n, x, row, block0, acc, has_min, M);
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        float t[4];
+        vst1q_f32(t, acc[i]);
+        memcpy(y + (row + i) * y_stride, t, (size_t)live * sizeof *t);
+    }
+}
+
+INLINE void all_rows(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t m, int64_t block0, float *y,
+                     int64_t y_stride, int64_t live, const bool has_min)
+{
+    int64_t i = 0;
+    for (; i + MOST_ACTS <= m; i += MOST_ACTS)
+        strip_rows(o, n, x, i, block0, y, y_stride, live, has_min, MOST_ACTS);
+    for (; i < m; i++)
+        strip_rows(o, n, x, i, block0, y, y_stride, live, has_min, 1);
+}
+
+/* --- types -------------------------------------------------------------------------------------------------------- */
+
+typedef void open_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row, struct opened *o);
+
+#define OPEN_STRIP(TYPE, name)                                                                                     \
+    static void strip_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row, struct opened *o) \
+    {                                                                                                              \
+        for (int64_t k = 0; k < n; k++)                                                                            \
+            open_##name(packed_at(PP_TYPE_##TYPE, group, n_cols, b + k), row, o + k);                              \
+    }
+PP_BLOCK_TYPES(OPEN_STRIP)
+#undef OPEN_STRIP
+
+#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = strip_##name,
+static open_strip_fn *const openers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+#undef ENTRY
+
+void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                           float *y, int64_t y_stride, void *scratch)
+{
+    const int64_t n_blocks = w->n_cols / 32;
+    struct opened *o = scratch;
+    for (int64_t row = row0; row < row1; row += ROWS)
+        for (int64_t b = 0; b < n_blocks; b += STRIP) {
+            int64_t n = n_blocks - b < STRIP ? n_blocks - b : STRIP, live = row1 - row < ROWS ? row1 - row : ROWS;
+            openers[w->type](pp_pack_group(w, row), w->n_cols, b, n, (int)(row % PP_GROUP_ROWS), o);
+            if (pp_type_has_min(w->type))
+                all_rows(o, n, x, m, b, y + row, y_stride, live, true);
+            else
+                all_rows(o, n, x, m, b, y + row, y_stride, live, false);
+        }
+}
+
+#else
+typedef int pp_matmul_blocks_neon_is_for_aarch64;
+#endif

@@ -1,0 +1,386 @@
+/* open_body.h - from the packed form of a quantised type (pack.h) to small whole numbers and scales: one routine per
+ * type, written once over vectors of ROWS weight rows. Private to the kernels of engine/cpu.
+ *
+ * A vector holds ROWS lanes of 32 bits, a weight row each. What a slice of the packed form holds is such a vector:
+ * 4 neighbouring columns of every row. The including file has defined:
+ *
+ *   ROWS                        weight rows in a vector: a power of two up to 16
+ *   uvec, ivec, fvec, bvec      vectors of ROWS uint32_t, int32_t, float, and of 4 ROWS uint8_t
+ *   uvec rows_u8(p), rows_u16(p)  ROWS numbers of 8 or 16 bits in memory, widened
+ *   fvec rows_f16(p)            the same of half-precision numbers
+ *   uvec lookup16(table, i)     table[i] for every byte of i, a number below 16; table: 16 bytes
+ *   uvec gather(table, i)       table[i] for every lane
+ *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
+ */
+#include "engine/cpu/pack.h"
+#include "engine/quant_grids.h"
+
+/* A block of 32 columns of ROWS rows. A weight is (d * sc[column / 16]) * w, and where a type has minima less
+ * min * m[column / 16]. */
+struct opened {
+    uvec w[8]; /* w[v]: byte 4 r + i belongs to row r, column 4 v + i; signed */
+    fvec d, min;
+    ivec sc[2], m[2];
+};
+
+#define OPEN static inline __attribute__((always_inline))
+#define OPEN_UNROLL _Pragma("GCC unroll 16")
+
+/* Where a block's numbers are. */
+struct packed_at {
+    const uint8_t *head, *body; /* of the file's block */
+    int sub;                    /* 32 columns of it */
+};
+
+OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
+{
+    const struct pp_pack_shape s = pp_pack_shape(type);
+    const int subs = s.block / 32;
+    const int64_t block = b / subs;
+    const uint8_t *bodies = group + pp_pack_head_bytes(type, n_cols);
+    return (struct packed_at){group + 16 * s.head * block, bodies + 16 * s.body * block, (int)(b % subs)};
+}
+
+OPEN uvec load_u(const void *p)
+{
+    uvec v;
+    memcpy(&v, __builtin_assume_aligned(p, 4 * ROWS), sizeof v);
+    return v;
+}
+
+/* mask in every byte */
+OPEN uvec bytes_of(uint32_t mask)
+{
+    return (uvec){0} + mask * 0x01010101u;
+}
+
+OPEN void open_scales(struct opened *o, fvec d)
+{
+    o->d = d;
+    o->min = d;
+    OPEN_UNROLL for (int k = 0; k < 2; k++)
+        o->sc[k] = o->m[k] = (ivec){0} + 1;
+}
+
+/* --- bit planes --------------------------------------------------------------------------------------------------- */
+
+/* low: 4 slices, columns 4 v + i in their low nibbles, 16 + 4 v + i in the high ones */
+OPEN void open_nibbles(const uint8_t *low, int row, uvec *w)
+{
+    OPEN_UNROLL for (int v = 0; v < 4; v++)
+    {
+        uvec two = load_u(low + PP_SLICE * v + 4 * row);
+        w[v] = two & bytes_of(15);
+        w[v + 4] = two >> 4 & bytes_of(15);
+    }
+}
+
+/* two: 2 slices, columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1 */
+OPEN void open_pairs(const uint8_t *two, int row, uvec *w)
+{
+    OPEN_UNROLL for (int k = 0; k < 2; k++)
+    {
+        uvec four = load_u(two + PP_SLICE * k + 4 * row);
+        OPEN_UNROLL for (int j = 0; j < 4; j++)
+            w[k + 2 * j] = four >> 2 * j & bytes_of(3);
+    }
+}
+
+/* high: a slice, whose bit v is bit number `place` of columns 4 v + i */
+OPEN void open_high_bits(const uint8_t *high, int row, const int place, uvec *w)
+{
+    uvec eight = load_u(high + 4 * row);
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        w[v] |= (v < place ? eight << (place - v) : eight >> (v - place)) & bytes_of(1u << place);
+}
+
+OPEN void open_less(uvec *w, const int offset)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        w[v] = (uvec)((bvec)w[v] - (uint8_t)offset);
+}
+
+OPEN void open_table(uvec *w, const int8_t *table)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        w[v] = lookup16(table, w[v]);
+}
+
+OPEN void open_q4_1(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body, row, o->w);
+    open_scales(o, rows_f16(p.head + 2 * row));
+    o->min = -rows_f16(p.head + 32 + 2 * row);
+}
+
+OPEN void open_q5_0(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body, row, o->w);
+    open_high_bits(p.body + 4 * PP_SLICE, row, 4, o->w);
+    open_less(o->w, 16);
+    open_scales(o, rows_f16(p.head + 2 * row));
+}
+
+OPEN void open_q5_1(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body, row, o->w);
+    open_high_bits(p.body + 4 * PP_SLICE, row, 4, o->w);
+    open_scales(o, rows_f16(p.head + 2 * row));
+    o->min = -rows_f16(p.head + 32 + 2 * row);
+}
+
+OPEN void open_q2_k(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_q2_k_pack *k = (const void *)p.body;
+    open_pairs(k->q[p.sub][0], row, o->w);
+    open_scales(o, rows_f16(p.head + 2 * row));
+    o->min = rows_f16(p.head + 32 + 2 * row);
+    OPEN_UNROLL for (int half = 0; half < 2; half++)
+    {
+        uvec both = rows_u8(k->scales[2 * p.sub + half] + row);
+        o->sc[half] = (ivec)(both & 15);
+        o->m[half] = (ivec)(both >> 4);
+    }
+}
+
+OPEN void open_q3_k(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_q3_k_pack *k = (const void *)p.body;
+    open_pairs(k->q[p.sub].two[0], row, o->w);
+    open_high_bits(k->q[p.sub].high, row, 2, o->w);
+    open_less(o->w, 4);
+    open_scales(o, rows_f16(p.head + 2 * row));
+    OPEN_UNROLL for (int half = 0; half < 2; half++)
+    {
+        const int s = 2 * p.sub + half;
+        uvec low = rows_u8(k->scales[s % 8] + row) >> s / 8 * 4 & 15;
+        uvec high = rows_u8(k->scales[8 + s % 4] + row) >> s / 4 * 2 & 3;
+        o->sc[half] = (ivec)(low | high << 4) - 32;
+    }
+}
+
+OPEN void open_q5_k(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_q5_k_pack *k = (const void *)p.body;
+    const int s = p.sub;
+    open_nibbles(k->q[s].low[0], row, o->w);
+    open_high_bits(k->q[s].high, row, 4, o->w);
+    uvec scale, min; /* see pp_q4_k_scale_min */
+    if (s < 4) {
+        scale = rows_u8(k->scales[s] + row) & 63;
+        min = rows_u8(k->scales[s + 4] + row) & 63;
+    } else {
+        uvec low = rows_u8(k->scales[s + 4] + row);
+        scale = (low & 15) | rows_u8(k->scales[s - 4] + row) >> 6 << 4;
+        min = low >> 4 | rows_u8(k->scales[s] + row) >> 6 << 4;
+    }
+    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector((ivec)scale, fvec));
+    o->min = rows_f16(p.head + 32 + 2 * row) * __builtin_convertvector((ivec)min, fvec);
+}
+
+/* --- tables of 16 ------------------------------------------------------------------------------------------------- */
+
+static const int8_t iq4_values[16] = PP_IQ4_VALUES, mxfp4_values[16] = PP_MXFP4_VALUES;
+
+OPEN void open_iq4_nl(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body, row, o->w);
+    open_table(o->w, iq4_values);
+    open_scales(o, rows_f16(p.head + 2 * row));
+}
+
+OPEN void open_iq4_xs(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body + 4 * PP_SLICE * p.sub, row, o->w);
+    open_table(o->w, iq4_values);
+    uvec high = rows_u16(p.head + 32 + 2 * row) >> 2 * p.sub & 3;
+    uvec low = rows_u8(p.head + 64 + 16 * (p.sub / 2) + row) >> p.sub % 2 * 4 & 15;
+    ivec scale = (ivec)(low | high << 4) - 32;
+    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
+}
+
+OPEN void open_mxfp4(struct packed_at p, int row, struct opened *o)
+{
+    open_nibbles(p.body, row, o->w);
+    open_table(o->w, mxfp4_values);
+    uvec e = rows_u8(p.head + row), tiny = (uvec)((ivec)e < 2); /* 2^-128 and 2^-127 have no exponent's bits */
+    uvec bits = (tiny & (e + 1) << 21) | (~tiny & (e - 1) << 23);
+    open_scales(o, (fvec)bits);
+}
+
+/* --- ternary types ------------------------------------------------------------------------------------------------ */
+
+/* Digit k of four numbers: see TQ1_0 in quant_blocks.h. A byte q has 3 q >> 8 = (q >= 86) + (q >= 171). */
+OPEN uvec ternary_digits(uvec four, int k)
+{
+    bvec q = (bvec)four;
+    for (; k > 0; k--)
+        q = q + q + q;
+    return (uvec)((bvec)((bvec){0} - (bvec)(q >= 86) - (bvec)(q >= 171)) - 1);
+}
+
+OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_tq1_0_pack *k = (const void *)p.body;
+    OPEN_UNROLL for (int v = 0; v < 4; v++)
+    {
+        const bool first = p.sub < 5, last = p.sub == 7;
+        const int digit = first ? p.sub : 2 * (p.sub - 5);
+        o->w[v] = ternary_digits(load_u(k->q[first ? v : 8 + v] + 4 * row), digit);
+        o->w[v + 4] = ternary_digits(load_u((first ? k->q[4 + v] : last ? k->high : k->q[8 + v]) + 4 * row),
+                                     first ? digit : last ? v : digit + 1);
+    }
+    open_scales(o, rows_f16(p.head + 2 * row));
+}
+
+OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
+{
+    open_pairs(p.body + 2 * PP_SLICE * p.sub, row, o->w);
+    open_less(o->w, 1);
+    open_scales(o, rows_f16(p.head + 2 * row));
+}
+
+/* --- code books --------------------------------------------------------------------------------------------------- */
+
+/* Columns 8 k to 8 k + 7 from entry `at` of a code book of eights. */
+OPEN void open_eight(const uint64_t *book, uvec at, const int k, uvec *w)
+{
+    const uint32_t *words = (const uint32_t *)(const void *)book;
+    w[2 * k] = gather(words, at + at);
+    w[2 * k + 1] = gather(words, at + at + 1);
+}
+
+/* The sign of column 8 k + i is bit i of byte k. */
+OPEN void open_signs(uvec signs, uvec *w)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    {
+        const bvec bit = (bvec)((uvec){0} + (v % 2 ? 0x80402010u : 0x08040201u));
+        bvec eight = v / 2 == 0   ? (bvec)spread_byte(signs, 0)
+                     : v / 2 == 1 ? (bvec)spread_byte(signs, 1)
+                     : v / 2 == 2 ? (bvec)spread_byte(signs, 2)
+                                  : (bvec)spread_byte(signs, 3);
+        bvec minus = (bvec)((eight & bit) == bit);
+        w[v] = (uvec)(((bvec)w[v] ^ minus) - minus);
+    }
+}
+
+/* Seven signs per byte: the eighth makes their number even. */
+OPEN uvec even_signs(uvec s)
+{
+    uvec parity = s ^ (s >> 4 & bytes_of(15));
+    parity ^= parity >> 2 & bytes_of(63);
+    parity ^= parity >> 1 & bytes_of(127);
+    return s | (parity & bytes_of(1)) << 7;
+}
+
+/* From a word with 4 times 7 signs. */
+OPEN uvec signs_of_word(uvec word)
+{
+    return even_signs((word & 0x7f) | (word << 1 & 0x7f00) | (word << 2 & 0x7f0000) | (word << 3 & 0x7f000000));
+}
+
+OPEN fvec odd_scale(uvec scale) /* 2 scale + 1 */
+{
+    return __builtin_convertvector((ivec)(scale + scale + 1), fvec);
+}
+
+OPEN void two_odd_scales(const uint8_t *nibbles, fvec d, struct opened *o)
+{
+    uvec both = rows_u8(nibbles), low = both & 15, high = both >> 4;
+    open_scales(o, d * 0.125f);
+    o->sc[0] = (ivec)(low + low + 1);
+    o->sc[1] = (ivec)(high + high + 1);
+}
+
+OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq2_xxs_pack *k = (const void *)p.body;
+    uvec index = load_u(k->q[p.sub].index + 4 * row), word = load_u(k->q[p.sub].word + 4 * row);
+    OPEN_UNROLL for (int i = 0; i < 4; i++)
+        open_eight(pp_grid_iq2_xxs, index >> 8 * i & 255, i, o->w);
+    open_signs(signs_of_word(word), o->w);
+    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
+}
+
+OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq2_xs_pack *k = (const void *)p.body;
+    uvec q[2], signs = {0};
+    OPEN_UNROLL for (int i = 0; i < 2; i++)
+    {
+        q[i] = load_u(k->q[p.sub][i] + 4 * row);
+        open_eight(pp_grid_iq2_xs, q[i] & 511, 2 * i, o->w);
+        open_eight(pp_grid_iq2_xs, q[i] >> 16 & 511, 2 * i + 1, o->w);
+        signs |= ((q[i] >> 9 & 0x7f) | (q[i] >> 17 & 0x7f00)) << 16 * i;
+    }
+    open_signs(even_signs(signs), o->w);
+    two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
+}
+
+OPEN void open_iq2_s(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq2_s_pack *k = (const void *)p.body;
+    uvec index = load_u(k->q[p.sub].index + 4 * row), high = rows_u8(k->high[p.sub] + row);
+    OPEN_UNROLL for (int i = 0; i < 4; i++)
+        open_eight(pp_grid_iq2_s, (index >> 8 * i & 255) | (high >> 2 * i & 3) << 8, i, o->w);
+    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->w);
+    two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
+}
+
+OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq3_xxs_pack *k = (const void *)p.body;
+    uvec word = load_u(k->q[p.sub].word + 4 * row);
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        o->w[v] = gather(pp_grid_iq3_xxs, load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255);
+    open_signs(signs_of_word(word), o->w);
+    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
+}
+
+OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq3_s_pack *k = (const void *)p.body;
+    uvec high = rows_u8(k->high[p.sub] + row), scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    {
+        uvec index = load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255;
+        o->w[v] = gather(pp_grid_iq3_s, index | (high >> v & 1) << 8);
+    }
+    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->w);
+    open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
+}
+
+/* Eighths: 8 times the entry, and one more, or less where the lane is all ones. */
+OPEN void open_shifted(uvec at, uvec less, const int k, uvec *w)
+{
+    open_eight(pp_grid_iq1, at, k, w);
+    const bvec shift = (bvec)(less | bytes_of(1));
+    w[2 * k] = (uvec)((bvec)(w[2 * k] << 3 & bytes_of(0xf8)) + shift);
+    w[2 * k + 1] = (uvec)((bvec)(w[2 * k + 1] << 3 & bytes_of(0xf8)) + shift);
+}
+
+OPEN void open_iq1_s(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq1_s_pack *k = (const void *)p.body;
+    uvec index = load_u(k->index[p.sub] + 4 * row), high = rows_u16(k->high[p.sub] + row);
+    OPEN_UNROLL for (int i = 0; i < 4; i++)
+        open_shifted((index >> 8 * i & 255) | (high >> 3 * i & 7) << 8, (uvec){0} - (high >> 15), i, o->w);
+    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(high >> 12 & 7) * 0.125f));
+}
+
+OPEN void open_iq1_m(struct packed_at p, int row, struct opened *o)
+{
+    const struct pp_iq1_m_pack *k = (const void *)p.body;
+    const int at = 6 * p.sub / 8;
+    uvec index = load_u(k->index[p.sub] + 4 * row);
+    uvec scales = (rows_u8(k->scales[at] + row) | rows_u8(k->scales[at + 1] + row) << 8) >> 6 * p.sub % 8;
+    OPEN_UNROLL for (int i = 0; i < 4; i++)
+    {
+        uvec high = rows_u8(k->high[2 * p.sub + i / 2] + row) >> i % 2 * 4;
+        open_shifted((index >> 8 * i & 255) | (high & 7) << 8, (uvec){0} - (high >> 3 & 1), i, o->w);
+    }
+    open_scales(o, rows_f16(k->d + row) * 0.125f);
+    o->sc[0] = (ivec)((scales & 7) + (scales & 7) + 1);
+    o->sc[1] = (ivec)((scales >> 3 & 7) + (scales >> 3 & 7) + 1);
+}

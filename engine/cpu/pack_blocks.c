@@ -1,0 +1,304 @@
+/* pack_blocks.c - groups of 16 rows of the types that have heads and bodies (pack.h). */
+#include <string.h>
+
+#include "engine/cpu/pack.h"
+#include "engine/quant_blocks.h"
+
+enum { ROWS = PP_GROUP_ROWS, MAX_BLOCK = sizeof(struct pp_block_q5_k) };
+
+/* One block of 16 rows, copied out of the file. */
+struct blocks {
+    uint8_t row[ROWS][MAX_BLOCK] __attribute__((aligned(4)));
+};
+
+/* n slices: words of each row from `offset` in its block on. */
+static void put_words(const struct blocks *b, size_t offset, int n, uint8_t (*slices)[PP_SLICE])
+{
+    for (int k = 0; k < n; k++)
+        for (int r = 0; r < ROWS; r++)
+            memcpy(slices[k] + 4 * r, b->row[r] + offset + 4 * (size_t)k, 4);
+}
+
+/* n bytes of each row, as [n][16]. */
+static void put_bytes(const struct blocks *b, size_t offset, int n, uint8_t (*to)[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < n; k++)
+            to[k][r] = b->row[r][offset + (size_t)k];
+}
+
+/* n numbers of 16 bits of each row, as [n][16]. */
+static void put_halves(const struct blocks *b, size_t offset, int n, uint8_t *to)
+{
+    for (int k = 0; k < n; k++)
+        for (int r = 0; r < ROWS; r++)
+            memcpy(to + 32 * k + 2 * r, b->row[r] + offset + 2 * (size_t)k, 2);
+}
+
+/* --- bit planes --------------------------------------------------------------------------------------------------- */
+
+/* Codes of 32 columns of each row, without a sign. */
+typedef uint8_t codes[ROWS][32];
+
+static void unpack_codes(uint32_t type, const struct blocks *b, int sub, int offset, codes q)
+{
+    struct pp_unpacked u;
+    for (int r = 0; r < ROWS; r++) {
+        pp_unpack_block(type, b->row[r], sub, &u);
+        for (int i = 0; i < 32; i++)
+            q[r][i] = (uint8_t)(u.w[i] + offset);
+    }
+}
+
+static void put_low_nibbles(codes q, uint8_t slices[4][PP_SLICE])
+{
+    for (int v = 0; v < 4; v++)
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < 4; i++)
+                slices[v][4 * r + i] = (uint8_t)((q[r][4 * v + i] & 15) | q[r][16 + 4 * v + i] << 4);
+}
+
+static void put_low_pairs(codes q, uint8_t slices[2][PP_SLICE])
+{
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < 4; i++) {
+                int four = 0;
+                for (int j = 0; j < 4; j++)
+                    four |= (q[r][4 * (k + 2 * j) + i] & 3) << 2 * j;
+                slices[k][4 * r + i] = (uint8_t)four;
+            }
+}
+
+static void put_bit(codes q, int place, uint8_t slice[PP_SLICE])
+{
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < 4; i++) {
+            int eight = 0;
+            for (int v = 0; v < 8; v++)
+                eight |= (q[r][4 * v + i] >> place & 1) << v;
+            slice[4 * r + i] = (uint8_t)eight;
+        }
+}
+
+static void pack_q5(uint32_t type, const struct blocks *b, int sub, int offset, struct pp_q5_pack *to)
+{
+    codes q;
+    unpack_codes(type, b, sub, offset, q);
+    put_low_nibbles(q, to->low);
+    put_bit(q, 4, to->high);
+}
+
+static void pack_q2_k(const struct blocks *b, struct pp_q2_k_pack *to)
+{
+    codes q;
+    put_bytes(b, offsetof(struct pp_block_q2_k, scales), 16, to->scales);
+    for (int sub = 0; sub < 8; sub++) {
+        unpack_codes(PP_TYPE_Q2_K, b, sub, 0, q);
+        put_low_pairs(q, to->q[sub]);
+    }
+}
+
+static void pack_q3_k(const struct blocks *b, struct pp_q3_k_pack *to)
+{
+    codes q;
+    put_bytes(b, offsetof(struct pp_block_q3_k, scales), 12, to->scales);
+    for (int sub = 0; sub < 8; sub++) {
+        unpack_codes(PP_TYPE_Q3_K, b, sub, 4, q);
+        put_low_pairs(q, to->q[sub].two);
+        put_bit(q, 2, to->q[sub].high);
+    }
+}
+
+static void pack_q5_k(const struct blocks *b, struct pp_q5_k_pack *to)
+{
+    put_bytes(b, offsetof(struct pp_block_q5_k, scales), 12, to->scales);
+    for (int sub = 0; sub < 8; sub++)
+        pack_q5(PP_TYPE_Q5_K, b, sub, 0, &to->q[sub]);
+}
+
+static void pack_tq2_0(const struct blocks *b, uint8_t (*to)[PP_SLICE])
+{
+    codes q;
+    for (int sub = 0; sub < 8; sub++) {
+        unpack_codes(PP_TYPE_TQ2_0, b, sub, 1, q);
+        put_low_pairs(q, to + 2 * sub);
+    }
+}
+
+/* --- code books --------------------------------------------------------------------------------------------------- */
+
+static void pack_iq2_xxs(const struct blocks *b, struct pp_iq2_xxs_pack *to)
+{
+    for (int sub = 0; sub < 8; sub++) {
+        const size_t q = offsetof(struct pp_block_iq2_xxs, q) + 8 * (size_t)sub;
+        put_words(b, q, 1, &to->q[sub].index);
+        put_words(b, q + 4, 1, &to->q[sub].word);
+    }
+}
+
+static void pack_iq2_xs(const struct blocks *b, struct pp_iq2_xs_pack *to)
+{
+    put_bytes(b, offsetof(struct pp_block_iq2_xs, scales), 8, to->scales);
+    put_words(b, offsetof(struct pp_block_iq2_xs, q), 16, to->q[0]);
+}
+
+static void pack_iq2_s(const struct blocks *b, struct pp_iq2_s_pack *to)
+{
+    put_bytes(b, offsetof(struct pp_block_iq2_s, high), 8, to->high);
+    put_bytes(b, offsetof(struct pp_block_iq2_s, scales), 8, to->scales);
+    for (int sub = 0; sub < 8; sub++) {
+        put_words(b, offsetof(struct pp_block_iq2_s, q) + 4 * (size_t)sub, 1, &to->q[sub].index);
+        put_words(b, offsetof(struct pp_block_iq2_s, signs) + 4 * (size_t)sub, 1, &to->q[sub].signs);
+    }
+}
+
+static void pack_iq3_xxs(const struct blocks *b, struct pp_iq3_xxs_pack *to)
+{
+    for (int sub = 0; sub < 8; sub++) {
+        put_words(b, offsetof(struct pp_block_iq3_xxs, q) + 8 * (size_t)sub, 2, to->q[sub].index);
+        put_words(b, offsetof(struct pp_block_iq3_xxs, words) + 4 * (size_t)sub, 1, &to->q[sub].word);
+    }
+}
+
+static void pack_iq3_s(const struct blocks *b, struct pp_iq3_s_pack *to)
+{
+    put_bytes(b, offsetof(struct pp_block_iq3_s, high), 8, to->high);
+    put_bytes(b, offsetof(struct pp_block_iq3_s, scales), 4, to->scales);
+    for (int sub = 0; sub < 8; sub++) {
+        put_words(b, offsetof(struct pp_block_iq3_s, q) + 8 * (size_t)sub, 2, to->q[sub].index);
+        put_words(b, offsetof(struct pp_block_iq3_s, signs) + 4 * (size_t)sub, 1, &to->q[sub].signs);
+    }
+}
+
+static void pack_iq1_s(const struct blocks *b, struct pp_iq1_s_pack *to)
+{
+    put_halves(b, offsetof(struct pp_block_iq1_s, high), 8, (uint8_t *)to->high);
+    put_words(b, offsetof(struct pp_block_iq1_s, q), 8, to->index);
+}
+
+/* The scale of the block is in the highest 4 bits of four words: they are put together, and so are the rest. */
+static void pack_iq1_m(const struct blocks *b, struct pp_iq1_m_pack *to)
+{
+    for (int r = 0; r < ROWS; r++) {
+        const struct pp_block_iq1_m *block = (const void *)b->row[r];
+        uint64_t scales = 0;
+        int d = 0;
+        for (int k = 0; k < 4; k++) {
+            scales |= (uint64_t)(block->scales[k] & 0xfff) << 12 * k;
+            d |= block->scales[k] >> 12 << 4 * k;
+        }
+        to->d[r] = (uint16_t)d;
+        for (int k = 0; k < 6; k++)
+            to->scales[k][r] = (uint8_t)(scales >> 8 * k);
+    }
+    put_bytes(b, offsetof(struct pp_block_iq1_m, high), 16, to->high);
+    put_words(b, offsetof(struct pp_block_iq1_m, q), 8, to->index);
+}
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
+
+static void pack_head(uint32_t type, const struct blocks *b, uint8_t *head)
+{
+    switch (type) {
+    case PP_TYPE_MXFP4:
+        put_bytes(b, offsetof(struct pp_block_mxfp4, e), 1, (uint8_t(*)[ROWS])head);
+        break;
+    case PP_TYPE_Q2_K:
+        put_halves(b, offsetof(struct pp_block_q2_k, d), 2, head);
+        break;
+    case PP_TYPE_Q3_K:
+        put_halves(b, offsetof(struct pp_block_q3_k, d), 1, head);
+        break;
+    case PP_TYPE_TQ1_0:
+        put_halves(b, offsetof(struct pp_block_tq1_0, d), 1, head);
+        break;
+    case PP_TYPE_TQ2_0:
+        put_halves(b, offsetof(struct pp_block_tq2_0, d), 1, head);
+        break;
+    case PP_TYPE_IQ4_XS:
+        put_halves(b, offsetof(struct pp_block_iq4_xs, d), 2, head); /* and scales_high */
+        put_bytes(b, offsetof(struct pp_block_iq4_xs, scales_low), 4, (uint8_t(*)[ROWS])(head + 64));
+        break;
+    default: /* one or two in front */
+        put_halves(b, 0, pp_pack_shape(type).head / 2, head);
+    }
+}
+
+static void pack_body(uint32_t type, const struct blocks *b, void *body)
+{
+    switch (type) {
+    case PP_TYPE_Q4_1:
+        put_words(b, offsetof(struct pp_block_q4_1, q), 4, body);
+        break;
+    case PP_TYPE_IQ4_NL:
+        put_words(b, offsetof(struct pp_block_iq4_nl, q), 4, body);
+        break;
+    case PP_TYPE_MXFP4:
+        put_words(b, offsetof(struct pp_block_mxfp4, q), 4, body);
+        break;
+    case PP_TYPE_IQ4_XS:
+        put_words(b, offsetof(struct pp_block_iq4_xs, q), 32, body);
+        break;
+    case PP_TYPE_Q5_0:
+        pack_q5(type, b, 0, 16, body);
+        break;
+    case PP_TYPE_Q5_1:
+        pack_q5(type, b, 0, 0, body);
+        break;
+    case PP_TYPE_Q2_K:
+        pack_q2_k(b, body);
+        break;
+    case PP_TYPE_Q3_K:
+        pack_q3_k(b, body);
+        break;
+    case PP_TYPE_Q5_K:
+        pack_q5_k(b, body);
+        break;
+    case PP_TYPE_TQ1_0:
+        put_words(b, 0, 13, body);
+        break;
+    case PP_TYPE_TQ2_0:
+        pack_tq2_0(b, body);
+        break;
+    case PP_TYPE_IQ2_XXS:
+        pack_iq2_xxs(b, body);
+        break;
+    case PP_TYPE_IQ2_XS:
+        pack_iq2_xs(b, body);
+        break;
+    case PP_TYPE_IQ2_S:
+        pack_iq2_s(b, body);
+        break;
+    case PP_TYPE_IQ3_XXS:
+        pack_iq3_xxs(b, body);
+        break;
+    case PP_TYPE_IQ3_S:
+        pack_iq3_s(b, body);
+        break;
+    case PP_TYPE_IQ1_S:
+        pack_iq1_s(b, body);
+        break;
+    case PP_TYPE_IQ1_M:
+        pack_iq1_m(b, body);
+        break;
+    default:
+        break;
+    }
+}
+
+void pp_pack_blocks(uint32_t type, const uint8_t *const at[PP_GROUP_ROWS], const size_t step[PP_GROUP_ROWS],
+                    int64_t n_cols, uint8_t *group)
+{
+    const struct pp_pack_shape s = pp_pack_shape(type);
+    const size_t heads = pp_pack_head_bytes(type, n_cols);
+    const int64_t n = n_cols / s.block;
+    struct blocks b;
+    for (int64_t k = 0; k < n; k++) {
+        for (int r = 0; r < ROWS; r++)
+            memcpy(b.row[r], at[r] + (size_t)k * step[r], (size_t)(s.head + s.body));
+        pack_head(type, &b, group + 16 * s.head * k);
+        pack_body(type, &b, group + heads + (size_t)(16 * s.body * k));
+    }
+    memset(group + 16 * s.head * n, 0, heads - (size_t)(16 * s.head * n));
+}
