@@ -38,7 +38,7 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
                                 struct pp_error *err);
 
 /* src: a GGUF file or HF folder with float tensors (or a GGUF already quantised, which is dequantised first, with the
- * loss that this means); type: "Q8_0", "Q4_0", "Q4_K_M", "Q6_K", "F16", "BF16", "F32". Which tensor gets which type
+ * loss that this means); type: one of pp_quantize_type, "Q4_K_M" for example. Which tensor gets which type
  * follows llama-quantize (tests hold it against testdata/quants/starter_reference.json). */
 enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type, const struct pp_convert_options *opt,
                               struct pp_error *err);

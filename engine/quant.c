@@ -265,6 +265,21 @@ static const struct {
     [PP_TYPE_TQ2_0] = {offsetof(struct pp_block_tq2_0, d), 1},
 };
 
+void pp_set_block_scales(uint32_t type, void *p, float d, float min)
+{
+    uint8_t *block = p;
+    const uint16_t halves[2] = {pp_f32_to_f16(d), pp_f32_to_f16(min)};
+    if (type == PP_TYPE_MXFP4) {
+        block[0] = (uint8_t)(d > 0 ? 128 + ilogbf(d * 1.41421356f) : 0);
+    } else if (type == PP_TYPE_IQ1_M) { /* in the highest bits of four words */
+        uint8_t *scales = block + offsetof(struct pp_block_iq1_m, scales);
+        for (int k = 0; k < 4; k++)
+            scales[2 * k + 1] = (uint8_t)((scales[2 * k + 1] & 15) | (halves[0] >> 4 * k & 15) << 4);
+    } else if (half_scales[type].n) {
+        memcpy(block + half_scales[type].at, halves, 2 * (size_t)half_scales[type].n);
+    }
+}
+
 /* Exponents so large that the weights overflow, and 255, which says NaN. */
 static bool finite_mxfp4(const uint8_t *p, int64_t n)
 {

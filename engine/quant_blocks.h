@@ -198,4 +198,8 @@ struct pp_unpacked {
 /* Sub-block `sub` of 32 weights of the block at p (at any address). False for a type that has no such form. */
 bool pp_unpack_block(uint32_t type, const void *p, int sub, struct pp_unpacked *u);
 
+/* Writes the float scale of the block at p, and the minimum if the type has one: for random weights. (MXFP4: the power
+ * of two near d.) */
+void pp_set_block_scales(uint32_t type, void *p, float d, float min);
+
 #endif

@@ -7,6 +7,7 @@
 
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
+#include "engine/quant_grids.h"
 
 /* Four floats at once: sums have a fixed order, whatever the compiler makes of them. */
 typedef float v4 __attribute__((vector_size(16)));
@@ -174,46 +175,81 @@ static void quantize_q8_0(const float *x, const float *importance, void *dst)
     memcpy(dst, &b, sizeof b);
 }
 
+/* The whole numbers of 32 weights for the scale that the search finds, `less` too large: 0 to 2 less - 1. */
+static uint16_t symmetric_block(const float *x, const float *importance, int less, uint8_t q[32])
+{
+    float w[32];
+    weigh(x, importance, 32, false, w);
+    struct symmetric s = {x, w, 32, -less, less - 1};
+    uint16_t d16 = search_half(&s, search_symmetric(&s, 10));
+    float d = pp_f16_to_f32(d16), inverse = d != 0 ? 1 / d : 0;
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)(quantise1(x[i] * inverse, s.lo, s.hi) + less);
+    return d16;
+}
+
+static void put_nibbles(const uint8_t q[32], uint8_t to[16])
+{
+    for (int i = 0; i < 16; i++)
+        to[i] = (uint8_t)((q[i] & 15) | (q[i + 16] & 15) << 4);
+}
+
+static void put_fifth_bits(const uint8_t q[32], uint8_t to[4])
+{
+    memset(to, 0, 4);
+    for (int i = 0; i < 32; i++)
+        to[i / 8] = (uint8_t)(to[i / 8] | (q[i] >> 4) << i % 8);
+}
+
 static void quantize_q4_0(const float *x, const float *importance, void *dst)
 {
     struct pp_block_q4_0 b;
-    float w[32];
-    weigh(x, importance, 32, false, w);
-    struct symmetric s = {x, w, 32, -8, 7};
-    b.d = search_half(&s, search_symmetric(&s, 10));
-    float d = pp_f16_to_f32(b.d), inverse = d != 0 ? 1 / d : 0;
-    for (int i = 0; i < 16; i++) {
-        int low = quantise1(x[i] * inverse, s.lo, s.hi) + 8;
-        int high = quantise1(x[i + 16] * inverse, s.lo, s.hi) + 8;
-        b.q[i] = (uint8_t)(low | high << 4);
-    }
+    uint8_t q[32];
+    b.d = symmetric_block(x, importance, 8, q);
+    put_nibbles(q, b.q);
     memcpy(dst, &b, sizeof b);
 }
 
-/* --- Q6_K: 16 symmetric sub-blocks whose scales are whole multiples of d ------------------------------------------ */
+static void quantize_q5_0(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_q5_0 b;
+    uint8_t q[32];
+    b.d = symmetric_block(x, importance, 16, q);
+    put_nibbles(q, b.q);
+    put_fifth_bits(q, b.high);
+    memcpy(dst, &b, sizeof b);
+}
 
-struct q6_k_choice {
+/* --- Q6_K, Q3_K: 16 symmetric sub-blocks whose scales are whole multiples of d ------------------------------------ */
+
+/* The ranges of q and of the scales. */
+struct scaled_form {
+    int lo, hi, scale_lo, scale_hi;
+};
+
+struct scaled_choice {
     uint16_t d;
     int scale[16];
     float error;
 };
 
-static struct symmetric q6_k_sub(const float *x, const float *w, int sub)
+static struct symmetric scaled_sub(const struct scaled_form *form, const float *x, const float *w, int sub)
 {
-    return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, -32, 31};
+    return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, form->lo, form->hi};
 }
 
 /* For a given d: the best scale of each sub-block, near the one it would like. */
-static struct q6_k_choice choose_q6_k(const float *x, const float *w, const float wish[16], uint16_t d16)
+static struct scaled_choice choose_scaled(const struct scaled_form *form, const float *x, const float *w,
+                                          const float wish[16], uint16_t d16)
 {
-    struct q6_k_choice c = {.d = d16};
+    struct scaled_choice c = {.d = d16};
     float d = pp_f16_to_f32(d16);
     for (int sub = 0; sub < 16; sub++) {
-        struct symmetric s = q6_k_sub(x, w, sub);
-        int middle = d != 0 ? quantise1(wish[sub] / d, -128, 127) : 0;
+        struct symmetric s = scaled_sub(form, x, w, sub);
+        int middle = d != 0 ? quantise1(wish[sub] / d, form->scale_lo, form->scale_hi) : 0;
         float best = INFINITY;
         for (int scale = middle - 1; scale <= middle + 1; scale++) {
-            if (scale < -128 || scale > 127)
+            if (scale < form->scale_lo || scale > form->scale_hi)
                 continue;
             float error = symmetric_error(&s, d * (float)scale);
             if (error < best) {
@@ -227,14 +263,14 @@ static struct q6_k_choice choose_q6_k(const float *x, const float *w, const floa
 }
 
 /* The d that fits best once scales and q are chosen. */
-static float refit_q6_k(const float *x, const float *w, const struct q6_k_choice *c)
+static float refit_scaled(const struct scaled_form *form, const float *x, const float *w, const struct scaled_choice *c)
 {
     float d = pp_f16_to_f32(c->d), xq = 0, qq = 0;
     for (int sub = 0; sub < 16; sub++) {
         float scale = (float)c->scale[sub];
         if (scale == 0 || d == 0)
             continue;
-        struct symmetric s = q6_k_sub(x, w, sub);
+        struct symmetric s = scaled_sub(form, x, w, sub);
         struct symmetric_sums sums = symmetric_sums(&s, 1 / (d * scale));
         xq += scale * sums.xq;
         qq += scale * scale * sums.qq;
@@ -242,7 +278,7 @@ static float refit_q6_k(const float *x, const float *w, const struct q6_k_choice
     return qq > 0 ? xq / qq : d;
 }
 
-static void put_q6_k(const float *x, const struct q6_k_choice *c, void *dst)
+static void put_q6_k(const float *x, const struct scaled_choice *c, void *dst)
 {
     struct pp_block_q6_k b = {.d = c->d};
     uint8_t q[256];
@@ -262,41 +298,83 @@ static void put_q6_k(const float *x, const struct q6_k_choice *c, void *dst)
     memcpy(dst, &b, sizeof b);
 }
 
-static void quantize_q6_k(const float *x, const float *importance, void *dst)
+static struct scaled_choice search_scaled(const struct scaled_form *form, const float *x, const float *importance)
 {
     float w[256], wish[16];
     for (int sub = 0; sub < 16; sub++) {
         weigh(x + 16 * sub, importance ? importance + 16 * sub : NULL, 16, true, w + 16 * sub);
-        struct symmetric s = q6_k_sub(x, w, sub);
+        struct symmetric s = scaled_sub(form, x, w, sub);
         wish[sub] = search_symmetric(&s, 8);
     }
     float peak = peak_of(wish, 16);
-    struct q6_k_choice best = choose_q6_k(x, w, wish, pp_f32_to_f16(peak / -128));
+    struct scaled_choice best = choose_scaled(form, x, w, wish, pp_f32_to_f16(peak / (float)form->scale_lo));
     for (int round = 0; round < 2; round++) {
-        struct q6_k_choice c = choose_q6_k(x, w, wish, pp_f32_to_f16(refit_q6_k(x, w, &best)));
+        struct scaled_choice c = choose_scaled(form, x, w, wish, pp_f32_to_f16(refit_scaled(form, x, w, &best)));
         if (!(c.error < best.error))
             break;
         best = c;
     }
-    put_q6_k(x, &best, dst);
+    return best;
 }
 
-/* --- Q4_K: 8 sub-blocks, value = scale * q - min, 0 <= q <= 15 ---------------------------------------------------- */
+static void quantize_q6_k(const float *x, const float *importance, void *dst)
+{
+    const struct scaled_form form = {-32, 31, -128, 127};
+    const struct scaled_choice c = search_scaled(&form, x, importance);
+    put_q6_k(x, &c, dst);
+}
+
+/* Two bits of 256 numbers, as in Q2_K and Q3_K. */
+static void put_pairs(const uint8_t q[256], uint8_t to[64])
+{
+    memset(to, 0, 64);
+    for (int i = 0; i < 256; i++)
+        to[32 * (i / 128) + i % 32] = (uint8_t)(to[32 * (i / 128) + i % 32] | (q[i] & 3) << 2 * (i / 32 % 4));
+}
+
+static void quantize_q3_k(const float *x, const float *importance, void *dst)
+{
+    const struct scaled_form form = {-4, 3, -32, 31};
+    const struct scaled_choice c = search_scaled(&form, x, importance);
+    struct pp_block_q3_k b = {.d = c.d};
+    uint8_t q[256];
+    for (int i = 0; i < 256; i++) {
+        float scale = pp_f16_to_f32(c.d) * (float)c.scale[i / 16];
+        q[i] = (uint8_t)(quantise1(scale != 0 ? x[i] / scale : 0, form.lo, form.hi) + 4);
+        b.high[i % 32] = (uint8_t)(b.high[i % 32] | (q[i] >> 2) << i / 32);
+    }
+    put_pairs(q, b.q);
+    for (int s = 0; s < 16; s++) { /* the inverse of pp_q3_k_scale */
+        int scale = c.scale[s] + 32;
+        b.scales[s % 8] = (uint8_t)(b.scales[s % 8] | (scale & 15) << s / 8 * 4);
+        b.scales[8 + s % 4] = (uint8_t)(b.scales[8 + s % 4] | (scale >> 4) << s / 4 * 2);
+    }
+    memcpy(dst, &b, sizeof b);
+}
+
+/* --- affine: value = scale * q - min, 0 <= q <= top --------------------------------------------------------------- */
 
 struct affine {
-    float scale, min; /* both >= 0 */
+    float scale, min; /* scale >= 0 */
+};
+
+struct affine_problem {
+    const float *x, *w; /* [n] */
+    int n;              /* a multiple of 4 */
+    int top;
+    bool any_min;       /* else min >= 0 */
 };
 
 struct affine_sums {
     float w, x, q, xq, qq; /* sums of w times this */
 };
 
-static struct affine_sums affine_sums(const float *x, const float *w, float inverse, float min)
+static struct affine_sums affine_sums(const struct affine_problem *p, float inverse, float min)
 {
     v4 sw = splat(0), sx = splat(0), sq = splat(0), sxq = splat(0), sqq = splat(0);
-    for (int i = 0; i < 32; i += 4) {
-        v4 xi = load4(x + i), wi = load4(w + i);
-        v4 q = quantise4((xi + splat(min)) * splat(inverse), 0, 15);
+    for (int i = 0; i < p->n; i += 4) {
+        v4 xi = load4(p->x + i), wi = load4(p->w + i);
+        v4 q = quantise4((xi + splat(min)) * splat(inverse), 0, (float)p->top);
         v4 wq = wi * q;
         sw += wi;
         sx += wi * xi;
@@ -307,57 +385,57 @@ static struct affine_sums affine_sums(const float *x, const float *w, float inve
     return (struct affine_sums){total(sw), total(sx), total(sq), total(sxq), total(sqq)};
 }
 
-static float affine_error(const float *x, const float *w, struct affine a)
+static float affine_error(const struct affine_problem *p, struct affine a)
 {
     float inverse = a.scale > 0 ? 1 / a.scale : 0;
     v4 error = splat(0);
-    for (int i = 0; i < 32; i += 4) {
-        v4 xi = load4(x + i);
-        v4 q = quantise4((xi + splat(a.min)) * splat(inverse), 0, 15);
+    for (int i = 0; i < p->n; i += 4) {
+        v4 xi = load4(p->x + i);
+        v4 q = quantise4((xi + splat(a.min)) * splat(inverse), 0, (float)p->top);
         v4 off = xi + splat(a.min) - splat(a.scale) * q;
-        error += load4(w + i) * off * off;
+        error += load4(p->w + i) * off * off;
     }
     return total(error);
 }
 
 /* Least squares for fixed q. */
-static struct affine solve_affine(struct affine_sums s)
+static struct affine solve_affine(const struct affine_problem *p, struct affine_sums s)
 {
     float det = s.w * s.qq - s.q * s.q;
     if (det > 0) {
         struct affine a = {(s.w * s.xq - s.x * s.q) / det, (s.q * s.xq - s.qq * s.x) / det};
-        if (a.scale > 0 && a.min >= 0)
+        if (a.scale > 0 && (p->any_min || a.min >= 0))
             return a;
     }
     if (s.qq > 0 && s.xq > 0)
         return (struct affine){s.xq / s.qq, 0};
-    return (struct affine){0, s.w > 0 && s.x < 0 ? -s.x / s.w : 0};
+    return (struct affine){0, s.w > 0 && (p->any_min || s.x < 0) ? -s.x / s.w : 0};
 }
 
 /* Tries steps a little finer and coarser than the range of the values asks for, then lets scale, min and q settle. */
-static struct affine search_affine(const float *x, const float *w)
+static struct affine search_affine(const struct affine_problem *p)
 {
-    float lo = 0, hi = x[0];
-    for (int i = 0; i < 32; i++) {
-        lo = x[i] < lo ? x[i] : lo;
-        hi = x[i] > hi ? x[i] : hi;
+    float lo = p->any_min ? p->x[0] : 0, hi = p->x[0];
+    for (int i = 0; i < p->n; i++) {
+        lo = p->x[i] < lo ? p->x[i] : lo;
+        hi = p->x[i] > hi ? p->x[i] : hi;
     }
     struct affine best = {0, -lo};
     if (hi - lo < TINY)
         return best;
-    float best_error = affine_error(x, w, best);
+    float best_error = affine_error(p, best);
     for (int step = -10; step <= 10; step++) {
-        float inverse = (15 + 0.1f * (float)step) / (hi - lo);
-        struct affine a = solve_affine(affine_sums(x, w, inverse, -lo));
-        float error = affine_error(x, w, a);
+        float inverse = ((float)p->top + 0.1f * (float)step) / (hi - lo);
+        struct affine a = solve_affine(p, affine_sums(p, inverse, -lo));
+        float error = affine_error(p, a);
         if (error < best_error) {
             best_error = error;
             best = a;
         }
     }
     for (int round = 0; round < 4 && best.scale > 0; round++) {
-        struct affine a = solve_affine(affine_sums(x, w, 1 / best.scale, best.min));
-        float error = affine_error(x, w, a);
+        struct affine a = solve_affine(p, affine_sums(p, 1 / best.scale, best.min));
+        float error = affine_error(p, a);
         if (!(error < best_error))
             break;
         best_error = error;
@@ -366,37 +444,84 @@ static struct affine search_affine(const float *x, const float *w)
     return best;
 }
 
-struct q4_k_choice {
+/* Q4_1, Q5_1: d and m as halves; returns q. */
+static void affine_block(const float *x, const float *importance, int top, uint16_t *d, uint16_t *m, uint8_t q[32])
+{
+    float w[32];
+    weigh(x, importance, 32, false, w);
+    const struct affine_problem p = {x, w, 32, top, true};
+    struct affine a = search_affine(&p);
+    *d = pp_f32_to_f16(a.scale);
+    *m = pp_f32_to_f16(-a.min);
+    float scale = pp_f16_to_f32(*d), base = pp_f16_to_f32(*m);
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)quantise1(scale > 0 ? (x[i] - base) / scale : 0, 0, top);
+}
+
+static void quantize_q4_1(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_q4_1 b;
+    uint8_t q[32];
+    affine_block(x, importance, 15, &b.d, &b.m, q);
+    put_nibbles(q, b.q);
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q5_1(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_q5_1 b;
+    uint8_t q[32];
+    affine_block(x, importance, 31, &b.d, &b.m, q);
+    put_nibbles(q, b.q);
+    put_fifth_bits(q, b.high);
+    memcpy(dst, &b, sizeof b);
+}
+
+/* --- Q4_K, Q5_K, Q2_K: affine sub-blocks whose scales and mins are multiples of d and dmin ------------------------ */
+
+struct affine_form {
+    int subs, n; /* sub-blocks, of so many values */
+    int top;     /* of q */
+    int most;    /* of scales and mins */
+};
+
+struct affine_choice {
     uint16_t d, dmin;
-    int scale[8], min[8];
+    int scale[16], min[16];
     float error;
 };
 
-static struct affine q4_k_affine(const struct q4_k_choice *c, int sub)
+static struct affine_problem affine_sub(const struct affine_form *form, const float *x, const float *w, int sub)
+{
+    return (struct affine_problem){x + form->n * sub, w + form->n * sub, form->n, form->top, false};
+}
+
+static struct affine affine_of(const struct affine_choice *c, int sub)
 {
     return (struct affine){pp_f16_to_f32(c->d) * (float)c->scale[sub], pp_f16_to_f32(c->dmin) * (float)c->min[sub]};
 }
 
-static int nearest6(float value, float unit)
+static int nearest_multiple(float value, float unit, int most)
 {
-    return unit > 0 ? quantise1(value / unit, 0, 63) : 0;
+    return unit > 0 ? quantise1(value / unit, 0, most) : 0;
 }
 
-/* For given d and dmin: the best 6-bit scales and mins, near those the sub-blocks would like. */
-static struct q4_k_choice choose_q4_k(const float *x, const float *w, const struct affine wish[8], uint16_t d16,
-                                      uint16_t dmin16)
+/* For given d and dmin: the best scales and mins, near those the sub-blocks would like. */
+static struct affine_choice choose_affine(const struct affine_form *form, const float *x, const float *w,
+                                          const struct affine wish[16], uint16_t d16, uint16_t dmin16)
 {
-    struct q4_k_choice c = {.d = d16, .dmin = dmin16};
+    struct affine_choice c = {.d = d16, .dmin = dmin16};
     float d = pp_f16_to_f32(d16), dmin = pp_f16_to_f32(dmin16);
-    for (int sub = 0; sub < 8; sub++) {
-        int scale0 = nearest6(wish[sub].scale, d), min0 = nearest6(wish[sub].min, dmin);
+    for (int sub = 0; sub < form->subs; sub++) {
+        const struct affine_problem p = affine_sub(form, x, w, sub);
+        int scale0 = nearest_multiple(wish[sub].scale, d, form->most);
+        int min0 = nearest_multiple(wish[sub].min, dmin, form->most);
         float best = INFINITY;
         for (int scale = scale0 - 1; scale <= scale0 + 1; scale++)
             for (int min = min0 - 1; min <= min0 + 1; min++) {
-                if (scale < 0 || scale > 63 || min < 0 || min > 63)
+                if (scale < 0 || scale > form->most || min < 0 || min > form->most)
                     continue;
-                struct affine a = {d * (float)scale, dmin * (float)min};
-                float error = affine_error(x + 32 * sub, w + 32 * sub, a);
+                float error = affine_error(&p, (struct affine){d * (float)scale, dmin * (float)min});
                 if (error < best) {
                     best = error;
                     c.scale[sub] = scale;
@@ -409,13 +534,15 @@ static struct q4_k_choice choose_q4_k(const float *x, const float *w, const stru
 }
 
 /* The d and dmin that fit best once everything else is chosen: least squares in two unknowns over the whole block. */
-static struct affine refit_q4_k(const float *x, const float *w, const struct q4_k_choice *c)
+static struct affine refit_affine(const struct affine_form *form, const float *x, const float *w,
+                                  const struct affine_choice *c)
 {
     float ss = 0, sm = 0, mm = 0, xs = 0, xm = 0; /* s: scale * q, m: -min */
-    for (int sub = 0; sub < 8; sub++) {
-        struct affine a = q4_k_affine(c, sub);
+    for (int sub = 0; sub < form->subs; sub++) {
+        const struct affine_problem p = affine_sub(form, x, w, sub);
+        struct affine a = affine_of(c, sub);
         float scale = (float)c->scale[sub], min = (float)c->min[sub];
-        struct affine_sums sums = affine_sums(x + 32 * sub, w + 32 * sub, a.scale > 0 ? 1 / a.scale : 0, a.min);
+        struct affine_sums sums = affine_sums(&p, a.scale > 0 ? 1 / a.scale : 0, a.min);
         ss += scale * scale * sums.qq;
         sm -= scale * min * sums.q;
         mm += min * min * sums.w;
@@ -434,43 +561,191 @@ static struct affine refit_q4_k(const float *x, const float *w, const struct q4_
     return now;
 }
 
-static void put_q4_k(const float *x, const struct q4_k_choice *c, void *dst)
+/* Chooses for 256 values, and what q follows. */
+static struct affine_choice search_affine_block(const struct affine_form *form, const float *x, const float *importance,
+                                                uint8_t q[256])
 {
-    struct pp_block_q4_k b = {.d = c->d, .dmin = c->dmin};
-    for (int sub = 0; sub < 4; sub++) { /* the inverse of pp_q4_k_scale_min */
-        b.scales[sub] = (uint8_t)(c->scale[sub] | (c->scale[sub + 4] >> 4) << 6);
-        b.scales[sub + 4] = (uint8_t)(c->min[sub] | (c->min[sub + 4] >> 4) << 6);
-        b.scales[sub + 8] = (uint8_t)((c->scale[sub + 4] & 15) | (c->min[sub + 4] & 15) << 4);
-    }
-    for (int i = 0; i < 256; i++) {
-        int sub = i / 32;
-        struct affine a = q4_k_affine(c, sub);
-        int q = quantise1(a.scale > 0 ? (x[i] + a.min) / a.scale : 0, 0, 15);
-        uint8_t *byte = &b.q[32 * (sub / 2) + i % 32];
-        *byte = (uint8_t)(*byte | q << (sub % 2 ? 4 : 0));
-    }
-    memcpy(dst, &b, sizeof b);
-}
-
-static void quantize_q4_k(const float *x, const float *importance, void *dst)
-{
-    float w[256], max_scale = 0, max_min = 0;
-    struct affine wish[8];
-    for (int sub = 0; sub < 8; sub++) {
-        weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, 32, true, w + 32 * sub);
-        wish[sub] = search_affine(x + 32 * sub, w + 32 * sub);
+    float w[256], max_scale = 0, max_min = 0, most = (float)form->most;
+    struct affine wish[16];
+    for (int sub = 0; sub < form->subs; sub++) {
+        const struct affine_problem p = affine_sub(form, x, w, sub);
+        weigh(p.x, importance ? importance + form->n * sub : NULL, form->n, true, w + form->n * sub);
+        wish[sub] = search_affine(&p);
         max_scale = wish[sub].scale > max_scale ? wish[sub].scale : max_scale;
         max_min = wish[sub].min > max_min ? wish[sub].min : max_min;
     }
-    struct q4_k_choice best = choose_q4_k(x, w, wish, pp_f32_to_f16(max_scale / 63), pp_f32_to_f16(max_min / 63));
+    struct affine_choice best =
+        choose_affine(form, x, w, wish, pp_f32_to_f16(max_scale / most), pp_f32_to_f16(max_min / most));
     for (int round = 0; round < 2; round++) {
-        struct affine fit = refit_q4_k(x, w, &best);
-        struct q4_k_choice c = choose_q4_k(x, w, wish, pp_f32_to_f16(fit.scale), pp_f32_to_f16(fit.min));
+        struct affine fit = refit_affine(form, x, w, &best);
+        struct affine_choice c = choose_affine(form, x, w, wish, pp_f32_to_f16(fit.scale), pp_f32_to_f16(fit.min));
         if (!(c.error < best.error))
             break;
         best = c;
     }
-    put_q4_k(x, &best, dst);
+    for (int i = 0; i < 256; i++) {
+        struct affine a = affine_of(&best, i / form->n);
+        q[i] = (uint8_t)quantise1(a.scale > 0 ? (x[i] + a.min) / a.scale : 0, 0, form->top);
+    }
+    return best;
+}
+
+static void put_scales_and_mins(const struct affine_choice *c, uint8_t scales[12])
+{
+    for (int sub = 0; sub < 4; sub++) { /* the inverse of pp_q4_k_scale_min */
+        scales[sub] = (uint8_t)(c->scale[sub] | (c->scale[sub + 4] >> 4) << 6);
+        scales[sub + 4] = (uint8_t)(c->min[sub] | (c->min[sub + 4] >> 4) << 6);
+        scales[sub + 8] = (uint8_t)((c->scale[sub + 4] & 15) | (c->min[sub + 4] & 15) << 4);
+    }
+}
+
+/* The low 4 bits, as in Q4_K and Q5_K. */
+static void put_k_nibbles(const uint8_t q[256], uint8_t to[128])
+{
+    for (int i = 0; i < 128; i++) {
+        const uint8_t *two = q + 64 * (i / 32) + i % 32;
+        to[i] = (uint8_t)((two[0] & 15) | (two[32] & 15) << 4);
+    }
+}
+
+static void quantize_q4_k(const float *x, const float *importance, void *dst)
+{
+    const struct affine_form form = {8, 32, 15, 63};
+    uint8_t q[256];
+    const struct affine_choice c = search_affine_block(&form, x, importance, q);
+    struct pp_block_q4_k b = {.d = c.d, .dmin = c.dmin};
+    put_scales_and_mins(&c, b.scales);
+    put_k_nibbles(q, b.q);
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q5_k(const float *x, const float *importance, void *dst)
+{
+    const struct affine_form form = {8, 32, 31, 63};
+    uint8_t q[256];
+    const struct affine_choice c = search_affine_block(&form, x, importance, q);
+    struct pp_block_q5_k b = {.d = c.d, .dmin = c.dmin};
+    put_scales_and_mins(&c, b.scales);
+    put_k_nibbles(q, b.q);
+    for (int i = 0; i < 256; i++)
+        b.high[i % 32] = (uint8_t)(b.high[i % 32] | (q[i] >> 4) << i / 32);
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_q2_k(const float *x, const float *importance, void *dst)
+{
+    const struct affine_form form = {16, 16, 3, 15};
+    uint8_t q[256];
+    const struct affine_choice c = search_affine_block(&form, x, importance, q);
+    struct pp_block_q2_k b = {.d = c.d, .dmin = c.dmin};
+    for (int sub = 0; sub < 16; sub++)
+        b.scales[sub] = (uint8_t)(c.scale[sub] | c.min[sub] << 4);
+    put_pairs(q, b.q);
+    memcpy(dst, &b, sizeof b);
+}
+
+/* --- IQ4: values of a table --------------------------------------------------------------------------------------- */
+
+static const int8_t iq4_values[16] = PP_IQ4_VALUES;
+
+/* The number of the nearest value. */
+static int nearest_iq4(float v)
+{
+    int k = 0;
+    while (k < 15 && v > 0.5f * (float)(iq4_values[k] + iq4_values[k + 1]))
+        k++;
+    return k;
+}
+
+static struct symmetric_sums iq4_sums(const float *x, const float *w, float inverse)
+{
+    struct symmetric_sums s = {0, 0};
+    for (int i = 0; i < 32; i++) {
+        float q = (float)iq4_values[nearest_iq4(x[i] * inverse)];
+        s.xq += w[i] * x[i] * q;
+        s.qq += w[i] * q * q;
+    }
+    return s;
+}
+
+static float iq4_error(const float *x, const float *w, float scale)
+{
+    float inverse = scale != 0 ? 1 / scale : 0, error = 0;
+    for (int i = 0; i < 32; i++) {
+        float off = x[i] - scale * (float)iq4_values[nearest_iq4(x[i] * inverse)];
+        error += w[i] * off * off;
+    }
+    return error;
+}
+
+/* As search_symmetric: the largest value on either end of the table and near it, then scale and q settle. */
+static float search_iq4(const float *x, const float *w)
+{
+    float peak = peak_of(x, 32), best_gain = 0, best = 0;
+    if (fabsf(peak) < TINY)
+        return 0;
+    for (int side = 0; side < 2; side++)
+        for (int step = -7; step <= 7; step++) {
+            struct symmetric_sums s = iq4_sums(x, w, (float)(iq4_values[side ? 15 : 0] + 2 * step) / peak);
+            if (s.qq > 0 && s.xq * s.xq > best_gain * s.qq) {
+                best_gain = s.xq * s.xq / s.qq;
+                best = s.xq / s.qq;
+            }
+        }
+    for (int round = 0; round < 4 && best != 0; round++) {
+        struct symmetric_sums s = iq4_sums(x, w, 1 / best);
+        if (!(s.qq > 0) || !(s.xq * s.xq > best_gain * s.qq))
+            break;
+        best_gain = s.xq * s.xq / s.qq;
+        best = s.xq / s.qq;
+    }
+    return best;
+}
+
+static void put_iq4(const float *x, float scale, uint8_t to[16])
+{
+    uint8_t q[32];
+    float inverse = scale != 0 ? 1 / scale : 0;
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)nearest_iq4(x[i] * inverse);
+    put_nibbles(q, to);
+}
+
+static void quantize_iq4_nl(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_iq4_nl b;
+    float w[32];
+    weigh(x, importance, 32, true, w);
+    b.d = pp_f32_to_f16(search_iq4(x, w));
+    put_iq4(x, pp_f16_to_f32(b.d), b.q);
+    memcpy(dst, &b, sizeof b);
+}
+
+static void quantize_iq4_xs(const float *x, const float *importance, void *dst)
+{
+    struct pp_block_iq4_xs b = {0};
+    float w[256], wish[8];
+    for (int sub = 0; sub < 8; sub++) {
+        weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, 32, true, w + 32 * sub);
+        wish[sub] = search_iq4(x + 32 * sub, w + 32 * sub);
+    }
+    b.d = pp_f32_to_f16(peak_of(wish, 8) / -32);
+    const float d = pp_f16_to_f32(b.d);
+    for (int sub = 0; sub < 8; sub++) {
+        int middle = d != 0 ? quantise1(wish[sub] / d, -32, 31) : 0, best = middle;
+        float best_error = INFINITY;
+        for (int scale = middle - 1; scale <= middle + 1; scale++) {
+            float error = iq4_error(x + 32 * sub, w + 32 * sub, d * (float)scale);
+            if (scale < -32 || scale > 31 || !(error < best_error))
+                continue;
+            best_error = error;
+            best = scale;
+        }
+        put_iq4(x + 32 * sub, d * (float)best, b.q + 16 * sub);
+        b.scales_low[sub / 2] = (uint8_t)(b.scales_low[sub / 2] | ((best + 32) & 15) << sub % 2 * 4);
+        b.scales_high = (uint16_t)(b.scales_high | (best + 32) >> 4 << 2 * sub);
+    }
+    memcpy(dst, &b, sizeof b);
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
@@ -485,6 +760,14 @@ struct target {
 static const struct target targets[PP_TYPE_LIMIT] = {
     [PP_TYPE_Q8_0] = {quantize_q8_0, HALF_MAX * 120},
     [PP_TYPE_Q4_0] = {quantize_q4_0, HALF_MAX * 5},
+    [PP_TYPE_Q4_1] = {quantize_q4_1, HALF_MAX / 2},
+    [PP_TYPE_Q5_0] = {quantize_q5_0, HALF_MAX * 12},
+    [PP_TYPE_Q5_1] = {quantize_q5_1, HALF_MAX / 2},
+    [PP_TYPE_Q2_K] = {quantize_q2_k, HALF_MAX * 14},
+    [PP_TYPE_Q3_K] = {quantize_q3_k, HALF_MAX * 30 * 2},
+    [PP_TYPE_Q5_K] = {quantize_q5_k, HALF_MAX * 60},
+    [PP_TYPE_IQ4_NL] = {quantize_iq4_nl, HALF_MAX * 80},
+    [PP_TYPE_IQ4_XS] = {quantize_iq4_xs, HALF_MAX * 80 * 30},
     [PP_TYPE_Q4_K] = {quantize_q4_k, HALF_MAX * 60},
     [PP_TYPE_Q6_K] = {quantize_q6_k, HALF_MAX * 120 * 30},
     [PP_TYPE_F32] = {NULL, FLT_MAX},
@@ -533,8 +816,8 @@ enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_
 {
     const struct pp_type_info *info = pp_type_info(type);
     if (!info->name || targets[type].limit == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "pippin cannot quantise to %s; use Q8_0, Q4_0, Q4_K or Q6_K",
-                       info->name ? info->name : "this type");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "pippin cannot quantise to %s; use Q8_0, Q4_0 to Q5_1, Q2_K to "
+                       "Q6_K, IQ4_NL or IQ4_XS", info->name ? info->name : "this type");
     if (n_cols % info->block_elements)
         return pp_fail(err, PP_ERR_USAGE, "rows of %lld weights do not divide into blocks of %d, as %s needs",
                        (long long)n_cols, info->block_elements, info->name);

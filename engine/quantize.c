@@ -13,9 +13,15 @@
 static const struct mix {
     const char *name;
     uint32_t type; /* of most matrices */
+    char size;     /* 'S', 'M' or 'L', where there are several mixtures */
 } mixes[] = {
-    {"Q8_0", PP_TYPE_Q8_0}, {"Q6_K", PP_TYPE_Q6_K}, {"Q4_K_M", PP_TYPE_Q4_K}, {"Q4_0", PP_TYPE_Q4_0},
-    {"F16", PP_TYPE_F16},   {"BF16", PP_TYPE_BF16}, {"F32", PP_TYPE_F32},
+    {"Q8_0", PP_TYPE_Q8_0, 0},     {"Q6_K", PP_TYPE_Q6_K, 0},     {"Q5_K_M", PP_TYPE_Q5_K, 'M'},
+    {"Q5_K_S", PP_TYPE_Q5_K, 'S'}, {"Q5_1", PP_TYPE_Q5_1, 0},     {"Q5_0", PP_TYPE_Q5_0, 0},
+    {"Q4_K_M", PP_TYPE_Q4_K, 'M'}, {"Q4_K_S", PP_TYPE_Q4_K, 'S'}, {"Q4_1", PP_TYPE_Q4_1, 0},
+    {"Q4_0", PP_TYPE_Q4_0, 0},     {"IQ4_NL", PP_TYPE_IQ4_NL, 0}, {"IQ4_XS", PP_TYPE_IQ4_XS, 0},
+    {"Q3_K_L", PP_TYPE_Q3_K, 'L'}, {"Q3_K_M", PP_TYPE_Q3_K, 'M'}, {"Q3_K_S", PP_TYPE_Q3_K, 'S'},
+    {"Q2_K", PP_TYPE_Q2_K, 'M'},   {"Q2_K_S", PP_TYPE_Q2_K, 'S'}, {"F16", PP_TYPE_F16, 0},
+    {"BF16", PP_TYPE_BF16, 0},     {"F32", PP_TYPE_F32, 0},
 };
 
 enum { N_MIXES = sizeof mixes / sizeof *mixes };
@@ -57,6 +63,87 @@ static bool more_bits(int64_t layer, int64_t n_layer)
     return layer < n_layer / 8 || layer >= 7 * n_layer / 8 || (layer - n_layer / 8) % 3 == 2;
 }
 
+static bool is_iq4(const struct mix *mix)
+{
+    return mix->type == PP_TYPE_IQ4_NL || mix->type == PP_TYPE_IQ4_XS;
+}
+
+/* Query heads that share a value head. */
+static int shared_by(const struct pp_hparams *hp)
+{
+    return hp->n_head_kv > 0 ? hp->n_head / hp->n_head_kv : 1;
+}
+
+static uint32_t values_type(const struct mix *mix, const struct pp_hparams *hp, int64_t layer)
+{
+    const char size = mix->size;
+    uint32_t type = mix->type;
+    if (hp->n_expert == 8) /* beside eight experts, keys and values are small, and worth a byte each */
+        return PP_TYPE_Q8_0;
+    if (mix->type == PP_TYPE_Q2_K && size == 'M')
+        type = shared_by(hp) >= 4 ? PP_TYPE_Q4_K : PP_TYPE_Q3_K;
+    else if (mix->type == PP_TYPE_Q2_K && shared_by(hp) >= 4)
+        type = PP_TYPE_Q4_K;
+    else if (mix->type == PP_TYPE_Q3_K && size == 'M')
+        type = layer < 2 ? PP_TYPE_Q5_K : PP_TYPE_Q4_K;
+    else if ((mix->type == PP_TYPE_Q3_K && size == 'L') || (is_iq4(mix) && shared_by(hp) >= 4))
+        type = PP_TYPE_Q5_K;
+    else if ((mix->type == PP_TYPE_Q4_K || mix->type == PP_TYPE_Q5_K) && size == 'M' && more_bits(layer, hp->n_layer))
+        type = PP_TYPE_Q6_K;
+    else if (mix->type == PP_TYPE_Q4_K && size == 'S' && layer < 4)
+        type = PP_TYPE_Q5_K;
+    /* In models of 80 layers eight query heads share a value head: it is small, and gets more. */
+    const bool small = hp->n_layer == 80 && hp->n_head != hp->n_head_kv;
+    return small && (type == PP_TYPE_Q3_K || type == PP_TYPE_Q4_K) ? PP_TYPE_Q5_K : type;
+}
+
+static uint32_t down_type(const struct mix *mix, const struct pp_hparams *hp, int64_t layer)
+{
+    const bool early = layer < hp->n_layer / 8;
+    switch (mix->type) {
+    case PP_TYPE_Q2_K:
+        return mix->size == 'M' ? PP_TYPE_Q3_K : early ? PP_TYPE_Q4_K : PP_TYPE_Q2_K;
+    case PP_TYPE_Q3_K:
+        if (mix->size == 'M')
+            return layer < hp->n_layer / 16 ? PP_TYPE_Q5_K : PP_TYPE_Q4_K;
+        return mix->size == 'L' ? PP_TYPE_Q5_K : PP_TYPE_Q3_K;
+    case PP_TYPE_Q4_K:
+    case PP_TYPE_Q5_K:
+        if (mix->size == 'M')
+            return more_bits(layer, hp->n_layer) ? PP_TYPE_Q6_K : mix->type;
+        return mix->type == PP_TYPE_Q4_K && early ? PP_TYPE_Q5_K : mix->type;
+    case PP_TYPE_IQ4_NL:
+    case PP_TYPE_IQ4_XS:
+        return early ? PP_TYPE_Q5_K : mix->type;
+    default:
+        return mix->type;
+    }
+}
+
+static uint32_t attention_output_type(const struct mix *mix, const struct pp_hparams *hp)
+{
+    if (hp->n_expert == 8) {
+        const bool few_bits = mix->type == PP_TYPE_Q4_K || is_iq4(mix) ||
+                              (mix->type == PP_TYPE_Q3_K && mix->size != 'L') ||
+                              (mix->type == PP_TYPE_Q2_K && mix->size == 'M');
+        return few_bits ? PP_TYPE_Q5_K : mix->type;
+    }
+    if (mix->type == PP_TYPE_Q2_K && mix->size == 'M')
+        return PP_TYPE_Q3_K;
+    if (mix->type == PP_TYPE_Q3_K && mix->size != 'S')
+        return mix->size == 'M' ? PP_TYPE_Q4_K : PP_TYPE_Q5_K;
+    return mix->type;
+}
+
+static uint32_t queries_keys_values_type(const struct mix *mix)
+{
+    if (mix->type == PP_TYPE_Q3_K && mix->size != 'S')
+        return PP_TYPE_Q4_K;
+    if (mix->size == 'M' && (mix->type == PP_TYPE_Q4_K || mix->type == PP_TYPE_Q5_K))
+        return mix->type == PP_TYPE_Q4_K ? PP_TYPE_Q5_K : PP_TYPE_Q6_K;
+    return mix->type;
+}
+
 /* The mixture's exceptions, for matrices whose rows fit its blocks. */
 static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
 {
@@ -71,30 +158,38 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
     long layer = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
     bool down = ends_with(t->name, ".ffn_down.weight") || ends_with(t->name, ".ffn_down_exps.weight") ||
                 strstr(t->name, ".ffn_down.") != NULL;
-    bool sensitive = ends_with(t->name, ".attn_v.weight") || down;
-    if (mix->type != PP_TYPE_Q4_K || layer < 0)
+    if (layer < 0 || mix->type == PP_TYPE_Q8_0)
         return mix->type;
-    /* Beside eight experts, keys and values are small, and worth a byte each. */
-    if (hp->n_expert == 8 && (ends_with(t->name, ".attn_k.weight") || ends_with(t->name, ".attn_v.weight")))
-        return PP_TYPE_Q8_0;
-    if (ends_with(t->name, ".attn_qkv.weight")) /* where llama-quantize takes Q5_K, which cannot be run here */
-        return PP_TYPE_Q6_K;
-    if (!sensitive)
-        return mix->type;
-    if (more_bits(layer, hp->n_layer))
-        return PP_TYPE_Q6_K;
-    /* In models of 80 layers eight query heads share a value head: it is small, and gets more. (llama-quantize takes
-     * Q5_K, which cannot be run here.) */
-    bool shared = ends_with(t->name, ".attn_v.weight") && hp->n_layer == 80 && hp->n_head != hp->n_head_kv;
-    return shared ? PP_TYPE_Q6_K : mix->type;
+    if (down)
+        return down_type(mix, hp, layer);
+    if (ends_with(t->name, ".attn_v.weight"))
+        return values_type(mix, hp, layer);
+    if (ends_with(t->name, ".attn_k.weight"))
+        return hp->n_expert == 8 ? PP_TYPE_Q8_0 : mix->type;
+    if (ends_with(t->name, ".attn_output.weight"))
+        return attention_output_type(mix, hp);
+    return ends_with(t->name, ".attn_qkv.weight") ? queries_keys_values_type(mix) : mix->type;
 }
 
-/* For rows that a type's blocks do not divide. llama-quantize goes from Q4_K to Q5_0, which cannot be run here. */
+/* For rows that a type's blocks do not divide. */
 uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols)
 {
     if (n_cols % pp_type_info(type)->block_elements == 0)
         return type;
-    return n_cols % pp_type_info(PP_TYPE_Q8_0)->block_elements == 0 ? PP_TYPE_Q8_0 : PP_TYPE_F16;
+    if (n_cols % 32 != 0)
+        return PP_TYPE_F16;
+    switch (type) {
+    case PP_TYPE_Q2_K:
+    case PP_TYPE_Q3_K:
+    case PP_TYPE_IQ4_XS:
+        return PP_TYPE_IQ4_NL;
+    case PP_TYPE_Q4_K:
+        return PP_TYPE_Q5_0;
+    case PP_TYPE_Q5_K:
+        return PP_TYPE_Q5_1;
+    default:
+        return PP_TYPE_Q8_0;
+    }
 }
 
 uint32_t pp_quantize_tensor_type(int file_type, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
@@ -112,7 +207,7 @@ void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types)
 
 static enum pp_code fail_type(const char *type, struct pp_error *err)
 {
-    char known[128] = "";
+    char known[256] = "";
     size_t n = 0;
     for (size_t i = 0; i < N_MIXES; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", mixes[i].name);

@@ -78,27 +78,31 @@ static void float_row(struct pp_random *n, uint32_t type, int64_t count, void *t
     }
 }
 
-/* The divisors are the standard deviations of the stored integers times their scales. Q4_0's integers have mean -0.5:
- * half of the scales are negative, so that the weights have none. */
+/* The divisors are the standard deviations of the stored integers times their scales; min: what makes the mean of a
+ * type with minima zero, divided by d. */
+static const struct {
+    float divisor, min;
+} measures[PP_TYPE_LIMIT] = {
+    [PP_TYPE_Q8_0] = {73.9f, 0},    [PP_TYPE_Q4_0] = {4.64f, 0},     [PP_TYPE_Q4_1] = {4.61f, -7.5f},
+    [PP_TYPE_Q5_0] = {9.25f, 0},    [PP_TYPE_Q5_1] = {9.23f, -15.5f}, [PP_TYPE_Q2_K] = {17.2f, 1.5f},
+    [PP_TYPE_Q3_K] = {43.4f, 0},    [PP_TYPE_Q4_K] = {258, 7.5f},    [PP_TYPE_Q5_K] = {540, 15.5f},
+    [PP_TYPE_Q6_K] = {1366, 0},     [PP_TYPE_IQ4_NL] = {69.1f, 0},   [PP_TYPE_IQ4_XS] = {1277, 0},
+    [PP_TYPE_MXFP4] = {6.1f, 0},    [PP_TYPE_TQ1_0] = {0.82f, 0},    [PP_TYPE_TQ2_0] = {1.12f, 0},
+    [PP_TYPE_IQ1_S] = {7.2f, 0},    [PP_TYPE_IQ1_M] = {7.2f, 0},     [PP_TYPE_IQ2_XXS] = {56, 0},
+    [PP_TYPE_IQ2_XS] = {56, 0},     [PP_TYPE_IQ2_S] = {56, 0},       [PP_TYPE_IQ3_XXS] = {160, 0},
+    [PP_TYPE_IQ3_S] = {160, 0},
+};
+
+/* Random bits, with scales that make the weights' deviation about what is asked for. Q4_0's integers have mean -0.5:
+ * half of its scales are negative, so that the weights have none. */
 static void quantized_row(struct pp_random *n, uint32_t type, int64_t count, float deviation, void *to)
 {
     const struct pp_type_info *info = pp_type_info(type);
+    const float d = deviation / measures[type].divisor, min = measures[type].min * deviation / measures[type].divisor;
     uint8_t *block = to;
     random_bytes(n, block, pp_type_row_bytes(type, count));
-    for (int64_t i = 0; i < count; i += info->block_elements, block += info->block_bytes) {
-        if (type == PP_TYPE_Q8_0) {
-            ((struct pp_block_q8_0 *)(void *)block)->d = pp_f32_to_f16(deviation / 73.9f);
-        } else if (type == PP_TYPE_Q4_0) {
-            struct pp_block_q4_0 *b = (void *)block;
-            b->d = pp_f32_to_f16((b->d & 1 ? deviation : -deviation) / 4.64f);
-        } else if (type == PP_TYPE_Q4_K) { /* q has mean 7.5: so has its minimum, on average */
-            struct pp_block_q4_k *b = (void *)block;
-            b->d = pp_f32_to_f16(deviation / 258);
-            b->dmin = pp_f32_to_f16(7.5f * deviation / 258);
-        } else if (type == PP_TYPE_Q6_K) {
-            ((struct pp_block_q6_k *)(void *)block)->d = pp_f32_to_f16(deviation / 1366);
-        }
-    }
+    for (int64_t i = 0; i < count; i += info->block_elements, block += info->block_bytes)
+        pp_set_block_scales(type, block, type == PP_TYPE_Q4_0 && !(*block & 1) ? -d : d, min);
 }
 
 struct pp_random *pp_random_new(uint64_t seed)

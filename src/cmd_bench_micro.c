@@ -49,6 +49,8 @@ static void choose_products(struct products *p)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!one_type || strcasecmp(types[i], o->bench.type) == 0)
             p->types[p->n_types++] = types[i];
+    if (one_type && p->n_types == 0) /* the rest by name only: they are many */
+        p->types[p->n_types++] = o->bench.type;
     if (o->kernels) {
         p->sets[p->n_sets++] = o->kernels;
     } else {

@@ -232,7 +232,13 @@ static void test_quantize_small(void **state)
         float worst;
     } cases[] = {
         {"Q8_0", PP_TYPE_Q8_0, PP_TYPE_Q8_0, PP_TYPE_Q8_0, PP_TYPE_F16, 0.003f},
-        {"q4_k_m", PP_TYPE_Q6_K, PP_TYPE_Q4_K, PP_TYPE_Q8_0, PP_TYPE_F16, 0.05f},
+        {"q4_k_m", PP_TYPE_Q6_K, PP_TYPE_Q4_K, PP_TYPE_Q5_0, PP_TYPE_F16, 0.05f},
+        {"Q5_K_M", PP_TYPE_Q6_K, PP_TYPE_Q5_K, PP_TYPE_Q5_1, PP_TYPE_F16, 0.03f},
+        {"Q3_K_L", PP_TYPE_Q6_K, PP_TYPE_Q3_K, PP_TYPE_IQ4_NL, PP_TYPE_F16, 0.12f},
+        {"Q2_K", PP_TYPE_Q6_K, PP_TYPE_Q2_K, PP_TYPE_IQ4_NL, PP_TYPE_F16, 0.25f},
+        {"IQ4_XS", PP_TYPE_Q6_K, PP_TYPE_IQ4_XS, PP_TYPE_IQ4_NL, PP_TYPE_F16, 0.07f},
+        {"Q4_1", PP_TYPE_Q6_K, PP_TYPE_Q4_1, PP_TYPE_Q4_1, PP_TYPE_F16, 0.07f},
+        {"Q5_0", PP_TYPE_Q6_K, PP_TYPE_Q5_0, PP_TYPE_Q5_0, PP_TYPE_F16, 0.04f},
         {"Q4_0", PP_TYPE_Q6_K, PP_TYPE_Q4_0, PP_TYPE_Q4_0, PP_TYPE_F16, 0.07f},
         {"Q6_K", PP_TYPE_Q6_K, PP_TYPE_Q6_K, PP_TYPE_Q8_0, PP_TYPE_F16, 0.02f},
         {"F16", PP_TYPE_F16, PP_TYPE_F16, PP_TYPE_F16, PP_TYPE_F16, 0.0f},
@@ -290,7 +296,7 @@ static void test_errors(void **state)
     size_t n = 0;
     while (pp_quantize_type(n))
         assert_true(pp_file_type_by_name(pp_quantize_type(n++)) >= 0);
-    assert_int_equal(n, 7);
+    assert_int_equal(n, 20);
 }
 
 static void test_out_of_memory(void **state)
@@ -340,7 +346,8 @@ static const char *reference_type(const cJSON *types, const char *name)
 
 static void test_plan(void **state)
 {
-    static const char *const mixes[] = {"Q8_0", "Q6_K", "Q4_K_M", "Q4_0", "BF16", "F32"};
+    static const char *const mixes[] = {"Q8_0",   "Q6_K",   "Q5_K_M", "Q4_K_M", "Q4_0",
+                                        "IQ4_XS", "Q3_K_M", "Q2_K",   "BF16",   "F32"};
     const char *file = testdata("quants/starter_reference.json"), *dir = testdata("starter/target");
     struct pp_source *s;
     struct pp_error err;
