@@ -18,8 +18,8 @@
  *     all others   acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc);
  *                  acc = fma(-min, dx[b] * (float)(m0 * sum0 + m1 * sum1), acc)          (where the type has minima)
  *                  with a block's weights as (d * sc) * w - min * m, w, sc and m whole numbers, sc and m per 16
- *                  columns: 1 where a type has one scale per 32, which d then is. open_body.h says what they are for each type;
- *                  IQ1's w are eighths, MXFP4's halves, IQ2's and IQ3's d has the code book's fraction in it.
+ *                  columns: 1 where a type has one scale per 32, which d then is. open_body.h says what they are for
+ *                  each type; IQ1's w are eighths, MXFP4's halves, IQ2's and IQ3's d has the code book's fraction.
  *
  *   float types (F32, F16, BF16; weights converted exactly, activations float32): 16 partial sums, the one for lane l
  *   over k = l, l + 16, ... ascending: p[l] = fma(w[k], x[k], p[l]); then halves are added: p[l] += p[l + 8] for l < 8,

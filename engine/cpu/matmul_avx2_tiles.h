@@ -60,7 +60,7 @@ struct tile_scratch {
         int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
         float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
     } extra;
-    int32_t sum[TILE_BLOCKS * TILE_ACTS]; /* tile_less times sum, or (SMALL_MINS) the sums of 16 columns, 16 bits each */
+    int32_t sum[TILE_BLOCKS * TILE_ACTS]; /* tile_less times sum, or (SMALL_MINS) two sums of 16 columns */
     uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
 };
 

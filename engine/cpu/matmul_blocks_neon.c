@@ -1,6 +1,6 @@
 /* matmul_blocks_neon.c - the products for AArch64 of the types that have heads and bodies (pack.h), for all of its
- * sets. Blocks of 4 weight rows are opened into the thread's scratch, a strip of columns at a time, and meet the activations
- * 4 rows at a time. */
+ * sets. Blocks of 4 weight rows are opened into the thread's scratch, a strip of columns at a time, and meet the
+ * activations 4 rows at a time. */
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
