@@ -29,7 +29,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_EMBED] = {"embed", "", NULL, NULL, 0, "lines of text to vectors, as JSON arrays a line"},
     [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2,
                         "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
-    [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q8_0, Q5_K_M, Q4_K_M, ..."},
+    [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q5_K_M, Q4_K_M, ..."},
 };
 
 enum pp_cmd pp_command_spec_find(const char *name)

@@ -1,0 +1,53 @@
+#!/bin/sh
+# test_quants.sh - the starter's weights, quantised: files of the reference's size, and a perplexity no worse than the
+# reference's by more than 1 % (quants/starter_reference.json, 64 windows of 512 tokens). With PIPPIN_LONG all types.
+set -u
+LC_ALL=C.UTF-8
+export LC_ALL
+pippin=${PIPPIN:-${BUILD:-build}/pippin}
+data=${PIPPIN_TESTDATA:-../shared/testdata}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+
+# check TYPE PERPLEXITY MEGABYTES: of the reference
+check() {
+    "$pippin" quantize "$data/starter/target" "$tmp/$1.gguf" "$1" 2>"$tmp/err" || { fail "$1" "not quantised"; return; }
+    size=$(wc -c <"$tmp/$1.gguf")
+    if awk -v s="$size" -v r="$3" 'BEGIN { exit !(s < (r + 0.1) * 1e6 && s > (r - 0.1) * 1e6) }'; then
+        pass "$1: its size"
+    else
+        fail "$1: its size" "$size bytes, not $3 MB"
+    fi
+    "$pippin" perplexity -m "$tmp/$1.gguf" -f "$data/starter/val.txt" --windows --chunks 64 --json \
+        >"$tmp/out" 2>"$tmp/err" || { fail "$1" "no perplexity"; return; }
+    ppl=$(sed -n 's/.*"perplexity": \([0-9.]*\).*/\1/p' "$tmp/out")
+    # Far below the reference would mean that something else is measured.
+    if awk -v p="$ppl" -v r="$2" 'BEGIN { exit !(p > r * 0.85 && p <= r * 1.01) }'; then
+        pass "$1: its perplexity"
+    else
+        fail "$1: its perplexity" "$ppl, where the reference has $2"
+    fi
+    rm -f "$tmp/$1.gguf"
+}
+
+if [ -d "$data/starter/target" ]; then
+    check Q3_K_M 13.860 14.4
+    if [ -n "${PIPPIN_LONG:-}" ]; then
+        check Q8_0 12.913 28.2
+        check Q6_K 12.954 21.8
+        check Q5_K_M 13.031 19.3
+        check Q4_K_M 13.168 16.9
+        check Q4_0 13.546 16.1
+        check IQ4_XS 13.369 15.5
+        check Q2_K 20.399 11.8
+    fi
+else
+    echo "skip: no starter in $data"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
