@@ -382,28 +382,14 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
     return s->w.nibbles + b;
 }
 
-/* Where the columns of a group begin, behind what has the scales of all. */
-INLINE size_t packed_begin(const struct pp_matrix *w)
-{
-    bool scales_first = w->type == PP_TYPE_Q8_0 || w->type == PP_TYPE_Q4_0;
-    return scales_first ? pp_pack_scale_bytes(w->n_cols) : pp_pack_head_bytes(w->type, w->n_cols);
-}
-
-INLINE size_t packed_block_bytes(const struct pp_matrix *w)
-{
-    return (pp_pack_group_bytes(w->type, w->n_cols) - packed_begin(w)) / (size_t)(w->n_cols / 32);
-}
-
-INLINE const uint8_t *packed_block(const struct pp_matrix *w, const uint8_t *group, int64_t b)
-{
-    return group + packed_begin(w) + packed_block_bytes(w) * (size_t)b;
-}
-
 /* What is unpacked after n_tile blocks from block b: the blocks behind them, or with `turn` the next group from block0
  * on. */
 INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, int64_t b, bool turn, int64_t block0)
 {
-    size_t begin = packed_begin(w), bytes = packed_block_bytes(w), all = pp_pack_group_bytes(w->type, w->n_cols);
+    bool scales_first = w->type == PP_TYPE_Q8_0 || w->type == PP_TYPE_Q4_0;
+    size_t begin = scales_first ? pp_pack_scale_bytes(w->n_cols) : pp_pack_head_bytes(w->type, w->n_cols);
+    size_t all = pp_pack_group_bytes(w->type, w->n_cols);
+    size_t bytes = (all - begin) / (size_t)(w->n_cols / 32);
     size_t distance = turn ? all + begin + bytes * (size_t)block0 : begin + bytes * (size_t)b;
     return (struct ahead){(const uint8_t *)((uintptr_t)group + distance), bytes};
 }
@@ -417,11 +403,8 @@ INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int
     for (int64_t t = 0; t < n_blocks; t += TILE_BLOCKS) {
         int64_t n_tile = n_blocks - t < TILE_BLOCKS ? n_blocks - t : TILE_BLOCKS;
         bool add = block0 + t > 0;
-        for (int64_t b = 0; b < n_tile; b++) {
-            if (n_panels == 1) /* few rows: the weights stream past */
-                stream_ahead(packed_block(w, group, block0 + t + b), packed_block_bytes(w));
+        for (int64_t b = 0; b < n_tile; b++)
             unpack(group, w->n_cols, block0 + t + b, tile_block(s, b, form));
-        }
         const struct ahead next = tile_ahead(w, group, block0 + t + n_tile, t + n_tile == n_blocks, block0);
         int64_t fetching = n_panels < MAX_FETCHING ? n_panels : MAX_FETCHING;
         for (int64_t p = 0; p < n_panels; p++) {
