@@ -71,7 +71,7 @@ static bool is_iq4(const struct mix *mix)
 /* Query heads that share a value head. */
 static int shared_by(const struct pp_hparams *hp)
 {
-    return hp->n_head_kv > 0 ? hp->n_head / hp->n_head_kv : 1;
+    return hp->n_head_kv > 0 ? (int)(hp->n_head / hp->n_head_kv) : 1;
 }
 
 static uint32_t values_type(const struct mix *mix, const struct pp_hparams *hp, int64_t layer)
