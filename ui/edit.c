@@ -255,7 +255,12 @@ bool pp_edit_searching(void)
                       RL_STATE_CHARSEARCH | RL_STATE_VIMOTION) != 0;
 }
 
+bool pp_edit_vi(void)
+{
+    return rl_editing_mode == 0;
+}
+
 bool pp_edit_vi_command(void)
 {
-    return rl_editing_mode == 0 && rl_get_keymap() == vi_movement_keymap;
+    return pp_edit_vi() && rl_get_keymap() == vi_movement_keymap;
 }

@@ -366,7 +366,8 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
         if (pp_edit_searching())
             return false;
         pp_ui_clear_notice(ui);
-        return pp_controller_cancel(ui->controller) || end_edit(ui);
+        /* readline would take it for the beginning of Alt with whatever is typed next; vi knows it as a key. */
+        return pp_controller_cancel(ui->controller) || end_edit(ui) || !pp_edit_vi();
     case PP_KEY_LEFT:
     case PP_KEY_RIGHT:
         if (!(key->mods & PP_MOD_SHIFT))

@@ -139,6 +139,10 @@ vi_keys() {
         keys Escape Escape &&
         see "‹ hello" && keys A && text "!" && see "› hello!"
 }
+lone_escape() { # with nothing to stop, it takes nothing of what is typed next
+    start 80x24 && see ready && keys Escape && sleep 0.3 && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
+        see "› Tell Xme"
+}
 no_locale() {
     start 80x24 "LC_ALL=C" && see ready && text "日本é" && see "› 日本é" && keys BSpace BSpace && text "x" && see "› 日x";
 }
@@ -308,7 +312,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
-multi_line history vi_keys no_locale editor refused not_saved slash_commands full_context edit_last
+multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
 no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
 plain plain_pipe idle_costs_nothing broken_theme alternatives adapters comparison
