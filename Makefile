@@ -34,7 +34,8 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/adapter_folder.c tests/fill_store.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
+SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/adapter_folder.c tests/fill_store.c \
+              tests/gradients.c tests/tokenizers.c tests/worker_fixture.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
@@ -121,7 +122,7 @@ ARM_CC  := aarch64-linux-gnu-gcc
 SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c engine/cpu/train*.c engine/cpu/pack*.c)) \
            $(filter-out %/quantize.c,$(sort $(wildcard engine/quant*.c))) engine/cpu/isa.c engine/kv.c engine/types.c \
            $(addprefix engine/base/,error.c mem.c utf8.c) tests/runner.c tests/support.c \
-           tests/test_isa.c tests/test_matmul.c tests/test_ops.c tests/test_train_kernels.c
+           tests/gradients.c tests/test_isa.c tests/test_matmul.c tests/test_ops.c tests/test_train_kernels.c
 arm_obj  = $(patsubst %.c,$(BUILD)/arm/obj/%.o,$(1))
 
 $(BUILD)/arm/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := $(ISA_NEON)

@@ -182,7 +182,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         e->pool = opt->share_pool->pool;
     else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
         e->owns_pool = true;
-    struct pp_kv_layout layouts[PP_MAX_TIERS];
+    struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
     if (!code)
         code = make_kv(e, opt, layouts, err);
     for (int t = 0; !code && t < e->n_tiers; t++) {

@@ -13,6 +13,7 @@
 #include "src/worker.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
+#include "tests/worker_fixture.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 
@@ -267,9 +268,7 @@ static void learned_positions_stay(void **state)
 /* --- in a conversation ---------------------------------------------------------------------------------------- */
 
 static struct {
-    struct pp_queue *events;
-    struct pp_io *io;
-    struct pp_backend *backend;
+    struct worker_fixture w;
     struct pp_stats stats;
     struct pp_buf text;
     int inexact, n_dropped;
@@ -277,7 +276,7 @@ static struct {
 
 static enum pp_event_type take(void)
 {
-    struct pp_event *e = pp_queue_pop(env.events, 60000);
+    struct pp_event *e = pp_queue_pop(env.w.events, 60000);
     if (!e)
         fail_msg("no event within a minute");
     enum pp_event_type type = e->type;
@@ -297,29 +296,12 @@ static enum pp_event_type take(void)
 
 static void begin(const char *folder)
 {
-    char path[300], cache[300];
-    struct pp_error err;
-    struct pp_load_request r = {.model = STARTER, .engine = {.n_threads = 2, .n_ctx = 384}};
-    assert_ok(pp_make_dirs(folder, &err), err);
-    snprintf(path, sizeof path, "%s/pippin.db", folder);
-    snprintf(cache, sizeof cache, "%s/cache", folder);
-    assert_ok(pp_queue_new(512, &env.events, &err), err);
-    assert_ok(pp_io_start(path, env.events, &env.io, &err), err);
-    assert_ok(pp_worker_start(env.events, env.io, cache, &env.backend, &err), err);
-    env.backend->ops->load(env.backend, &r);
+    worker_begin(&env.w, folder, &(struct pp_load_request){.model = STARTER, .engine = {.n_threads = 2, .n_ctx = 384}});
 }
 
 static void end(void)
 {
-    env.backend->ops->close(env.backend);
-    while (take() != PP_EVENT_CLOSED)
-        ;
-    env.backend->ops->free(env.backend);
-    pp_queue_close(env.events);
-    pp_io_stop(env.io);
-    for (struct pp_event *e; (e = pp_queue_try_pop(env.events));)
-        pp_event_free(e);
-    pp_queue_free(env.events);
+    worker_end(&env.w);
     pp_buf_free(&env.text);
     memset(&env, 0, sizeof env);
 }
@@ -347,7 +329,7 @@ static void ask(int n_turns, enum pp_overflow how)
     r.sampling.temp = 0;
     pp_buf_clear(&env.text);
     env.n_dropped = 0;
-    env.backend->ops->generate(env.backend, &r);
+    env.w.backend->ops->generate(env.w.backend, &r);
     while (take() != PP_EVENT_DONE)
         ;
 }

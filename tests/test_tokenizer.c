@@ -14,6 +14,7 @@
 #include "engine/source.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
+#include "tests/tokenizers.h"
 
 /* --- helpers ------------------------------------------------------------------------------------------- */
 
@@ -23,21 +24,6 @@ static uint32_t rnd(uint32_t below)
 {
     random_state = random_state * 1664525u + 1013904223u;
     return (random_state >> 8) % below;
-}
-
-static const char *temp_path(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
-static struct pp_tokenizer *open_ok(const char *path)
-{
-    struct pp_tokenizer *t;
-    struct pp_error err;
-    assert_ok(pp_tokenizer_open(path, &t, &err), err);
-    return t;
 }
 
 static void expect_ids(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, const int32_t *want,
@@ -55,24 +41,6 @@ static void expect_ids(const struct pp_tokenizer *t, const char *text, size_t n,
     pp_free(ids);
 }
 
-/* The tokens' texts with '|' between them. */
-static void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flags, const char *want)
-{
-    int32_t *ids;
-    size_t n;
-    struct pp_error err;
-    struct pp_buf got = {0};
-    assert_ok(pp_tokenize(t, text, strlen(text), flags, &ids, &n, &err), err);
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            pp_buf_char(&got, '|');
-        pp_token_text(t, ids[i], true, &got);
-    }
-    assert_string_equal(pp_buf_cstr(&got), want);
-    pp_buf_free(&got);
-    pp_free(ids);
-}
-
 static void expect_round_trip(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags)
 {
     int32_t *ids;
@@ -86,19 +54,6 @@ static void expect_round_trip(const struct pp_tokenizer *t, const char *text, si
         assert_memory_equal(back.data, text, n);
     pp_buf_free(&back);
     pp_free(ids);
-}
-
-static struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
-{
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    const char *path = temp_path("tok_again.gguf");
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    assert_ok(pp_tokenizer_to_gguf(t, w, &err), err);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
-    return open_ok(path);
 }
 
 static struct pp_tokenizer *from_json(const char *json)
@@ -701,7 +656,7 @@ static void test_out_of_memory(void **state)
     struct pp_tokenizer *t = hello(LLAMA3_PATTERN, false), *other;
     pp_tokenizer_free(through_gguf(t));
     char path[256];
-    snprintf(path, sizeof path, "%s", temp_path("tok_again.gguf"));
+    snprintf(path, sizeof path, "%s/tok_again.gguf", test_tmpdir());
     for (uint64_t nth = 1;; nth++) {
         struct pp_error err = {0};
         pp_mem_fail_at(nth, 0);
@@ -793,7 +748,7 @@ static void test_vectors(void **state)
         snprintf(ids, sizeof ids, "tokenizers/%s.big.ids.i32", names[i]);
         if (!testdata(path))
             return;
-        struct pp_tokenizer *t = open_ok(testdata(path)), *again = through_gguf(t);
+        struct pp_tokenizer *t = open_tokenizer(testdata(path)), *again = through_gguf(t);
         assert_true(pp_tokenizer_equal(t, again, NULL));
         check_small_vectors(t, testdata(path));
         check_ids_file(t, testdata(big), testdata(ids), 0);
@@ -822,7 +777,7 @@ static void test_mistral(void **state)
     };
     if (!testdata("tokenizers/mistral-v3.model"))
         return;
-    struct pp_tokenizer *model = open_ok(testdata("tokenizers/mistral-v3.model")), *gguf = through_gguf(model);
+    struct pp_tokenizer *model = open_tokenizer(testdata("tokenizers/mistral-v3.model")), *gguf = through_gguf(model);
     check_ids_file(model, testdata("tokenizers/big.txt"), testdata("tokenizers/mistral-v3.big.ids.i32"), 0);
     check_ids_file(gguf, testdata("tokenizers/big.txt"), testdata("tokenizers/mistral-v3.big.ids.i32"), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -854,8 +809,8 @@ static void test_starter(void **state)
     (void)state;
     if (!testdata("starter/target"))
         return;
-    struct pp_tokenizer *t = open_ok(testdata("starter/target")), *again = through_gguf(t);
-    struct pp_tokenizer *draft = open_ok(testdata("starter/draft"));
+    struct pp_tokenizer *t = open_tokenizer(testdata("starter/target")), *again = through_gguf(t);
+    struct pp_tokenizer *draft = open_tokenizer(testdata("starter/draft"));
     const struct pp_tokenizer *both[] = {t, again};
     assert_true(pp_tokenizer_equal(t, draft, NULL));
     for (int i = 0; i < 2; i++) {
@@ -898,7 +853,7 @@ static void check_prompts(const char *model, const char *family)
     size_t n;
     struct pp_safetensors *expected;
     struct pp_error err;
-    struct pp_tokenizer *t = open_ok(testdata(model));
+    struct pp_tokenizer *t = open_tokenizer(testdata(model));
     snprintf(path, sizeof path, "architectures/%s/expected.safetensors", family);
     assert_ok(pp_safetensors_open(testdata(path), &expected, &err), err);
     snprintf(path, sizeof path, "architectures/%s/prompts.json", family);

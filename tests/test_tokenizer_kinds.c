@@ -10,52 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
-
-static const char *temp_path(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
-static struct pp_tokenizer *open_ok(const char *path)
-{
-    struct pp_tokenizer *t;
-    struct pp_error err;
-    assert_ok(pp_tokenizer_open(path, &t, &err), err);
-    return t;
-}
-
-static struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
-{
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    const char *path = temp_path("kind_again.gguf");
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    assert_ok(pp_tokenizer_to_gguf(t, w, &err), err);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
-    return open_ok(path);
-}
-
-/* The tokens' texts with '|' between them. */
-static void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flags, const char *want)
-{
-    int32_t *ids;
-    size_t n;
-    struct pp_error err;
-    struct pp_buf got = {0};
-    assert_ok(pp_tokenize(t, text, strlen(text), flags, &ids, &n, &err), err);
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            pp_buf_char(&got, '|');
-        pp_token_text(t, ids[i], true, &got);
-    }
-    assert_string_equal(pp_buf_cstr(&got), want);
-    pp_buf_free(&got);
-    pp_free(ids);
-}
+#include "tests/tokenizers.h"
 
 /* --- unigrams ------------------------------------------------------------------------------------------------- */
 
@@ -97,7 +52,7 @@ static void as_sentencepiece(void **state)
     cJSON_ArrayForEach(one, all)
     {
         snprintf(path, sizeof path, "tests/data/%s", cJSON_GetObjectItem(one, "model")->valuestring);
-        struct pp_tokenizer *t = open_ok(path), *again = through_gguf(t);
+        struct pp_tokenizer *t = open_tokenizer(path), *again = through_gguf(t);
         check_cases(t, cJSON_GetObjectItem(one, "cases"));
         check_cases(again, cJSON_GetObjectItem(one, "cases"));
         assert_true(pp_tokenizer_equal(t, again, &err));
@@ -113,7 +68,7 @@ static void as_sentencepiece(void **state)
 static void unigrams_and_back(void **state)
 {
     static const char *const texts[] = {"Shall I compare thee", "thou art 漢字 🙂 \n tab\t", "  a  b  ", "x"};
-    struct pp_tokenizer *t = open_ok("tests/data/sonnets-bytes.model");
+    struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-bytes.model");
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         int32_t *ids;
@@ -176,7 +131,7 @@ static void unigrams_in_json(void **state)
 static void hostile_charsmaps(void **state)
 {
     static const char text[] = "the ﬁre of Ａ① \t ü\xff e\xcc\x81";
-    struct pp_tokenizer *t = open_ok("tests/data/sonnets-unigram.model");
+    struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
     struct pp_buf out = {0};
     uint32_t random = 1;
     (void)state;
@@ -260,7 +215,7 @@ static void long_words(void **state)
 {
     const size_t n = 1 << 20;
     char *text = pp_malloc(n);
-    struct pp_tokenizer *t = open_ok("tests/data/sonnets-unigram.model");
+    struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
     int32_t *ids;
     size_t n_ids;
     struct pp_error err;

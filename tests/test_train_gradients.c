@@ -8,68 +8,11 @@
 #include "engine/base/mem.h"
 #include "engine/quant.h"
 #include "engine/train_int.h"
+#include "tests/gradients.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
-static const double STEP = 1e-5;
-
-static uint32_t random_state = 1;
-
-static double random_value(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (double)(random_state >> 8) / 8388608.0 - 1.0;
-}
-
-static void fill(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = (float)random_value();
-}
-
-/* Derivative of f(user) by *x. */
-static double derivative(double (*f)(void *user), void *user, double *x)
-{
-    double at = *x, above, below;
-    *x = at + STEP;
-    above = f(user);
-    *x = at - STEP;
-    below = f(user);
-    *x = at;
-    return (above - below) / (2 * STEP);
-}
-
-static void widen(double *to, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (double)from[i];
-}
-
 /* --- the operations in double precision ----------------------------------------------------------------------- */
-
-static void ref_norm(const double *x, const float *w, double eps, int64_t n, double *y)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * x[i];
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] / sqrt(sum / (double)n + eps) * (double)w[i];
-}
-
-static double ref_silu(double g)
-{
-    return g / (1 + exp(-g));
-}
-
-static double ref_cross_entropy(const double *logits, int64_t n, int64_t target)
-{
-    double most = logits[0], sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        most = logits[i] > most ? logits[i] : most;
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(logits[i] - most);
-    return log(sum) + most - logits[target];
-}
 
 /* One head at one position: pairs (i, i + half) if neox, else (2i, 2i + 1). */
 static void ref_rope(double *x, int64_t rope_dim, bool neox, int64_t pos, double base)
@@ -623,5 +566,6 @@ TEST_GROUP(train_gradients)
         cmocka_unit_test(less_memory),
         cmocka_unit_test(same_bits),
     };
+    random_from(1);
     return cmocka_run_group_tests_name("train_gradients", tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "src/paths.h"
 #include "src/worker.h"
 #include "tests/support.h"
+#include "tests/worker_fixture.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 #define ASK(text) "[{\"role\":\"user\",\"content\":\"" text "\"}]"
@@ -26,9 +27,7 @@ struct outcome {
 };
 
 static struct {
-    struct pp_queue *events;
-    struct pp_io *io;
-    struct pp_backend *backend;
+    struct worker_fixture w;
     struct outcome of[MOST + 1]; /* by request, from 1 */
     int n_events;
     int loaded; /* number of the event that said so */
@@ -37,25 +36,18 @@ static struct {
 static void begin(uint64_t kv_memory, int64_t n_ctx)
 {
     static int serial;
-    char folder[120], db[200], cache[200];
-    struct pp_error err;
+    char folder[120];
     memset(&env, 0, sizeof env);
     snprintf(folder, sizeof folder, "%s/several-%d", test_tmpdir(), serial++);
-    assert_ok(pp_make_dirs(folder, &err), err);
-    snprintf(db, sizeof db, "%s/pippin.db", folder);
-    snprintf(cache, sizeof cache, "%s/cache", folder);
-    assert_ok(pp_queue_new(512, &env.events, &err), err);
-    assert_ok(pp_io_start(db, env.events, &env.io, &err), err);
-    assert_ok(pp_worker_start(env.events, env.io, cache, &env.backend, &err), err);
-    struct pp_load_request r = {
-        .model = STARTER, .engine = {.n_threads = 2, .n_ctx = n_ctx, .kv_memory = kv_memory}};
-    env.backend->ops->load(env.backend, &r);
+    worker_begin(&env.w, folder,
+                 &(struct pp_load_request){
+                     .model = STARTER, .engine = {.n_threads = 2, .n_ctx = n_ctx, .kv_memory = kv_memory}});
 }
 
 /* One event; its type. */
 static enum pp_event_type take(void)
 {
-    struct pp_event *e = pp_queue_pop(env.events, 60000);
+    struct pp_event *e = pp_queue_pop(env.w.events, 60000);
     if (!e)
         fail_msg("no event within a minute");
     enum pp_event_type type = e->type;
@@ -90,15 +82,7 @@ static void take_until_over(int from, int to)
 
 static void end(void)
 {
-    env.backend->ops->close(env.backend);
-    while (take() != PP_EVENT_CLOSED)
-        ;
-    env.backend->ops->free(env.backend);
-    pp_queue_close(env.events);
-    pp_io_stop(env.io);
-    for (struct pp_event *e; (e = pp_queue_try_pop(env.events));)
-        pp_event_free(e);
-    pp_queue_free(env.events);
+    worker_end(&env.w);
     for (int i = 0; i <= MOST; i++)
         pp_buf_free(&env.of[i].text);
 }
@@ -119,7 +103,7 @@ static void post(int number, const char *key, const char *question, uint64_t see
                                     .max_tokens = max_tokens,
                                     .ignore_end = true};
     r.sampling.seed = seed;
-    env.backend->ops->generate(env.backend, &r);
+    env.w.backend->ops->generate(env.w.backend, &r);
 }
 
 static const char *key_of(int i)
@@ -187,9 +171,9 @@ static void one_is_stopped(void **state)
     post(3, key_of(3), questions[3], 3, 300);
     while (!env.of[2].first_seen)
         take();
-    env.backend->ops->show(env.backend, key_of(3));
-    env.backend->ops->cancel(env.backend, 2);
-    env.backend->ops->cancel(env.backend, 77); /* nobody */
+    env.w.backend->ops->show(env.w.backend, key_of(3));
+    env.w.backend->ops->cancel(env.w.backend, 2);
+    env.w.backend->ops->cancel(env.w.backend, 77); /* nobody */
     take_until_over(1, 3);
     assert_int_equal(env.of[2].done.err.code, PP_ERR_CANCELLED);
     assert_int_equal(env.of[1].done.err.code, PP_OK);
@@ -201,7 +185,7 @@ static void one_is_stopped(void **state)
         post(i, key_of(i), questions[i % 6], 1, -1);
     while (!env.of[1].first_seen)
         take();
-    env.backend->ops->cancel(env.backend, 0);
+    env.w.backend->ops->cancel(env.w.backend, 0);
     take_until_over(1, MOST);
     for (int i = 1; i <= MOST; i++)
         assert_int_equal(env.of[i].done.err.code, PP_ERR_CANCELLED);
@@ -219,7 +203,7 @@ static void loading_waits(void **state)
     post(2, key_of(2), questions[2], 2, 100);
     struct pp_load_request r = {.model = STARTER, .engine = {.n_ctx = 512}};
     env.loaded = 0;
-    env.backend->ops->load(env.backend, &r);
+    env.w.backend->ops->load(env.w.backend, &r);
     post(3, key_of(3), questions[3], 3, 20);
     take_until_over(1, 3);
     for (int i = 1; i <= 3; i++)
@@ -243,7 +227,7 @@ static void few_pages(void **state)
         alone[i] = pp_buf_take(&env.of[i].text);
     end();
     begin(5 * page, 320);
-    env.backend->ops->show(env.backend, key_of(3));
+    env.w.backend->ops->show(env.w.backend, key_of(3));
     for (int i = 1; i <= 4; i++)
         post(i, key_of(i), questions[i], (uint64_t)i, 220);
     take_until_over(1, 4);
@@ -266,9 +250,9 @@ static void forgotten_while_answering(void **state)
     post(2, key_of(2), questions[2], 1, 200);
     while (!env.of[1].first_seen)
         take();
-    env.backend->ops->leave(env.backend, key_of(2));
-    env.backend->ops->cancel(env.backend, 1);
-    env.backend->ops->forget(env.backend, key_of(1));
+    env.w.backend->ops->leave(env.w.backend, key_of(2));
+    env.w.backend->ops->cancel(env.w.backend, 1);
+    env.w.backend->ops->forget(env.w.backend, key_of(1));
     take_until_over(1, 2);
     assert_int_equal(env.of[1].done.err.code, PP_ERR_CANCELLED);
     assert_int_equal(env.of[2].done.stats.decode_tokens, 200);

@@ -5,59 +5,35 @@
 
 #include "engine/cpu/ops.h"
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
 enum { LOW_RANK_ROWS = 4 }; /* batch rows that share the reading of an adapter */
-
-static inline v16 load_n(const float *p, int64_t n, float fill)
-{
-    if (n >= LANES)
-        return v_load(p);
-    float t[LANES];
-    for (int l = 0; l < LANES; l++)
-        t[l] = l < n ? p[l] : fill;
-    return v_load(t);
-}
-
-static inline void store_n(float *p, v16 a, int64_t n)
-{
-    if (n >= LANES) {
-        v_store(p, a);
-        return;
-    }
-    float t[LANES];
-    v_store(t, a);
-    for (int l = 0; l < n; l++)
-        p[l] = t[l];
-}
 
 static void rms_norm(const float *x, const float *w, float eps, int64_t n, float *y)
 {
     v16 sum = v_zero();
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = load_n(x + i, n - i, 0);
+        v16 a = v_load_n(x + i, n - i, 0);
         sum = v_fma(a, a, sum);
     }
     v16 s = v_set1(1.0f / sqrtf(v_sum(sum) / (float)n + eps));
     for (int64_t i = 0; i < n; i += LANES)
-        store_n(y + i, v_mul(v_mul(load_n(x + i, n - i, 0), s), load_n(w + i, n - i, 0)), n - i);
+        v_store_n(y + i, v_mul(v_mul(v_load_n(x + i, n - i, 0), s), v_load_n(w + i, n - i, 0)), n - i);
 }
 
 static void layer_norm(const float *x, const float *w, const float *b, float eps, int64_t n, float *y)
 {
     v16 sum = v_zero(), squares = v_zero();
     for (int64_t i = 0; i < n; i += LANES)
-        sum = v_add(sum, load_n(x + i, n - i, 0));
+        sum = v_add(sum, v_load_n(x + i, n - i, 0));
     const float mean = v_sum(sum) / (float)n;
     const v16 m = v_set1(mean);
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = v_sub(load_n(x + i, n - i, mean), m);
+        v16 a = v_sub(v_load_n(x + i, n - i, mean), m);
         squares = v_fma(a, a, squares);
     }
     v16 s = v_set1(1.0f / sqrtf(v_sum(squares) / (float)n + eps));
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = v_mul(v_sub(load_n(x + i, n - i, 0), m), s), scale = load_n(w + i, n - i, 0);
-        store_n(y + i, b ? v_fma(a, scale, load_n(b + i, n - i, 0)) : v_mul(a, scale), n - i);
+        v16 a = v_mul(v_sub(v_load_n(x + i, n - i, 0), m), s), scale = v_load_n(w + i, n - i, 0);
+        v_store_n(y + i, b ? v_fma(a, scale, v_load_n(b + i, n - i, 0)) : v_mul(a, scale), n - i);
     }
 }
 
@@ -116,21 +92,21 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
 ALWAYS_INLINE void gate_all(const enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = load_n(g + i, n - i, 0), b = load_n(u + i, n - i, 0);
+        v16 a = v_load_n(g + i, n - i, 0), b = v_load_n(u + i, n - i, 0);
         if (fn == PP_FN_CLAMPED) {
             a = v_sigmoid_times(v_min(a, v_set1(7.0f)), 1.702f);
             b = v_add(v_min(v_max(b, v_set1(-7.0f)), v_set1(7.0f)), v_set1(1.0f));
         } else {
             a = v_fn(fn, 0, a);
         }
-        store_n(y + i, v_mul(a, b), n - i);
+        v_store_n(y + i, v_mul(a, b), n - i);
     }
 }
 
 ALWAYS_INLINE void apply_all(const enum pp_fn fn, float number, const float *x, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i += LANES)
-        store_n(y + i, v_fn(fn, number, load_n(x + i, n - i, 0)), n - i);
+        v_store_n(y + i, v_fn(fn, number, v_load_n(x + i, n - i, 0)), n - i);
 }
 
 static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
@@ -157,13 +133,13 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
 static void add(float *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES)
-        store_n(y + i, v_add(load_n(y + i, n - i, 0), load_n(x + i, n - i, 0)), n - i);
+        v_store_n(y + i, v_add(v_load_n(y + i, n - i, 0), v_load_n(x + i, n - i, 0)), n - i);
 }
 
 static void add_scaled(float *y, const float *x, float scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES)
-        store_n(y + i, v_fma(load_n(x + i, n - i, 0), v_set1(scale), load_n(y + i, n - i, 0)), n - i);
+        v_store_n(y + i, v_fma(v_load_n(x + i, n - i, 0), v_set1(scale), v_load_n(y + i, n - i, 0)), n - i);
 }
 
 /* For 16 outputs of a block, its `half`-th: their sums for N batch rows from i0 on. */
@@ -176,7 +152,7 @@ ALWAYS_INLINE void low_rank_q8(const struct pp_low_rank *b, const uint8_t *block
     float c[LOW_RANK_ROWS][LANES];
     for (int k = 0; k < b->rank; k++) {
         for (int i = 0; k % LANES == 0 && i < N; i++)
-            v_store(c[i], v_mul(load_n(down + i * rows->down_stride + k, b->rank - k, 0), v_load_f16(d + k)));
+            v_store(c[i], v_mul(v_load_n(down + i * rows->down_stride + k, b->rank - k, 0), v_load_f16(d + k)));
         v16 w = v_load_i8(q + k * PP_LOW_RANK_ROWS);
         for (int i = 0; i < N; i++)
             sum[i] = v_fma(v_set1(c[i][k % LANES]), w, sum[i]);
@@ -213,7 +189,7 @@ ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_
         low_rank_floats(b, block, half, rows, i0, N, false, sum);
     for (int i = 0; i < N; i++) {
         float *y = rows->y + (i0 + i) * rows->y_stride + r;
-        store_n(y, v_fma(v_set1(scale), sum[i], load_n(y, n, 0)), n);
+        v_store_n(y, v_fma(v_set1(scale), sum[i], v_load_n(y, n, 0)), n);
     }
 }
 

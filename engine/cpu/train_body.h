@@ -3,30 +3,6 @@
 #include "engine/cpu/train.h"
 #include "engine/quant.h"
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-static inline v16 load_n(const float *p, int64_t n, float fill)
-{
-    if (n >= LANES)
-        return v_load(p);
-    float t[LANES];
-    for (int l = 0; l < LANES; l++)
-        t[l] = l < n ? p[l] : fill;
-    return v_load(t);
-}
-
-static inline void store_n(float *p, v16 a, int64_t n)
-{
-    if (n >= LANES) {
-        v_store(p, a);
-        return;
-    }
-    float t[LANES];
-    v_store(t, a);
-    for (int l = 0; l < n; l++)
-        p[l] = t[l];
-}
-
 /* --- products ------------------------------------------------------------------------------------------------- */
 
 /* N rows by 16 columns, of which n count. b: [depth] of 16 values each, b_step apart. */
@@ -35,14 +11,14 @@ ALWAYS_INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const flo
 {
     v16 sum[TILE_ROWS];
     for (int i = 0; i < N; i++)
-        sum[i] = begin ? v_zero() : load_n(c + i * c_row, n, 0);
+        sum[i] = begin ? v_zero() : v_load_n(c + i * c_row, n, 0);
     for (int64_t k = 0; k < depth; k++) {
         v16 w = v_load(b + k * b_step);
         for (int i = 0; i < N; i++)
             sum[i] = v_fma(v_set1(a[i * a_row + k * a_step]), w, sum[i]);
     }
     for (int i = 0; i < N; i++)
-        store_n(c + i * c_row, sum[i], n);
+        v_store_n(c + i * c_row, sum[i], n);
 }
 
 /* All rows of one panel of 16 columns. */
@@ -93,7 +69,7 @@ static void pack_plain(const struct pp_product *p, int64_t col0, int64_t col1, i
     for (int64_t k = 0; k < depth; k++) {
         const float *row = b_values(p, k0 + k, col0, col1 - col0, room);
         for (int64_t c = 0; c < col1 - col0; c += LANES)
-            v_store(out + c * PP_PRODUCT_DEPTH + k * LANES, v_mul(load_n(row + c, col1 - col0 - c, 0), scale));
+            v_store(out + c * PP_PRODUCT_DEPTH + k * LANES, v_mul(v_load_n(row + c, col1 - col0 - c, 0), scale));
     }
 }
 
@@ -143,7 +119,7 @@ static float largest(const float *x, int64_t n)
 {
     v16 m = v_set1(-INFINITY);
     for (int64_t i = 0; i < n; i += LANES)
-        m = v_max(m, load_n(x + i, n - i, -INFINITY));
+        m = v_max(m, v_load_n(x + i, n - i, -INFINITY));
     return v_largest(m);
 }
 
@@ -152,10 +128,10 @@ static float exponentials(float *x, int64_t n, float m, bool keep)
 {
     v16 sum = v_zero();
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 e = v_exp(v_sub(load_n(x + i, n - i, -INFINITY), v_set1(m)));
+        v16 e = v_exp(v_sub(v_load_n(x + i, n - i, -INFINITY), v_set1(m)));
         sum = v_add(sum, e);
         if (!keep)
-            store_n(x + i, e, n - i);
+            v_store_n(x + i, e, n - i);
     }
     return v_sum(sum);
 }
@@ -163,7 +139,7 @@ static float exponentials(float *x, int64_t n, float m, bool keep)
 static void times(float *x, int64_t n, float factor)
 {
     for (int64_t i = 0; i < n; i += LANES)
-        store_n(x + i, v_mul(load_n(x + i, n - i, 0), v_set1(factor)), n - i);
+        v_store_n(x + i, v_mul(v_load_n(x + i, n - i, 0), v_set1(factor)), n - i);
 }
 
 static void softmax(float *x, int64_t n)
@@ -187,7 +163,7 @@ static float dot(const float *a, const float *b, int64_t n)
 {
     v16 sum = v_zero();
     for (int64_t i = 0; i < n; i += LANES)
-        sum = v_fma(load_n(a + i, n - i, 0), load_n(b + i, n - i, 0), sum);
+        sum = v_fma(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0), sum);
     return v_sum(sum);
 }
 
@@ -195,8 +171,8 @@ static void softmax_backward(const float *p, float *dp, int64_t n, float scale)
 {
     const v16 mean = v_set1(dot(p, dp, n)), s = v_set1(scale);
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 d = v_sub(load_n(dp + i, n - i, 0), mean);
-        store_n(dp + i, v_mul(v_mul(load_n(p + i, n - i, 0), d), s), n - i);
+        v16 d = v_sub(v_load_n(dp + i, n - i, 0), mean);
+        v_store_n(dp + i, v_mul(v_mul(v_load_n(p + i, n - i, 0), d), s), n - i);
     }
 }
 
@@ -205,11 +181,11 @@ static void swiglu_backward(const float *g, const float *u, const float *dy, int
 {
     const v16 one = v_set1(1.0f);
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = load_n(g + i, n - i, 0), d = load_n(dy + i, n - i, 0);
+        v16 a = v_load_n(g + i, n - i, 0), d = v_load_n(dy + i, n - i, 0);
         v16 s = v_div(one, v_add(one, v_exp(v_sub(v_zero(), a))));
         v16 slope = v_mul(s, v_fma(a, v_sub(one, s), one));
-        store_n(dg + i, v_mul(v_mul(d, load_n(u + i, n - i, 0)), slope), n - i);
-        store_n(du + i, v_mul(d, v_mul(a, s)), n - i);
+        v_store_n(dg + i, v_mul(v_mul(d, v_load_n(u + i, n - i, 0)), slope), n - i);
+        v_store_n(du + i, v_mul(d, v_mul(a, s)), n - i);
     }
 }
 
@@ -218,16 +194,16 @@ static void rms_norm_backward(const float *x, const float *w, const float *dy, f
 {
     v16 squares = v_zero(), product_sum = v_zero();
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 a = load_n(x + i, n - i, 0);
+        v16 a = v_load_n(x + i, n - i, 0);
         squares = v_fma(a, a, squares);
-        product_sum = v_fma(v_mul(load_n(w + i, n - i, 0), load_n(dy + i, n - i, 0)), a, product_sum);
+        product_sum = v_fma(v_mul(v_load_n(w + i, n - i, 0), v_load_n(dy + i, n - i, 0)), a, product_sum);
     }
     float r = 1.0f / sqrtf(v_sum(squares) / (float)n + eps);
     const v16 r16 = v_set1(r), pull = v_set1(-r * r * r * (v_sum(product_sum) / (float)n));
     for (int64_t i = 0; i < n; i += LANES) {
-        v16 d = v_mul(v_mul(load_n(w + i, n - i, 0), load_n(dy + i, n - i, 0)), r16);
-        d = v_fma(load_n(x + i, n - i, 0), pull, d);
-        store_n(dx + i, v_add(load_n(dx + i, n - i, 0), d), n - i);
+        v16 d = v_mul(v_mul(v_load_n(w + i, n - i, 0), v_load_n(dy + i, n - i, 0)), r16);
+        d = v_fma(v_load_n(x + i, n - i, 0), pull, d);
+        v_store_n(dx + i, v_add(v_load_n(dx + i, n - i, 0), d), n - i);
     }
 }
 

@@ -19,6 +19,8 @@
 
 enum { LANES = 16 };
 
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
 
@@ -459,6 +461,30 @@ static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = (float)
 #endif
 
 static inline v16 v_zero(void) { return v_set1(0.0f); }
+
+/* The first n floats at p, the other lanes fill; n >= LANES takes all. */
+static inline v16 v_load_n(const float *p, int64_t n, float fill)
+{
+    if (n >= LANES)
+        return v_load(p);
+    float t[LANES];
+    for (int l = 0; l < LANES; l++)
+        t[l] = l < n ? p[l] : fill;
+    return v_load(t);
+}
+
+/* The first n lanes to p. */
+static inline void v_store_n(float *p, v16 a, int64_t n)
+{
+    if (n >= LANES) {
+        v_store(p, a);
+        return;
+    }
+    float t[LANES];
+    v_store(t, a);
+    for (int l = 0; l < n; l++)
+        p[l] = t[l];
+}
 
 #if !defined(PP_VEC_AVX512) && !defined(PP_VEC_AVX2)
 /* Lanes l and l + 8 first, then l + 4, l + 2, l + 1: the order is part of every sum's definition. */
