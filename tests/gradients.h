@@ -1,4 +1,4 @@
-/* gradients.h - what the tests of training compare with: finite differences, and the definitions of operations in double
+/* gradients.h - what the tests of training compare with: finite differences, and operations in double
  * precision. */
 #ifndef PP_TESTS_GRADIENTS_H
 #define PP_TESTS_GRADIENTS_H
