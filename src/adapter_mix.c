@@ -127,7 +127,7 @@ char *pp_adapter_complete(const char *line, const char *const *names, size_t n)
     if (!lora && !compare)
         return NULL;
     for (const char *p = begin; compare && *p; p++)
-        last = *p == '+' ? p : last;
+        last = *p == '+' || *p == ' ' ? p : last;
     struct common c = {.word = lora ? begin : last + 1};
     c.len = strlen(c.word);
     for (size_t i = 0; i < n; i++)

@@ -334,7 +334,7 @@ const struct pp_foreign_option pp_foreign_options[] = {
     {"--quant", "is reserved and not available yet; make a smaller file with `pippin quantize`"},
     {"--imatrix", "is reserved and not available yet"},
     {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
-     "would load a model from the network, which this version cannot; download it and give its path with -m"},
+     "is done first and once: `pippin models pull hf:OWNER/NAME` or an address; then -m takes its name"},
     {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},
     {"-no-cnv --no-conversation", "is not needed: `pippin run` gives one answer"},
     {"-fa --flash-attn --no-mmap --mlock -b --batch-size -ub --ubatch-size", "has no meaning here; leave it out"},

@@ -167,7 +167,7 @@ struct pp_model_entry {
     char *name;
     char *source;          /* where it was fetched from, or "" */
     char *sha256;          /* of the file that was fetched, or "" */
-    char *facts;           /* JSON: arch, type, params, layers, context, split parts; "{}" if nothing is known */
+    char *facts;           /* JSON: arch, type, params, layers, context, vocabulary; "{}" if nothing is known */
     char *tags;            /* separated by spaces; read only */
     int64_t bytes;         /* of its tensors */
     int64_t added;         /* seconds since the epoch; read only */

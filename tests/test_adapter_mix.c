@@ -79,6 +79,7 @@ static void completed(void **state)
     is_completed("/lora x", NULL);
     is_completed("/compare none bard:0.5+BARI", "/compare none bard:0.5+barista ");
     is_completed("/compare n", "/compare none ");
+    is_completed("/compare bard+barista ow", "/compare bard+barista Owl ");
     is_completed("/theme b", NULL);
 }
 
