@@ -335,7 +335,7 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
     CURLcode rc = perform(r, f->url, f->token, p->from);
     *again = false;
-    if (r->status == 200 || r->status == 206)
+    if ((r->status == 200 || r->status == 206) && (r->began || !r->asked)) /* else the part is what it was before */
         note_from(p, r);
     if (r->status == 416) { /* it is all there, or never was of this file */
         if (r->total && r->total == r->have)
