@@ -6,6 +6,7 @@
  *   /cut/F       breaks off in the middle of whatever is asked for, but for the last 64 KiB
  *   /norange/F   knows no ranges, and breaks off the first time      /long/F   announces more than it has
  *   /changed/F   another ETag each time, and breaks off the first time
+ *   /swap/F      half of another file; then, of this one, no byte; then as it should be
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
@@ -116,7 +117,7 @@ static void send_file(const struct answer *a)
         return;
     }
     const uint64_t size = (uint64_t)st.st_size;
-    snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : 1);
+    snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : is(a, "swap") && n > 1 ? 2 : 1);
     const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak");
     const bool breaks = is(a, "cut") || (n == 1 && once);
     const bool part = a->range && !is(a, "norange") && (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
@@ -134,7 +135,10 @@ static void send_file(const struct answer *a)
         snprintf(head + k, sizeof head - (size_t)k, "\r\n");
         say(a->fd, head);
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
-        send_bytes(a->fd, fd, from, end, is(a, "slow"));
+        if (is(a, "swap") && n == 1)
+            send_bytes(a->fd, fd, size / 2, size, false); /* the other file begins as this one ends */
+        else if (!is(a, "swap") || n > 2)
+            send_bytes(a->fd, fd, from, end, is(a, "slow"));
     }
     close(fd);
 }

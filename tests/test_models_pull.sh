@@ -30,7 +30,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m w q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -57,6 +57,7 @@ pull "$at/away/passwd.gguf"; expect "one to another protocol" 1
 pull "$at/cut/c.gguf"; expect "a line that breaks again and again" 0; whole "is gone on with" c.gguf
 pull "$at/norange/d.gguf"; expect "a server without ranges" 0; whole "begins anew" d.gguf
 pull "$at/changed/e.gguf"; expect "a file that changes on the way" 0; whole "begins anew, too" e.gguf
+pull "$at/swap/w.gguf"; expect "a file that changes, and not a byte of the new one" 0; whole "is of one piece" w.gguf
 pull "$at/416/f.gguf"; expect "416 for the rest" 0; whole "begins anew as well" f.gguf
 pull "$at/weak/g.gguf"; expect "without a strong ETag" 0; whole "and so does that" g.gguf
 pull "$at/busy/h.gguf"; expect "a server that is busy" 0; whole "is asked again" h.gguf
