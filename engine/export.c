@@ -420,14 +420,16 @@ struct export_list {
     struct pp_buf names;                /* of the stacks, each with a NUL behind it */
 };
 
-/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. */
+/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
+ * no matrix is in two stacks. */
 static const char *expert_number(const char *name)
 {
     static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down."};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : NULL;
-        if (at && strspn(at, "0123456789") > 0 && strcmp(at + strspn(at, "0123456789"), ".weight") == 0)
+        const size_t digits = at ? strspn(at, "0123456789") : 0;
+        if (digits > 0 && (digits == 1 || at[0] != '0') && strcmp(at + digits, ".weight") == 0)
             return at;
     }
     return NULL;
@@ -442,7 +444,7 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
     *item = (struct pp_export_item){.from = first, .parts = list->parts + list->n_parts, .n_parts = n, .type = type,
                                     .factor = 1.0f};
     for (int64_t e = 0; e < n; e++) {
-        char name[128];
+        char name[320]; /* a tensor's has at most 255 */
         snprintf(name, sizeof name, "%.*s%lld.weight", (int)(number - first->name), first->name, (long long)e);
         const struct pp_tensor *t = pp_source_tensor(s, name);
         if (!t || t->type != first->type || t->n_dims != 2 || t->ne[0] != first->ne[0] || t->ne[1] != first->ne[1])

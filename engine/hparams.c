@@ -102,6 +102,12 @@ static enum pp_code check_range(const char *what, int64_t v, int64_t least, int6
                    (long long)least, (long long)most);
 }
 
+/* Before anything is noted of each layer. */
+static enum pp_code check_layers(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return check_range("number of layers", hp->n_layer, 1, PP_MAX_LAYERS, err);
+}
+
 static enum pp_code check_positive(const char *what, float v, struct pp_error *err)
 {
     if (isfinite(v) && v > 0)
@@ -177,7 +183,6 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         const char *what;
         int64_t v, most;
     } limits[] = {
-        {"number of layers", hp->n_layer, PP_MAX_LAYERS},
         {"vocabulary size", hp->n_vocab, 1 << 24},
         {"embedding size", hp->n_embd, 1 << 20},
         {"feed-forward size", hp->n_ff, 1 << 22},
@@ -388,7 +393,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
     snprintf(hp->arch, sizeof hp->arch, "%s", arch);
     if (pp_gguf_string(g, "general.name", &name))
         pp_clean_name(name.data, name.len, hp->name, sizeof hp->name);
-    if ((code = gguf_int(&s, "block_count", true, &hp->n_layer, err)) ||
+    if ((code = gguf_int(&s, "block_count", true, &hp->n_layer, err)) || (code = check_layers(hp, err)) ||
         (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
         (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
@@ -585,7 +590,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
                            quantised[i]);
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
         (code = config_size(config, embd, &hp->n_embd, err)) ||
-        (code = config_size(config, layers, &hp->n_layer, err)) ||
+        (code = config_size(config, layers, &hp->n_layer, err)) || (code = check_layers(hp, err)) ||
         (code = config_size(config, heads, &hp->n_head, err)))
         return code;
     hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */

@@ -278,6 +278,38 @@ static void test_quantize_small(void **state)
     pp_source_close(s);
 }
 
+/* Experts' matrices one by one become one tensor, once, however often a file spells the number of the first. */
+static void test_experts_named_twice(void **state)
+{
+    static const char *const names[] = {"blk.0.ffn_up.0.weight", "blk.0.ffn_up.00.weight", "blk.0.ffn_up.000.weight",
+                                        "blk.0.ffn_up.1.weight"};
+    enum { N = sizeof names / sizeof *names };
+    struct pp_gguf_writer *w;
+    struct pp_source *s;
+    struct pp_error err;
+    float x[4] = {1, 2, 3, 4};
+    const char *path = temp_file("experts.gguf"), *out = temp_file("stacked.gguf");
+    (void)state;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    add_keys(w);
+    pp_gguf_add_u32(w, "llama.expert_count", 2);
+    pp_gguf_add_u32(w, "llama.expert_used_count", 1);
+    for (int i = 0; i < N; i++)
+        pp_gguf_add_tensor(w, names[i], PP_TYPE_F32, 2, (int64_t[]){2, 2});
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (int i = 0; i < N; i++)
+        assert_ok(pp_gguf_write(w, x, sizeof x, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    assert_ok(pp_quantize_file(path, out, "F32", NULL, &err), err);
+    assert_ok(pp_source_open(out, &s, &err), err);
+    assert_int_equal(pp_source_n_tensors(s), 3); /* the others are no experts' */
+    const struct pp_tensor *t = pp_source_tensor(s, "blk.0.ffn_up_exps.weight");
+    assert_non_null(t);
+    assert_int_equal(t->ne[2], 2);
+    pp_source_close(s);
+}
+
 static void test_errors(void **state)
 {
     struct pp_cancel stop = {0};
@@ -383,7 +415,7 @@ TEST_GROUP(convert)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),         cmocka_unit_test(test_adapters), cmocka_unit_test(test_adapter_base),
         cmocka_unit_test(test_quantize_small), cmocka_unit_test(test_errors),   cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_plan),           cmocka_unit_test(test_experts_named_twice),
     };
     return cmocka_run_group_tests_name("convert", tests, NULL, NULL);
 }

@@ -181,6 +181,28 @@ static void test_bad_config(void **state)
         assert_config_refused(cases[i].more, cases[i].code, cases[i].text);
 }
 
+/* More layers than there is room for, each of them named. */
+static void test_too_many_layers(void **state)
+{
+    enum { LAYERS = 40000 };
+    struct pp_buf config = {0};
+    struct pp_source *s;
+    struct pp_error err;
+    const char *dir = folder("layers");
+    (void)state;
+    pp_buf_fmt(&config, "{\"architectures\":[\"Cohere2ForCausalLM\"],\"vocab_size\":2,\"hidden_size\":2,"
+                        "\"num_hidden_layers\":%d,\"num_attention_heads\":1,\"intermediate_size\":4,\"layer_types\":[",
+               LAYERS);
+    for (int l = 0; l < LAYERS; l++)
+        pp_buf_fmt(&config, "%s\"full_attention\"", l ? "," : "");
+    pp_buf_fmt(&config, "]}");
+    write_text(dir, "config.json", pp_buf_cstr(&config));
+    write_tensors(dir, "model.safetensors", two_tensors);
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "number of layers"));
+    pp_buf_free(&config);
+}
+
 static void test_bad_folders(void **state)
 {
     static const char *const strange[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight", NULL};
@@ -658,6 +680,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_too_many_layers),
         cmocka_unit_test(test_bad_folders),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_templates),
