@@ -41,12 +41,6 @@ struct pp_adapter_target {
     enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: outputs are permuted between Hugging Face and GGUF */
 };
 
-/* True if it is nothing but A and B of a projection. */
-static inline bool pp_adapter_target_plain(const struct pp_adapter_target *t)
-{
-    return t->rank && !t->embedding && !t->b_bias.data && !t->magnitude.data && !t->bias.data && !t->weight.data;
-}
-
 /* path: a folder with adapter_config.json, or a GGUF adapter. Parts have runnable types and agree in r, n_in and
  * n_out. What the file asks for and pippin cannot do (layer_replication, for one) is PP_ERR_UNSUPPORTED and named;
  * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */

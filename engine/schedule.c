@@ -404,7 +404,8 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
         if (!turns[i].code && turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_given)
             p.parts[p.n_parts++] = (struct part){.turn = &turns[i]};
     }
-    add_answers(&p, cancel);
+    if (p.n_parts)
+        add_answers(&p, cancel);
     add_prompts(&p);
     if (!p.n_rows)
         return PP_OK;

@@ -12,8 +12,6 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
                        (long long)to, (long long)s->len);
     if (s->engine->model->plan.n_positions)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot go on with moved pages");
-    if (s->engine->model->plan.n_positions)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model that has learned its positions cannot have them changed");
     if (pp_seq_has_activated(s))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "under an adapter that is invoked pages cannot be moved");
     for (int t = 0; t < s->engine->n_tiers; t++)

@@ -353,10 +353,14 @@ static size_t find_line(const struct pp_buf *text, const char *name, const char 
     return end ? (size_t)(end - *line) : left;
 }
 
-static const struct { const char *line, *reason; } model_lines[] = {
-    {"model=", "the model is another one, or was changed"},
-    {"kv=", "the type of the KV cache is another one"},
-    {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations"},
+static const struct {
+    const char *line, *reason;
+    bool may_lack; /* the line is there for some models only */
+} model_lines[] = {
+    {"model=", "the model is another one, or was changed", false},
+    {"kv=", "the type of the KV cache is another one", false},
+    {"rope context=", "the context has another size, on which this model's positions depend", true},
+    {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations", false},
 };
 
 /* Why pages of one key are none of the other, if that is not the adapters: NULL then. */
@@ -365,7 +369,7 @@ static const char *other_model(const struct pp_buf *theirs, const struct pp_buf 
     for (size_t i = 0; i < sizeof model_lines / sizeof model_lines[0]; i++) {
         const char *a, *b;
         size_t la = find_line(theirs, model_lines[i].line, &a), lb = find_line(ours, model_lines[i].line, &b);
-        if (!la || la != lb || memcmp(a, b, la) != 0)
+        if (la != lb || (!la && !model_lines[i].may_lack) || (la && memcmp(a, b, la) != 0))
             return model_lines[i].reason;
     }
     return NULL;

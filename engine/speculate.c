@@ -320,7 +320,7 @@ static void begin_pass(struct pp_gen *g)
     s->asking = s->trial = false;
 }
 
-int pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel)
+void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel)
 {
     struct guessing p = {.answers = answers, .n_answers = n, .rows = rows, .most_rows = most_rows, .cancel = cancel};
     for (int i = 0; i < n; i++) {
@@ -340,7 +340,6 @@ int pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, 
     }
     while (step_drafts(&p))
         ;
-    return p.rows - rows;
 }
 
 /* --- what came of it --------------------------------------------------------------------------------------------- */

@@ -194,15 +194,15 @@ struct pp_gen;
 enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, struct pp_error *err);
 void pp_spec_free(struct pp_gen *g);
 /* Guesses for n answers of one engine, which have `rows` rows in the pass besides guesses, of at most most_rows. A
- * draft that fails (no pages, say) guesses no more. Returns how many guesses there are. */
-int pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel);
+ * draft that fails (no pages, say) guesses no more. */
+void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel);
 /* The rule. chosen(user, i) gives what the target chooses at guess i, or (-1) behind the last chosen token, and takes
  * it into the answer; *over is set when the answer ends there. Returns how many guesses stand; path: which, in
  * order. */
 typedef int32_t pp_spec_choose_fn(void *user, int guess, bool *over);
 int pp_spec_verify(const struct pp_guess *guess, int n, pp_spec_choose_fn *chosen, void *user,
                    int8_t path[static PP_MAX_GUESSES]);
-/* What the answer chose in the pass: n_chosen tokens, of which n_stood had been guessed. */
+/* What the answer chose in the pass: n_chosen tokens. */
 void pp_spec_learn(struct pp_gen *g, const int32_t *chosen, int n_chosen);
 
 #endif

@@ -27,8 +27,8 @@ static uint32_t read_u32(const char *p)
 static struct table table_of(const char *map, size_t n)
 {
     struct table t = {0};
-    size_t bytes = n >= 4 ? read_u32(map) : 0;
-    if (n < 4 || bytes > n - 4)
+    size_t bytes = map && n >= 4 ? read_u32(map) : 0;
+    if (!bytes || bytes > n - 4)
         return t;
     t.units = map + 4;
     t.n_units = bytes / 4;
@@ -47,7 +47,7 @@ enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err)
 
 static uint32_t unit(const struct table *t, uint32_t i)
 {
-    return i < t->n_units ? read_u32(t->units + 4 * (size_t)i) : 0;
+    return t->units && i < t->n_units ? read_u32(t->units + 4 * (size_t)i) : 0;
 }
 
 /* Where the children of a unit lie, relative to it. */

@@ -36,7 +36,7 @@ static void cut(const struct pp_trainer *t, struct job *j)
     const int enough = 3 * pp_pool_n(t->pool);
     j->strip = pp_type_info(p->b_type)->block_elements == 256 ? 256 : PP_PRODUCT_STRIP;
     j->n_strips = (int)((p->cols + j->strip - 1) / j->strip);
-    j->block = p->rows;
+    j->block = p->rows > 0 ? p->rows : 1;
     while (j->block > FEWEST_ROWS && j->n_strips * ((p->rows + j->block - 1) / j->block) < enough)
         j->block = (j->block + 1) / 2;
     j->n_blocks = (int)((p->rows + j->block - 1) / j->block);

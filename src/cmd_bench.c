@@ -202,7 +202,7 @@ static enum pp_code make_random(struct bench *b, struct pp_error *err)
     enum pp_code code = write_random(b, &spec, b->path, err);
     if (code)
         return code;
-    if (spec.n_layers != shape->n_layers)
+    if (shape && spec.n_layers != shape->n_layers)
         b->report.full_layers = shape->n_layers;
     return PP_OK;
 }

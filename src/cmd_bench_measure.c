@@ -165,7 +165,7 @@ static enum pp_code fill_points(struct measuring *m, struct lane *l, struct pp_e
 {
     struct bench *b = m->b;
     struct pp_seq *longest;
-    int order[MAX_POINTS];
+    int order[MAX_POINTS] = {0};
     for (int i = 0; i < l->n_points; i++) { /* ascending depths */
         int at = i;
         for (; at > 0 && l->points[order[at - 1]].depth > l->points[i].depth; at--)

@@ -13,7 +13,7 @@ enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry
     if (code)
         return code;
     code = pp_store_model_find(st, m->name, &there, err);
-    if (code == PP_OK && strcmp(there, m->path) != 0)
+    if (code == PP_OK && there && strcmp(there, m->path) != 0)
         code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of %s already; give another one with --name", m->name,
                        there);
     else if (code == PP_ERR_NOT_FOUND)

@@ -746,6 +746,29 @@ static void odd_scales(void **state)
     unrig(&r);
 }
 
+/* RoPE whose factors go by the size of the context: another size is another model, and that is said. */
+static void another_context(void **state)
+{
+    int32_t text[MOST];
+    struct pp_error err;
+    (void)state;
+    struct rig r = rig(PP_KV_F16);
+    const char *base = new_base();
+    write_text(text, MOST, 1);
+    ((struct pp_hparams *)(uintptr_t)pp_source_hparams(r.model->source))->rope_scaling = PP_ROPE_DYNAMIC;
+    struct pp_seq *s = new_seq(&r, 0);
+    feed(&r, s, text, 130, NULL);
+    save(&r, s, base);
+    pp_seq_free(s);
+    r.engine->n_ctx -= 64;
+    refuse(&r, 0, base, text, 131, PP_ERR_MISMATCH, "context has another size");
+    r.engine->n_ctx += 64;
+    s = new_seq(&r, 0);
+    assert_ok(restore(&r, s, base, text, 131, &err), err);
+    pp_seq_free(s);
+    unrig(&r);
+}
+
 /* Made for something else: said in one line, and still there for whom it was made. */
 static void made_for_something_else(void **state)
 {
@@ -1011,6 +1034,7 @@ TEST_GROUP(snapshot)
         cmocka_unit_test(cut_short),
         cmocka_unit_test(swapped),
         cmocka_unit_test(odd_scales),
+        cmocka_unit_test(another_context),
         cmocka_unit_test(made_for_something_else),
         cmocka_unit_test(no_room),
         cmocka_unit_test(killed),

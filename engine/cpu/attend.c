@@ -140,7 +140,7 @@ static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
     p->n_splits = 1;
     const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
     const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
-    if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks == 1 ||
+    if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks <= 1 ||
         chunks * sums_size(p, group_size(c)) > (size_t)c->attention_floats || (n_rows == 1 && rows[0].tree_mask))
         return;
     p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
@@ -264,12 +264,13 @@ static void attend_rows(const struct tile *t, int64_t chunk, int first, int end,
 static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *to)
 {
     struct pp_span see[PP_TILE_QUERIES];
+    const int n_rows = t->n_rows;
     const int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
     const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
-    for (int i = 0; i < t->n_rows; i++)
+    for (int i = 0; i < n_rows; i++)
         see[i] = in_chunk(t->p, &t->rows[i], chunk);
-    for (int i = 0, next; i < t->n_rows; i = next) {
-        for (next = i + 1; !gathered && next < t->n_rows && see[i].end && see[next].end;)
+    for (int i = 0, next; i < n_rows; i = next) {
+        for (next = i + 1; !gathered && next < n_rows && see[i].end && see[next].end;)
             next++;
         if (see[i].end && gathered) {
             const uint8_t *heads[PP_CHUNK_PAGES];

@@ -518,7 +518,7 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
 {
     enum { PREPARED_ROWS = 8 };
     const bool both = s->epilogue == EPILOGUE_GATE;
-    int64_t macs = 0, bytes = 0;
+    int64_t macs = 1, bytes = 1;
     if (phase == 0)
         return PREPARED_ROWS;
     for (int p = 0; p < s->n_projections; p++) { /* of the largest item; that of a gate has rows of both */
