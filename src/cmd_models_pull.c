@@ -98,13 +98,24 @@ static uint64_t size_of(const cJSON *file)
     return cJSON_IsNumber(size) && size->valuedouble > 0 && size->valuedouble < 1e15 ? (uint64_t)size->valuedouble : 0;
 }
 
+/* A path as it stands in a URL (RFC 3986). */
+static void add_escaped(struct pp_buf *url, const char *path)
+{
+    for (const char *c = path; *c; c++)
+        if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-._~/", *c))
+            pp_buf_char(url, *c);
+        else
+            pp_buf_fmt(url, "%%%02X", (unsigned)(unsigned char)*c);
+}
+
 static enum pp_code add_hub_file(struct pull *l, const char *base, const char *repository, const cJSON *file,
                                  struct pp_error *err)
 {
     struct pp_buf url = {0};
     const char *path = path_of(file), *slash = strrchr(path, '/');
     const cJSON *lfs = cJSON_GetObjectItemCaseSensitive(file, "lfs");
-    pp_buf_fmt(&url, "%s/%s/resolve/main/%s", base, repository, path);
+    pp_buf_fmt(&url, "%s/%s/resolve/main/", base, repository);
+    add_escaped(&url, path);
     enum pp_code code = url.bad ? pp_fail_nomem(err, "an address")
                                 : add_file(l, url.data, slash ? slash + 1 : path, size_of(file),
                                            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(lfs, "oid")), err);
@@ -145,13 +156,14 @@ static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
 /* What a folder in Hugging Face's format needs. */
 static bool belongs_to_folder(const char *path)
 {
-    static const char *const names[] = {".safetensors", ".safetensors.index.json", "config.json", "tokenizer.json",
+    static const char *const names[] = {"model.safetensors.index.json", "config.json", "tokenizer.json",
                                         "tokenizer_config.json", "tokenizer.model", "generation_config.json",
                                         "chat_template.jinja", "chat_template.json", "special_tokens_map.json"};
-    for (size_t i = 0; !strchr(path, '/') && i < sizeof names / sizeof *names; i++)
-        if (ends_with(path, names[i]))
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(path, names[i]) == 0)
             return true;
-    return false;
+    /* some repositories have the weights again in one file, or an adapter beside them */
+    return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && ends_with(path, ".safetensors");
 }
 
 static enum pp_code choose_files(struct pull *l, const char *base, const char *repository, const char *wanted,
@@ -303,6 +315,24 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     pp_cli_bar_show(&l->bar, what, done, total);
 }
 
+/* A file of that name: *right if it is the one that is wanted, as far as one knows. In a folder of one repository
+ * another one is an older one, and is replaced; elsewhere it may be anybody's. */
+static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, const struct stat *st, char sha256[65],
+                            bool *right, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    sha256[0] = 0;
+    *right = !f->size || (uint64_t)st->st_size == f->size;
+    if (*right && f->sha256) {
+        code = pp_file_sha256(f->path, f->cancel, sha256, err);
+        *right = !code && strcasecmp(sha256, f->sha256) == 0;
+    }
+    if (!code && !*right && !l->folder)
+        code = pp_fail(err, PP_ERR_USAGE, "%s is there already, and is another file; move it away, then do it again",
+                       f->path);
+    return code;
+}
+
 static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char *folder, char sha256[65],
                               struct pp_error *err)
 {
@@ -315,17 +345,17 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
         .url = r->url,
         .path = path.data,
         .size = r->size,
-        .sha256 = l->o->sha256 && l->n_files == 1 ? l->o->sha256 : r->sha256[0] ? r->sha256 : NULL,
+        .sha256 = l->o->sha256 ? l->o->sha256 : r->sha256[0] ? r->sha256 : NULL,
         .token = l->token,
         .progress = progress,
         .user = l,
         .cancel = l->cancel,
     };
-    enum pp_code code = PP_OK;
-    if (stat(path.data, &st) == 0 && (!r->size || (uint64_t)st.st_size == r->size)) {
+    bool right = false;
+    enum pp_code code = stat(path.data, &st) == 0 ? look_at(l, &f, &st, sha256, &right, err) : PP_OK;
+    if (right) {
         pp_cli_say("%s is there already", path.data);
-        sha256[0] = 0;
-    } else {
+    } else if (!code) {
         pp_cli_say("fetching %s", r->url);
         code = pp_fetch_file(&f, sha256, err);
     }
@@ -361,6 +391,8 @@ static enum pp_code find_files(struct pull *l, const char *what, struct pp_error
 static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], struct pp_error *err)
 {
     struct pp_buf folder = {0}, first = {0};
+    if (l->o->sha256 && l->n_files != 1)
+        return pp_fail(err, PP_ERR_USAGE, "--sha256 is of one file, and the model has %zu", l->n_files);
     pp_buf_fmt(&folder, l->folder ? "%s/models/%s" : "%s/models", l->p->data, l->folder);
     enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : pp_make_dirs(folder.data, err);
     for (size_t i = 0; i < l->n_files && !code; i++)

@@ -400,7 +400,7 @@ static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[6
     if (pp_cancelled(cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     if (n < 0)
-        return pp_fail(err, PP_ERR_IO, "cannot read what was fetched: %s", strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot read the file again: %s", strerror(errno));
     const struct pp_sha256 h = pp_sha256_end(&s);
     pp_sha256_hex(&h, out);
     return PP_OK;
@@ -463,5 +463,16 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
         close(r.fd);
     pp_buf_free(&part);
     pp_buf_free(&from);
+    return code;
+}
+
+enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],
+                            struct pp_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    enum pp_code code = hash_file(fd, cancel, sha256, err);
+    close(fd);
     return code;
 }

@@ -28,6 +28,9 @@ struct pp_fetch {
  * time. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, disk full among
  * it. */
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err);
+/* SHA-256 of a file that is there, lower case. PP_ERR_CANCELLED, PP_ERR_IO. */
+enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],
+                            struct pp_error *err);
 /* A text of at most `most` bytes. */
 enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
                            struct pp_buf *out, struct pp_error *err);

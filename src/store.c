@@ -99,7 +99,8 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_PRESET_LIST] = "SELECT name, adapters FROM preset ORDER BY name",
     [PP_STMT_MODEL_PUT] =
         "INSERT INTO model (path, name, source, sha256, bytes, facts, added_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
-        " ON CONFLICT (path) DO UPDATE SET name = ?2, source = ?3, sha256 = ?4, bytes = ?5, facts = ?6",
+        " ON CONFLICT (path) DO UPDATE SET name = ?2, source = CASE ?3 WHEN '' THEN source ELSE ?3 END,"
+        " sha256 = CASE ?4 WHEN '' THEN sha256 ELSE ?4 END, bytes = ?5, facts = ?6",
     [PP_STMT_MODEL_REMOVE] = "DELETE FROM model WHERE path = ?1",
     [PP_STMT_MODEL_LIST] =
         "SELECT path, name, source, sha256, facts,"

@@ -172,7 +172,8 @@ struct pp_model_entry {
     int64_t bytes;         /* of its tensors */
     int64_t added;         /* seconds since the epoch; read only */
 };
-/* Adds a model, or changes the one at this path. PP_ERR_USAGE: another one has the name. */
+/* Adds a model, or changes the one at this path, which keeps its source and checksum where m has none. PP_ERR_USAGE:
+ * another one has the name. */
 enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry *m, struct pp_error *err);
 /* Its tags go with it. */
 enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err);

@@ -49,6 +49,12 @@ whole "is there" a.gguf
 if grep -q "\"sha256\": \"$sum\"" "$tmp/out" && grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "noted with its source and checksum"; else fail "noted with its source and checksum" "$(cat "$tmp/out")"; fi
 "$pippin" tokenize -m a -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and used by its name" 0
 pull "$at/plain/a.gguf"; expect "not fetched twice" 0 'is there already'
+"$pippin" models add "$models/a.gguf" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "added by hand" 0
+"$pippin" models list --json >"$tmp/out"
+if grep -q "\"sha256\": \"$sum\"" "$tmp/out" && grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "it keeps source and checksum"; else fail "it keeps source and checksum" "$(cat "$tmp/out")"; fi
+pull "$at/plain/a.gguf" --sha256 "$sum"; expect "there, and compared" 0 'is there already'
+pull "$at/plain/a.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "there, and another one" 2 'another file'
+whole "is not touched" a.gguf
 pull "$at/gone/x.gguf"; expect "404" 3 'is not there \(the server says 404\)'
 pull "$at/redirect/b.gguf"; expect "a redirection" 0; whole "is followed" b.gguf
 pull "$at/loop/x.gguf"; expect "one in a circle" 1 'redirect'
@@ -90,8 +96,24 @@ pull hf:o/n:Q8_0 --hf-base "$at"; expect "or the one asked for" 0 'fetching .*q-
 pull hf:o/n:Q9 --hf-base "$at"; expect "one that is not there" 3 'no file "Q9"'
 pull hf:o --hf-base "$at"; expect "hf: half a name" 2
 HF_ENDPOINT=$at pull hf:o/n:s-00001 ; expect "all parts of a split model" 0; whole "the second one too" s-00002-of-00002.gguf
+pull hf:o/n:s-00001 --hf-base "$at" --sha256 "$sum"; expect "one checksum for several files" 2 'has 2'
+echo other >"$models/l.gguf"
+printf '[%s]' "$(file l.gguf "$size" "$sum")" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "another file of that name" 2 'another file'
+[ "$(cat "$models/l.gguf")" = other ] && pass "is left alone" || fail "is left alone" "it is not"
+rm "$models/l.gguf"
 printf '[%s]' "$(file l.gguf 123 "$sum")" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "a size that is not as announced" 1 'were announced'
+for n in config.json tokenizer.json adapter_config.json model.safetensors consolidated.safetensors; do echo '{}' >"$tmp/www/$n"; done
+echo '{}' >"$tmp/www/model-a b.safetensors"
+printf '[%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file tokenizer.json 3 x)" "$(file adapter_config.json 3 x)" \
+    "$(file model.safetensors 3 x)" "$(file consolidated.safetensors 3 x)" "$(file 'model-a b.safetensors' 3 x)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"
+for n in config.json tokenizer.json model.safetensors model-a%20b.safetensors; do
+    grep -q "fetching .*/$n\$" "$tmp/err" && pass "a folder: $n" || fail "a folder: $n" "not fetched"
+done
+grep -q "fetching .*\(adapter_config\|consolidated\)" "$tmp/err" && fail "a folder: what else lies there" "was fetched" || pass "a folder: what else lies there"
+[ -s "$models/o_n/config.json" ] && pass "in a folder of its own" || fail "in a folder of its own" "$(ls "$models")"
 printf '[%s]' "$(file README.md 12 x)" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "no model at all" 3 'neither GGUF'
 printf 'rubbish' >"$tmp/www/list.json"
