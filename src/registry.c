@@ -112,7 +112,7 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
 static struct pp_store *open_store(const struct pp_paths *p)
 {
     struct pp_store *st;
-    return p->db[0] && access(p->db, R_OK) == 0 && pp_store_open(p->db, &st, NULL) == PP_OK ? st : NULL;
+    return p->db[0] && access(p->db, R_OK) == 0 && pp_store_open_to_read(p->db, &st, NULL) == PP_OK ? st : NULL;
 }
 
 bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, size_t cap)

@@ -295,6 +295,26 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     return PP_OK;
 }
 
+enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err)
+{
+    enum { PATIENCE_MS = 100 };
+    enum pp_code code = PP_OK;
+    *out = NULL;
+    struct pp_store *st = pp_calloc(1, sizeof *st);
+    if (!st)
+        return pp_fail_nomem(err, "the conversations");
+    int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READONLY, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_busy_timeout(st->db, PATIENCE_MS);
+    if (rc != SQLITE_OK) {
+        code = pp_store_fail(st, rc, "open the conversations", err);
+        pp_store_close(st);
+        return code;
+    }
+    *out = st;
+    return PP_OK;
+}
+
 void pp_store_close(struct pp_store *s)
 {
     if (!s)

@@ -1,6 +1,8 @@
 /* test_paths.c - where files live, finding models, and near misses. */
 #include "tests/support.h"
 
+#include <limits.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include "engine/base/map.h"
 #include "src/near.h"
 #include "src/paths.h"
+#include "src/store.h"
 
 static struct pp_error err;
 static const char *const variables[] = {"HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"};
@@ -214,6 +217,46 @@ static void nearness(void **state)
     assert_string_equal(n.best, "top-k");
 }
 
+static int64_t version_of(sqlite3 *db)
+{
+    sqlite3_stmt *stmt;
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    const int64_t version = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return version;
+}
+
+/* A registered name is looked up beside whoever works with the database: nothing in it changes. */
+static void registered(void **state)
+{
+    struct pp_paths p = {0};
+    struct pp_store *st;
+    sqlite3 *db;
+    char out[PATH_MAX], file[PATH_MAX];
+    (void)state;
+    snprintf(p.data, sizeof p.data, "%s/registered", test_tmpdir());
+    snprintf(p.db, sizeof p.db, "%s/pippin.db", p.data);
+    snprintf(file, sizeof file, "%s/far-away.gguf", test_tmpdir());
+    fclose(fopen(file, "w"));
+    assert_ok(pp_store_open(p.db, &st, &err), err);
+    const struct pp_model_entry m = {.path = file, .name = "Far", .source = "", .sha256 = "", .facts = "{}", .tags = ""};
+    assert_ok(pp_store_model_put(st, &m, &err), err);
+    pp_store_close(st);
+    assert_int_equal(sqlite3_open(p.db, &db), SQLITE_OK);
+    const int64_t version = version_of(db);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 1", NULL, NULL, NULL), SQLITE_OK); /* would be migrated */
+    assert_ok(pp_resolve_model(&p, "far", out, sizeof out, &err), err);
+    assert_string_equal(out, file);
+    assert_int_equal(pp_resolve_model(&p, "fir", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "did you mean \"Far\""));
+    assert_int_equal(version_of(db), 1);
+    assert_true(version > 1);
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE tag", NULL, NULL, NULL), SQLITE_OK); /* as before there were any */
+    assert_int_equal(pp_resolve_model(&p, "far", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    sqlite3_close(db);
+}
+
 TEST_GROUP(paths)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +266,7 @@ TEST_GROUP(paths)
         cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),
         cmocka_unit_test(nearness),
+        cmocka_unit_test(registered),
     };
     return cmocka_run_group_tests_name("paths", tests, NULL, NULL);
 }
