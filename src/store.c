@@ -105,7 +105,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_MODEL_LIST] =
         "SELECT path, name, source, sha256, facts,"
         " coalesce((SELECT group_concat(tag, ' ') FROM (SELECT tag FROM tag WHERE tag.path = model.path ORDER BY tag)),"
-        " ''), bytes, added_ms / 1000 FROM model ORDER BY name",
+        " ''), bytes FROM model ORDER BY name",
     [PP_STMT_MODEL_FIND] =
         "SELECT path FROM model WHERE name = ?1 COLLATE NOCASE UNION ALL SELECT path FROM tag WHERE tag = ?1 LIMIT 1",
     [PP_STMT_TAG_PUT] =

@@ -173,7 +173,6 @@ struct pp_model_entry {
     char *facts;           /* JSON: arch, type, params, layers, context, vocabulary; "{}" if nothing is known */
     char *tags;            /* separated by spaces; read only */
     int64_t bytes;         /* of its tensors */
-    int64_t added;         /* seconds since the epoch; read only */
 };
 /* Adds a model, or changes the one at this path, which keeps its source and checksum where m has none. PP_ERR_USAGE:
  * another one has the name. */

@@ -98,7 +98,7 @@ enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **li
         }
         struct pp_model_entry *m = &l[(*n)++];
         char **const texts[] = {&m->path, &m->name, &m->source, &m->sha256, &m->facts, &m->tags};
-        *m = (struct pp_model_entry){.bytes = sqlite3_column_int64(stmt, 6), .added = sqlite3_column_int64(stmt, 7)};
+        *m = (struct pp_model_entry){.bytes = sqlite3_column_int64(stmt, 6)};
         for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
             if (!(*texts[i] = pp_store_column(stmt, i, NULL)))
                 code = pp_fail_nomem(err, "the list of models");

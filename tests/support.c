@@ -1,6 +1,7 @@
 #include "tests/support.h"
 
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,19 +10,19 @@
 
 const char *testdata(const char *relative)
 {
-    static char paths[8][1024];
+    static char paths[8][PATH_MAX], root[PATH_MAX]; /* from / on, as tests make links to what is there */
     static unsigned next;
-    const char *root = getenv("PIPPIN_TESTDATA");
+    const char *given = getenv("PIPPIN_TESTDATA");
     struct stat st;
-    if (!root || !*root)
-        root = "../shared/testdata";
-    if (stat(root, &st) != 0) {
-        fprintf(stderr, "skip: no test data at %s (needed: %s)\n", root, relative);
+    if (!given || !*given)
+        given = "../shared/testdata";
+    if (!realpath(given, root)) {
+        fprintf(stderr, "skip: no test data at %s (needed: %s)\n", given, relative);
         return NULL;
     }
     char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", root, relative);
-    if (stat(path, &st) != 0)
+    int n = snprintf(path, sizeof paths[0], "%s/%s", root, relative);
+    if (n >= (int)sizeof paths[0] || stat(path, &st) != 0)
         fail_msg("test data folder %s is there, but %s is not", root, relative);
     return path;
 }

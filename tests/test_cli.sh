@@ -287,6 +287,9 @@ run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8_
 expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8_0"' \
     '"name": "decode 2 @ 64, 2 threads, KV f16"' '"name": "rows 3 own @ 64, 2 threads, KV f16"' '"ratio": [0-9]' \
     '"kernel_times": ' '"stage": "gate.up"' '"gmacs": [0-9]' '"rss_bytes": [1-9]' '"mapped_bytes": [1-9]'
+run bench draft --shape stories-15m --layers 1 --vocab 300 -n 8 -r 1 --json
+expect_match "bench of guesses" "$tmp/out" '"name": "no guesses"' '"name": "script right with 0.80, always 4"' \
+    '"accepted": 0\.[0-9]' '"formula_tps": [1-9]'
 run bench kernels rows -p 8 -n 2 -r 1
 expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
 run bench speed; expect "bench of an unknown word" 2

@@ -50,7 +50,7 @@ check "names of pippin.conf are read" "$([ "$configured" -gt 20 ] || echo "only 
 names=$(tr '\n' ' ' <src/options_table.c | sed 's/{\.name = /\n&/g' | grep '\.section = ' |
     sed 's/{\.name = "\([^"]*\)".*/\1/')
 check "names in pippin.conf(5)" "$(for n in $names; do missing man/pippin.conf.5 "^\.It Ic (.* )?$n( |\$)"; done)"
-columns=$(sed -n '/^static const char step_tables/,/;$/s/^ *"  \([a-z_]*\) [A-Z].*/\1/p' src/store_schema.c)
+columns=$(sed -n '/^static const char step_/,/;$/s/^ *"  \([a-z0-9_]*\) [A-Z].*/\1/p' src/store_schema.c)
 check "columns of the database in pippin-formats(5)" \
     "$(for c in $columns; do missing man/pippin-formats.5 "^\.It $c Ta"; done)"
 styles=$(sed -n 's/^    \[PP_SLOT_[A-Z_]*\] = {"\([a-z_]*\)".*/\1/p' ui/theme.c)
