@@ -103,10 +103,19 @@ static void to_f16(const float *x, uint16_t *out, int64_t n)
         out[i] = pp_f32_to_f16(x[i]);
 }
 
+void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to)
+{
+    pp_matmul_kernels(pp_isa_best())->quantize(x, n, q, d, sum);
+    for (int64_t i = 0; i < n / PP_ACT_BLOCK; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
+        const uint16_t scale = pp_f32_to_f16(d[i]);
+        memcpy(to, &scale, sizeof scale);
+        memcpy(to + sizeof scale, q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
+    }
+}
+
 /* A as rows of Q8_0, then packed. */
 static bool pack_a(const float *a, int64_t rank, int64_t n_in, void *out)
 {
-    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
     const int64_t n_blocks = n_in / PP_ACT_BLOCK;
     size_t row_bytes = pp_type_row_bytes(PP_TYPE_Q8_0, n_in);
     uint8_t *rows = pp_malloc((size_t)rank * row_bytes);
@@ -114,15 +123,8 @@ static bool pack_a(const float *a, int64_t rank, int64_t n_in, void *out)
     float *d = pp_malloc((size_t)n_blocks * sizeof *d);
     int32_t *sum = pp_malloc((size_t)n_blocks * sizeof *sum);
     bool ok = rows && q && d && sum;
-    for (int64_t k = 0; ok && k < rank; k++) {
-        uint8_t *to = rows + (size_t)k * row_bytes;
-        mm->quantize(a + k * n_in, n_in, q, d, sum);
-        for (int64_t i = 0; i < n_blocks; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
-            uint16_t scale = pp_f32_to_f16(d[i]);
-            memcpy(to, &scale, sizeof scale);
-            memcpy(to + sizeof scale, q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
-        }
-    }
+    for (int64_t k = 0; ok && k < rank; k++)
+        pp_lora_q8_row(a + k * n_in, n_in, q, d, sum, rows + (size_t)k * row_bytes);
     if (ok)
         pp_pack_rows(PP_TYPE_Q8_0, rows, rank, n_in, 0, rank, out);
     pp_free(rows);

@@ -78,7 +78,7 @@ struct pp_adapter_set {
 /* Sum of the ranks that a set brings to one projection. */
 int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear);
 
-/* --- between lora.c and lora_kinds.c ------------------------------------------------------------------------- */
+/* --- between the files of adapters --------------------------------------------------------------------------- */
 
 struct pp_adapter_file;
 struct pp_adapter_target;
@@ -86,6 +86,8 @@ struct pp_adapter_target;
 /* B [n_out, rank] as add_low_rank reads it; pp_free *data. */
 enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, struct pp_low_rank *out,
                                void **data, size_t *bytes, struct pp_error *err);
+/* A row of n floats as Q8_0, by the kernels. q [n], aligned to 64 bytes, d and sum [n / 32] are room for it. */
+void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to);
 /* Values of a file's tensor as floats [rows, n]; refuses NaN and infinity, which would poison every answer. pp_free. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);

@@ -60,14 +60,15 @@ static enum pp_code same_values(const struct pp_adapter *a, const struct rows *r
                                 int64_t n_rows, float *room, bool *same, struct pp_error *err)
 {
     const int64_t n = w->ne[0];
-    enum pp_code code = PP_OK;
     *same = true;
-    for (int64_t i = 0; i < n_rows && *same && !code; i++) {
-        code = read_row(a, r, i, room, err);
+    for (int64_t i = 0; i < n_rows && *same; i++) {
+        const enum pp_code code = read_row(a, r, i, room, err);
+        if (code)
+            return code;
         pp_dequantize_row(w->type, (const uint8_t *)w->data + (size_t)i * pp_type_row_bytes(w->type, n), room + n, n);
         *same = memcmp(room, room + n, (size_t)n * sizeof *room) == 0;
     }
-    return code;
+    return PP_OK;
 }
 
 /* --- matrices ------------------------------------------------------------------------------------------------ */
@@ -80,16 +81,6 @@ struct packing {
     float *d;
     int32_t *sum;
 };
-
-static void quantize_row(const struct packing *p, const float *x, int64_t n, uint8_t *to)
-{
-    pp_matmul_kernels(pp_isa_best())->quantize(x, n, p->q, p->d, p->sum);
-    for (int64_t i = 0; i < n / PP_ACT_BLOCK; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
-        const uint16_t scale = pp_f32_to_f16(p->d[i]);
-        memcpy(to, &scale, sizeof scale);
-        memcpy(to + sizeof scale, p->q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
-    }
-}
 
 static enum pp_code pack(const struct pp_adapter *a, const struct rows *r, const struct pp_matrix *w, void *out,
                          struct pp_error *err)
@@ -109,7 +100,8 @@ static enum pp_code pack(const struct pp_adapter *a, const struct rows *r, const
         const int64_t m = w->n_rows - first < PP_GROUP_ROWS ? w->n_rows - first : PP_GROUP_ROWS;
         for (int64_t i = 0; i < m && !code; i++) {
             code = read_row(a, r, first + i, p.floats, err);
-            quantize_row(&p, p.floats, n, p.rows + (size_t)i * row_bytes);
+            if (!code)
+                pp_lora_q8_row(p.floats, n, p.q, p.d, p.sum, p.rows + (size_t)i * row_bytes);
         }
         if (!code)
             pp_pack_rows(PP_TYPE_Q8_0, p.rows, m, n, 0, m,
