@@ -230,21 +230,16 @@ static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
     return code;
 }
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
-{
-    pp_gguf_add_str(w, key, text, strlen(text));
-}
-
 static enum pp_code write_gguf(struct to_gguf *g, const char *dst, const struct pp_convert_options *opt,
                                struct pp_error *err)
 {
     struct pp_gguf_writer *w = NULL;
     enum pp_code code = pp_gguf_writer_new(dst, &w, err);
     if (!code) {
-        add_text(w, "general.architecture", arch_of(g->base)->name);
-        add_text(w, "general.type", "adapter");
-        add_text(w, "adapter.type", "lora");
-        add_text(w, "general.name", pp_adapter_file_name(g->file));
+        pp_gguf_add_text(w, "general.architecture", arch_of(g->base)->name);
+        pp_gguf_add_text(w, "general.type", "adapter");
+        pp_gguf_add_text(w, "adapter.type", "lora");
+        pp_gguf_add_text(w, "general.name", pp_adapter_file_name(g->file));
         pp_gguf_add_f32(w, "adapter.lora.alpha", g->alpha);
         pp_gguf_add_u32(w, "general.quantization_version", 2);
         size_t n;

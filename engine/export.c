@@ -194,11 +194,6 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
 
 /* --- metadata ------------------------------------------------------------------------------------------ */
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
-{
-    pp_gguf_add_str(w, key, text, strlen(text));
-}
-
 /* Keys of the form "llama.context_length". */
 struct keys {
     struct pp_gguf_writer *w;
@@ -227,7 +222,7 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
     if (hp->rope_scaling != PP_ROPE_LINEAR && hp->rope_scaling != PP_ROPE_YARN)
         return;
     bool yarn = hp->rope_scaling == PP_ROPE_YARN;
-    add_text(k->w, key(k, "rope.scaling.type"), yarn ? "yarn" : "linear");
+    pp_gguf_add_text(k->w, key(k, "rope.scaling.type"), yarn ? "yarn" : "linear");
     pp_gguf_add_f32(k->w, key(k, "rope.scaling.factor"), hp->rope_factor);
     if (!yarn)
         return;
@@ -331,10 +326,10 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     struct keys k = {.w = w, .arch = hp->arch};
     char label[32];
     size_label(n_params, label);
-    add_text(w, "general.architecture", hp->arch);
-    add_text(w, "general.type", "model");
-    add_text(w, "general.name", hp->name);
-    add_text(w, "general.size_label", label);
+    pp_gguf_add_text(w, "general.architecture", hp->arch);
+    pp_gguf_add_text(w, "general.type", "model");
+    pp_gguf_add_text(w, "general.name", hp->name);
+    pp_gguf_add_text(w, "general.size_label", label);
     add_number(&k, "block_count", hp->n_layer);
     add_number(&k, "context_length", hp->n_ctx_train);
     add_number(&k, "embedding_length", hp->n_embd);
@@ -358,7 +353,7 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     struct pp_tokenizer *t;
     enum pp_code code = pp_tokenizer_from_source(s, &t, err);
     if (code == PP_ERR_NOT_FOUND) { /* a model without vocabulary still runs on ids */
-        add_text(w, "tokenizer.ggml.model", "no_vocab");
+        pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
         return PP_OK;
     }
     if (code)
@@ -366,7 +361,7 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     code = pp_tokenizer_to_gguf(t, w, err);
     pp_tokenizer_free(t);
     if (!code && pp_source_chat_template(s))
-        add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));
+        pp_gguf_add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));
     return code;
 }
 

@@ -82,6 +82,7 @@ void pp_gguf_add_u64(struct pp_gguf_writer *w, const char *key, uint64_t v);
 void pp_gguf_add_f32(struct pp_gguf_writer *w, const char *key, float v);
 void pp_gguf_add_bool(struct pp_gguf_writer *w, const char *key, bool v);
 void pp_gguf_add_str(struct pp_gguf_writer *w, const char *key, const char *s, size_t n);
+void pp_gguf_add_text(struct pp_gguf_writer *w, const char *key, const char *text); /* a string that ends with a NUL */
 void pp_gguf_add_str_array(struct pp_gguf_writer *w, const char *key, const struct pp_str *items, size_t n);
 void pp_gguf_add_f32_array(struct pp_gguf_writer *w, const char *key, const float *items, size_t n);
 void pp_gguf_add_u32_array(struct pp_gguf_writer *w, const char *key, const uint32_t *items, size_t n);

@@ -135,6 +135,11 @@ void pp_gguf_add_str(struct pp_gguf_writer *w, const char *key, const char *s, s
     put_str(put_key(w, key, strlen(key), PP_GGUF_STRING), s, n);
 }
 
+void pp_gguf_add_text(struct pp_gguf_writer *w, const char *key, const char *text)
+{
+    pp_gguf_add_str(w, key, text, strlen(text));
+}
+
 void pp_gguf_add_str_array(struct pp_gguf_writer *w, const char *key, const struct pp_str *items, size_t n)
 {
     struct pp_buf *b = put_array(w, key, PP_GGUF_STRING, n);

@@ -43,11 +43,6 @@ static enum pp_code walk(struct pp_gguf_writer *w, const struct pp_model *m, int
     return code;
 }
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
-{
-    pp_gguf_add_str(w, key, text, strlen(text));
-}
-
 enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool all, uint64_t seed, const char *path,
                                      struct pp_error *err)
 {
@@ -62,10 +57,10 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool al
     float *row = pp_malloc((size_t)widest * sizeof *row);
     enum pp_code code = random && row ? pp_gguf_writer_new(path, &w, err) : pp_fail_nomem(err, "an adapter");
     if (!code) {
-        add_text(w, "general.architecture", m->info.arch);
-        add_text(w, "general.type", "adapter");
-        add_text(w, "general.name", "random adapter");
-        add_text(w, "adapter.type", "lora");
+        pp_gguf_add_text(w, "general.architecture", m->info.arch);
+        pp_gguf_add_text(w, "general.type", "adapter");
+        pp_gguf_add_text(w, "general.name", "random adapter");
+        pp_gguf_add_text(w, "adapter.type", "lora");
         pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 8); /* a small change */
         code = walk(w, m, rank, all, NULL, NULL, err);
     }

@@ -164,20 +164,15 @@ static enum pp_code all_tensors(struct random_file *f, struct pp_error *err)
     return code;
 }
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
-{
-    pp_gguf_add_str(w, key, text, strlen(text));
-}
-
 static void add_metadata(struct random_file *f)
 {
     const struct pp_hparams *hp = &f->hp;
     struct pp_gguf_writer *w = f->w;
     char name[96];
     snprintf(name, sizeof name, "%s, random weights", f->shape->name);
-    add_text(w, "general.architecture", "llama");
-    add_text(w, "general.type", "model");
-    add_text(w, "general.name", name);
+    pp_gguf_add_text(w, "general.architecture", "llama");
+    pp_gguf_add_text(w, "general.type", "model");
+    pp_gguf_add_text(w, "general.name", name);
     pp_gguf_add_u32(w, "llama.block_count", (uint32_t)hp->n_layer);
     pp_gguf_add_u32(w, "llama.context_length", (uint32_t)hp->n_ctx_train);
     pp_gguf_add_u32(w, "llama.embedding_length", (uint32_t)hp->n_embd);
@@ -192,7 +187,7 @@ static void add_metadata(struct random_file *f)
         pp_gguf_add_u32(w, "llama.expert_used_count", (uint32_t)hp->n_expert_used);
     }
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)hp->n_vocab);
-    add_text(w, "tokenizer.ggml.model", "no_vocab");
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
     if (f->file_type >= 0)
         pp_gguf_add_u32(w, "general.file_type", (uint32_t)f->file_type);
     pp_gguf_add_u32(w, "general.quantization_version", 2);

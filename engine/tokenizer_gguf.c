@@ -353,7 +353,7 @@ static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
 {
     const struct tok_rule *rule = tok_rule_by_name(t->pre, strlen(t->pre));
     const char *name = rule ? rule->name : "default";
-    pp_gguf_add_str(w, "tokenizer.ggml.pre", name, strlen(name));
+    pp_gguf_add_text(w, "tokenizer.ggml.pre", name);
     if (!rule) {
         struct pp_str patterns[TOK_MAX_PATTERNS];
         for (size_t i = 0; i < t->n_patterns; i++)
@@ -399,11 +399,11 @@ static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     const char *model = kind_names[t->kind];
-    pp_gguf_add_str(w, "tokenizer.ggml.model", model, strlen(model));
+    pp_gguf_add_text(w, "tokenizer.ggml.model", model);
     if (t->kind == TOK_BYTE_LEVEL) {
         write_split(t, w);
     } else {
-        pp_gguf_add_str(w, "tokenizer.ggml.pre", "default", 7);
+        pp_gguf_add_text(w, "tokenizer.ggml.pre", "default");
         write_prefix(t->prefix, w);
     }
     if (t->kind == TOK_UNIGRAM)

@@ -90,11 +90,6 @@ static enum pp_code compare(const char *path, const struct pp_buf *ours, struct 
 
 /* --- saving --------------------------------------------------------------------------------------------------- */
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text, size_t n)
-{
-    pp_gguf_add_str(w, key, text, n);
-}
-
 static void add_double(struct pp_gguf_writer *w, const char *key, double v)
 {
     uint64_t bits;
@@ -118,14 +113,14 @@ static enum pp_code write_file(const struct pp_trainer *t, struct pp_gguf_writer
     const int64_t ne[] = {(int64_t)t->n_params};
     char sum[33];
     checksum(t, sum);
-    add_text(w, "general.architecture", t->model->info.arch, strlen(t->model->info.arch));
-    add_text(w, "general.type", "training", 8);
+    pp_gguf_add_text(w, "general.architecture", t->model->info.arch);
+    pp_gguf_add_text(w, "general.type", "training");
     pp_gguf_add_u32(w, "pippin.training.version", VERSION);
-    add_text(w, "pippin.training.settings", pp_buf_cstr(text), text->len);
+    pp_gguf_add_str(w, "pippin.training.settings", pp_buf_cstr(text), text->len);
     pp_gguf_add_u64(w, "pippin.training.step", (uint64_t)t->step);
     add_double(w, "pippin.training.first_loss", t->first_loss);
     add_double(w, "pippin.training.first_validation", t->first_validation);
-    add_text(w, "pippin.training.checksum", sum, strlen(sum));
+    pp_gguf_add_text(w, "pippin.training.checksum", sum);
     for (int i = 0; i < N_ARRAYS; i++)
         pp_gguf_add_tensor(w, array_names[i], PP_TYPE_F32, 1, ne);
     enum pp_code code = pp_gguf_writer_begin(w, err);

@@ -206,11 +206,6 @@ enum pp_code pp_trainer_write_peft(const struct pp_trainer *t, const char *folde
 
 /* --- GGUF ----------------------------------------------------------------------------------------------------- */
 
-static void add_text(struct pp_gguf_writer *w, const char *key, const char *text)
-{
-    pp_gguf_add_str(w, key, text, strlen(text));
-}
-
 enum pp_code pp_trainer_write_gguf(const struct pp_trainer *t, const char *path, struct pp_error *err)
 {
     struct halves all = {0};
@@ -221,10 +216,10 @@ enum pp_code pp_trainer_write_gguf(const struct pp_trainer *t, const char *path,
     if (!code)
         code = pp_gguf_writer_new(path, &w, err);
     if (!code) {
-        add_text(w, "general.architecture", t->model->info.arch);
-        add_text(w, "general.type", "adapter");
-        add_text(w, "adapter.type", "lora");
-        add_text(w, "general.name", name);
+        pp_gguf_add_text(w, "general.architecture", t->model->info.arch);
+        pp_gguf_add_text(w, "general.type", "adapter");
+        pp_gguf_add_text(w, "adapter.type", "lora");
+        pp_gguf_add_text(w, "general.name", name);
         pp_gguf_add_f32(w, "adapter.lora.alpha", t->scale * (float)t->opt.rank); /* readers divide by the rank */
         for (size_t i = 0; i < all.n; i++)
             pp_gguf_add_tensor(w, all.tensors[i].name, PP_TYPE_F32, 2, all.tensors[i].ne);
