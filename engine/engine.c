@@ -217,6 +217,17 @@ enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cance
     return pp_weights_finish(pp_cpu_weights(e->cpu), e->pool, cancel, err);
 }
 
+void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel)
+{
+    struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
+    for (int t = 0; t < e->n_tiers; t++)
+        layouts[t] = *pp_kv_pool_layout(e->tier[t].kv);
+    const uint64_t most = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    const uint64_t n = pages_that_fit(e, layouts, most, bytes);
+    for (int t = 0; t < e->n_tiers; t++)
+        pp_kv_pool_clear(e->tier[t].kv, tier_need(e, e->tier[t].window, n).least, cancel);
+}
+
 void pp_engine_free(struct pp_engine *e)
 {
     if (!e)

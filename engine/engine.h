@@ -102,6 +102,10 @@ void pp_engine_free(struct pp_engine *e); /* after all its sequences */
 /* Packs all weights at once and waits until they are in the cache, if they are kept: for measurements, so that steps do
  * nothing else. PP_ERR_FORMAT: a weight is no number; PP_ERR_CANCELLED. */
 enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cancel, struct pp_error *err);
+/* Has the system clear memory for a conversation whose pages take so many bytes, and returns when it has, or when that
+ * is cancelled: a snapshot is restored much faster into memory that is ready. Only pages that were never used, and at
+ * most half of what is left of them. Any thread, beside steps too, before pp_engine_free. */
+void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel);
 const struct pp_model *pp_engine_model(const struct pp_engine *e);
 struct pp_stats *pp_engine_stats(struct pp_engine *e);
 int64_t pp_engine_n_ctx(const struct pp_engine *e);

@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/cancel.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/engine.h"
@@ -98,6 +99,10 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
                             struct pp_error *err);
 void pp_kv_pool_free(struct pp_kv_pool *p);
 const struct pp_kv_layout *pp_kv_pool_layout(const struct pp_kv_pool *p);
+/* Has the system clear the memory of the next n pages that were never used, of at most half of what is left of those:
+ * otherwise it does that when they are written to first, which takes longer than to fill them. It goes on until that is
+ * done, or cancelled (NULL: never). Any thread, while others use the pool; changes no page. */
+void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel);
 uint64_t pp_kv_pool_used(const struct pp_kv_pool *p);   /* pages that somebody holds */
 uint64_t pp_kv_pool_cached(const struct pp_kv_pool *p); /* pages that nobody holds, but which can be found */
 uint64_t pp_kv_pool_total(const struct pp_kv_pool *p);  /* pages */

@@ -2,8 +2,10 @@
  *
  * A page is in one of four states: never used; free; held (refs > 0); or cached: nobody holds it, but it has a name by
  * which it can be found again. Cached pages are in a list from the least to the most recently held. */
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/kv.h"
@@ -21,7 +23,7 @@ struct pp_kv_pool {
     uint8_t *base;              /* reserved: n_pages * stride */
     size_t stride;              /* page_bytes rounded up to 64 */
     int32_t n_pages;
-    int32_t n_fresh;            /* pages below this were used before */
+    _Atomic int32_t n_fresh;    /* pages below this were used before; another thread may look */
     int32_t n_held, n_cached;
     struct page *pages;         /* [n_pages] */
     pp_page_id *free_list;      /* [n_pages], n_free in use */
@@ -89,6 +91,23 @@ uint64_t pp_kv_pool_total(const struct pp_kv_pool *p) { return (uint64_t)p->n_pa
 int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id) { return p->pages[id].refs; }
 bool pp_page_named(const struct pp_kv_pool *p, pp_page_id id) { return p->pages[id].named; }
 uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id) { return p->base + (size_t)id * p->stride; }
+
+void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel)
+{
+#ifdef MADV_POPULATE_WRITE
+    const size_t system_page = (size_t)sysconf(_SC_PAGESIZE), bite = (size_t)4 << 20; /* a few milliseconds */
+    const uint64_t first = (uint64_t)atomic_load_explicit(&p->n_fresh, memory_order_relaxed);
+    const uint64_t most = ((uint64_t)p->n_pages - first) / 2;
+    const size_t end = (size_t)(first + (n < most ? n : most)) * p->stride;
+    for (size_t at = (size_t)first * p->stride / system_page * system_page; at < end; at += bite) {
+        const size_t left = end - at;
+        if (pp_cancelled(cancel) || madvise(p->base + at, left < bite ? left : bite, MADV_POPULATE_WRITE) != 0)
+            return; /* no memory, or a system that does not know this: whoever needs the pages touches them */
+    }
+#else
+    (void)p, (void)n, (void)cancel;
+#endif
+}
 
 /* --- cached pages ---------------------------------------------------------------------------------------------- */
 
@@ -170,7 +189,8 @@ pp_page_id pp_page_take(struct pp_kv_pool *p)
     if (p->n_free > 0) {
         id = p->free_list[--p->n_free];
     } else if (p->n_fresh < p->n_pages) {
-        id = p->n_fresh++;
+        id = atomic_load_explicit(&p->n_fresh, memory_order_relaxed);
+        atomic_store_explicit(&p->n_fresh, id + 1, memory_order_relaxed);
     } else if (p->oldest != PP_NO_PAGE) {
         id = p->oldest;
         uncache(p, id);

@@ -1,7 +1,8 @@
 /* cmd_bench_resume.c - how long it takes to save what is computed of a conversation and to go on from it: as the
  * program does it after a turn and when a conversation is opened again, without the hash of the model, which the cache
  * remembers. Restored in an engine of its own each time: its pages have never been touched, as in a program that has
- * just been started, where the system has to clear them first; and in one whose pages another conversation has used.
+ * just been started, where the system has to clear them first; in one where it has done so ahead, as the program has
+ * it do; and in one whose pages another conversation has used.
  * With the files in the system's page cache, and with them dropped from there; beside that, the same bytes read past
  * the page cache into memory that has been touched, which is what the disk gives. */
 #include <fcntl.h>
@@ -22,7 +23,8 @@ static const char OWNER[] = "bench";
 enum { TURN = 20, READ_BYTES = 1 << 20, READ_ALIGN = 4096, MAX_READERS = 64 };
 
 enum {
-    SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, USED, USED_RATE, COLD, COLD_RATE, DIRECT, DIRECT_RATE, N_RESULTS
+    SAVE, SAVE_RATE, TURN_SAVE, RESUME, RESUME_RATE, READY, READY_RATE, USED, USED_RATE, COLD, COLD_RATE, DIRECT,
+    DIRECT_RATE, N_RESULTS
 };
 
 struct resume {
@@ -103,6 +105,19 @@ static enum pp_code restore(const struct resume *r, double *ms, struct pp_error 
     enum pp_code code = fresh_engine(r, 0, &engine, err);
     if (!code)
         code = read_again(r, engine, r->base, pp_seq_tokens(r->seq), pp_seq_len(r->seq), ms, err);
+    pp_engine_free(engine);
+    return code;
+}
+
+/* The same as the program does it: while the user reads the list, the memory is made ready. */
+static enum pp_code restore_ready(const struct resume *r, uint64_t bytes, double *ms, struct pp_error *err)
+{
+    struct pp_engine *engine = NULL;
+    enum pp_code code = fresh_engine(r, 0, &engine, err);
+    if (!code) {
+        pp_engine_clear_ahead(engine, bytes, NULL);
+        code = read_again(r, engine, r->base, pp_seq_tokens(r->seq), pp_seq_len(r->seq), ms, err);
+    }
     pp_engine_free(engine);
     return code;
 }
@@ -207,6 +222,8 @@ static enum pp_code add_results(struct resume *r, int64_t tokens, struct pp_erro
         [TURN_SAVE] = {"save_turn", "20 tokens more after %lld saved", "ms"},
         [RESUME] = {"resume", "%lld tokens read again", "ms"},
         [RESUME_RATE] = {"resume_rate", "%lld tokens read again, checked", "MB/s"},
+        [READY] = {"resume_ready", "%lld tokens read again into memory made ready", "ms"},
+        [READY_RATE] = {"resume_ready_rate", "%lld tokens read again into memory made ready, checked", "MB/s"},
         [USED] = {"resume_used", "%lld tokens read again into memory in use", "ms"},
         [USED_RATE] = {"resume_used_rate", "%lld tokens read again into memory in use, checked", "MB/s"},
         [COLD] = {"resume_cold", "%lld tokens read from the disk", "ms"},
@@ -300,7 +317,7 @@ static enum pp_code prepare(struct resume *r, int64_t n, struct pp_error *err)
 /* One of everything. Warming up: nothing is noted. */
 static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct pp_error *err)
 {
-    double save_ms, turn_ms, warm_ms, used_ms, cold_ms, direct_ms;
+    double save_ms, turn_ms, warm_ms, ready_ms, used_ms, cold_ms, direct_ms;
     size_t bytes, of_turn;
     if (pp_cancelled(r->b->cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
@@ -310,6 +327,8 @@ static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct 
         code = save(r->seq, r->base, &save_ms, &bytes, err);
     if (!code)
         code = restore(r, &warm_ms, err);
+    if (!code)
+        code = restore_ready(r, bytes, &ready_ms, err);
     if (!code)
         code = restore_used(r, &used_ms, err);
     if (!code) {
@@ -329,6 +348,7 @@ static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct 
     add_samples(r, SAVE, save_ms, bytes);
     add_sample(r, TURN_SAVE, turn_ms);
     add_samples(r, RESUME, warm_ms, bytes);
+    add_samples(r, READY, ready_ms, bytes);
     add_samples(r, USED, used_ms, bytes);
     add_samples(r, COLD, cold_ms, bytes);
     add_samples(r, DIRECT, direct_ms, bytes);

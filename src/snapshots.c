@@ -164,6 +164,21 @@ bool pp_snapshot_make_room(const char *base, uint64_t bytes, uint64_t quota)
     return true;
 }
 
+uint64_t pp_snapshot_largest(const char *cache_dir, size_t n)
+{
+    char folder[PP_SNAPSHOT_PATH];
+    size_t n_found;
+    uint64_t total, largest = 0;
+    snprintf(folder, sizeof folder, "%s/kv", cache_dir);
+    struct found *list = find_all(folder, "", &n_found, &total);
+    if (n_found)
+        qsort(list, n_found, sizeof *list, oldest_first);
+    for (size_t i = n_found > n ? n_found - n : 0; i < n_found; i++)
+        largest = list[i].size > largest ? list[i].size : largest;
+    pp_free(list);
+    return largest;
+}
+
 /* --- saving, forgetting ---------------------------------------------------------------------------------------- */
 
 static enum pp_code begin(const struct pp_snapshot_writer *w, struct pp_error *err)

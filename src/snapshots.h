@@ -28,6 +28,8 @@ void pp_snapshot_base(const char *cache_dir, const char *session_key, char *out,
 bool pp_snapshot_make_room(const char *base, uint64_t bytes, uint64_t quota);
 /* Marks a snapshot as used just now. */
 void pp_snapshot_touch(const char *base);
+/* Bytes of the largest among those n that were used last; 0 if there are none. Any thread. */
+uint64_t pp_snapshot_largest(const char *cache_dir, size_t n);
 /* The io thread removes it, after whatever is being saved. Any thread. */
 void pp_snapshot_forget(struct pp_io *io, const char *base);
 

@@ -6,6 +6,7 @@
  *   worker_slots.c     one sequence per conversation
  *   worker_slide.c     a conversation without its oldest turns, not computed again
  *   worker_saves.c     what is kept of them on the disk
+ *   worker_room.c      memory into which they are read
  *   worker_answer.c    one answer: its prompt, its text, its figures
  *   worker_generate.c  the answers under way, side by side */
 #ifndef PP_SRC_WORKER_INT_H
@@ -114,6 +115,9 @@ struct pp_worker {
     uint64_t snapshot_quota;             /* as in the request to load */
     struct saving *savings;              /* with the io thread */
     enum pp_code save_trouble;           /* told of, and not over yet */
+    pthread_t room_thread;               /* if room_made; it reads cache_dir and engine */
+    bool room_made;
+    struct pp_cancel room_cancel;
 };
 
 /* --- worker.c --- */
@@ -179,6 +183,11 @@ bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, 
 /* Waits for all; what takes longer than wait_ms is given up. */
 void saves_finish(struct pp_worker *w, int wait_ms);
 void saves_forget(struct pp_worker *w, const char *key);
+
+/* --- worker_room.c --- */
+/* Lets a thread make memory ready for the conversation that is opened next. */
+void room_make(struct pp_worker *w);
+void room_stop(struct pp_worker *w);                /* within milliseconds; what is ready stays so */
 
 /* --- worker_answer.c --- */
 

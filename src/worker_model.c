@@ -175,6 +175,7 @@ static void drop_draft(struct pp_worker *w)
 
 void worker_unload(struct pp_worker *w)
 {
+    room_stop(w);
     slots_free(w);
     saves_finish(w, SAVE_WAIT_MS);
     drop_draft(w);
@@ -248,7 +249,9 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
             code = pp_fail_nomem(&err, "the model");
         }
     }
-    if (code != PP_OK)
+    if (code == PP_OK)
+        room_make(w);
+    else
         worker_unload(w);
     if (e)
         e->err = err;

@@ -220,8 +220,10 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
             refused(w, s, "the saved cache is not used: the model is still being checked; it is computed again");
         return;
     }
+    room_stop(w); /* all threads read now */
     enum pp_code code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
                                             NULL, &err);
+    room_make(w); /* for the next one */
     if (code == PP_OK)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND)

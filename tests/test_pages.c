@@ -2,6 +2,8 @@
  * found gives the bits of a cold run; what nobody needs makes room, the longest unused first. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
@@ -396,6 +398,60 @@ static void answers_use_them(void **state)
     unrig(&r);
 }
 
+/* Of these pages, how many the system has memory for. */
+static int ready(const struct pp_kv_pool *kv, int from, int to)
+{
+    const size_t system_page = (size_t)sysconf(_SC_PAGESIZE);
+    int n = 0;
+    for (int i = from; i < to; i++) {
+        unsigned char first, last;
+        const uintptr_t at = (uintptr_t)pp_page_data(kv, i), end = (uintptr_t)pp_page_data(kv, i + 1) - 1;
+        assert_int_equal(mincore((void *)(at / system_page * system_page), 1, &first), 0);
+        assert_int_equal(mincore((void *)(end / system_page * system_page), 1, &last), 0);
+        n += (first & last & 1);
+    }
+    return n;
+}
+
+/* Memory is cleared ahead: for as many pages as were asked for, of half of those that are left at most; what pages hold
+ * stays as it is. */
+static void cleared_ahead(void **state)
+{
+    enum { PAGES = 43, HELD = 3, SPILL = 2 }; /* SPILL: by as much more the system may do at once, in 2 MiB */
+    struct pp_kv_layout l;
+    struct pp_kv_pool *kv;
+    struct pp_error err;
+    struct pp_cancel cancel = {0};
+    (void)state;
+    pp_kv_layout_init(&l, PP_KV_F32, 8, 8, 64);
+    assert_int_equal(l.page_bytes, 2 << 20);
+    assert_ok(pp_kv_pool_new(&l, PAGES * l.page_bytes, &kv, &err), err);
+#ifdef MADV_POPULATE_WRITE
+    const size_t system_page = (size_t)sysconf(_SC_PAGESIZE);
+    void *probe = (void *)((uintptr_t)pp_page_data(kv, 0) / system_page * system_page);
+    if (madvise(probe, 1, MADV_POPULATE_WRITE) != 0) { /* Linux before 5.14 */
+        pp_kv_pool_free(kv);
+        return;
+    }
+    for (int i = 0; i < HELD; i++)
+        memset(pp_page_data(kv, pp_page_take(kv)), 0x5A + i, l.page_bytes);
+    assert_int_equal(ready(kv, HELD + SPILL, PAGES), 0);
+    pp_cancel_request(&cancel);
+    pp_kv_pool_clear(kv, 8, &cancel);
+    assert_int_equal(ready(kv, HELD + SPILL, PAGES), 0);
+    pp_kv_pool_clear(kv, 8, NULL);
+    assert_int_equal(ready(kv, HELD, HELD + 8), 8);
+    assert_int_equal(ready(kv, HELD + 8 + SPILL, PAGES), 0);
+    pp_kv_pool_clear(kv, UINT64_MAX / l.page_bytes, NULL);
+    assert_int_equal(ready(kv, 0, HELD + (PAGES - HELD) / 2), HELD + (PAGES - HELD) / 2);
+    assert_int_equal(ready(kv, HELD + (PAGES - HELD) / 2 + SPILL, PAGES), 0);
+    for (int i = 0; i < HELD; i++)
+        for (size_t k = 0; k < l.page_bytes; k += 4093)
+            assert_int_equal(pp_page_data(kv, i)[k], 0x5A + i);
+#endif
+    pp_kv_pool_free(kv);
+}
+
 TEST_GROUP(pages)
 {
     const struct CMUnitTest tests[] = {
@@ -403,7 +459,7 @@ TEST_GROUP(pages)
         cmocka_unit_test(room_is_made),         cmocka_unit_test(no_room_to_copy),
         cmocka_unit_test(trees_are_kept_first), cmocka_unit_test(vectors_are_not_found),
         cmocka_unit_test(any_order),            cmocka_unit_test(answers_use_them),
-        cmocka_unit_test(hardly_any_memory),
+        cmocka_unit_test(hardly_any_memory),    cmocka_unit_test(cleared_ahead),
     };
     return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
 }

@@ -286,12 +286,17 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+static void make_old_again(const char *path, int seconds)
+{
+    struct timespec t[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
+    assert_int_equal(utimensat(0, path, t, 0), 0);
+}
+
 static void make_old(const char *path, int seconds)
 {
     struct pp_error err;
-    struct timespec t[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
     assert_ok(pp_write_file(path, "0123456789", 10, 0600, &err), err);
-    assert_int_equal(utimensat(0, path, t, 0), 0);
+    make_old_again(path, seconds);
 }
 
 /* The conversations unused for longest go first, with everything that is theirs. */
@@ -314,6 +319,15 @@ static void test_make_room(void **state)
     make_old(other, 1);
     pp_snapshot_touch(base[0]); /* now the second is the oldest */
     snprintf(base[1], sizeof base[1], "%s/aa", folder);
+    assert_int_equal(pp_snapshot_largest(test_tmpdir(), 8), 0);
+    snprintf(other, sizeof other, "%s/room", test_tmpdir());
+    assert_int_equal(pp_snapshot_largest(other, 8), 40);
+    assert_int_equal(truncate(path[1][1], 1000), 0);
+    make_old_again(path[1][1], 1001);
+    assert_int_equal(pp_snapshot_largest(other, 2), 40); /* not among those used last */
+    assert_int_equal(pp_snapshot_largest(other, 3), 1030);
+    make_old(path[1][1], 1001);
+    snprintf(other, sizeof other, "%s/notes.txt", folder);
     assert_false(pp_snapshot_make_room(base[1], 121, 120));
     assert_true(pp_snapshot_make_room(base[1], 40, 160)); /* fits */
     assert_true(exists(path[1][0]));
@@ -331,6 +345,46 @@ static void test_make_room(void **state)
     assert_false(exists(path[0][0]));
     assert_true(exists(path[2][0]));
     assert_true(exists(other));
+}
+
+/* Megabytes of memory that this process has touched. */
+static long touched(void)
+{
+    char line[200];
+    long kb = -1;
+    FILE *f = fopen("/proc/self/status", "re");
+    assert_non_null(f);
+    while (kb < 0 && fgets(line, sizeof line, f))
+        (void)!sscanf(line, "RssAnon: %ld kB", &kb);
+    fclose(f);
+    return kb / 1024;
+}
+
+/* Memory for the largest conversation that is on the disk is ready soon after the model. */
+static void test_room(void **state)
+{
+    enum { MB = 96 };
+    const char *target = testdata("starter/target");
+    char path[300];
+    struct pp_error err;
+    (void)state;
+    if (!target)
+        skip();
+    for (int quiet = 0; quiet < 2; quiet++) {
+        begin(256);
+        snprintf(path, sizeof path, "%s/kv", env.cache);
+        assert_ok(pp_make_dirs(path, &err), err);
+        snprintf(path, sizeof path, "%s/kv/ab.pack", env.cache);
+        assert_ok(pp_write_file(path, "", 0, 0600, &err), err);
+        assert_int_equal(truncate(path, (off_t)MB << 20), 0);
+        env.quota = quiet ? PP_SNAPSHOTS_OFF : 0;
+        const long before = touched();
+        assert_int_equal(load(target, NULL, 65536, NULL), PP_OK);
+        for (int i = 0; i < (quiet ? 10 : 3000) && touched() < before + MB - 8; i++)
+            usleep(20000);
+        assert_int_equal(touched() >= before + MB - 8, !quiet);
+        end();
+    }
 }
 
 /* --- with the starter ------------------------------------------------------------------------------------- */
@@ -876,6 +930,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_after_close),
         cmocka_unit_test(test_snapshot_path),
         cmocka_unit_test(test_make_room),
+        cmocka_unit_test(test_room),
         cmocka_unit_test(test_prompt),
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_limits),
