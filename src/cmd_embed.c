@@ -33,6 +33,7 @@ static enum pp_code compute(struct embed *e, struct pp_seq *seq, const int32_t *
     const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
     enum pp_code code = PP_OK;
     memset(e->sum, 0, (size_t)e->n_embd * sizeof *e->sum);
+    pp_seq_activate(seq, tokens, (int64_t)n);
     for (size_t begin = 0; begin < n && !code; begin += most) {
         const size_t count = n - begin < most ? n - begin : most;
         for (size_t i = 0; i < count; i++)

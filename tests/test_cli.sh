@@ -322,6 +322,13 @@ run embed -f "$tmp/lines" -t 1 --kernels scalar --kv-type f32; expect "in floats
 holds "the same direction" [ "$(paste -d'#' "$tmp/first" "$tmp/out" | awk -F'#' '{n=split($1,a,/[][,]/);split($2,b,/[][,]/);c=0;for(i=2;i<n;i++)c+=a[i]*b[i];if(c<0.999)print c}')" = "" ]
 run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
 holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
+run convert engine/starter/bard.gguf "$tmp/bard" -m starter
+invocation=$("$pippin" tokenize -p " table" | sed 's/^\[//; s/\].*//')
+sed "1s/{/{\"alora_invocation_tokens\": [$invocation],/" "$tmp/bard/adapter_config.json" >"$tmp/config.json"
+mv "$tmp/config.json" "$tmp/bard/adapter_config.json"
+run embed -f "$tmp/lines" --lora "$tmp/bard"; expect "under an adapter that must be invoked" 0
+holds "a line without its invocation" [ "$(sed -n 1p "$tmp/first")" = "$(sed -n 1p "$tmp/out")" ]
+holds "a line with it" [ "$(sed -n 2p "$tmp/first")" != "$(sed -n 2p "$tmp/out")" ]
 run embed -p "$long$long$long$long" -c 32; expect "a line beyond the context" 5
 run embed --pooling first -p x; expect "--pooling: usage" 2
 
