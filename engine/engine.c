@@ -380,3 +380,11 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     pp_seq_choose(s, &set);
     return PP_OK;
 }
+
+bool pp_seq_uses(const struct pp_seq *s, const struct pp_adapter *a)
+{
+    for (int i = 0; i < s->adapters.n; i++)
+        if (s->adapters.use[i].adapter == a)
+            return true;
+    return false;
+}

@@ -170,6 +170,7 @@ const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
  * made with, the pages are let go (len becomes 0): KV of one set is never read under another. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
+bool pp_seq_uses(const struct pp_seq *s, const struct pp_adapter *a); /* it is one of them: it must not be freed */
 /* Tells adapters that must be invoked where in s they act: from the last time on that their invocation stands in
  * prompt[0..n), nowhere without one. What s has computed otherwise is let go. Answers and snapshots do it with their
  * prompts; who makes steps of his own does it before the first one. */

@@ -233,22 +233,24 @@ static void do_inspect(struct pp_backend *b, const char *adapter)
     post_key((struct pp_worker *)b, REQUEST_INSPECT, adapter); /* lost, it stays unknown */
 }
 
-static void do_cost(struct pp_backend *b, const struct pp_generate_request *from)
+/* A request about a conversation that is not answered; lost, the answer costs more. */
+static void post_question(struct pp_backend *b, const struct pp_generate_request *from, enum request_kind kind)
 {
     struct request *r = pp_calloc(1, sizeof *r);
     bool ok = r && copy_generate(r, from);
     if (r)
-        r->kind = REQUEST_COST;
+        r->kind = kind;
     post((struct pp_worker *)b, r, ok);
+}
+
+static void do_cost(struct pp_backend *b, const struct pp_generate_request *from)
+{
+    post_question(b, from, REQUEST_COST);
 }
 
 static void do_prepare(struct pp_backend *b, const struct pp_generate_request *from)
 {
-    struct request *r = pp_calloc(1, sizeof *r);
-    bool ok = r && copy_generate(r, from);
-    if (r)
-        r->kind = REQUEST_PREPARE;
-    post((struct pp_worker *)b, r, ok); /* lost, it is read when the question is there */
+    post_question(b, from, REQUEST_PREPARE);
 }
 
 static void do_close(struct pp_backend *b)

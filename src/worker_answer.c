@@ -219,22 +219,6 @@ static int64_t count_tokens(const struct pp_worker *w, const char *text)
     return (int64_t)n;
 }
 
-static int choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
-                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell)
-{
-    int n = 0;
-    struct pp_error err;
-    for (int i = 0; i < r->n_adapters && n < PP_MAX_ADAPTERS; i++) {
-        const struct pp_adapter_choice *c = &r->adapters[i];
-        const struct pp_adapter *adapter = worker_adapter(w, c->path, &err);
-        if (adapter)
-            use[n++] = (struct pp_adapter_use){.adapter = adapter, .scale = c->scale};
-        else if (tell)
-            worker_notice(w, "answering without an adapter: %s", err.text);
-    }
-    return n;
-}
-
 void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
 {
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
@@ -245,7 +229,7 @@ void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
         return;
     e->request = r->request;
     if (prompt_of(w, r, &ids, &n, &dropped, &e->err) == PP_OK) {
-        int n_use = choose_adapters(w, r, use, false);
+        int n_use = worker_choose_adapters(w, r, use, false, &e->err);
         e->total = n;
         e->cached = (uint64_t)slots_at_hand(w, use, n_use, ids, (int64_t)n);
     }
@@ -276,7 +260,7 @@ void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r)
             .slide = r->overflow == PP_OVERFLOW_SLIDE,
             .ahead = true,
             .use = use,
-            .n_use = choose_adapters(w, r, use, false),
+            .n_use = worker_choose_adapters(w, r, use, false, &err),
             .tokens = ids,
             .n = n,
         };
@@ -310,7 +294,8 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     struct pp_worker *w = a->w;
     const struct pp_generate_request *r = asked(a);
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
-    int n_use = choose_adapters(w, r, use, true);
+    struct pp_error missing;
+    int n_use = worker_choose_adapters(w, r, use, true, &missing);
     const struct wanted wanted = {
         .key = r->temporary ? NULL : r->session_key,
         .temporary = r->temporary || !r->session_key,

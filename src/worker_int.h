@@ -28,7 +28,7 @@
 enum {
     WORKER_ANSWERS = 8,                  /* written at a time; others wait */
     WORKER_SLOTS = 16,
-    WORKER_ADAPTERS = 64,
+    WORKER_ADAPTERS = (WORKER_SLOTS + 1) * PP_MAX_ADAPTERS, /* all that slots can use, and a set that is chosen */
 };
 
 enum request_kind {
@@ -68,6 +68,8 @@ struct cached_adapter {
     ino_t ino;
     struct timespec mtime;
     struct pp_adapter *adapter;
+    bool told;                           /* that it changes nothing */
+    uint64_t last_use;
 };
 
 /* The pages of one conversation. */
@@ -108,7 +110,7 @@ struct pp_worker {
     struct answer *answers[WORKER_ANSWERS]; /* [n_answers], the oldest first */
     int n_answers;
     struct request *waiting;             /* generations that wait for a place among them, in order */
-    uint64_t clock;                      /* of slot uses */
+    uint64_t clock;                      /* of uses of slots and adapters */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
     bool told_plain, told_off;
@@ -132,9 +134,12 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r);
 void worker_unload(struct pp_worker *w);
 /* The identity of the target, waiting at most wait_ms for it. */
 bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
-/* The adapter, loaded on first use and again when the file has changed. NULL and *err on failure. */
-const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err);
-/* Tells whether it fits; it is not kept. */
+/* The adapters of a request, loaded on first use and again when a file has changed; those that no sequence uses are
+ * kept while there is room, and valid until others are chosen. Returns how many: what cannot be loaded is left out, and
+ * *err says why, the last of them; `tell`: it is told. */
+int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
+                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err);
+/* Tells what it is and whether it fits. */
 void worker_inspect(struct pp_worker *w, const char *path);
 
 /* --- worker_slots.c --- */
@@ -212,7 +217,7 @@ struct answer *answer_begin(struct pp_worker *w, struct request *r);
 void answer_piece(struct answer *a, int n_tokens);
 /* Tells how it ended and frees it. */
 void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
-/* Tells how much of its prompt is at hand. */
+/* Tells how much of its prompt is at hand; an error if one of its adapters cannot be had. */
 void worker_cost(struct pp_worker *w, const struct pp_generate_request *r);
 /* Reads from the disk what was saved of a conversation, if it is on the screen and no answer is under way. */
 void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r);

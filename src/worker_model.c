@@ -10,7 +10,10 @@
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
-enum { SAVE_WAIT_MS = 5000 }; /* for the disk, when an engine goes: what takes longer is computed again one day */
+enum {
+    SAVE_WAIT_MS = 5000,    /* for the disk, when an engine goes: what takes longer is computed again one day */
+    KEPT_BYTES = 512 << 20, /* of adapters: beyond it those that no conversation uses go */
+};
 
 /* --- a model and its identity ----------------------------------------------------------------------------- */
 
@@ -273,37 +276,90 @@ static enum pp_code stat_adapter(const char *path, struct stat *st, struct pp_er
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter at %s", path);
 }
 
-const struct pp_adapter *worker_adapter(struct pp_worker *w, const char *path, struct pp_error *err)
+static bool is_used(const struct pp_worker *w, const struct pp_adapter *a)
+{
+    for (int i = 0; i < WORKER_SLOTS; i++)
+        if (w->slots[i].seq && pp_seq_uses(w->slots[i].seq, a))
+            return true;
+    return false;
+}
+
+/* The one of those that are kept for nothing but their next use that was used least recently; NULL: there is none. */
+static struct cached_adapter *oldest_unused(struct pp_worker *w)
+{
+    struct cached_adapter *oldest = NULL;
+    for (struct cached_adapter *c = w->adapters; c < w->adapters + w->n_adapters; c++)
+        if (c->last_use < w->clock && (!oldest || c->last_use < oldest->last_use) && !is_used(w, c->adapter))
+            oldest = c;
+    return oldest;
+}
+
+/* Lets go of unused ones until there is a place for another, and all that are kept take no more than they may. */
+static void make_room(struct pp_worker *w)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < w->n_adapters; i++)
+        bytes += pp_adapter_info(w->adapters[i].adapter)->bytes;
+    for (struct cached_adapter *c; w->n_adapters == WORKER_ADAPTERS || bytes > KEPT_BYTES;) {
+        if (!(c = oldest_unused(w)))
+            return;
+        bytes -= pp_adapter_info(c->adapter)->bytes;
+        pp_adapter_free(c->adapter);
+        *c = w->adapters[--w->n_adapters];
+    }
+}
+
+static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path, const struct stat *st)
+{
+    for (struct cached_adapter *c = w->adapters; c < w->adapters + w->n_adapters; c++)
+        if (strcmp(c->path, path) == 0 && c->dev == st->st_dev && c->ino == st->st_ino &&
+            c->mtime.tv_sec == st->st_mtim.tv_sec && c->mtime.tv_nsec == st->st_mtim.tv_nsec)
+            return c;
+    return NULL;
+}
+
+/* It is kept at least until w->clock goes on. */
+static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path, struct pp_error *err)
 {
     struct stat st = {0};
+    struct pp_adapter *adapter;
     if (stat_adapter(path, &st, err) != PP_OK)
         return NULL;
-    for (int i = 0; i < w->n_adapters; i++) {
-        const struct cached_adapter *c = &w->adapters[i];
-        if (strcmp(c->path, path) == 0 && c->dev == st.st_dev && c->ino == st.st_ino &&
-            c->mtime.tv_sec == st.st_mtim.tv_sec && c->mtime.tv_nsec == st.st_mtim.tv_nsec)
-            return c->adapter;
-    }
-    if (w->n_adapters == WORKER_ADAPTERS) {
-        pp_fail(err, PP_ERR_NOMEM, "%d adapters were loaded already; load the model anew to let go of them",
-                WORKER_ADAPTERS);
-        return NULL;
-    }
-    struct cached_adapter *c = &w->adapters[w->n_adapters];
-    if (strlen(path) >= sizeof c->path) {
+    struct cached_adapter *c = find_adapter(w, path, &st);
+    if (!c && strlen(path) >= sizeof c->path) {
         pp_fail(err, PP_ERR_USAGE, "the path of the adapter is too long: %s", path);
         return NULL;
     }
-    if (pp_adapter_load(w->target->model, path, &c->adapter, err) != PP_OK)
-        return NULL;
-    if (pp_adapter_info(c->adapter)->idle)
-        worker_notice(w, "adapter %s changes nothing: it was never trained", pp_adapter_info(c->adapter)->name);
-    snprintf(c->path, sizeof c->path, "%s", path);
-    c->dev = st.st_dev;
-    c->ino = st.st_ino;
-    c->mtime = st.st_mtim;
-    w->n_adapters++;
-    return c->adapter;
+    if (!c) {
+        make_room(w);
+        if (pp_adapter_load(w->target->model, path, &adapter, err) != PP_OK)
+            return NULL;
+        c = &w->adapters[w->n_adapters++];
+        *c = (struct cached_adapter){.dev = st.st_dev, .ino = st.st_ino, .mtime = st.st_mtim, .adapter = adapter};
+        snprintf(c->path, sizeof c->path, "%s", path);
+    }
+    c->last_use = w->clock;
+    return c;
+}
+
+int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
+                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err)
+{
+    int n = 0;
+    w->clock++;
+    for (int i = 0; i < r->n_adapters && i < PP_MAX_ADAPTERS; i++) {
+        struct cached_adapter *c = get_adapter(w, r->adapters[i].path, err);
+        if (c)
+            use[n++] = (struct pp_adapter_use){.adapter = c->adapter, .scale = r->adapters[i].scale};
+        else if (tell)
+            worker_notice(w, "answering without an adapter: %s", err->text);
+        const struct pp_adapter_info *info = c && tell && !c->told ? pp_adapter_info(c->adapter) : NULL;
+        if (info && info->idle)
+            worker_notice(w, "adapter %s changes nothing: it was never trained", info->name);
+        if (info)
+            c->told = true;
+    }
+    return n;
 }
 
 static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
@@ -320,12 +376,12 @@ static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
 void worker_inspect(struct pp_worker *w, const char *path)
 {
     struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_ADAPTER) : NULL;
-    struct pp_adapter *a = NULL;
     if (!e)
         return;
-    if (pp_adapter_load(w->target->model, path, &a, &e->err) == PP_OK)
-        e->adapter = facts_of(pp_adapter_info(a));
-    pp_adapter_free(a);
+    w->clock++;
+    const struct cached_adapter *c = get_adapter(w, path, &e->err);
+    if (c)
+        e->adapter = facts_of(pp_adapter_info(c->adapter));
     if ((e->text = pp_strdup(path)))
         worker_send(w, e);
     else

@@ -2,6 +2,7 @@
  * snapshots. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -833,6 +834,50 @@ static void test_questions(void **state)
     end();
 }
 
+/* Adapters that were only looked at go again, those that conversations use stay; and no price is told for a set that
+ * cannot be had. */
+static void many_adapters(void **state)
+{
+    enum { LOOKED_AT = 160 };
+    char path[300], bundled[400];
+    struct pp_loaded info;
+    uint64_t cached, total = 0;
+    (void)state;
+    begin(256);
+    assert_int_equal(load("engine/starter/starter-Q4_K_M.gguf", NULL, 0, &info), PP_OK);
+    assert_non_null(realpath("engine/starter/bard.gguf", bundled));
+    struct pp_adapter_choice use[2] = {{.path = bundled, .scale = 1}};
+    struct pp_generate_request r = request(ASK("Tell me about your day."));
+    r.adapters = use;
+    r.n_adapters = 1;
+    answer_to(r);
+    char *first = pp_strdup(env.text.data);
+    for (int i = 0; i < LOOKED_AT; i++) {
+        snprintf(path, sizeof path, "%s/looked-at-%d.gguf", test_tmpdir(), i);
+        assert_int_equal(symlink(bundled, path), 0);
+        env.backend->ops->inspect(env.backend, path);
+        struct pp_event *e = event_of(PP_EVENT_ADAPTER);
+        assert_non_null(e->adapter);
+        pp_event_free(e);
+        use[1] = (struct pp_adapter_choice){.path = path, .scale = 1};
+        r.n_adapters = 2;
+        total = cost_of(&r, &cached);
+        assert_int_equal(cached, 0);
+    }
+    use[1].path = "/does/not/exist";
+    env.backend->ops->cost(env.backend, &r);
+    struct pp_event *e = event_of(PP_EVENT_COST);
+    assert_int_equal(e->err.code, PP_ERR_NOT_FOUND);
+    pp_event_free(e);
+    r.n_adapters = 1;
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_true(cached >= total - 1);
+    assert_string_equal(answer_to(r), first);
+    assert_true(env.done.stats.cached_tokens >= total - 1);
+    pp_free(first);
+    end();
+}
+
 /* A draft with another vocabulary is refused with a reason; a model without a chat template is talked to plainly, and
  * says so. */
 static void test_other_model(void **state)
@@ -943,6 +988,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_questions),
+        cmocka_unit_test(many_adapters),
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_mistyped_model),
     };
