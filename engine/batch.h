@@ -8,13 +8,15 @@
 #include "engine/lora.h"
 #include "engine/plan.h"
 
-/* K and V of a row are written to its slot. It attends to slots 0 .. slot; in a tree (tree_mask not 0) to 0 ..
- * tree_base - 1 and to those tree_base + i whose bit i is set: its ancestors and itself. */
+/* K and V of a row are written to its slot. It attends to slots 0 .. sees - 1, its own the last of them, or in an
+ * encoder all of its sequence; in a tree (tree_mask not 0) to 0 .. tree_base - 1 and to those tree_base + i whose bit i
+ * is set: its ancestors and itself. */
 struct pp_batch_row {
     int32_t token;                         /* or -1 with a vector */
     const float *vector;                   /* [n_embd] */
     int64_t position;                      /* for RoPE */
     int64_t slot;                          /* place in the sequence's pages */
+    int64_t sees;
     uint8_t *const *pages[PP_MAX_TIERS];   /* data of the sequence's pages in each tier */
     uint64_t tree_mask;
     int64_t tree_base;

@@ -130,7 +130,8 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
-        pp_kv_layout_init(&layouts[t], opt->kv_type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+        pp_kv_layout_init(&layouts[t], plan->encoder ? PP_KV_F32 : opt->kv_type, tier->n_layer, tier->n_head_kv,
+                          tier->head_dim);
     }
     const struct tier_need one_context = bytes_needed(e, layouts, n);
     if (limit < one_context.least) {
@@ -169,9 +170,11 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     const struct pp_model_info *info = pp_model_info(m);
     e->model = m;
     e->isa = isa;
-    e->max_rows = opt->max_rows ? opt->max_rows : DEFAULT_MAX_ROWS;
-    e->chunk_rows = PP_LEAST_CHUNK < e->max_rows ? PP_LEAST_CHUNK : e->max_rows;
     e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;
+    e->max_rows = opt->max_rows                                        ? opt->max_rows
+                  : m->plan.encoder && e->n_ctx > (int)DEFAULT_MAX_ROWS ? (int)e->n_ctx
+                                                                       : DEFAULT_MAX_ROWS;
+    e->chunk_rows = PP_LEAST_CHUNK < e->max_rows ? PP_LEAST_CHUNK : e->max_rows;
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
     e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);

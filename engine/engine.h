@@ -40,6 +40,17 @@ enum pp_kv_type {
 int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
 const char *pp_kv_type_name(enum pp_kv_type t);
 
+/* How the vectors of a text's tokens become one, as the model's makers meant it. The numbers are those of GGUF's
+ * pooling_type, plus 1. */
+enum pp_pooling {
+    PP_POOLING_UNKNOWN = 0,     /* the model does not say */
+    PP_POOLING_NONE,            /* they stay as they are */
+    PP_POOLING_MEAN,
+    PP_POOLING_CLS,             /* the first token's */
+    PP_POOLING_LAST,
+    PP_POOLING_RANK,            /* it rates pairs of texts instead */
+};
+
 struct pp_model_info {
     const char *path;          /* as given */
     const char *name;          /* general.name, or the file's base name; printable UTF-8 */
@@ -49,6 +60,8 @@ struct pp_model_info {
     int64_t n_params;
     uint64_t bytes;            /* of all tensors */
     int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
+    bool encoder;              /* it reads whole texts, and makes vectors of them, not tokens */
+    enum pp_pooling pooling;
 };
 
 /* Maps and checks a model: every tensor it needs is there with the right shape and a type that can run. The weights are
@@ -57,6 +70,8 @@ enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_er
 void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
 const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
+/* PP_ERR_UNSUPPORTED: the model is an encoder, which writes nothing; the text says what it is for. */
+enum pp_code pp_model_check_writes(const struct pp_model *m, struct pp_error *err);
 /* Bytes of KV pages that one conversation of n_ctx tokens holds. */
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx);
 /* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about
@@ -77,12 +92,12 @@ int pp_activations_by_name(const char *name); /* "f32", "bf16"; -1 if unknown */
 
 struct pp_engine_options {
     int n_threads;              /* 0, and at most: one per core that this process may use */
-    enum pp_kv_type kv_type;
+    enum pp_kv_type kv_type;    /* an encoder, which keeps nothing, has F32 */
     enum pp_activations activations;
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of what is free, or allowed by ulimit -v */
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
-    int max_rows;               /* rows of the largest batch; 0: 512 */
+    int max_rows;               /* rows of the largest batch; 0: 512, or for an encoder n_ctx if that is more */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
     const struct pp_cancel *cancel; /* stops the making of the engine, not what it does later; or NULL */
     const char *cache_dir;      /* packed weights are kept in its folder "layouts"; NULL: nowhere */
@@ -204,7 +219,8 @@ struct pp_row {
 
 /* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in
  * the batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
- * n <= pp_engine_max_rows. PP_ERR_FORMAT: a weight is no number.
+ * n <= pp_engine_max_rows. An encoder's sequences must be empty before, and its rows see each other.
+ * PP_ERR_FORMAT: a weight is no number.
  * PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err);

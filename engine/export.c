@@ -8,6 +8,7 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
+#include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/pool.h"
@@ -184,7 +185,8 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
-    static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight"};
+    static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight",
+                                       "token_types.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
@@ -292,6 +294,13 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         arch->to_gguf(hp, k->w);
 }
 
+/* What other programs need to know of an encoder. */
+static void add_encoder(struct keys *k, const struct pp_hparams *hp)
+{
+    pp_gguf_add_bool(k->w, key(k, "attention.causal"), false);
+    pp_gguf_add_u32(k->w, "tokenizer.ggml.token_type_count", (uint32_t)(hp->n_segments ? hp->n_segments : 1));
+}
+
 /* What a GGUF file has no words for. */
 static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hparams *hp, struct pp_error *err)
 {
@@ -339,13 +348,18 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
-    pp_gguf_add_f32(w, key(&k, arch->decoder.layer_norm ? "attention.layer_norm_epsilon"
-                                                        : "attention.layer_norm_rms_epsilon"), hp->norm_eps);
+    pp_gguf_add_f32(w, key(&k, arch->encoder || arch->decoder.layer_norm ? "attention.layer_norm_epsilon"
+                                                                         : "attention.layer_norm_rms_epsilon"),
+                    hp->norm_eps);
     add_number(&k, "attention.key_length", hp->head_dim);
     add_number(&k, "attention.value_length", hp->head_dim);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
     add_rare(&k, arch, hp);
+    if (arch->encoder)
+        add_encoder(&k, hp);
+    if (hp->pooling != PP_POOLING_UNKNOWN)
+        add_number(&k, "pooling_type", hp->pooling - 1);
 }
 
 static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_source *s, struct pp_error *err)

@@ -201,6 +201,8 @@ enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
     *out = NULL;
     if (n < 1)
         return pp_fail(err, PP_ERR_USAGE, "the prompt is empty");
+    if (pp_model_check_writes(e->model, err))
+        return PP_ERR_UNSUPPORTED;
     if (n >= e->n_ctx)
         return pp_fail(err, PP_ERR_CONTEXT,
                        "the prompt has %lld tokens and the context holds %lld; shorten it, start a new conversation, "

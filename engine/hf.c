@@ -8,6 +8,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/engine.h"
 #include "engine/name_index.h"
 #include "engine/safetensors.h"
 
@@ -19,6 +20,7 @@ enum {
 
 static const char single_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json";
+static const char modules_file[] = "modules.json";
 
 struct pp_hf {
     cJSON *config;
@@ -61,7 +63,8 @@ static enum pp_code read_text(const char *folder, const char *name, size_t limit
     return code;
 }
 
-enum pp_code pp_json_read(const char *folder, const char *name, cJSON **out, struct pp_error *err)
+/* type: cJSON_Object or cJSON_Array */
+static enum pp_code read_json(const char *folder, const char *name, int type, cJSON **out, struct pp_error *err)
 {
     char *text;
     size_t size;
@@ -71,11 +74,17 @@ enum pp_code pp_json_read(const char *folder, const char *name, cJSON **out, str
         return code;
     *out = cJSON_ParseWithLength(text, size);
     pp_free(text);
-    if (cJSON_IsObject(*out))
+    if (*out && ((*out)->type & 0xFF) == type)
         return PP_OK;
     cJSON_Delete(*out);
     *out = NULL;
-    return pp_fail(err, PP_ERR_FORMAT, "%s/%s is not a JSON object", folder, name);
+    return pp_fail(err, PP_ERR_FORMAT, "%s/%s is not a JSON %s", folder, name,
+                   type == cJSON_Array ? "array" : "object");
+}
+
+enum pp_code pp_json_read(const char *folder, const char *name, cJSON **out, struct pp_error *err)
+{
+    return read_json(folder, name, cJSON_Object, out, err);
 }
 
 /* --- shards -------------------------------------------------------------------------------------------- */
@@ -270,5 +279,61 @@ enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_erro
     if (found && !(*text = pp_strdup(found)))
         code = pp_fail_nomem(err, "the chat template");
     cJSON_Delete(config);
+    return code;
+}
+
+/* --- pooling ------------------------------------------------------------------------------------------- */
+
+/* The configuration of a module of that kind, which names the only mode that is true. */
+static enum pp_code read_pooling(const char *folder, const char *module, int *pooling, struct pp_error *err)
+{
+    static const struct {
+        const char *key;
+        enum pp_pooling pooling;
+    } modes[] = {{"pooling_mode_cls_token", PP_POOLING_CLS},
+                 {"pooling_mode_mean_tokens", PP_POOLING_MEAN},
+                 {"pooling_mode_lasttoken", PP_POOLING_LAST}};
+    cJSON *config;
+    struct pp_buf name = {0};
+    int n_true = 0;
+    if (!plain_name(module))
+        return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is no name of a module", folder, modules_file, module);
+    pp_buf_fmt(&name, "%s/config.json", module);
+    enum pp_code code = name.bad ? pp_fail_nomem(err, "a file name") : pp_json_read(folder, name.data, &config, err);
+    pp_buf_free(&name);
+    if (code)
+        return code;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, modes[i].key))) {
+            *pooling = modes[i].pooling;
+            n_true++;
+        }
+    cJSON_Delete(config);
+    if (n_true == 1)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s pools the vectors of tokens in a way that pippin does not know; it "
+                   "knows the first token's, the mean and the last one's", folder);
+}
+
+enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
+{
+    cJSON *modules;
+    *pooling = PP_POOLING_UNKNOWN;
+    if (!pp_file_exists(folder, modules_file))
+        return PP_OK;
+    enum pp_code code = read_json(folder, modules_file, cJSON_Array, &modules, err);
+    if (code)
+        return code;
+    for (const cJSON *module = modules->child; module && !code; module = module->next) {
+        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"));
+        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        const char *kind = type && strrchr(type, '.') ? strrchr(type, '.') + 1 : "";
+        if (strcmp(kind, "Pooling") == 0)
+            code = read_pooling(folder, path ? path : "", pooling, err);
+        else if (strcmp(kind, "Transformer") != 0 && strcmp(kind, "Normalize") != 0)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a layer of the kind \"%.40s\" behind the model, which is "
+                           "not supported", folder, kind);
+    }
+    cJSON_Delete(modules);
     return code;
 }

@@ -26,6 +26,10 @@ bool pp_hf_lost(const struct pp_hf *hf);
  * called "default"). *text (pp_free) is NULL if there is none. */
 enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err);
 
+/* How the vectors of tokens become one, as modules.json of sentence-transformers has it: an enum pp_pooling, unknown if
+ * there is no such file. PP_ERR_UNSUPPORTED: in a way that we do not know, or with further layers behind it. */
+enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err);
+
 /* folder/name; pp_free. NULL if out of memory. */
 char *pp_path_join(const char *folder, const char *name);
 bool pp_file_exists(const char *folder, const char *name);

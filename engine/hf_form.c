@@ -105,6 +105,19 @@ static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hpar
     return code;
 }
 
+/* A table without its first rows. */
+static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserved, struct pp_tensor *out,
+                                    struct pp_error *err)
+{
+    const size_t row = pp_type_row_bytes(t->type, t->ne[0]);
+    if (t->n_dims != 2 || n_reserved >= t->ne[1] || !row)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0], t->ne[1] - n_reserved, 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), (const uint8_t *)t->data + (size_t)n_reserved * row, out->size);
+    return code;
+}
+
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
@@ -131,6 +144,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_QKV_BY_HEAD:
         code = qkv_together(t, hp, out, err);
+        break;
+    case PP_HF_BEHIND_RESERVED:
+        code = behind_reserved(t, hp->n_reserved_positions, out, err);
         break;
     }
     for (int i = 0; code && i < 2; i++) {

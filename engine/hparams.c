@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "engine/engine.h"
 #include "engine/gguf.h"
 
 /* --- names --------------------------------------------------------------------------------------------- */
@@ -272,6 +273,18 @@ static enum pp_code gguf_epsilon(const struct section *s, struct pp_hparams *hp,
                       true, &hp->norm_eps, err);
 }
 
+/* Of which kind the model's vectors of texts are: GGUF's -1 says that it is not known. */
+static enum pp_code gguf_pooling(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t pooling = -1;
+    enum pp_code code = gguf_int(s, "pooling_type", false, &pooling, err);
+    if (!code && (pooling < -1 || pooling > (int)PP_POOLING_RANK - 1))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.pooling_type is %lld, a kind of pooling that pippin does "
+                       "not know", s->arch, (long long)pooling);
+    hp->pooling = (int)pooling + 1;
+    return code;
+}
+
 /* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */
 static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -303,7 +316,7 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         code = gguf_int(s, ints[i].key, false, ints[i].v, err);
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
-    return code;
+    return code ? code : gguf_pooling(s, hp, err);
 }
 
 /* Which layers have the window: a flag for each, or a number: each such layer has none. Families that have their own

@@ -63,6 +63,8 @@ enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_er
         .n_head_kv = hp->n_head_kv,
         .head_dim = hp->head_dim,
         .n_ff = hp->n_ff,
+        .encoder = m->plan.encoder,
+        .pooling = (enum pp_pooling)hp->pooling,
     };
     *out = m;
     return PP_OK;
@@ -88,6 +90,15 @@ const struct pp_model_info *pp_model_info(const struct pp_model *m)
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m)
 {
     return m->tokenizer;
+}
+
+enum pp_code pp_model_check_writes(const struct pp_model *m, struct pp_error *err)
+{
+    if (!m->plan.encoder)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED,
+                   "%s is an encoder (%s): it makes vectors of texts (pippin embed -m ...), but writes none, so one "
+                   "cannot talk with it; choose another model", m->info.path, m->info.arch);
 }
 
 /* --- identity ---------------------------------------------------------------------------------------------- */

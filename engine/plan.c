@@ -41,7 +41,9 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* the source was opened by it */
     *plan = (struct pp_plan){0};
-    enum pp_code code = pp_plan_decoder(s, &arch->decoder, plan, err);
+    plan->encoder = arch->encoder != NULL;
+    enum pp_code code = arch->encoder ? pp_plan_encoder(s, arch->encoder, plan, err)
+                                      : pp_plan_decoder(s, &arch->decoder, plan, err);
     if (!code && plan->bad)
         code = pp_fail_nomem(err, "the model's plan");
     if (!code)

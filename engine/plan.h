@@ -17,14 +17,15 @@ enum { PP_MAX_TIERS = 4 };
 
 enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
-                        is one; or the row's input vector */
+                        is one, and the first of `segments`; or the row's input vector */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm */
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
-                        [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0 */
+                        [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
+                        and fall with the distance by `alibi` */
     PP_OP_GATE,      /* out = fn(in) * in2 */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
@@ -74,6 +75,8 @@ struct pp_op {
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     const struct pp_tensor *weight, *bias;
+    const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
+    float alibi;                     /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none */
 };
 
 /* A mixture of experts (arXiv 1701.06538), as Mixtral and later families have it: the `n_used` with the largest logits
@@ -108,6 +111,8 @@ struct pp_plan {
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
     int64_t n_positions;             /* that have something learned for them: no sequence is longer. 0: any number */
+    bool encoder;                    /* a row sees all rows of its sequence, which come in one step; RESULT has no
+                                        logits */
     bool bad;                        /* out of memory while building */
 };
 

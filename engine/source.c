@@ -302,6 +302,8 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     if (!code && arch->from_config)
         code = arch->from_config(text_config(s), &s->hp, err);
     if (!code)
+        code = pp_hf_pooling(s->path, &s->hp.pooling, err);
+    if (!code)
         code = pp_hparams_check(&s->hp, err);
     if (code) {
         pp_fail_prefix(err, "%s", s->path);

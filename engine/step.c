@@ -74,6 +74,8 @@ static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r,
 {
     if (!r->seq || r->seq->engine != e)
         return pp_fail(err, PP_ERR_USAGE, "a row belongs to a sequence of another engine");
+    if (r->out == PP_OUT_LOGITS && e->model->plan.encoder)
+        return pp_model_check_writes(e->model, err);
     if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab)
         return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token,
                        (long long)e->model->info.n_vocab);
@@ -98,6 +100,19 @@ static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows
     if (parent >= 0) {
         b->tree_mask |= e->rows[parent].tree_mask;
         b->position = e->rows[parent].position + 1;
+    }
+    return PP_OK;
+}
+
+/* Rows see the sequence as far as themselves; in an encoder all of it, which is then here and now. */
+static enum pp_code place_ends(struct pp_engine *e, const struct pp_row *rows, int n, struct pp_error *err)
+{
+    const bool encoder = e->model->plan.encoder;
+    for (int i = 0; i < n; i++) {
+        const struct pp_seq *s = rows[i].seq;
+        e->rows[i].sees = encoder ? s->added : e->rows[i].slot + 1;
+        if (encoder && (s->len || s->tree))
+            return pp_fail(err, PP_ERR_USAGE, "this model is an encoder, which reads a text whole, in one step");
     }
     return PP_OK;
 }
@@ -146,7 +161,7 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
         }
         s->added++;
     }
-    return code;
+    return code ? code : place_ends(e, rows, n, err);
 }
 
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
@@ -179,7 +194,7 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     }
     for (int i = 0; i < n; i++) {
         struct pp_seq *s = rows[i].seq;
-        if (!s->tree && s->plain == s->len)
+        if (!s->tree && s->plain == s->len && !e->model->plan.encoder) /* there a page is not made by those before it */
             s->plain++;
         s->tokens[s->len++] = rows[i].token;
         s->logits_len = 0;

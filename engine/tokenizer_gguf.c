@@ -427,6 +427,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
     write_id(w, "tokenizer.ggml.eos_token_id", t->eos);
     write_id(w, "tokenizer.ggml.eot_token_id", t->eot);
     write_id(w, "tokenizer.ggml.unknown_token_id", t->unk);
+    if (t->kind == TOK_WORDPIECE) {
+        write_id(w, "tokenizer.ggml.cls_token_id", t->bos);
+        write_id(w, "tokenizer.ggml.seperator_token_id", t->eos);
+    }
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
     return code;

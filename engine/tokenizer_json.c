@@ -385,6 +385,16 @@ static void read_template_part(struct reader *r, const cJSON *part, bool before)
     *(before ? &r->spec.bos : &r->spec.eos) = id;
 }
 
+/* [text, id] of the token that a text begins or ends with. */
+static void read_end(struct reader *r, const cJSON *pair, bool *add, int64_t *id)
+{
+    const int64_t found = id_of(cJSON_GetArrayItem(pair, 1));
+    if (found < 0 || (uint64_t)found >= r->spec.n)
+        return;
+    *add = true;
+    *id = found;
+}
+
 /* What the template for one text puts before and after it. */
 static void read_post_processor(struct reader *r, const cJSON *node)
 {
@@ -392,6 +402,10 @@ static void read_post_processor(struct reader *r, const cJSON *node)
     if (is_type(node, "Sequence"))
         cJSON_ArrayForEach(part, member(node, "processors"))
             read_post_processor(r, part);
+    if (is_type(node, "RobertaProcessing") || is_type(node, "BertProcessing")) {
+        read_end(r, member(node, "cls"), &r->spec.add_bos, &r->spec.bos);
+        read_end(r, member(node, "sep"), &r->spec.add_eos, &r->spec.eos);
+    }
     if (!is_type(node, "TemplateProcessing"))
         return;
     bool before = true;

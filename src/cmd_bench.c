@@ -213,6 +213,8 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
                                           : pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
     if (!code)
         code = pp_model_open(b->path, &b->model, err);
+    if (!code)
+        code = pp_model_check_writes(b->model, err);
     for (int i = 0; i < b->o->n_lora && !code; i++) {
         code = pp_adapter_load(b->model, b->o->lora[i].path, &b->adapters[i], err);
         b->uses[i] = (struct pp_adapter_use){.adapter = b->adapters[i], .scale = b->o->lora[i].scale};

@@ -298,6 +298,8 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
     if (!code)
         code = pp_model_open(m->path, &m->model, err);
+    if (!code && !m->embeds)
+        code = pp_model_check_writes(m->model, err);
     if (!code)
         code = pp_engine_new(m->model, &with_cache, loading, &bar, &m->engine, err);
     pp_cli_bar_clear(&bar);

@@ -76,6 +76,7 @@ struct pp_cli_model {
     struct pp_adapter_use uses[PP_MAX_ADAPTERS];
     int n_adapters;
     bool exact_adapters;        /* held as they are stored */
+    bool embeds;                /* may be an encoder */
 };
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */

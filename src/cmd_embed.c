@@ -1,7 +1,8 @@
 /* cmd_embed.c - pippin embed: a line of text in, a vector of length 1 out, as a JSON array a line.
  *
- * The vector is what the model has computed behind its last norm: of the last token (last, the default: the only one
- * that has seen the whole text), or the mean of all tokens (mean). */
+ * Vectors of tokens are what the model has computed behind its last norm. Which of them becomes the text's the model
+ * says, or --pooling; else it is the mean of all for an encoder, and for other models the last one, the only token that
+ * has seen the whole text. Short texts are computed together. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,84 +11,192 @@
 #include "src/cmd_common.h"
 #include "src/commands.h"
 
+enum { MAX_TEXTS = 16 }; /* that are computed together */
+
+struct text {
+    size_t line;
+    struct pp_seq *seq;
+    int32_t *ids;        /* [n] */
+    size_t n;
+};
+
 struct embed {
     const struct pp_options *o;
     const struct pp_cancel *cancel;
     struct pp_cli_model m;
-    bool mean;
-    int64_t n_embd;
+    enum pp_pooling pooling;
+    bool encoder;
+    int64_t n_embd, n_ctx;
     double *sum;         /* [n_embd] */
     struct pp_row *rows; /* [max_rows] */
-    size_t line;
+    size_t line;         /* of the text that was read last */
+    struct text texts[MAX_TEXTS];
+    int n_texts;         /* that wait for a pass */
+    size_t n_rows;       /* of these */
+    struct pp_buf out;
 };
 
-static void add_row(struct embed *e, const float *hidden)
+/* --- vectors -------------------------------------------------------------------------------------------------- */
+
+/* Whether token i of a text gives a part of its vector. */
+static bool is_wanted(const struct embed *e, size_t i, size_t n)
 {
-    for (int64_t i = 0; i < e->n_embd; i++)
-        e->sum[i] += (double)hidden[i];
+    return e->pooling == PP_POOLING_LAST ? i + 1 == n : e->pooling == PP_POOLING_CLS ? i == 0 : true;
 }
 
-/* The sum of what is wanted of these tokens. */
-static enum pp_code compute(struct embed *e, struct pp_seq *seq, const int32_t *tokens, size_t n, struct pp_error *err)
+/* The sum so far becomes a vector of length 1, and is forgotten. */
+static enum pp_code add_unit(struct embed *e, size_t line, struct pp_error *err)
 {
-    const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
-    enum pp_code code = PP_OK;
-    memset(e->sum, 0, (size_t)e->n_embd * sizeof *e->sum);
-    pp_seq_activate(seq, tokens, (int64_t)n);
-    for (size_t begin = 0; begin < n && !code; begin += most) {
-        const size_t count = n - begin < most ? n - begin : most;
-        for (size_t i = 0; i < count; i++)
-            e->rows[i] = (struct pp_row){.seq = seq, .token = tokens[begin + i], .parent = PP_PARENT_PREVIOUS,
-                                         .out = e->mean || begin + i == n - 1 ? PP_OUT_HIDDEN : PP_OUT_NONE};
-        code = pp_step(e->m.engine, e->rows, (int)count, e->cancel, err);
-        for (size_t i = 0; i < count && !code; i++)
-            if (e->rows[i].out == PP_OUT_HIDDEN)
-                add_row(e, pp_step_output(e->m.engine, (int)i));
-    }
-    return code;
-}
-
-static enum pp_code print_unit(struct embed *e, struct pp_error *err)
-{
-    struct pp_buf out = {0};
     double squares = 0;
     for (int64_t i = 0; i < e->n_embd; i++)
         squares += e->sum[i] * e->sum[i];
     const double length = sqrt(squares);
     if (!isfinite(length) || length == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "line %zu has no direction; are the model's weights damaged?", e->line);
-    for (int64_t i = 0; i < e->n_embd; i++)
-        pp_buf_fmt(&out, "%s%.8g", i ? "," : "[", e->sum[i] / length);
-    pp_buf_str(&out, "]\n");
-    enum pp_code code = out.bad ? pp_fail_nomem(err, "the vector") : PP_OK;
+        return pp_fail(err, PP_ERR_FORMAT, "line %zu has no direction; are the model's weights damaged?", line);
+    for (int64_t i = 0; i < e->n_embd; i++) {
+        pp_buf_fmt(&e->out, "%s%.8g", i ? "," : "[", e->sum[i] / length);
+        e->sum[i] = 0;
+    }
+    pp_buf_char(&e->out, ']');
+    return PP_OK;
+}
+
+/* Row `row` of the pass that was made, token i of the text. */
+static enum pp_code take_row(struct embed *e, const struct text *t, size_t i, int row, struct pp_error *err)
+{
+    const float *hidden = pp_step_output(e->m.engine, row);
+    for (int64_t k = 0; hidden && k < e->n_embd; k++)
+        e->sum[k] += (double)hidden[k];
+    if (e->pooling != PP_POOLING_NONE)
+        return PP_OK;
+    pp_buf_char(&e->out, i ? ',' : '[');
+    return add_unit(e, t->line, err);
+}
+
+/* All rows of a text were taken. */
+static enum pp_code end_text(struct embed *e, const struct text *t, struct pp_error *err)
+{
+    enum pp_code code = e->pooling == PP_POOLING_NONE ? PP_OK : add_unit(e, t->line, err);
+    pp_buf_str(&e->out, e->pooling == PP_POOLING_NONE ? "]\n" : "\n");
+    if (!code && e->out.bad)
+        code = pp_fail_nomem(err, "the vector");
     if (!code)
-        pp_cli_print(out.data, out.len);
-    pp_buf_free(&out);
+        pp_cli_print(e->out.data, e->out.len);
+    pp_buf_clear(&e->out);
     return code;
+}
+
+/* --- passes --------------------------------------------------------------------------------------------------- */
+
+/* Tokens from `first` on, count of them, as rows behind those that are there. */
+static void add_rows(struct embed *e, const struct text *t, size_t first, size_t count, size_t at)
+{
+    for (size_t i = 0; i < count; i++)
+        e->rows[at + i] = (struct pp_row){.seq = t->seq, .token = t->ids[first + i], .parent = PP_PARENT_PREVIOUS,
+                                          .out = is_wanted(e, first + i, t->n) ? PP_OUT_HIDDEN : PP_OUT_NONE};
+}
+
+/* A text by itself, in as many passes as it takes. */
+static enum pp_code compute_alone(struct embed *e, const struct text *t, struct pp_error *err)
+{
+    const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
+    enum pp_code code = PP_OK;
+    for (size_t begin = 0; begin < t->n && !code; begin += most) {
+        const size_t count = t->n - begin < most ? t->n - begin : most;
+        add_rows(e, t, begin, count, 0);
+        code = pp_step(e->m.engine, e->rows, (int)count, e->cancel, err);
+        for (size_t i = 0; i < count && !code; i++)
+            code = take_row(e, t, begin + i, (int)i, err);
+    }
+    return code ? code : end_text(e, t, err);
+}
+
+/* All waiting texts in one pass. */
+static enum pp_code compute_together(struct embed *e, struct pp_error *err)
+{
+    size_t at = 0;
+    for (int k = 0; k < e->n_texts; at += e->texts[k++].n)
+        add_rows(e, &e->texts[k], 0, e->texts[k].n, at);
+    enum pp_code code = pp_step(e->m.engine, e->rows, (int)at, e->cancel, err);
+    at = 0;
+    for (int k = 0; k < e->n_texts && !code; at += e->texts[k++].n) {
+        for (size_t i = 0; i < e->texts[k].n && !code; i++)
+            code = take_row(e, &e->texts[k], i, (int)(at + i), err);
+        if (!code)
+            code = end_text(e, &e->texts[k], err);
+    }
+    return code;
+}
+
+static void free_text(struct text *t)
+{
+    pp_seq_free(t->seq);
+    pp_free(t->ids);
+    *t = (struct text){0};
+}
+
+/* Computes and prints what waits. If there is too little memory for all at once, one after the other. */
+static enum pp_code flush(struct embed *e, struct pp_error *err)
+{
+    const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
+    enum pp_code code = PP_OK;
+    if (e->n_texts && e->n_rows <= most)
+        code = compute_together(e, err);
+    if (e->n_rows > most || (code == PP_ERR_NOMEM && e->n_texts > 1)) {
+        code = PP_OK;
+        for (int k = 0; k < e->n_texts && !code; k++) {
+            code = compute_alone(e, &e->texts[k], err);
+            pp_seq_truncate(e->texts[k].seq, 0); /* its pages are the next one's */
+        }
+    }
+    for (int k = 0; k < e->n_texts; k++)
+        free_text(&e->texts[k]);
+    e->n_texts = 0;
+    e->n_rows = 0;
+    return code;
+}
+
+/* --- texts ---------------------------------------------------------------------------------------------------- */
+
+/* A text that is too long: an encoder reads what it can, and its end. */
+static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
+{
+    const int32_t last = t->n ? t->ids[t->n - 1] : -1;
+    if (!t->n)
+        return pp_fail(err, PP_ERR_USAGE, "line %zu has no tokens", t->line);
+    if ((int64_t)t->n <= e->n_ctx)
+        return PP_OK;
+    if (!e->encoder)
+        return pp_fail(err, PP_ERR_CONTEXT,
+                       "line %zu has %zu tokens and the context holds %lld; give a larger --ctx-size", t->line, t->n,
+                       (long long)e->n_ctx);
+    pp_cli_say("line %zu has %zu tokens, of which the model reads %lld; the rest is left out", t->line, t->n,
+               (long long)e->n_ctx);
+    t->n = (size_t)e->n_ctx;
+    if (last == pp_tokenizer_eos(pp_model_tokenizer(e->m.model)))
+        t->ids[t->n - 1] = last;
+    return PP_OK;
 }
 
 static enum pp_code embed_line(struct embed *e, const char *text, size_t n, struct pp_error *err)
 {
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    struct pp_seq *seq = NULL;
+    struct text t = {.line = e->line};
     enum pp_code code =
-        pp_tokenize(pp_model_tokenizer(e->m.model), text, n, PP_TOKENIZE_BOS, &ids, &n_ids, err);
-    if (!code && !n_ids)
-        code = pp_fail(err, PP_ERR_USAGE, "line %zu has no tokens", e->line);
-    if (!code && (int64_t)n_ids > pp_engine_n_ctx(e->m.engine))
-        code = pp_fail(err, PP_ERR_CONTEXT,
-                       "line %zu has %zu tokens and the context holds %lld; give a larger --ctx-size", e->line,
-                       n_ids, (long long)pp_engine_n_ctx(e->m.engine));
+        pp_tokenize(pp_model_tokenizer(e->m.model), text, n, PP_TOKENIZE_BOS, &t.ids, &t.n, err);
     if (!code)
-        code = pp_cli_model_seq(&e->m, &seq, err);
+        code = fit(e, &t, err);
+    if (!code && (e->n_texts == MAX_TEXTS || e->n_rows + t.n > (size_t)pp_engine_max_rows(e->m.engine)))
+        code = flush(e, err);
     if (!code)
-        code = compute(e, seq, ids, n_ids, err);
-    if (!code)
-        code = print_unit(e, err);
-    pp_seq_free(seq);
-    pp_free(ids);
-    return code;
+        code = pp_cli_model_seq(&e->m, &t.seq, err);
+    if (code) {
+        free_text(&t);
+        return code;
+    }
+    pp_seq_activate(t.seq, t.ids, (int64_t)t.n);
+    e->texts[e->n_texts++] = t;
+    e->n_rows += t.n;
+    return PP_OK;
 }
 
 static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct pp_error *err)
@@ -100,12 +209,45 @@ static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct
         code = embed_line(e, line, n && line[n - 1] == '\r' ? n - 1 : n, err);
         at += n + 1;
     }
-    return code;
+    struct pp_error later;
+    const enum pp_code rest = code == PP_ERR_CANCELLED ? PP_OK : flush(e, code ? &later : err);
+    return code ? code : rest; /* the lines before one that fails have their vectors */
+}
+
+/* --- the command ---------------------------------------------------------------------------------------------- */
+
+static enum pp_code choose_pooling(struct embed *e, struct pp_error *err)
+{
+    static const char *const names[] = {[PP_POOLING_NONE] = "none", [PP_POOLING_MEAN] = "mean",
+                                        [PP_POOLING_CLS] = "cls", [PP_POOLING_LAST] = "last"};
+    const struct pp_model_info *info = pp_model_info(e->m.model);
+    e->encoder = info->encoder;
+    e->pooling = info->pooling;
+    for (int i = PP_POOLING_NONE; e->o->pooling && i <= PP_POOLING_LAST; i++)
+        if (strcmp(e->o->pooling, names[i]) == 0)
+            e->pooling = (enum pp_pooling)i;
+    if (e->pooling == PP_POOLING_RANK)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s rates how well texts go together, and makes no vectors of them by "
+                       "itself; --pooling cls or mean gives what lies before that", e->m.path);
+    if (e->pooling == PP_POOLING_UNKNOWN)
+        e->pooling = e->encoder ? PP_POOLING_MEAN : PP_POOLING_LAST;
+    return PP_OK;
+}
+
+static enum pp_code prepare(struct embed *e, struct pp_error *err)
+{
+    if (!pp_model_tokenizer(e->m.model))
+        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it reads no text", e->m.path);
+    e->n_embd = pp_model_info(e->m.model)->n_embd;
+    e->n_ctx = pp_engine_n_ctx(e->m.engine);
+    e->sum = pp_calloc((size_t)e->n_embd, sizeof *e->sum);
+    e->rows = pp_calloc((size_t)pp_engine_max_rows(e->m.engine), sizeof *e->rows);
+    return e->sum && e->rows ? choose_pooling(e, err) : pp_fail_nomem(err, "the vectors");
 }
 
 int pp_cmd_embed(const struct pp_options *o, const struct pp_paths *p)
 {
-    struct embed e = {.o = o, .cancel = pp_cli_begin(), .mean = o->pooling && strcmp(o->pooling, "mean") == 0};
+    struct embed e = {.o = o, .cancel = pp_cli_begin(), .m = {.embeds = true}};
     struct pp_engine_options opt = pp_cli_engine_options(o);
     struct pp_buf text = {0};
     struct pp_error err = {0};
@@ -114,18 +256,17 @@ int pp_cmd_embed(const struct pp_options *o, const struct pp_paths *p)
         code = pp_cli_input(o, &text, &err);
     if (!code)
         code = pp_cli_model_open(&e.m, p, o->model, &opt, &err);
-    if (!code && !pp_model_tokenizer(e.m.model))
-        code = pp_fail(&err, PP_ERR_USAGE, "%s has no vocabulary, so it reads no text", e.m.path);
     if (!code)
         code = pp_cli_model_adapters(&e.m, o, &err);
-    if (!code) {
-        e.n_embd = pp_model_info(e.m.model)->n_embd;
-        e.sum = pp_calloc((size_t)e.n_embd, sizeof *e.sum);
-        e.rows = pp_calloc((size_t)pp_engine_max_rows(e.m.engine), sizeof *e.rows);
-        code = e.sum && e.rows ? embed_all(&e, &text, &err) : pp_fail_nomem(&err, "the vectors");
-    }
+    if (!code)
+        code = prepare(&e, &err);
+    if (!code)
+        code = embed_all(&e, &text, &err);
+    for (int k = 0; k < e.n_texts; k++)
+        free_text(&e.texts[k]);
     pp_free(e.sum);
     pp_free(e.rows);
+    pp_buf_free(&e.out);
     pp_cli_model_close(&e.m);
     pp_buf_free(&text);
     return pp_cli_end(code, &err);

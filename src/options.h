@@ -90,7 +90,7 @@ struct pp_options {
     const char *bos_text, *eos_text, *now;
     int chunks;                /* perplexity --chunks; 0: all */
     bool windows;              /* perplexity --windows */
-    const char *pooling;       /* embed --pooling last|mean; NULL: last */
+    const char *pooling;       /* embed --pooling last|mean|cls|none; NULL: as the model says */
     int64_t n_prompt, n_gen;   /* bench: 512 and 32 */
     int repetitions;           /* bench -r; 5 */
     struct {                   /* bench; lists are numbers or names between commas, NULL: the default */

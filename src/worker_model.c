@@ -131,11 +131,15 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
 static enum pp_code open_target(struct pp_worker *w, const char *path, struct shared_model **out, struct pp_error *err)
 {
     enum pp_code code = open_shared(path, w->cache_dir, out, err);
-    if (code == PP_OK && !pp_model_tokenizer((*out)->model)) {
-        let_go(*out);
-        *out = NULL;
+    if (code != PP_OK)
+        return code;
+    code = pp_model_check_writes((*out)->model, err);
+    if (code == PP_OK && !pp_model_tokenizer((*out)->model))
         code = pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has no vocabulary, so one cannot talk with it; choose another model", path);
+    if (code != PP_OK) {
+        let_go(*out);
+        *out = NULL;
     }
     return code;
 }
@@ -160,6 +164,8 @@ static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request
     enum pp_code code = open_shared(r->draft, "", &w->draft_model, err);
     if (code != PP_OK)
         return code;
+    if (pp_model_check_writes(w->draft_model->model, err) != PP_OK)
+        return PP_ERR_UNSUPPORTED;
     const struct pp_tokenizer *t = pp_model_tokenizer(w->draft_model->model);
     if (!t)
         return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", r->draft);

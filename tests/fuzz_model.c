@@ -21,7 +21,7 @@ static void run(const struct pp_model *m)
             {.seq = s,
              .token = (int32_t)pp_model_info(m)->n_vocab - 1,
              .parent = PP_PARENT_PREVIOUS,
-             .out = PP_OUT_LOGITS},
+             .out = pp_model_info(m)->encoder ? PP_OUT_HIDDEN : PP_OUT_LOGITS},
         };
         pp_step(e, rows, 2, NULL, &err);
         pp_seq_free(s);

@@ -34,6 +34,7 @@ enum pp_hf_form {
     PP_HF_EXPERTS_GATE_UP, /* likewise; outputs are of the gate and of the value in turns, and become the tensors of
                               this name and of `second` */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
+    PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
 };
 
 /* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"
@@ -64,6 +65,15 @@ struct pp_decoder {
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
 };
 
+/* The same of an encoder: what is added is normed together with what it is added to. encoder.c makes a plan of it. */
+struct pp_encoder {
+    bool positions;           /* position_embd is added to the input */
+    bool rotated;             /* queries and keys are */
+    float alibi;              /* of the attention operation */
+    bool gated;               /* down(fn(gate(x)) * up(x)); else only if the file has a gate, or one together with up */
+    enum pp_fn fn;
+};
+
 struct pp_arch_parts {
     const char *usual;                /* a JSON object: what a text_config need not say */
     const char *const *prefixes;      /* pairs: what names begin with, what the tables have instead; NULL at the end */
@@ -91,6 +101,7 @@ struct pp_arch {
     bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */
     struct pp_decoder decoder;
+    const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
@@ -121,6 +132,10 @@ bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp
 
 /* Plans the layers of a decoder: decoder.c. */
 enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
+                             struct pp_error *err);
+
+/* Plans the layers of an encoder: encoder.c. */
+enum pp_code pp_plan_encoder(const struct pp_source *s, const struct pp_encoder *e, struct pp_plan *plan,
                              struct pp_error *err);
 
 /* Row r of an interleaved matrix (GGUF) is row pp_hf_row(r) of the Hugging Face one; pp_gguf_row is the inverse. */

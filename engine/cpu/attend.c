@@ -90,7 +90,7 @@ void pp_cpu_attend_free(struct pp_cpu *c)
 /* Positions that a row attends to. */
 static int64_t row_length(const struct pp_batch_row *r)
 {
-    return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->slot + 1;
+    return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
 }
 
 /* Rows of a tile have their positions in the same pages: those of a chain one after the other, those of a tree up to
@@ -267,8 +267,10 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     const int n_rows = t->n_rows;
     const int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
     const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
-    for (int i = 0; i < n_rows; i++)
+    for (int i = 0; i < n_rows; i++) {
         see[i] = in_chunk(t->p, &t->rows[i], chunk);
+        t->a->at[i] = (float)(t->rows[i].slot - chunk * PP_KV_CHUNK);
+    }
     for (int i = 0, next; i < n_rows; i = next) {
         for (next = i + 1; !gathered && next < n_rows && see[i].end && see[next].end;)
             next++;
@@ -405,6 +407,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
     };
     t.a->n_rows = t.n_rows;
     t.a->softcap = s->softcap;
+    t.a->slopes = s->slopes ? s->slopes + kv_head * t.a->group : NULL;
     t.chunks = tile_chunks(p, t.rows, t.n_rows);
     if (m == 1 && split == p->n_splits - 1) /* the last chunk is the one that needs it */
         store(c, s, 0, kv_head);

@@ -618,6 +618,17 @@ static void cap_scores(const struct pp_attention *a, int nq, struct pp_span all)
         apply_all(PP_FN_CAP, a->softcap, a->p + i * PP_KV_CHUNK + first, end - first, a->p + i * PP_KV_CHUNK + first);
 }
 
+/* Scores of queries q .. q + nq - 1 fall with the distance. */
+static void sink_with_distance(const struct pp_attention *a, int q, int nq, struct pp_span all)
+{
+    for (int i = 0; i < nq; i++) {
+        const float slope = a->slopes[(q + i) % a->group], at = a->at[(q + i) / a->group];
+        float *p = a->p + i * PP_KV_CHUNK;
+        for (int k = all.begin; k < all.end; k++)
+            p[k] = fmaf(-slope, fabsf((float)k - at), p[k]);
+    }
+}
+
 /* Queries q .. q + nq - 1, nq one of the tiles' sizes; see: what each sees. */
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq,
                        const struct pp_span *see, const struct bad_values *bad, const struct pp_attention_sums *to)
@@ -627,6 +638,8 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     score_fns[a->kv->type](a, heads, q, nq, all);
     if (a->softcap != 0.0f)
         cap_scores(a, nq, all);
+    if (a->slopes)
+        sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {
         integer_weights(a, nq, see, steps, bad, to->m + q, to->l + q);
         (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, o);

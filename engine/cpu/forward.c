@@ -31,13 +31,12 @@ static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
     }
 }
 
-/* Adds what stands for the row's position, if positions are learned; the engine has no more of them than the table. */
-static void add_position(struct pp_cpu *c, const struct stage *s, int i)
+/* Adds a row of a table to x: what stands for the row's position, if positions are learned; the engine has no more of
+ * them than the table. */
+static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *x)
 {
-    const struct pp_tensor *t = s->positions;
-    float *x = slot_row(c, s->out, i), one[256];
-    const uint8_t *values = (const uint8_t *)t->data +
-                            (size_t)c->batch->rows[i].position * pp_type_row_bytes(t->type, t->ne[0]);
+    float one[256];
+    const uint8_t *values = (const uint8_t *)t->data + (size_t)row * pp_type_row_bytes(t->type, t->ne[0]);
     const int step = pp_type_info(t->type)->block_elements > 1 ? 256 / pp_type_info(t->type)->block_elements : 256;
     const int64_t piece = step * pp_type_info(t->type)->block_elements;
     if (!pp_row_finite(t->type, values, t->ne[0]))
@@ -95,8 +94,10 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread
     }
     if (row->token >= 0 && s->scale != 0.0f)
         c->ops->apply(PP_FN_SCALE, s->scale, x, t->ne[0], x);
+    if (s->segments)
+        add_row(c, s->segments, 0, x);
     if (s->positions)
-        add_position(c, s, i);
+        add_row(c, s->positions, row->position, x);
     for (int r = 0; r < c->n_ropes; r++)
         rope_table(c, &c->ropes[r], i);
 }

@@ -1,4 +1,5 @@
 /* lower.c - from a plan's operations to the stages of a program: pattern by pattern, see cpu.h. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -182,6 +183,25 @@ static enum pp_code lower_projections(struct lowering *l)
     return PP_OK;
 }
 
+/* What ALiBi's scores fall by for each head. For 2^k heads they are powers of 2^(-alibi / 2^k), the first to the
+ * 2^k-th; further heads lie between those: odd powers of its root. */
+static const float *alibi_slopes(struct lowering *l, float alibi)
+{
+    const int64_t n = pp_source_hparams(l->c->model->source)->n_head;
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *slopes = keep(l->c, pp_malloc(bytes), bytes);
+    int64_t whole = 1;
+    while (2 * whole <= n)
+        whole *= 2;
+    for (int64_t h = 0; slopes && h < n; h++) {
+        const double power = h < whole ? (double)(h + 1) : (double)(2 * (h - whole) + 1) / 2;
+        slopes[h] = (float)exp2(-(double)alibi / (double)whole * power) * LOG2_E;
+    }
+    if (!slopes)
+        pp_fail_nomem(l->err, "the heads' slopes");
+    return slopes;
+}
+
 /* [HEAD_NORM q, HEAD_NORM k] [ROPE q, ROPE k] KV_STORE ATTENTION */
 static enum pp_code lower_attention(struct lowering *l)
 {
@@ -224,6 +244,8 @@ static enum pp_code lower_attention(struct lowering *l)
         s->sinks = sinks;
         code = sinks ? PP_OK : l->err->code;
     }
+    if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention->alibi)))
+        code = l->err->code;
     l->at += 2;
     return code;
 }
@@ -291,6 +313,7 @@ static enum pp_code lower_next(struct lowering *l)
         s = new_stage(l, STAGE_EMBED);
         s->table = op->weight;
         s->positions = op->bias;
+        s->segments = op->segments;
         s->scale = op->scale;
         s->out = op->out;
         l->at++;

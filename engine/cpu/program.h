@@ -78,7 +78,7 @@ struct stage {
     bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised where they lie */
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
-    const struct pp_tensor *table, *positions; /* the second: learned ones, or NULL */
+    const struct pp_tensor *table, *positions, *segments; /* the latter: learned ones, or NULL */
     /* ATTEND */
     int tier, layer;            /* where the cache has it: the layer's place in its tier */
     int q, k, v;
@@ -86,6 +86,7 @@ struct stage {
     struct norm q_norm, k_norm; /* of each head */
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
+    const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;

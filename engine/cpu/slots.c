@@ -213,7 +213,11 @@ static void point_at_outputs(struct pp_cpu *c, float *at, int n)
 bool pp_cpu_slots_outputs(struct pp_cpu *c, int n)
 {
     int64_t width = output_width(c);
-    float *p = pp_cpu_memory_take(c, n * width, sizeof *p);
+    float *p = width ? pp_cpu_memory_take(c, n * width, sizeof *p) : NULL;
+    if (!width) { /* an encoder's outputs lie where all its rows do */
+        c->max_outputs = c->max_rows;
+        return true;
+    }
     if (!p)
         return false;
     if (c->outputs)

@@ -1,0 +1,224 @@
+/* bert.c - encoders: BERT and RoBERTa with learned positions (BGE, MiniLM, E5 ...), Nomic's with rotated heads, Jina's
+ * whose attention fades with the distance.
+ *
+ * Metadata: NAME.attention.causal (false), NAME.pooling_type, tokenizer.ggml.token_type_count. RoBERTa's positions
+ * begin behind the padding token's number; its GGUF files leave out the rows before. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+/* Names that old exporters gave to a norm's vectors. */
+#define NORM(hf_name, gguf_name)                                                                                       \
+    {.hf = hf_name, .gguf = gguf_name},                                                                                \
+    {.hf = hf_name ".gamma", .gguf = gguf_name ".weight", .whole = true},                                              \
+    {.hf = hf_name ".beta", .gguf = gguf_name ".bias", .whole = true}
+
+static const struct pp_arch_name names[] = {
+    {.hf = "embeddings.word_embeddings", .gguf = "token_embd"},
+    {.hf = "embeddings.position_embeddings", .gguf = "position_embd", .form = PP_HF_BEHIND_RESERVED},
+    {.hf = "embeddings.token_type_embeddings", .gguf = "token_types"},
+    NORM("embeddings.LayerNorm", "token_embd_norm"),
+    {.hf = "encoder.layer.{}.attention.self.query", .gguf = "blk.{}.attn_q"},
+    {.hf = "encoder.layer.{}.attention.self.key", .gguf = "blk.{}.attn_k"},
+    {.hf = "encoder.layer.{}.attention.self.value", .gguf = "blk.{}.attn_v"},
+    {.hf = "encoder.layer.{}.attention.output.dense", .gguf = "blk.{}.attn_output"},
+    NORM("encoder.layer.{}.attention.output.LayerNorm", "blk.{}.attn_output_norm"),
+    {.hf = "encoder.layer.{}.intermediate.dense", .gguf = "blk.{}.ffn_up"},
+    {.hf = "encoder.layer.{}.output.dense", .gguf = "blk.{}.ffn_down"},
+    NORM("encoder.layer.{}.output.LayerNorm", "blk.{}.layer_output_norm"),
+    /* Jina's feed-forward part */
+    {.hf = "encoder.layer.{}.mlp.gated_layers", .gguf = "blk.{}.ffn_up"},
+    {.hf = "encoder.layer.{}.mlp.wo", .gguf = "blk.{}.ffn_down"},
+    {.hf = "encoder.layer.{}.mlp.layernorm", .gguf = "blk.{}.layer_output_norm"},
+    {.hf = NULL},
+};
+
+static const struct pp_arch_name nomic_names[] = {
+    {.hf = "embeddings.word_embeddings", .gguf = "token_embd"},
+    {.hf = "embeddings.token_type_embeddings", .gguf = "token_types"},
+    {.hf = "emb_ln", .gguf = "token_embd_norm"},
+    {.hf = "encoder.layers.{}.attn.Wqkv", .gguf = "blk.{}.attn_qkv"},
+    {.hf = "encoder.layers.{}.attn.out_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = "encoder.layers.{}.norm1", .gguf = "blk.{}.attn_output_norm"},
+    {.hf = "encoder.layers.{}.mlp.fc11", .gguf = "blk.{}.ffn_up"},
+    {.hf = "encoder.layers.{}.mlp.fc12", .gguf = "blk.{}.ffn_gate"},
+    {.hf = "encoder.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
+    {.hf = "encoder.layers.{}.norm2", .gguf = "blk.{}.layer_output_norm"},
+    {.hf = NULL},
+};
+
+/* What stands on top of the encoder, for tasks that are not ours; positions counted. */
+static const char *const prefixes[] = {"bert.", "", "roberta.", "", NULL};
+static const char *const others[] = {"pooler.", "bert.pooler.", "roberta.pooler.", "cls.", "lm_head.", "classifier.",
+                                     "embeddings.position_ids", "bert.embeddings.position_ids",
+                                     "roberta.embeddings.position_ids", NULL};
+static const struct pp_arch_parts parts = {.usual = "{}", .prefixes = prefixes, .others = others};
+
+static const char *const gelu_names[] = {"gelu", NULL};
+
+/* --- from files ------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct pp_tensor *types = pp_gguf_tensor(g, "token_types.weight");
+    char key[96];
+    bool causal = false;
+    snprintf(key, sizeof key, "%.64s.attention.causal", hp->arch);
+    pp_gguf_bool(g, key, &causal);
+    if (causal)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model's tokens see only those before them (%s), which is not "
+                       "supported for this family", key);
+    hp->n_segments = types ? types->ne[1] : 0;
+    return PP_OK;
+}
+
+/* What BERT and its like say in the same words. */
+static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "type_vocab_size", &hp->n_segments, err);
+    if (!code && pp_config_flag(config, "is_decoder", false))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: is_decoder is true, which is not supported for this "
+                       "family");
+    return code;
+}
+
+/* config.json: position_embedding_type, or "absolute". */
+static bool positions_are(const cJSON *config, const char *kind)
+{
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    return strcmp(type ? type : "absolute", kind) == 0;
+}
+
+static enum pp_code bert_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->norm_eps = 1e-12f;
+    hp->n_segments = 2;
+    if (!positions_are(config, "absolute"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only \"absolute\" is supported as its "
+                       "position_embedding_type");
+    enum pp_code code = pp_config_activation(config, "hidden_act", gelu_names, err);
+    return code ? code : common_config(config, hp, err);
+}
+
+/* Whether config.json says that this is one of RoBERTa's descendants, which count positions from the padding token's
+ * number on. */
+static bool is_roberta(const cJSON *config)
+{
+    static const char *const types[] = {"roberta", "xlm-roberta", "camembert"};
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type"));
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
+        if (strcmp(type, types[i]) == 0)
+            return true;
+    return false;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t padding = 1;
+    enum pp_code code = bert_config(config, hp, err);
+    if (code || !is_roberta(config))
+        return code;
+    code = pp_config_int(config, "pad_token_id", &padding, err);
+    if (!code && (padding < 0 || padding >= hp->n_ctx_train))
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: pad_token_id is %lld, and there are %lld positions",
+                       (long long)padding, (long long)hp->n_ctx_train);
+    hp->n_reserved_positions = padding + 1;
+    hp->n_ctx_train -= padding + 1;
+    return code;
+}
+
+static enum pp_code jina_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const gates[] = {"geglu", NULL};
+    hp->norm_eps = 1e-12f;
+    hp->n_segments = 2;
+    if (!positions_are(config, "alibi"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only \"alibi\" is supported as this family's "
+                       "position_embedding_type");
+    enum pp_code code = pp_config_activation(config, "feed_forward_type", gates, err);
+    return code ? code : common_config(config, hp, err);
+}
+
+/* Nomic's words are GPT-2's. Of its 8,192 positions 2,048 were learned; more need another scaling. */
+static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const gates[] = {"swiglu", NULL};
+    static const char *const flags[] = {"prenorm", "rotary_emb_interleaved", "causal", "moe_every_n_layers", NULL};
+    int64_t trained = 2048;
+    hp->norm_eps = 1e-12f;
+    hp->n_segments = 2;
+    for (const char *const *flag = flags; *flag; flag++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, *flag);
+        if (cJSON_IsTrue(value) || (cJSON_IsNumber(value) && value->valuedouble != 0))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not supported for this family", *flag);
+    }
+    enum pp_code code = pp_config_activation(config, "activation_function", gates, err);
+    if (!code)
+        code = pp_config_int(config, "n_inner", &hp->n_ff, err);
+    if (!code)
+        code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
+    if (!code)
+        code = pp_config_int(config, "max_trained_positions", &trained, err);
+    if (!code)
+        code = pp_config_int(config, "type_vocab_size", &hp->n_segments, err);
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
+    hp->n_ctx_train = hp->n_ctx_train > trained ? trained : hp->n_ctx_train;
+    return code;
+}
+
+/* --- families --------------------------------------------------------------------------------------------------- */
+
+static const char *const bert_classes[] = {
+    "BertModel", "BertForMaskedLM", "BertForPreTraining", "bert", "RobertaModel", "RobertaForMaskedLM", "roberta",
+    "XLMRobertaModel", "XLMRobertaForMaskedLM", "xlm-roberta", "CamembertModel", NULL};
+static const char *const nomic_classes[] = {"NomicBertModel", "nomic_bert", NULL};
+static const char *const jina_classes[] = {"JinaBertModel", "JinaBertForMaskedLM", NULL};
+
+static const struct pp_encoder bert = {.positions = true, .fn = PP_FN_GELU};
+static const struct pp_encoder nomic = {.rotated = true, .gated = true, .fn = PP_FN_SILU};
+static const struct pp_encoder jina = {.alibi = 8.0f, .fn = PP_FN_GELU};
+
+const struct pp_arch pp_arch_bert = {
+    .name = "bert",
+    .hf_classes = bert_classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .parts = &parts,
+    .gguf_neox = true,
+    .encoder = &bert,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+};
+
+const struct pp_arch pp_arch_nomic_bert = {
+    .name = "nomic-bert",
+    .hf_classes = nomic_classes,
+    .names = nomic_names,
+    .ignored = pp_common_ignored,
+    .parts = &parts,
+    .gguf_neox = true,
+    .encoder = &nomic,
+    .from_config = nomic_config,
+    .from_gguf = from_gguf,
+};
+
+const struct pp_arch pp_arch_jina_bert = {
+    .name = "jina-bert-v2",
+    .hf_classes = jina_classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .parts = &parts,
+    .gguf_neox = true,
+    .encoder = &jina,
+    .from_config = jina_config,
+    .from_gguf = from_gguf,
+};
