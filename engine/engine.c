@@ -199,6 +199,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         e->stats.kv_bytes_total += layouts[t].page_bytes * pp_kv_pool_total(kv);
     }
     if (!code)
+        code = pp_source_fill(m->source, e->pool,
+                              &(struct pp_fill_options){.progress = progress, .user = user, .cancel = opt->cancel},
+                              err);
+    if (!code)
         code = pp_cpu_new(m, e->pool, layouts,
                           &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .n_ctx = e->n_ctx,
                                                    .bf16_activations = opt->activations == PP_ACT_BF16,

@@ -14,6 +14,7 @@
 #include "engine/pool.h"
 #include "engine/quant.h"
 #include "engine/rope.h"
+#include "engine/rows.h"
 #include "engine/text.h"
 
 enum {
@@ -29,7 +30,6 @@ enum { QUANTIZATION_VERSION = 2 };
 /* A slice of rows on its way: dequantised, and quantised again by the pool. */
 struct slice {
     const struct pp_export_item *item;
-    const uint8_t *from;     /* all rows of the tensor */
     size_t from_row, to_row; /* bytes of a row, before and after */
     int64_t n_cols;
     int64_t first, n;        /* rows of the new tensor in this slice */
@@ -39,14 +39,48 @@ struct slice {
     struct pp_error errors[MAX_THREADS];
 };
 
-static const uint8_t *source_row(const struct slice *s, int64_t row)
+/* The tensor that holds a row of the new one; *row: its number there. */
+static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 {
     if (s->item->head_dim)
-        row = pp_hf_row(row, s->item->head_dim);
-    if (s->item->parts)
-        return (const uint8_t *)s->item->parts[row / s->item->from->ne[1]]->data +
-               (size_t)(row % s->item->from->ne[1]) * s->from_row;
-    return s->from + (size_t)row * s->from_row;
+        *row = pp_hf_row(*row, s->item->head_dim);
+    if (!s->item->parts)
+        return s->item->from;
+    const struct pp_tensor *t = s->item->parts[*row / s->item->from->ne[1]];
+    *row %= s->item->from->ne[1];
+    return t;
+}
+
+/* How many rows from `row` of the new tensor on lie together, at most to `end`. */
+static int64_t run_length(const struct slice *s, int64_t row, int64_t end)
+{
+    const int64_t left = s->item->parts ? s->item->from->ne[1] - row % s->item->from->ne[1] : end - row;
+    return s->item->head_dim ? 1 : left < end - row ? left : end - row;
+}
+
+/* n rows that lie together, as they are stored or would be: to `to`. */
+static enum pp_code copy_rows(const struct slice *s, const struct pp_tensor *t, int64_t row, int64_t n, uint8_t *to,
+                              struct pp_error *err)
+{
+    if (t->rows)
+        return pp_rows_read(t->rows, row, n, to, err);
+    memcpy(to, (const uint8_t *)t->data + (size_t)row * s->from_row, (size_t)n * s->from_row);
+    return PP_OK;
+}
+
+static enum pp_code read_floats(const struct slice *s, const struct pp_tensor *t, int64_t row, int64_t n, float *to,
+                                struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (t->rows)
+        code = pp_rows_floats(t->rows, row, n, to, err);
+    else
+        for (int64_t r = 0; r < n; r++)
+            pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)(row + r) * s->from_row, to + r * s->n_cols,
+                              s->n_cols);
+    for (int64_t i = 0; s->item->factor != 1.0f && i < n * s->n_cols; i++)
+        to[i] *= s->item->factor;
+    return code;
 }
 
 /* One share of a slice. */
@@ -56,23 +90,18 @@ static void convert_rows(void *arg, int part, int share, int thread)
     struct slice *s = arg;
     int64_t begin = s->n * share / s->n_shares, end = s->n * (share + 1) / s->n_shares;
     struct pp_error *err = &s->errors[share];
-    err->code = PP_OK;
-    if (begin == end)
-        return;
-    if (s->item->type == s->item->from->type && s->item->factor == 1.0f) {
-        for (int64_t r = begin; r < end; r++)
-            memcpy(s->to + (size_t)r * s->to_row, source_row(s, s->first + r), s->to_row);
-        return;
+    const bool same = s->item->type == s->item->from->type && s->item->factor == 1.0f;
+    enum pp_code code = err->code = PP_OK;
+    for (int64_t r = begin, n; r < end && !code; r += n) {
+        n = run_length(s, s->first + r, s->first + end);
+        int64_t row = s->first + r;
+        const struct pp_tensor *t = holder(s, &row);
+        code = same ? copy_rows(s, t, row, n, s->to + (size_t)r * s->to_row, err)
+                    : read_floats(s, t, row, n, s->floats + r * s->n_cols, err);
     }
-    for (int64_t r = begin; r < end; r++) {
-        float *row = s->floats + r * s->n_cols;
-        pp_dequantize_row(s->item->from->type, source_row(s, s->first + r), row, s->n_cols);
-        if (s->item->factor != 1.0f)
-            for (int64_t c = 0; c < s->n_cols; c++)
-                row[c] *= s->item->factor;
-    }
-    pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin,
-                     s->n_cols, NULL, err);
+    if (!code && !same && begin < end)
+        pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin,
+                         s->n_cols, NULL, err);
 }
 
 static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
@@ -101,7 +130,6 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
     int64_t n_cols = vector ? 1 : ne[0];
     struct slice s = {
         .item = item,
-        .from = item->from->data,
         .from_row = pp_type_row_bytes(item->from->type, n_cols),
         .to_row = pp_type_row_bytes(item->type, n_cols),
         .n_cols = n_cols,

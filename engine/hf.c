@@ -239,6 +239,18 @@ const char *pp_hf_dtype(const struct pp_hf *hf, size_t i)
     return pp_safetensors_dtype(hf->tensors[i].shard, hf->tensors[i].tensor);
 }
 
+const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, const char **dtype)
+{
+    for (size_t i = 0; i < hf->n_shards; i++) {
+        const struct pp_tensor *t = pp_safetensors_find(hf->shards[i], name);
+        if (t && dtype)
+            *dtype = pp_safetensors_dtype(hf->shards[i], t);
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
 bool pp_hf_lost(const struct pp_hf *hf)
 {
     for (size_t i = 0; i < hf->n_shards; i++)

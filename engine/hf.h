@@ -20,6 +20,8 @@ const struct cJSON *pp_hf_config(const struct pp_hf *hf);
 size_t pp_hf_n(const struct pp_hf *hf);
 const struct pp_tensor *pp_hf_at(const struct pp_hf *hf, size_t i);
 const char *pp_hf_dtype(const struct pp_hf *hf, size_t i); /* as the file calls it: "F8_E4M3" */
+/* By its own name, wherever it is; or NULL. dtype: as the file calls it, or NULL. */
+const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, const char **dtype);
 bool pp_hf_lost(const struct pp_hf *hf);
 
 /* The folder's chat template: chat_template.jinja, or `chat_template` of tokenizer_config.json (of a list the one

@@ -593,14 +593,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
     static const char *const layers[] = {"n_layer", "num_hidden_layers", NULL};
     static const char *const heads[] = {"n_head", "num_attention_heads", NULL};
     static const char *const ff[] = {"intermediate_size", NULL};
-    static const char *const quantised[] = {"quantization_config", "quantization"};
     enum pp_code code;
-    for (size_t i = 0; i < 2; i++)
-        if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, quantised[i])))
-            return pp_fail(err, PP_ERR_UNSUPPORTED,
-                           "config.json has %s: the folder's weights are quantised in a way that pippin cannot "
-                           "read; take the original model or a GGUF file",
-                           quantised[i]);
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
         (code = config_size(config, embd, &hp->n_embd, err)) ||
         (code = config_size(config, layers, &hp->n_layer, err)) || (code = check_layers(hp, err)) ||

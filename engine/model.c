@@ -252,8 +252,11 @@ enum pp_code pp_model_identity(const struct pp_model *model, const char *cache_d
         if (cache_dir)
             cache_path(m, cache_dir, path, sizeof path);
         if (!path[0] || !read_cached(path, &m->identity)) {
-            m->identity = hash_model(m->source);
-            code = pp_source_check(m->source, err);
+            code = pp_source_fill(m->source, NULL, &(struct pp_fill_options){0}, err);
+            if (!code) {
+                m->identity = hash_model(m->source);
+                code = pp_source_check(m->source, err);
+            }
             if (!code && path[0])
                 write_cached(cache_dir, path, &m->identity);
         }

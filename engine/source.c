@@ -2,18 +2,24 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
+#include "engine/base/cancel.h"
 #include "engine/base/mem.h"
 #include "engine/file_type.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hf_form.h"
+#include "engine/hf_quant.h"
 #include "engine/hparams.h"
 #include "engine/name_index.h"
+#include "engine/pool.h"
+#include "engine/rows.h"
 #include "engine/source_parts.h"
 
 struct pp_source {
@@ -29,6 +35,13 @@ struct pp_source {
     size_t n_tensors, cap_tensors;
     void **made;                /* data of tensors that are not in a mapped file [n_made] */
     size_t n_made, cap_made;
+    struct pp_rows **rows;      /* of tensors that are made row by row [n_rows] */
+    size_t n_rows, cap_rows;
+    uint8_t *room;              /* for their data: mapped, nothing is there before it is written */
+    size_t room_size;
+    pthread_mutex_t fill_lock;
+    bool filled;                /* -- protected by fill_lock */
+    struct pp_hf_quant quant;   /* of a folder */
     struct pp_name_index names; /* of those */
 };
 
@@ -219,21 +232,66 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
     return n > 1 && !code ? add_tensor(s, &made[1], pp_buf_cstr(second), true, err) : code;
 }
 
+/* Room for the description of a tensor that is made row by row; NULL if there is none. Ours. */
+static struct pp_rows *new_rows(struct pp_source *s)
+{
+    if (pp_grow(&s->rows, &s->cap_rows, s->n_rows + 1, sizeof *s->rows) != 0)
+        return NULL;
+    struct pp_rows *rows = pp_calloc(1, sizeof *rows);
+    if (rows)
+        s->rows[s->n_rows++] = rows;
+    return rows;
+}
+
+/* Adds the matrix whose first part is tensor i. */
+static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
+                               struct pp_error *err)
+{
+    struct pp_tensor t;
+    struct pp_rows *rows = new_rows(s);
+    if (!rows)
+        return pp_fail_nomem(err, "the list of tensors");
+    if (form != PP_HF_SAME)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
+                       "another order; take a model that is not quantised, or a GGUF file",
+                       s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
+    enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    return add_tensor(s, &t, pp_buf_cstr(name), false, err);
+}
+
+/* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
+struct own_name {
+    enum pp_hf_role role;
+    struct pp_buf packed;
+};
+
 /* Adds tensor i of the folder, unless nobody needs it. */
 static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch, bool tied, size_t i,
-                                struct pp_buf *name, struct pp_buf *second, struct pp_error *err)
+                                struct own_name *own, struct pp_buf *name, struct pp_buf *second, struct pp_error *err)
 {
     const struct pp_tensor *t = pp_hf_at(s->hf, i);
     const struct pp_arch_name *entry;
-    enum pp_name_match match = pp_arch_translate(arch, t->name, &entry, name, second);
-    if (name->bad || second->bad)
+    own->role = pp_hf_quant_role(&s->quant, s->hf, i, &own->packed);
+    const bool packed = own->role == PP_HF_PACKED;
+    enum pp_name_match match = pp_arch_translate(arch, packed ? pp_buf_cstr(&own->packed) : t->name, &entry, name,
+                                                 second);
+    if (name->bad || second->bad || own->packed.bad)
         return pp_fail_nomem(err, "the list of tensors");
+    if (own->role == PP_HF_PART)
+        return PP_OK;
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
                        arch->name);
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
+    if (packed)
+        return add_packed(s, i, entry->form, name, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
@@ -265,9 +323,11 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     const cJSON *tie = cJSON_GetObjectItemCaseSensitive(text_config(s), "tie_word_embeddings");
     size_t n = pp_hf_n(s->hf);
     struct pp_buf name = {0}, second = {0};
+    struct own_name own = {0};
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n && !code; i++)
-        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &name, &second, err);
+        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &own, &name, &second, err);
+    pp_buf_free(&own.packed);
     pp_buf_free(&name);
     pp_buf_free(&second);
     if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
@@ -298,6 +358,8 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     s->hp.rope_neox = !arch->hf_pairs;
     code = complete_config(s, arch, err);
     if (!code)
+        code = pp_hf_quant_read(config, text_config(s), &s->quant, err);
+    if (!code)
         code = pp_hparams_from_config(text_config(s), &s->hp, err);
     if (!code && arch->from_config)
         code = arch->from_config(text_config(s), &s->hp, err);
@@ -311,6 +373,130 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     }
     code = take_tensors(s, arch, err);
     return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
+}
+
+/* --- tensors made row by row --------------------------------------------------------------------------- */
+
+enum { ALIGN = 64 };
+
+static size_t aligned(size_t size)
+{
+    return (size + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Gives the tensors that are still to be made their place in memory, which takes none before it is written. */
+static enum pp_code reserve(struct pp_source *s, struct pp_error *err)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (s->tensors[i].rows && __builtin_add_overflow(s->room_size, aligned(s->tensors[i].size), &s->room_size))
+            return pp_fail_nomem(err, s->path);
+    if (!s->room_size)
+        return PP_OK;
+    void *room = mmap(NULL, s->room_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return pp_fail_nomem(err, s->path);
+    s->room = room;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (s->tensors[i].rows) {
+            s->tensors[i].data = s->room + at;
+            at += aligned(s->tensors[i].size);
+        }
+    return PP_OK;
+}
+
+/* Rows of one tensor on their way. */
+struct filling {
+    const struct pp_tensor *t;
+    size_t row_bytes;
+    int64_t first, n;          /* rows of this slice */
+    int n_shares;
+    struct pp_error errors[PP_SOURCE_THREADS];
+};
+
+static void fill_share(void *arg, int part, int share, int thread)
+{
+    (void)part, (void)thread;
+    struct filling *f = arg;
+    const int64_t begin = f->n * share / f->n_shares, end = f->n * (share + 1) / f->n_shares;
+    f->errors[share].code = PP_OK;
+    if (begin < end)
+        pp_rows_read(f->t->rows, f->first + begin, end - begin,
+                     (uint8_t *)(uintptr_t)f->t->data + (size_t)(f->first + begin) * f->row_bytes, &f->errors[share]);
+}
+
+/* One tensor, a slice at a time, so that it can be stopped in between. */
+static enum pp_code fill_tensor(const struct pp_tensor *t, struct pp_pool *pool, const struct pp_cancel *cancel,
+                                struct pp_error *err)
+{
+    enum { SLICE = 4 << 20 }; /* weights */
+    const int64_t n_rows = t->ne[1] * t->ne[2] * t->ne[3], step = SLICE / t->ne[0] > 64 ? SLICE / t->ne[0] : 64;
+    const int n = pp_pool_n(pool);
+    struct filling f = {.t = t, .row_bytes = pp_type_row_bytes(t->type, t->ne[0]),
+                        .n_shares = n < PP_SOURCE_THREADS ? n : PP_SOURCE_THREADS};
+    for (; f.first < n_rows; f.first += step) {
+        f.n = step < n_rows - f.first ? step : n_rows - f.first;
+        if (pp_cancelled(cancel))
+            return pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
+        pp_pool_run(pool, fill_share, &f, &f.n_shares, 1);
+        for (int i = 0; i < f.n_shares; i++)
+            if (f.errors[i].code) {
+                *err = f.errors[i];
+                pp_fail_prefix(err, "tensor %.200s", t->name);
+                return err->code;
+            }
+    }
+    return PP_OK;
+}
+
+static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const struct pp_fill_options *opt,
+                             struct pp_error *err)
+{
+    const size_t total = pp_source_to_fill(s);
+    size_t done = 0;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < s->n_tensors && !code; i++) {
+        if (!s->tensors[i].rows)
+            continue;
+        code = fill_tensor(&s->tensors[i], pool, opt->cancel, err);
+        done += s->tensors[i].size;
+        if (!code && opt->progress)
+            opt->progress(opt->user, done, total);
+    }
+    if (!code)
+        code = pp_source_check(s, err); /* zeros were read of what another program cut off */
+    if (code && code != PP_ERR_CANCELLED)
+        pp_fail_prefix(err, "%s", s->path);
+    return code;
+}
+
+size_t pp_source_to_fill(const struct pp_source *s)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        total += s->tensors[i].rows ? s->tensors[i].size : 0;
+    return total;
+}
+
+enum pp_code pp_source_fill(const struct pp_source *source, struct pp_pool *pool, const struct pp_fill_options *opt,
+                            struct pp_error *err)
+{
+    struct pp_source *s = (struct pp_source *)(uintptr_t)source; /* only what is behind the lock changes */
+    struct pp_pool *own = NULL;
+    struct pp_error why;
+    enum pp_code code = PP_OK;
+    err = err ? err : &why;
+    if (!s->room)
+        return PP_OK;
+    pthread_mutex_lock(&s->fill_lock);
+    if (!s->filled && !pool)
+        code = pp_pool_new(1, &own, err);
+    if (!s->filled && !code)
+        code = fill_all(s, pool ? pool : own, opt, err);
+    s->filled |= code == PP_OK;
+    pthread_mutex_unlock(&s->fill_lock);
+    pp_pool_free(own);
+    return code;
 }
 
 /* --- the interface ------------------------------------------------------------------------------------- */
@@ -327,7 +513,10 @@ enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_
         pp_free(s);
         return pp_fail_nomem(err, path);
     }
+    pthread_mutex_init(&s->fill_lock, NULL);
     enum pp_code code = S_ISDIR(st.st_mode) ? open_folder(s, err) : open_gguf(s, err);
+    if (!code)
+        code = reserve(s, err);
     if (code) {
         pp_source_close(s);
         return code;
@@ -346,6 +535,12 @@ void pp_source_close(struct pp_source *s)
     for (size_t i = 0; i < s->n_made; i++)
         pp_free(s->made[i]);
     pp_free(s->made);
+    for (size_t i = 0; i < s->n_rows; i++)
+        pp_free(s->rows[i]);
+    pp_free(s->rows);
+    if (s->room)
+        munmap(s->room, s->room_size);
+    pthread_mutex_destroy(&s->fill_lock);
     pp_name_index_free(&s->names);
     cJSON_Delete(s->text_config);
     for (int i = 0; i < s->n_parts; i++)

@@ -98,6 +98,21 @@ size_t pp_source_bytes(const struct pp_source *s);                /* of all tens
 const char *pp_source_type_name(const struct pp_source *s);
 /* The chat template's source (Jinja), or NULL. Owned by the source. */
 const char *pp_source_chat_template(const struct pp_source *s);
+/* Tensors that have `rows` are made of what the folder has in another form: their data are zeros until they are filled.
+ * Who computes with them calls this first; who copies them into a file asks their rows instead, so that nothing is kept
+ * in memory. Done once; further calls return at once, or wait for the first. opt: what is NULL in it is not used. pool:
+ * who helps, or NULL. Any thread; the pool's caller. */
+struct pp_pool;
+struct pp_cancel;
+enum { PP_SOURCE_THREADS = 64 }; /* at most this many of a pool help */
+struct pp_fill_options {
+    void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes */
+    void *user;
+    const struct pp_cancel *cancel;
+};
+enum pp_code pp_source_fill(const struct pp_source *s, struct pp_pool *pool, const struct pp_fill_options *opt,
+                            struct pp_error *err);
+size_t pp_source_to_fill(const struct pp_source *s); /* bytes, whether they were filled or not */
 /* An error that names the file if a mapped file shrank under us, else PP_OK. Cheap: call after every pass. */
 enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err);
 

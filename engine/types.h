@@ -54,6 +54,8 @@ int pp_type_by_name(const char *name);
 /* Bytes of a row of n elements; 0 if n is not a multiple of the block or the type is unknown. n >= 0. */
 size_t pp_type_row_bytes(uint32_t type, int64_t n);
 
+struct pp_rows;
+
 /* A named tensor whose data lie in somebody else's memory (a mapped file). */
 enum { PP_MAX_DIMS = 4 };
 struct pp_tensor {
@@ -63,6 +65,7 @@ struct pp_tensor {
     int64_t ne[PP_MAX_DIMS];  /* GGUF order: ne[0] is the fastest, a matrix is [ne[1] rows, ne[0] columns] */
     const void *data;         /* little-endian, rows without gaps */
     size_t size;              /* bytes */
+    const struct pp_rows *rows; /* where the data come from, if a source has yet to make them (rows.h); or NULL */
 };
 
 #endif

@@ -1,0 +1,60 @@
+/* hf_quant.h - which tensors of a Hugging Face or MLX folder are quantised, how, and what they become. Private to the
+ * engine.
+ *
+ * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py; compressed-tensors float-quantized),
+ * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
+ * utils/packing_utils.py, version "gemm"), MLX affine groups (mlx/backend/cpu/quantized.cpp).
+ *
+ * What a form becomes. Every product has int8 activations with one scale per 32, which are off by 0.53 %, so weights
+ * whose own error is far below that lose nothing:
+ * - integers of up to 4 bits in groups of a multiple of 32: Q4_0 where every zero point is 8 (symmetric GPTQ), else
+ *   Q4_1: the integers stay, scale and offset are rounded to F16. That is exact for scales that are F16, and for BF16
+ *   ones from 2^-17 on; GPTQ's and AWQ's offset -scale * zero is rounded by at most 2^-12 of itself;
+ * - of 5 bits: Q5_1, likewise; of 8 bits with zero points of 128: Q8_0, likewise;
+ * - everything else, FP8, NF4, FP4, integers of 6 and 8 bits or in GPTQ's order of activation, where neighbours are of
+ *   different groups: Q8_0, whose own rounding is below 0.5 % of the weights' size and far finer than the form's steps;
+ * - rows that 32 does not divide: F16. */
+#ifndef PP_ENGINE_HF_QUANT_H
+#define PP_ENGINE_HF_QUANT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+#include "engine/hf.h"
+#include "engine/rows.h"
+#include "engine/types.h"
+
+struct pp_hf_quant {
+    enum pp_hf_method {
+        PP_QUANT_NONE,
+        PP_QUANT_FP8,
+        PP_QUANT_BNB,
+        PP_QUANT_GPTQ,
+        PP_QUANT_AWQ,
+        PP_QUANT_MLX,
+    } method;
+    int64_t bits, group;        /* GPTQ: group -1 is the whole row */
+    int64_t block_rows, block_cols; /* FP8 */
+    bool zeros_less_one;        /* GPTQ's first format stores a zero point less one */
+    const struct cJSON *layers; /* MLX: "model.layers.0.mlp.up_proj": {"bits": 6, "group_size": 64} */
+};
+
+/* config: config.json, which stays in use; text: its part of the language model, or the same. PP_ERR_UNSUPPORTED names
+ * the method that is not known, and what to do. */
+enum pp_code pp_hf_quant_read(const struct cJSON *config, const struct cJSON *text, struct pp_hf_quant *q,
+                              struct pp_error *err);
+
+enum pp_hf_role {
+    PP_HF_PLAIN,
+    PP_HF_PACKED, /* a matrix, together with others */
+    PP_HF_PART,   /* one of those others */
+};
+/* What tensor i is. name: emptied, then of a PACKED one the name of the matrix ("model.norm.weight"). */
+enum pp_hf_role pp_hf_quant_role(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_buf *name);
+/* Finds and checks all of a PACKED one. t: type and shape of what it becomes, data NULL. The error names the tensor. */
+enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_rows *rows,
+                              struct pp_tensor *t, struct pp_error *err);
+
+#endif

@@ -1,0 +1,350 @@
+#include "engine/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/quant.h"
+#include "engine/quant_blocks.h"
+
+enum { TILE = 16 }; /* rows at a time: where a row's words lie apart, those of its neighbours are in the same lines */
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+static uint16_t load16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint32_t load32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+float pp_number(const struct pp_numbers *n, int64_t i)
+{
+    float f;
+    switch (n->kind) {
+    case PP_NUMBER_F16:
+        return pp_f16_to_f32(load16(n->data + 2 * i));
+    case PP_NUMBER_BF16:
+        return pp_bf16_to_f32(load16(n->data + 2 * i));
+    case PP_NUMBER_E8M0:
+        return n->data[i] == 255 ? NAN : ldexpf(1, n->data[i] - 127);
+    default:
+        memcpy(&f, n->data + 4 * i, sizeof f);
+        return f;
+    }
+}
+
+float pp_e4m3_to_f32(uint8_t v)
+{
+    const int exponent = v >> 3 & 15, mantissa = v & 7;
+    if ((v & 127) == 127)
+        return NAN;
+    const float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : (float)mantissa * 0x1p-9f;
+    return v & 128 ? -f : f;
+}
+
+/* --- integers ----------------------------------------------------------------------------------------------------- */
+
+/* A tile of rows. */
+struct tile {
+    uint8_t *q;            /* [n, n_cols] */
+    float *scale, *zero;   /* [n, n_groups]; zero: the offset where there are offsets */
+};
+
+static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
+{
+    const uint8_t *p = r->weights + row * (r->n_cols * r->bits / 8);
+    const unsigned bits = (unsigned)r->bits, mask = (1u << bits) - 1;
+    for (int64_t i = 0; i < r->n_cols; i++) {
+        const uint8_t *at = p + (i * r->bits >> 3);
+        const unsigned shift = (unsigned)(i * r->bits) & 7;
+        const unsigned v = shift + bits > 8 ? at[0] | (unsigned)at[1] << 8 : at[0];
+        q[i] = (uint8_t)(v >> shift & mask);
+    }
+}
+
+static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    for (int64_t i = 0; i < n; i++) {
+        stream_row(r, first + i, t->q + i * r->n_cols);
+        for (int64_t g = 0; g < r->n_groups; g++) {
+            t->scale[i * r->n_groups + g] = pp_number(&r->scales, (first + i) * r->n_groups + g);
+            t->zero[i * r->n_groups + g] = pp_number(&r->offsets, (first + i) * r->n_groups + g);
+        }
+    }
+}
+
+/* Which nibble of a word a row of its eight has. */
+static int across_place(int64_t row)
+{
+    static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    return place[row & 7];
+}
+
+static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    const int per = 32 / r->bits;
+    const uint32_t mask = (uint32_t)((1ull << r->bits) - 1);
+    for (int64_t g = 0; g < r->n_groups; g++)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t row = first + i;
+            const uint32_t word = load32(r->zeros + 4 * (g * (r->n_rows / per) + row / per));
+            const int place = r->form == PP_FORM_ACROSS ? across_place(row) : (int)(row % per);
+            t->zero[i * r->n_groups + g] = (float)((int)(word >> place * r->bits & mask) + r->zero_bias);
+            t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * r->n_rows + row);
+        }
+}
+
+static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    const int per = 32 / r->bits;
+    const uint32_t mask = (uint32_t)((1ull << r->bits) - 1);
+    for (int64_t w = 0; w < r->n_cols / per; w++)
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t word = load32(r->weights + 4 * (w * r->n_rows + first + i));
+            uint8_t *q = t->q + i * r->n_cols + w * per;
+            for (int k = 0; k < per; k++, word >>= r->bits)
+                q[k] = (uint8_t)(word & mask);
+        }
+    words_groups(r, first, n, t);
+}
+
+static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    for (int64_t c = 0; c < r->n_cols; c++)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t row = first + i;
+            const uint32_t word = load32(r->weights + 4 * (c * (r->n_rows / 8) + row / 8));
+            t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
+        }
+    words_groups(r, first, n, t);
+}
+
+static void read_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    if (r->form == PP_FORM_STREAM)
+        stream_tile(r, first, n, t);
+    else if (r->form == PP_FORM_DOWN)
+        down_tile(r, first, n, t);
+    else
+        across_tile(r, first, n, t);
+}
+
+static bool is_integers(const struct pp_rows *r)
+{
+    return r->form == PP_FORM_STREAM || r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS;
+}
+
+static enum pp_code make_tile(const struct pp_rows *r, struct tile *t, struct pp_error *err)
+{
+    t->q = pp_malloc(TILE * (size_t)r->n_cols);
+    t->scale = pp_calloc(2 * TILE * (size_t)r->n_groups, sizeof *t->scale);
+    t->zero = t->scale + TILE * r->n_groups;
+    if (t->q && t->scale)
+        return PP_OK;
+    pp_free(t->q);
+    pp_free(t->scale);
+    return pp_fail_nomem(err, "weights in another form");
+}
+
+static void free_tile(struct tile *t)
+{
+    pp_free(t->q);
+    pp_free(t->scale);
+}
+
+static float weight_of(const struct pp_rows *r, unsigned q, float scale, float zero)
+{
+    return r->offsets.data ? scale * (float)q + zero : scale * ((float)q - zero);
+}
+
+static void tile_floats(const struct pp_rows *r, const struct tile *t, int64_t i, float *to)
+{
+    const uint8_t *q = t->q + i * r->n_cols;
+    const float *scale = t->scale + i * r->n_groups, *zero = t->zero + i * r->n_groups;
+    for (int64_t c = 0; r->group_of && c < r->n_cols; c++) {
+        const uint32_t g = load32(r->group_of + 4 * c);
+        to[c] = weight_of(r, q[c], scale[g], zero[g]);
+    }
+    for (int64_t g = 0; !r->group_of && g < r->n_groups; g++)
+        for (int64_t c = g * r->group; c < (g + 1) * r->group && c < r->n_cols; c++)
+            to[c] = weight_of(r, q[c], scale[g], zero[g]);
+}
+
+/* --- integers as they are ----------------------------------------------------------------------------------------- */
+
+static void pack_nibbles(const uint8_t *q, uint8_t to[16])
+{
+    for (int i = 0; i < 16; i++)
+        to[i] = (uint8_t)((q[i] & 15) | q[i + 16] << 4);
+}
+
+static uint8_t *block_q4_0(const uint8_t *q, float scale, uint8_t *to)
+{
+    struct pp_block_q4_0 b = {.d = pp_f32_to_f16(scale)};
+    pack_nibbles(q, b.q);
+    memcpy(to, &b, sizeof b);
+    return to + sizeof b;
+}
+
+static uint8_t *block_q4_1(const uint8_t *q, float scale, float offset, uint8_t *to)
+{
+    struct pp_block_q4_1 b = {.d = pp_f32_to_f16(scale), .m = pp_f32_to_f16(offset)};
+    pack_nibbles(q, b.q);
+    memcpy(to, &b, sizeof b);
+    return to + sizeof b;
+}
+
+static uint8_t *block_q5_1(const uint8_t *q, float scale, float offset, uint8_t *to)
+{
+    struct pp_block_q5_1 b = {.d = pp_f32_to_f16(scale), .m = pp_f32_to_f16(offset)};
+    pack_nibbles(q, b.q);
+    for (int i = 0; i < 32; i++)
+        b.high[i / 8] = (uint8_t)(b.high[i / 8] | (q[i] >> 4 & 1) << i % 8);
+    memcpy(to, &b, sizeof b);
+    return to + sizeof b;
+}
+
+static uint8_t *block_q8_0(const uint8_t *q, float scale, uint8_t *to)
+{
+    struct pp_block_q8_0 b = {.d = pp_f32_to_f16(scale)};
+    for (int i = 0; i < 32; i++)
+        b.q[i] = (int8_t)(q[i] - 128);
+    memcpy(to, &b, sizeof b);
+    return to + sizeof b;
+}
+
+static void tile_blocks(const struct pp_rows *r, const struct tile *t, int64_t i, uint8_t *to)
+{
+    const uint8_t *q = t->q + i * r->n_cols;
+    for (int64_t c = 0; c < r->n_cols; c += 32) {
+        const float scale = t->scale[i * r->n_groups + c / r->group], zero = t->zero[i * r->n_groups + c / r->group];
+        const float offset = r->offsets.data ? zero : -scale * zero;
+        if (r->type == PP_TYPE_Q4_0)
+            to = block_q4_0(q + c, scale, to);
+        else if (r->type == PP_TYPE_Q4_1)
+            to = block_q4_1(q + c, scale, offset, to);
+        else if (r->type == PP_TYPE_Q5_1)
+            to = block_q5_1(q + c, scale, offset, to);
+        else
+            to = block_q8_0(q + c, scale, to);
+    }
+}
+
+static enum pp_code read_blocks(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
+    struct tile t;
+    enum pp_code code = make_tile(r, &t, err);
+    if (code)
+        return code;
+    for (int64_t at = 0; at < n && !code; at += TILE) {
+        const int64_t m = n - at < TILE ? n - at : TILE;
+        read_tile(r, first + at, m, &t);
+        for (int64_t i = 0; i < m && !code; i++) {
+            uint8_t *row = to + (size_t)(at + i) * row_bytes;
+            tile_blocks(r, &t, i, row);
+            if (!pp_row_finite(r->type, row, r->n_cols))
+                code = pp_fail(err, PP_ERR_FORMAT, "a scale is not a number, or too large; the file is damaged");
+        }
+    }
+    free_tile(&t);
+    return code;
+}
+
+/* --- floats ------------------------------------------------------------------------------------------------------- */
+
+static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    const uint8_t *p = r->weights + row * r->n_cols;
+    const int64_t at = row / r->block_rows * r->scale_stride;
+    for (int64_t c = 0; c < r->n_cols; c += r->block_cols) {
+        const float scale = pp_number(&r->scales, at + c / r->block_cols);
+        for (int64_t i = c; i < c + r->block_cols && i < r->n_cols; i++)
+            to[i] = pp_e4m3_to_f32(p[i]) * scale;
+    }
+}
+
+static float table_scale(const struct pp_rows *r, int64_t block)
+{
+    if (!r->codes)
+        return pp_number(&r->scales, block);
+    return r->levels[r->codes[block]] * pp_number(&r->scales, block / r->code_block) + r->code_offset;
+}
+
+static void table_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    const int64_t begin = row * r->n_cols, end = begin + r->n_cols;
+    for (int64_t at = begin; at < end;) {
+        const int64_t block = at / r->block;
+        const int64_t stop = (block + 1) * r->block < end ? (block + 1) * r->block : end;
+        const float scale = table_scale(r, block);
+        for (; at < stop; at++)
+            to[at - begin] = r->table[at & 1 ? r->weights[at / 2] & 15 : r->weights[at / 2] >> 4] * scale;
+    }
+}
+
+static enum pp_code integer_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    struct tile t;
+    enum pp_code code = make_tile(r, &t, err);
+    if (code)
+        return code;
+    for (int64_t at = 0; at < n; at += TILE) {
+        const int64_t m = n - at < TILE ? n - at : TILE;
+        read_tile(r, first + at, m, &t);
+        for (int64_t i = 0; i < m; i++)
+            tile_floats(r, &t, i, to + (at + i) * r->n_cols);
+    }
+    free_tile(&t);
+    return PP_OK;
+}
+
+enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    if (is_integers(r))
+        return integer_floats(r, first, n, to, err);
+    for (int64_t i = 0; i < n; i++, to += r->n_cols) {
+        if (r->form == PP_FORM_FP8)
+            fp8_row(r, first + i, to);
+        else if (r->form == PP_FORM_TABLE)
+            table_row(r, first + i, to);
+        else
+            pp_dequantize_row(r->type_there,
+                              r->weights + (size_t)(first + i) * pp_type_row_bytes(r->type_there, r->n_cols), to,
+                              r->n_cols);
+    }
+    return PP_OK;
+}
+
+/* --- rows in a type ----------------------------------------------------------------------------------------------- */
+
+static enum pp_code quantize_tile(const struct pp_rows *r, int64_t first, int64_t n, float *floats, uint8_t *to,
+                                  struct pp_error *err)
+{
+    enum pp_code code = pp_rows_floats(r, first, n, floats, err);
+    if (!code && !pp_row_finite(PP_TYPE_F32, floats, n * r->n_cols))
+        code = pp_fail(err, PP_ERR_FORMAT, "a weight is not a number; the file is damaged");
+    return code ? code : pp_quantize_rows(r->type, floats, to, n, r->n_cols, NULL, err);
+}
+
+enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, void *to, struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
+    if (r->as_blocks)
+        return read_blocks(r, first, n, to, err);
+    float *floats = pp_calloc(TILE * (size_t)r->n_cols, sizeof *floats);
+    enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
+    for (int64_t at = 0; at < n && !code; at += TILE)
+        code = quantize_tile(r, first + at, n - at < TILE ? n - at : TILE, floats,
+                             (uint8_t *)to + (size_t)at * row_bytes, err);
+    pp_free(floats);
+    return code;
+}

@@ -1,0 +1,337 @@
+/* test_packed.c - folders whose weights other programs quantised: every weight is what the form defines, models answer
+ * as with those floats, and what is wrong is refused with its name. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/quant.h"
+#include "engine/rows.h"
+#include "engine/safetensors.h"
+#include "engine/source.h"
+#include "tests/packed_folder.h"
+#include "tests/support.h"
+
+static const char family[] = "llama-k256";
+static const struct packed_options plain_options = {0};
+
+static const char *temp_path(const char *name)
+{
+    static char paths[4][300];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+/* Root of the mean square of the difference, beside that of b. */
+static double difference(const float *a, const float *b, int64_t n)
+{
+    double d = 0, all = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(d / all);
+}
+
+/* Every weight as the form defines it: read through floats exactly, apart from the order of two roundings; and as it is
+ * computed with, within a step of eight bits of the largest nearby, and 0.6 % in the mean, or as rounding two scales to
+ * F16 has it. */
+static void check_tensor(const char *form, const struct pp_tensor *t, const struct pp_tensor *want)
+{
+    const int64_t n = t->ne[0] * t->ne[1];
+    float *a = calloc((size_t)n, sizeof *a), *b = calloc((size_t)n, sizeof *b), *c = calloc((size_t)n, sizeof *c);
+    struct pp_error err;
+    assert_true(a && b && c);
+    assert_int_equal(want->ne[0] * want->ne[1], n);
+    pp_dequantize_row(want->type, want->data, a, n);
+    pp_dequantize_row(t->type, t->data, c, n);
+    if (t->rows)
+        assert_ok(pp_rows_floats(t->rows, 0, t->ne[1], b, &err), err);
+    else
+        pp_dequantize_row(t->type, t->data, b, n);
+    const int64_t near = t->type == PP_TYPE_Q8_0 ? 32 : 256;
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        most = i % near ? most : 0;
+        for (int64_t k = i; i % near == 0 && k < i + near && k < n; k++)
+            most = fmaxf(most, fabsf(a[k]));
+        if (!(fabsf(a[i] - b[i]) <= 3e-7f * most))
+            fail_msg("%s: weight %lld of %s is %.9g, not %.9g", form, (long long)i, t->name, (double)b[i],
+                     (double)a[i]);
+        const float tolerance = t->type == PP_TYPE_Q8_0 ? most / 100 : most / 1000; /* others are as they were */
+        if (!(fabsf(a[i] - c[i]) <= tolerance))
+            fail_msg("%s: weight %lld of %s is computed with as %.9g, not %.9g", form, (long long)i, t->name,
+                     (double)c[i], (double)a[i]);
+    }
+    if (!(difference(c, a, n) <= 0.006))
+        fail_msg("%s: %s is off by %.4f", form, t->name, difference(c, a, n));
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void check_weights(const char *form, const char *packed, const char *floats, const char *type)
+{
+    struct pp_source *s, *f;
+    struct pp_error err;
+    assert_ok(pp_source_open(packed, &s, &err), err);
+    assert_ok(pp_source_open(floats, &f, &err), err);
+    assert_true(pp_source_to_fill(s) > 0 && pp_source_to_fill(f) == 0);
+    assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), err);
+    assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(f));
+    for (size_t i = 0; i < pp_source_n_tensors(f); i++) {
+        const struct pp_tensor *want = pp_source_tensor_at(f, i), *t = pp_source_tensor(s, want->name);
+        assert_non_null(t);
+        check_tensor(form, t, want);
+    }
+    const struct pp_tensor *up = pp_source_tensor(s, "blk.0.ffn_up.weight");
+    if (strcmp(pp_type_info(up->type)->name, type) != 0)
+        fail_msg("%s became %s, not %s", form, pp_type_info(up->type)->name, type);
+    pp_source_close(s);
+    pp_source_close(f);
+}
+
+/* --- answers ------------------------------------------------------------------------------------------------------ */
+
+/* Logits of the first prompt: float [n, n_vocab], to be free'd. */
+static float *logits_of(const char *path, int64_t *n)
+{
+    char expected[100];
+    struct pp_safetensors *e;
+    struct pp_model *m;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+    struct pp_error err;
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
+    snprintf(expected, sizeof expected, "architectures/%s/expected.safetensors", family);
+    assert_ok(pp_safetensors_open(testdata(expected), &e, &err), err);
+    const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &engine, &err), err);
+    assert_ok(pp_seq_new(engine, &seq, &err), err);
+    const int64_t n_rows = ids->ne[0] < 32 ? ids->ne[0] : 32, n_vocab = pp_model_info(m)->n_vocab;
+    struct pp_row rows[32];
+    for (int64_t i = 0; i < n_rows; i++)
+        rows[i] = (struct pp_row){.seq = seq, .token = ((const int32_t *)ids->data)[i], .parent = PP_PARENT_PREVIOUS,
+                                  .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(engine, rows, (int)n_rows, NULL, &err), err);
+    *n = n_rows * n_vocab;
+    float *all = calloc((size_t)*n, sizeof *all);
+    assert_non_null(all);
+    for (int64_t i = 0; i < n_rows; i++)
+        memcpy(all + i * n_vocab, pp_step_output(engine, (int)i), (size_t)n_vocab * sizeof *all);
+    pp_seq_free(seq);
+    pp_engine_free(engine);
+    pp_model_close(m);
+    pp_safetensors_close(e);
+    return all;
+}
+
+/* How far the answers of a model are from b [n], which may be NULL; *logits, unless NULL, are kept. */
+static double logits_differ(const char *path, const float *b, float **logits)
+{
+    int64_t n;
+    float *a = logits_of(path, &n);
+    const double d = b ? difference(a, b, n) : 0;
+    if (logits)
+        *logits = a;
+    else
+        free(a);
+    return d;
+}
+
+/* --- every form --------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *form, *type;
+} becomes[] = {
+    {"fp8", "Q8_0"},       {"fp8-uneven", "Q8_0"}, {"fp8-tensor", "Q8_0"}, {"fp8-rows", "Q8_0"}, {"nf4", "Q8_0"},
+    {"nf4-double", "Q8_0"}, {"fp4", "Q8_0"},       {"gptq", "Q4_0"},       {"gptq-v2", "Q4_1"},  {"gptq-order", "Q8_0"},
+    {"gptq-8", "Q8_0"},    {"gptq-2", "Q4_1"},     {"awq", "Q4_1"},        {"mlx-2", "Q4_1"},    {"mlx-3", "Q4_1"},
+    {"mlx-4", "Q4_1"},     {"mlx-5", "Q5_1"},      {"mlx-6", "Q8_0"},      {"mlx-8", "Q8_0"},    {"mlx-mixed", "Q4_1"},
+};
+enum { N_FORMS = sizeof becomes / sizeof *becomes };
+
+/* Answers are as near to those of the floats as those of the floats in Q8_0: what int8 activations take. Also as a GGUF
+ * file made of the folder: the same weights, but for the order of rows, so nearly the same sums. */
+static void every_form(void **state)
+{
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < N_FORMS; i++) {
+        const char *form = becomes[i].form, *packed = temp_path("packed"), *floats = temp_path("floats");
+        const char *gguf = temp_path("packed.gguf");
+        struct pp_error err;
+        packed_folder(family, packed_form(form), &plain_options, packed, floats);
+        check_weights(form, packed, floats, becomes[i].type);
+        assert_ok(pp_quantize_file(floats, gguf, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+        float *exact, *ours;
+        logits_differ(floats, NULL, &exact);
+        const double usual = logits_differ(gguf, exact, NULL), is = logits_differ(packed, exact, &ours);
+        if (!(is <= 1.3 * usual && usual < 0.06))
+            fail_msg("%s: the logits differ by %.4f, those of Q8_0 by %.4f", form, is, usual);
+        assert_ok(pp_convert_to_gguf(packed, gguf, &(struct pp_convert_options){0}, &err), err);
+        const double again = logits_differ(gguf, ours, NULL);
+        if (!(again <= 0.01))
+            fail_msg("%s: the logits of the file made of it differ by %.4f", form, again);
+        free(exact);
+        free(ours);
+    }
+    assert_null(packed_form_at(N_FORMS));
+}
+
+/* As BF16 from a folder: what the floats give, rounded once. */
+static void to_floats(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *packed = temp_path("packed"), *floats = temp_path("floats"), *a = temp_path("a.gguf"),
+               *b = temp_path("b.gguf");
+    const struct pp_convert_options opt = {.out_type = "BF16"};
+    packed_folder(family, packed_form("gptq-order"), &plain_options, packed, floats);
+    assert_ok(pp_convert_to_gguf(packed, a, &opt, &err), err);
+    assert_ok(pp_convert_to_gguf(floats, b, &opt, &err), err);
+    struct pp_source *x, *y;
+    assert_ok(pp_source_open(a, &x, &err), err);
+    assert_ok(pp_source_open(b, &y, &err), err);
+    for (size_t i = 0; i < pp_source_n_tensors(x); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(x, i), *u = pp_source_tensor_at(y, i);
+        assert_int_equal(t->size, u->size);
+        assert_memory_equal(t->data, u->data, t->size);
+    }
+    pp_source_close(x);
+    pp_source_close(y);
+}
+
+/* --- what is wrong ------------------------------------------------------------------------------------------------ */
+
+static void refusals(void **state)
+{
+    static const struct {
+        const char *form;
+        struct packed_options opt;
+        const char *word;
+    } cases[] = {
+        {"fp8", {.leave_out = "model.layers.1.mlp.up_proj.weight_scale_inv"}, "layers.1.mlp.up_proj.weight_scale"},
+        {"fp8", {.config_from = "[128,128]", .config_to = "[128]"}, "weight_block_size"},
+        {"fp8", {.config_from = "[128,128]", .config_to = "[0,128]"}, "weight_block_size"},
+        {"fp8", {.config_from = "[128,128]", .config_to = "[64,128]"}, "weight_scale_inv"},
+        {"fp8-uneven", {.turned = "model.layers.0.mlp.up_proj.weight_scale_inv"}, "up_proj.weight_scale_inv"},
+        {"fp8", {.emptied = "model.layers.0.mlp.up_proj.weight"}, "up_proj.weight is empty"},
+        {"nf4", {.leave_out = "model.layers.0.mlp.up_proj.weight.absmax"}, "up_proj.weight.absmax is missing"},
+        {"nf4", {.leave_out = "model.layers.0.mlp.up_proj.weight.quant_map"}, "up_proj.weight.quant_map is missing"},
+        {"nf4", {.emptied = "model.layers.0.mlp.up_proj.weight.absmax"}, "up_proj.weight.absmax"},
+        {"nf4", {.emptied = "model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4"}, "quant_state"},
+        {"nf4-double", {.leave_out = "model.layers.0.mlp.up_proj.weight.nested_absmax"}, "nested_absmax is missing"},
+        {"nf4-double", {.emptied = "model.layers.0.mlp.up_proj.weight.nested_quant_map"}, "nested_quant_map"},
+        {"nf4", {.config_from = "\"load_in_8bit\":false", .config_to = "\"load_in_8bit\":true"}, "load_in_8bit"},
+        {"gptq", {.leave_out = "model.layers.0.mlp.up_proj.scales"}, "up_proj.scales is missing"},
+        {"gptq", {.leave_out = "model.layers.0.mlp.up_proj.qzeros"}, "up_proj.qzeros is missing"},
+        {"gptq", {.turned = "model.layers.0.mlp.up_proj.scales"}, "up_proj.scales"},
+        {"gptq", {.turned = "model.layers.0.mlp.up_proj.qzeros"}, "up_proj.qzeros"},
+        {"gptq", {.emptied = "model.layers.0.mlp.up_proj.g_idx"}, "up_proj.g_idx"},
+        {"gptq", {.bad_group = true}, "g_idx names a group that there is not"},
+        {"gptq", {.config_from = "\"bits\":4", .config_to = "\"bits\":5"}, "bits"},
+        {"gptq", {.config_from = "\"bits\":4", .config_to = "\"bits\":\"4\""}, "bits"},
+        {"gptq", {.config_from = "\"group_size\":128", .config_to = "\"group_size\":0"}, "group_size"},
+        {"gptq", {.config_from = "\"group_size\":128", .config_to = "\"group_size\":-2"}, "group_size"},
+        {"gptq", {.config_from = "\"group_size\":128", .config_to = "\"group_size\":96"}, "scales"},
+        {"gptq", {.config_from = "\"gptq\"", .config_to = "\"hqq\""}, "\"hqq\""},
+        {"gptq-order", {.config_from = "t\":\"gptq\"", .config_to = "t\":\"marlin\""}, "checkpoint_format"},
+        {"awq", {.config_from = "gemm", .config_to = "gemv"}, "version"},
+        {"awq", {.turned = "model.layers.0.self_attn.q_proj.qweight"}, "q_proj"},
+        {"awq", {.config_from = "\"bits\":4", .config_to = "\"bits\":3"}, "bits"},
+        {"mlx-4", {.leave_out = "model.layers.0.mlp.up_proj.biases"}, "up_proj.biases is missing"},
+        {"mlx-4", {.turned = "model.layers.0.mlp.up_proj.scales"}, "up_proj.scales"},
+        {"mlx-4", {.config_from = "\"bits\":4", .config_to = "\"bits\":7"}, "bits"},
+        {"mlx-4", {.config_from = "\"bits\":4", .config_to = "\"bits\":8"}, "scales"},
+        {"mlx-4", {.config_from = "\"group_size\":64", .config_to = "\"group_size\":0"}, "group_size"},
+        {"mlx-4", {.config_from = "\"group_size\":64", .config_to = "\"group_size\":48"}, "scales"},
+        {"mlx-4", {.config_from = "affine", .config_to = "nvfp4"}, "mode"},
+        {"mlx-mixed", {.config_from = "\"bits\":8", .config_to = "\"bits\":1"}, "model.layers.0.mlp.down_proj"},
+    };
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = temp_path("refused");
+        struct pp_model *m = NULL;
+        struct pp_error err = {0};
+        packed_folder(family, packed_form(cases[i].form), &cases[i].opt, path, NULL);
+        if (pp_model_open(path, &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s, case %zu: \"%s\", which does not mention %s", cases[i].form, i, err.text, cases[i].word);
+        pp_model_close(m);
+    }
+}
+
+/* Scales that are no number are met when weights are made: by whoever makes them, with the tensor's name. */
+static void no_numbers(void **state)
+{
+    static const char *const some[] = {"fp8", "gptq", "gptq-order", "mlx-4", "mlx-6"};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        const struct packed_options opt = {.not_a_number = true};
+        const char *path = temp_path("infinite"), *gguf = temp_path("infinite.gguf");
+        struct pp_source *s;
+        struct pp_error err = {0};
+        packed_folder(family, packed_form(some[i]), &opt, path, NULL);
+        assert_ok(pp_source_open(path, &s, &err), err);
+        assert_int_equal(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), PP_ERR_FORMAT);
+        if (!strstr(err.text, ".weight"))
+            fail_msg("%s: %s", some[i], err.text);
+        pp_source_close(s);
+        assert_int_not_equal(pp_convert_to_gguf(path, gguf, &(struct pp_convert_options){0}, &err), PP_OK);
+        if (!strstr(err.text, ".weight"))
+            fail_msg("%s: %s", some[i], err.text);
+    }
+}
+
+/* Stopped while weights are made, and with each allocation failing in turn: an error, and nothing is left. */
+static void stopped(void **state)
+{
+    struct pp_error err;
+    struct pp_source *s;
+    struct pp_cancel cancel = {0};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *path = temp_path("packed");
+    packed_folder(family, packed_form("nf4-double"), &plain_options, path, NULL);
+    assert_ok(pp_source_open(path, &s, &err), err);
+    pp_cancel_request(&cancel);
+    assert_int_equal(pp_source_fill(s, NULL, &(struct pp_fill_options){.cancel = &cancel}, &err), PP_ERR_CANCELLED);
+    assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), err);
+    pp_source_close(s);
+    uint64_t n = pp_mem_count();
+    assert_ok(pp_source_open(path, &s, &err), err);
+    n = pp_mem_count() - n;
+    pp_source_close(s);
+    for (uint64_t at = 1; at <= n; at += 1 + n / 50) {
+        pp_mem_fail_at(at, 0);
+        const enum pp_code code = pp_source_open(path, &s, &err);
+        pp_mem_fail_at(0, 0);
+        if (code == PP_OK)
+            pp_source_close(s);
+    }
+}
+
+TEST_GROUP(packed)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form), cmocka_unit_test(to_floats), cmocka_unit_test(refusals),
+        cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),
+    };
+    return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
+}
