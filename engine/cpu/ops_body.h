@@ -142,67 +142,91 @@ static void add_scaled(float *y, const float *x, float scale, int64_t n)
         v_store_n(y + i, v_fma(v_load_n(x + i, n - i, 0), v_set1(scale), v_load_n(y + i, n - i, 0)), n - i);
 }
 
-/* For 16 outputs of a block, its `half`-th: their sums for N batch rows from i0 on. */
-ALWAYS_INLINE void low_rank_q8(const struct pp_low_rank *b, const uint8_t *block, int half,
-                               const struct pp_low_rank_rows *rows, int i0, const int N, v16 *sum)
+/* Where B's values for G groups of 16 outputs lie: one of a block's halves, or all of one block or two. */
+struct low_rank_at {
+    const uint8_t *block;
+    size_t block_bytes;
+    int half;
+};
+
+/* Sums for N batch rows from i0 on: sum[g * N + i]. */
+ALWAYS_INLINE void low_rank_q8(const struct low_rank_at *at, int rank, const struct pp_low_rank_rows *rows, int i0,
+                               const int N, const int G, v16 *sum)
 {
-    const uint16_t *d = (const uint16_t *)block;
-    const int8_t *q = (const int8_t *)(d + (b->rank + LANES - 1) / LANES * LANES) + half * LANES;
+    const uint16_t *d = (const uint16_t *)at->block;
+    const int8_t *q = (const int8_t *)(d + (rank + LANES - 1) / LANES * LANES) + at->half * LANES;
     const float *down = rows->down + i0 * rows->down_stride;
-    float c[LOW_RANK_ROWS][LANES];
-    for (int k = 0; k < b->rank; k++) {
-        for (int i = 0; k % LANES == 0 && i < N; i++)
-            v_store(c[i], v_mul(v_load_n(down + i * rows->down_stride + k, b->rank - k, 0), v_load_f16(d + k)));
-        v16 w = v_load_i8(q + k * PP_LOW_RANK_ROWS);
-        for (int i = 0; i < N; i++)
-            sum[i] = v_fma(v_set1(c[i][k % LANES]), w, sum[i]);
+    float c[LOW_RANK_ROWS][LANES]; /* for each block and batch row */
+    for (int k = 0; k < rank; k += LANES) {
+        const int n = rank - k < LANES ? rank - k : LANES;
+        for (int g = 0; g < G; g += 2)
+            for (int i = 0; i < N; i++)
+                v_store(c[g / 2 * N + i], v_mul(v_load_n(down + i * rows->down_stride + k, n, 0),
+                                                v_load_f16(d + (size_t)(g / 2) * at->block_bytes / sizeof *d + k)));
+        for (int j = 0; j < n; j++, q += PP_LOW_RANK_ROWS)
+            for (int g = 0; g < G; g++) {
+                v16 w = v_load_i8(q + (size_t)(g / 2) * at->block_bytes + g % 2 * LANES);
+                for (int i = 0; i < N; i++)
+                    sum[g * N + i] = v_fma(v_set1(c[g / 2 * N + i][j]), w, sum[g * N + i]);
+            }
     }
 }
 
-ALWAYS_INLINE void low_rank_floats(const struct pp_low_rank *b, const uint8_t *block, int half,
-                                   const struct pp_low_rank_rows *rows, int i0, const int N, const bool f16, v16 *sum)
+ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const struct pp_low_rank_rows *rows, int i0,
+                                   const int N, const int G, const bool f16, v16 *sum)
 {
-    const size_t from = (size_t)half * (size_t)b->rank * LANES;
     const float *down = rows->down + i0 * rows->down_stride;
-    for (int k = 0; k < b->rank; k++) {
-        const size_t at = from + (size_t)k * LANES;
-        v16 w = f16 ? v_load_f16((const uint16_t *)block + at) : v_load((const float *)block + at);
-        for (int i = 0; i < N; i++)
-            sum[i] = v_fma(v_set1(down[i * rows->down_stride + k]), w, sum[i]);
-    }
+    for (int k = 0; k < rank; k++)
+        for (int g = 0; g < G; g++) {
+            const uint8_t *block = at->block + (size_t)(g / 2) * at->block_bytes;
+            const size_t from = ((size_t)(at->half + g % 2) * (size_t)rank + (size_t)k) * LANES;
+            v16 w = f16 ? v_load_f16((const uint16_t *)block + from) : v_load((const float *)block + from);
+            for (int i = 0; i < N; i++)
+                sum[g * N + i] = v_fma(v_set1(down[i * rows->down_stride + k]), w, sum[g * N + i]);
+        }
 }
 
-/* Outputs r to r + 15, at most n of them. */
+/* Outputs r to r + 16 G - 1, at most n of them; several groups begin where a block does. */
 ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
-                                   const int N, float scale, int64_t r, int64_t n)
+                                   const int N, const int G, float scale, int64_t r, int64_t n)
 {
-    const uint8_t *block = b->data + (size_t)(r / PP_LOW_RANK_ROWS) * pp_low_rank_block_bytes(b->type, b->rank);
-    const int half = (int)(r % PP_LOW_RANK_ROWS / LANES);
+    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
+    const struct low_rank_at at = {b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes, bytes,
+                                   G > 1 ? 0 : (int)(r % PP_LOW_RANK_ROWS / LANES)};
     v16 sum[LOW_RANK_ROWS];
-    for (int i = 0; i < N; i++)
-        sum[i] = v_zero();
+    for (int k = 0; k < N * G; k++)
+        sum[k] = v_zero();
     if (b->type == PP_TYPE_Q8_0)
-        low_rank_q8(b, block, half, rows, i0, N, sum);
+        low_rank_q8(&at, b->rank, rows, i0, N, G, sum);
     else if (b->type == PP_TYPE_F16)
-        low_rank_floats(b, block, half, rows, i0, N, true, sum);
+        low_rank_floats(&at, b->rank, rows, i0, N, G, true, sum);
     else
-        low_rank_floats(b, block, half, rows, i0, N, false, sum);
-    for (int i = 0; i < N; i++) {
-        float *y = rows->y + (i0 + i) * rows->y_stride + r;
-        v_store_n(y, v_fma(v_set1(scale), sum[i], v_load_n(y, n, 0)), n);
-    }
+        low_rank_floats(&at, b->rank, rows, i0, N, G, false, sum);
+    for (int g = 0; g < G; g++)
+        for (int i = 0; i < N; i++) {
+            float *y = rows->y + (i0 + i) * rows->y_stride + r + g * LANES;
+            v_store_n(y, v_fma(v_set1(scale), sum[g * N + i], v_load_n(y, n - g * LANES, 0)), n - g * LANES);
+        }
 }
 
+/* Four sums at a time that do not wait for each other: a group of outputs for four batch rows, or four groups for one. */
 static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
-    for (int64_t r = row0; r < row1; r += LANES) {
-        int i = 0;
-        for (; i + LOW_RANK_ROWS <= rows->n; i += LOW_RANK_ROWS)
-            add_low_rank_to(b, rows, i, LOW_RANK_ROWS, scale, r, row1 - r);
-        for (; i < rows->n; i++)
-            add_low_rank_to(b, rows, i, 1, scale, r, row1 - r);
-    }
+    enum { GROUPS = 4, MANY = GROUPS * LANES };
+    const int in_fours = rows->n / LOW_RANK_ROWS * LOW_RANK_ROWS;
+    for (int64_t r = row0; r < row1; r += LANES)
+        for (int i = 0; i < in_fours; i += LOW_RANK_ROWS)
+            add_low_rank_to(b, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
+    for (int i = in_fours; i < rows->n; i++)
+        for (int64_t r = row0, next; r < row1; r = next) {
+            const bool many = r % PP_LOW_RANK_ROWS == 0 && row1 - r >= MANY;
+            next = r + (many ? MANY : LANES);
+            if (many)
+                add_low_rank_to(b, rows, i, 1, GROUPS, scale, r, MANY);
+            else
+                add_low_rank_to(b, rows, i, 1, 1, scale, r, row1 - r);
+        }
 }
 
 static void rope(float *x, int64_t rope_dim, bool neox, const float *cos_sin)

@@ -324,9 +324,8 @@ static inline v16 v_load_f8(const uint8_t *p)
 static inline v16 i_to_float(i16x32 a) { return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 static inline v16 v_load_i8(const int8_t *p)
 {
-    __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
-                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+    const __m128i lo = _mm_loadl_epi64((const __m128i *)p), hi = _mm_loadl_epi64((const __m128i *)(p + 8));
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi))};
 }
 
 #elif defined(PP_VEC_NEON)
