@@ -209,7 +209,7 @@ ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_
         }
 }
 
-/* Four sums at a time that do not wait for each other: a group of outputs for four batch rows, or four groups for one. */
+/* Four sums at a time, which do not wait for each other: a group of outputs for four batch rows, or four for one. */
 static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
