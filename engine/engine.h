@@ -255,6 +255,8 @@ struct pp_sampling pp_sampling_default(void); /* seed 0: the caller sets one */
 
 struct pp_gen;
 
+enum { PP_DRAFT_MAX = 8 }; /* tokens guessed at most per pass, unless more or fewer are asked for */
+
 /* Guesses what follows tokens[0 .. n): at most `most`, into out; returns how many. For measurements. */
 typedef int pp_draft_script(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most);
 
@@ -266,7 +268,7 @@ struct pp_gen_options {
     bool ignore_end;             /* go on past end tokens */
     struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
     bool lookup;                 /* guess what followed the same tokens before; with or without a draft */
-    int draft_max;               /* tokens guessed at most per pass; 0: 8 */
+    int draft_max;               /* tokens guessed at most per pass; 0: PP_DRAFT_MAX */
     bool draft_always;           /* so many in every pass; else as many as pay, none included */
     float draft_p_min;           /* nothing is tried that stands with a smaller probability; 0: what pays */
     int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */

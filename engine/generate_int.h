@@ -10,8 +10,6 @@
 #include "engine/sampler.h"
 #include "engine/speculate.h"
 
-enum { PP_DEFAULT_DRAFT = 8 };
-
 /* Between two passes the sequence holds fewer tokens than were chosen: at least the last one is still to be computed,
  * and at first the prompt is. */
 struct pp_gen {

@@ -245,7 +245,12 @@ static void learn_costs(struct pass *p, uint64_t ns)
             continue;
         g->stats.plain_ns += (uint64_t)(plain * (double)p->parts[i].n_chosen);
         e->stats.plain_ns += (uint64_t)(plain * p->parts[i].n_chosen / answers);
-        pp_control_passed(&e->costs, &g->seq->habits, (double)ns);
+        if (g->spec.on && g->spec.adapts)
+            pp_control_passed(&g->seq->habits, &(struct pp_spec_passed){.ns = (double)ns,
+                                                                        .draft_ns = (double)g->spec.draft_ns,
+                                                                        .plain = plain,
+                                                                        .guesses = p->parts[i].n_draft,
+                                                                        .tokens = p->parts[i].n_chosen});
     }
 }
 

@@ -21,8 +21,11 @@ static void begin_habits(struct pp_gen *g)
     if (!e->has_habits)
         pp_habits_init(&e->habits);
     e->has_habits = true;
-    if (!g->seq->has_habits)
+    if (!g->seq->has_habits) {
         g->seq->habits = e->habits;
+        g->seq->habits.ledger = (struct pp_spec_ledger){0};
+        g->seq->habits.budget = 0;
+    }
     g->seq->has_habits = true;
     pp_habits_next(&g->seq->habits);
     if (g->draft && e->costs_of != g->draft->engine) {
@@ -36,7 +39,7 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
     struct pp_engine *e = g->seq->engine;
     struct pp_spec *s = &g->spec;
     enum pp_code code = PP_OK;
-    s->most = opt->draft_max <= 0 ? PP_DEFAULT_DRAFT : opt->draft_max;
+    s->most = opt->draft_max <= 0 ? PP_DRAFT_MAX : opt->draft_max;
     if (s->most > PP_MAX_GUESSES)
         s->most = PP_MAX_GUESSES;
     if (s->most > e->max_rows - 1)
@@ -89,6 +92,7 @@ static struct pp_spec_place place_of(const struct guessing *p, const struct pp_g
         .most = s->depth + (room < left ? room : left),
         .chain = s->chain,
         .left = g->max_tokens < 0 ? -1 : g->max_tokens - (g->n - g->n_prompt),
+        .spent = (double)s->draft_ns,
     };
 }
 
@@ -260,6 +264,7 @@ static void take_guess(struct guessing *p, struct pp_gen *g, int row)
 static void count_time(struct pp_gen *g, uint64_t ns)
 {
     g->stats.draft_ns += ns;
+    g->spec.draft_ns += ns;
     g->seq->engine->stats.draft_ns += ns;
 }
 
@@ -294,13 +299,16 @@ static bool step_drafts(struct guessing *p)
     enum pp_code code = pp_step(e, e->batch, rows, p->cancel, NULL);
     for (int i = 0; i < n && code; i++)
         draft_failed(in[i], code);
+    uint64_t stepped = pp_now_ns() - t0;
+    for (int i = 0; i < n; i++) /* before anybody asks whether there is time for more */
+        count_time(in[i], stepped / (uint64_t)n);
     for (int i = 0; i < n && !code; i++)
         take_guess(p, in[i], last[i]);
     uint64_t ns = pp_now_ns() - t0;
     if (!code && n == 1)
         pp_costs_step(costs_of(in[0]), rows, (double)ns);
     for (int i = 0; i < n; i++)
-        count_time(in[i], ns / (uint64_t)n);
+        count_time(in[i], (ns - stepped) / (uint64_t)n);
     return true;
 }
 
@@ -318,6 +326,7 @@ static void begin_pass(struct pp_gen *g)
     s->muted = false;
     s->chain = 1;
     s->asking = s->trial = false;
+    s->draft_ns = 0;
 }
 
 void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows, const struct pp_cancel *cancel)
@@ -405,6 +414,6 @@ void pp_spec_learn(struct pp_gen *g, const int32_t *chosen, int n_chosen)
         bool stood = chosen[b->depth] == b->token;
         pp_habits_learn(habits_of(g), b->who, b->level, stood);
         if (b->trial)
-            pp_control_tried(costs_of(g), habits_of(g), s->tried_behind, stood);
+            pp_control_tried(costs_of(g), habits_of(g), s->tried_behind);
     }
 }

@@ -7,6 +7,7 @@
  *
  *   speculate.c          the guesses of a pass, for all answers in it; what came of them
  *   speculate_lookup.c   guesses by what followed the same tokens before in the conversation
+ *   speculate_habits.c   how likely they are to stand
  *   speculate_control.c  how many are worth while: pure arithmetic on measured times, no clock in it
  *
  * Who guesses: the conversation (lookup: free, right where text repeats), then a smaller model with KV pages of its own
@@ -52,6 +53,7 @@ enum pp_guesser { PP_GUESS_LOOKUP, PP_GUESS_MODEL, PP_GUESS_SCRIPT, PP_GUESSERS 
 
 enum {
     PP_SPEC_LEVELS = 8,   /* of confidence */
+    PP_SPEC_KINDS = 8,    /* of text */
     PP_SPEC_ROWS = 32,    /* passes of more rows are not told apart by their rows */
 };
 
@@ -70,19 +72,27 @@ struct pp_spec_costs {
     int since_single;                           /* passes since one with a single row */
 };
 
-/* How often guesses stand: of a conversation. */
+/* What guesses have cost so far, and what they have brought, against none: ns lost by the latest tokens, a few at a
+ * time. So no stretch of PP_SPEC_WINDOW tokens is much slower than without guesses, whatever the text does. */
+enum { PP_SPEC_WINDOW = 256, PP_SPEC_BINS = 32 };
+struct pp_spec_ledger {
+    double lost[PP_SPEC_BINS]; /* a ring; below 0: won */
+    int at, tokens;            /* the bin being filled, and how many tokens it has */
+};
+
+/* How often guesses stand: of a conversation. Texts are of several kinds, from those of which nobody guesses anything
+ * to copies; each kind adds its own number to the log odds of all guesses. Which kind the text is of at present is told
+ * by what became of guesses, by how sure the draft is, and, while it is not asked, by how sure the target is. */
 struct pp_spec_habits {
-    double weight[PP_GUESSERS][PP_SPEC_LEVELS]; /* log odds of a guess at this level of confidence, */
-    double shift[PP_GUESSERS];                  /* and what is added to all, by the kind of text; */
-    double quick[PP_GUESSERS];                  /* the same, learned from few: where it says something else, the kind
-                                                   of text has changed */
-    int judged[PP_GUESSERS];
-    double share[PP_SPEC_LEVELS];               /* of the draft model's guesses that are at this level */
-    int seen[PP_GUESSERS][PP_SPEC_LEVELS];      /* guesses judged, up to a limit: much is learned from the first */
-    int n_share;
-    double sure, sure_before;                   /* the target's own confidence, of the last dozen tokens and of more */
-    int trials;                                 /* that follow one upon the other, because the text has changed */
-    double budget;                              /* ns that may be spent on finding out whether a draft pays again */
+    double weight[PP_GUESSERS][PP_SPEC_LEVELS];  /* log odds of a guess at this level of confidence */
+    double kind[PP_GUESSERS][PP_SPEC_KINDS];     /* probability of each kind, for each who guesses */
+    double usual[PP_GUESSERS][PP_SPEC_KINDS];    /* the same, of the whole conversation */
+    double share[PP_SPEC_KINDS][PP_SPEC_LEVELS]; /* of the draft model's guesses in such a text */
+    double sure[PP_SPEC_KINDS][PP_SPEC_LEVELS];  /* and of the target's choices */
+    double n_share[PP_SPEC_KINDS], n_sure[PP_SPEC_KINDS]; /* how many were seen, up to a limit */
+    int seen[PP_GUESSERS][PP_SPEC_LEVELS];       /* guesses judged, up to a limit: much is learned from the first */
+    struct pp_spec_ledger ledger;
+    double budget;                               /* ns that may be spent on finding out whether a draft pays again */
 };
 
 /* The odds that guesses begin with, as they were measured on the bundled pair. */
@@ -91,11 +101,17 @@ void pp_habits_init(struct pp_spec_habits *h);
 void pp_habits_next(struct pp_spec_habits *h);
 /* A guess was right or not. */
 void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, bool stood);
-/* The target chose a token, with this margin: where it has grown surer, it may be easier to guess. Costs nothing,
- * unlike asking the draft. */
+/* The target chose a token, with this margin: where it is surer, its text is easier to guess. Costs nothing, unlike
+ * asking the draft. */
 void pp_habits_sure(struct pp_spec_habits *h, float margin);
 /* The probability that a guess stands if all before it do. */
 double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int level);
+/* The same over a text of this kind. */
+double pp_habits_odds_in(const struct pp_spec_habits *h, int kind, enum pp_guesser who, int level);
+/* Of the draft model's guesses in a text of this kind, whatever their level. */
+double pp_habits_mean_in(const struct pp_spec_habits *h, int kind);
+/* kind[PP_SPEC_KINDS]: how likely each is once a guess was made at this level. */
+void pp_habits_kinds(const struct pp_spec_habits *h, enum pp_guesser who, int level, double *kind);
 /* The level of a model's choice by its margin (sampler.h), and of a lookup by how many tokens agree. */
 int pp_level_of_margin(float margin);
 int pp_level_of_match(int length);
@@ -117,6 +133,7 @@ struct pp_spec_place {
     double chain;         /* probability that all of them stand */
     int64_t behind;       /* tokens that the draft model has not read, besides the one it reads in any case */
     int64_t left;         /* tokens that the answer may still have; -1: not known */
+    double spent;         /* ns, on the draft model in this pass */
 };
 
 /* The tokens per ns to be had by the best fixed number of guesses, none included, with `answers` answers in each pass;
@@ -138,10 +155,15 @@ enum { PP_SPEC_AFRESH = 32 };
 /* Whether it is worth while to ask the draft model for the next guess. *trial: only to learn whether it would be. */
 enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                             const struct pp_spec_place *at, bool *trial);
-/* The draft model was asked as a trial, and read so many tokens besides the one; its guess was right or not. */
-void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, int64_t behind, bool stood);
-/* A pass was made that took so long. */
-void pp_control_passed(const struct pp_spec_costs *c, struct pp_spec_habits *h, double ns);
+/* The draft model was asked as a trial, and read so many tokens besides the one. */
+void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, int64_t behind);
+/* A pass was made that took so long, and the draft model before it; so many guesses were in it, and so many tokens came
+ * of it, each of which a pass without guesses would have given in `plain` ns. */
+struct pp_spec_passed {
+    double ns, draft_ns, plain;
+    int guesses, tokens;
+};
+void pp_control_passed(struct pp_spec_habits *h, const struct pp_spec_passed *p);
 
 /* --- the guesses of a pass --------------------------------------------------------------------------------------- */
 
@@ -185,6 +207,7 @@ struct pp_spec {
     bool asking;          /* the draft model is to be asked */
     bool trial;           /* only to see how it does */
     int64_t tried_behind; /* tokens it read for that */
+    uint64_t draft_ns;    /* what it has taken in this pass */
     pp_draft_script *script;
     void *script_user;
 };

@@ -1,30 +1,31 @@
 /* speculate_control.c - how many guesses are worth while.
  *
  * With R tokens per ns to be had elsewhere, a pass that takes t more for a chance P of one more token pays if P > R t
- * (the marginal rule of renewal processes: Charnov 1976). P is the product of the odds along the chain, learned by
- * logistic regression on two features, the confidence of the guess and the kind of text; t comes from measured passes
- * and steps. None is one of the answers; a draft that is not asked is tried again from time to time, for at most a
- * hundredth of the time. */
+ * (the marginal rule of renewal processes: Charnov 1976). P is the product of the odds along the chain
+ * (speculate_habits.c); t comes from measured passes and steps. None is one of the answers; a draft that is not asked
+ * is tried again where what may come of it is worth it, for at most a hundredth of the time. A ledger of what guesses
+ * have cost and brought sees to it that no PP_SPEC_WINDOW tokens take 2 % longer than without any: that decides
+ * wherever a guess would cost much of it. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/speculate.h"
 
-/* Learning: rates of the logistic regression and of the shares; of the confidence that the target shows. */
-static const double WEIGHT_RATE = 0.05, SHIFT_RATE = 0.05, QUICK_RATE = 0.35, LASTING = 0.004, SHARE_RATE = 0.03;
-static const double MOST_SHIFT = 2.5, CHANGED = 1.2; /* log odds */
-static const double SURE_RATE = 0.1, SURE_BEFORE_RATE = 0.02, SURER = 0.2; /* of confidence between 0 and 1 */
-enum { SHARE_PRIOR = 8, WEIGHT_PRIOR = 4 };
-/* Trials: the part of the passes' time that they may take, in hand at most, and owed at most, in passes; how many
- * follow each other when the text has changed. */
-static const double TRIAL_PART = 0.008, MOST_BUDGET = 2.5, MOST_DEBT = 1.0;
-enum { TRIALS = 6 };
+/* Trials: the part of the passes' time that they may take, in hand at most, and owed at most, in passes; tokens for
+ * which the text stays as it is found. */
+static const double TRIAL_PART = 0.012, MOST_BUDGET = 2.5, MOST_DEBT = 0.5, HORIZON = 32;
 static const double TOLERATED = 0.015;       /* tokens a pass that may be lost before the draft is given up */
 static const double USUAL_ANSWER = 64;       /* tokens */
 static const double PAYS = 1.05;             /* times as fast as without guesses */
+/* What may be lost: of the time of PP_SPEC_WINDOW tokens; of that, by trials, and how much faster guesses make the text
+ * that may lose all of it; of what is left, in one pass, and times the probability of losing it. */
+static const double MOST_LOST = 0.0175, TRIAL_PART_LOST = 0.4, MUCH_FASTER = 0.25;
+static const double MOST_OF_LEFT = 0.8, MOST_RISKED = 0.1;
 /* Times: how much of a look that takes longer is believed; a row more than was ever seen, in single rows: a hopeful
  * guess, so that it is tried. */
 static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
+/* A further row of the draft's step, in steps, until it was seen; so many of them count as much as all before. */
+static const double ROW_BEHIND = 0.1, ROWS_BEHIND = 12;
 enum { FIRST_LOOKS = 4, LOOKS = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -52,10 +53,16 @@ void pp_costs_pass(struct pp_spec_costs *c, int rows, double ns)
 
 void pp_costs_step(struct pp_spec_costs *c, int rows, double ns)
 {
-    if (rows == 1)
+    if (rows == 1) {
         look(&c->step, ns);
-    else if (c->step.n && ns > c->step.ns)
-        look(&c->behind, (ns - c->step.ns) / (rows - 1));
+        return;
+    }
+    if (!c->step.n)
+        return;
+    double more = rows - 1, each = fmax(ns - c->step.ns, 0) / more; /* of a single row, little else than noise */
+    if (!c->behind.n++)
+        c->behind.ns = ROW_BEHIND * c->step.ns;
+    c->behind.ns += more / (more + ROWS_BEHIND) * (each - c->behind.ns);
 }
 
 void pp_costs_answer(struct pp_spec_costs *c, int64_t tokens)
@@ -102,122 +109,87 @@ static double step_ns(const struct pp_spec_costs *c, int64_t rows)
     double one = c->step.ns, hope = UNSEEN_STEP * pp_costs_of(c, 1);
     if (c->step.n < FIRST_LOOKS && (!c->step.n || one > hope))
         one = hope;
-    return one + (double)(rows - 1) * (c->behind.n ? c->behind.ns : 0.1 * one);
+    return one + (double)(rows - 1) * (c->behind.n ? c->behind.ns : ROW_BEHIND * one);
 }
 
-/* --- odds --------------------------------------------------------------------------------------------------------- */
+/* --- the ledger --------------------------------------------------------------------------------------------------- */
 
-static double log_odds(double p) { return log(p / (1 - p)); }
-
-static double odds(double x) { return 1 / (1 + exp(-x)); }
-
-void pp_habits_init(struct pp_spec_habits *h)
+static void enter(struct pp_spec_ledger *l, int tokens, double lost)
 {
-    static const double first[PP_GUESSERS][PP_SPEC_LEVELS] = {
-        [PP_GUESS_LOOKUP] = {0.25, 0.4, 0.5, 0.6, 0.75, 0.85, 0.92, 0.96},
-        [PP_GUESS_MODEL] = {0.35, 0.42, 0.5, 0.6, 0.72, 0.83, 0.92, 0.97},
-        [PP_GUESS_SCRIPT] = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
-    };
-    static const double share[PP_SPEC_LEVELS] = {0.1, 0.12, 0.12, 0.13, 0.13, 0.14, 0.13, 0.13};
-    *h = (struct pp_spec_habits){0};
-    for (int w = 0; w < PP_GUESSERS; w++)
-        for (int i = 0; i < PP_SPEC_LEVELS; i++)
-            h->weight[w][i] = log_odds(first[w][i]);
-    memcpy(h->share, share, sizeof share);
-}
-
-void pp_habits_next(struct pp_spec_habits *h)
-{
-    for (int w = 0; w < PP_GUESSERS; w++)
-        h->quick[w] = h->shift[w] /= 2;
-}
-
-void pp_habits_sure(struct pp_spec_habits *h, float margin)
-{
-    double sure = (double)pp_level_of_margin(margin) / (PP_SPEC_LEVELS - 1);
-    h->sure += SURE_RATE * (sure - h->sure);
-    h->sure_before += SURE_BEFORE_RATE * (sure - h->sure_before);
-    if (h->sure < h->sure_before)
-        h->sure_before += SURE_RATE * (h->sure - h->sure_before); /* what counts is the least of late */
-    if (h->sure > h->sure_before + SURER && h->budget >= 0) {
-        h->sure_before = h->sure;
-        h->trials = TRIALS;
-        double *shift = &h->shift[PP_GUESS_MODEL];
-        h->quick[PP_GUESS_MODEL] = *shift = fmax(*shift, *shift / 3);
+    for (int i = 0; i < tokens; i++) {
+        if (l->tokens == PP_SPEC_WINDOW / PP_SPEC_BINS) {
+            l->at = (l->at + 1) % PP_SPEC_BINS;
+            l->lost[l->at] = l->tokens = 0;
+        }
+        l->lost[l->at] += lost / tokens;
+        l->tokens++;
     }
 }
 
-double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int level)
+/* The most that was lost from any token of the window on until now. */
+static double lost(const struct pp_spec_ledger *l)
 {
-    return odds(h->weight[who][level] + h->shift[who]);
+    double sum = 0, most = 0;
+    for (int i = 0; i < PP_SPEC_BINS; i++) {
+        sum += l->lost[(l->at + PP_SPEC_BINS - i) % PP_SPEC_BINS];
+        most = fmax(most, sum);
+    }
+    return most;
 }
 
-void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, bool stood)
+/* Whether so many ns more may be lost in this pass. A trial may use up only a part of what the window may lose, and
+ * guesses that win few tokens only a little more: the rest is for a text in which they soon win it back. No pass may
+ * lose all of it, and each only a bit where that is likely, so that a bad one does not end the guessing for long. */
+static bool affordable(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
+                       double ns, double won)
 {
-    double wrong = (stood ? 1 : 0) - pp_habits_odds(h, who, level);
-    int *seen = &h->seen[who][level];
-    *seen += *seen < 1000;
-    h->weight[who][level] += fmax(WEIGHT_RATE, 1.0 / (*seen + WEIGHT_PRIOR)) * wrong;
-    double *shift = &h->shift[who], *quick = &h->quick[who];
-    h->judged[who] += h->judged[who] < 1000;
-    *quick += QUICK_RATE * ((stood ? 1 : 0) - odds(h->weight[who][level] + *quick));
-    *shift += fmax(SHIFT_RATE, 1.0 / (h->judged[who] + WEIGHT_PRIOR)) * wrong;
-    *quick = fmin(fmax(*quick, *shift - MOST_SHIFT), *shift + MOST_SHIFT);
-    if (fabs(*quick - *shift) > CHANGED)
-        *shift = *quick = fmin(fmax(*quick, -MOST_SHIFT), MOST_SHIFT);
-    for (int i = 0; i < PP_SPEC_LEVELS; i++) /* what lasts is no matter of the kind of text */
-        h->weight[who][i] += LASTING * *shift;
-    *quick -= LASTING * *shift;
-    *shift -= LASTING * *shift;
-    if (who != PP_GUESS_MODEL)
-        return;
-    h->n_share += h->n_share < 1000;
-    for (int i = 0; i < PP_SPEC_LEVELS; i++)
-        h->share[i] += fmax(SHARE_RATE, 1.0 / (h->n_share + SHARE_PRIOR)) * ((i == level ? 1 : 0) - h->share[i]);
-}
-
-int pp_level_of_margin(float margin)
-{
-    static const float least[PP_SPEC_LEVELS - 1] = {0.25f, 0.6f, 1.1f, 1.8f, 2.7f, 4.0f, 6.0f};
-    int level = 0;
-    while (level < PP_SPEC_LEVELS - 1 && margin >= least[level])
-        level++;
-    return level;
-}
-
-int pp_level_of_match(int length)
-{
-    static const int least[PP_SPEC_LEVELS - 1] = {3, 4, 5, 7, 10, 16, 32};
-    int level = 0;
-    while (level < PP_SPEC_LEVELS - 1 && length >= least[level])
-        level++;
-    return level;
-}
-
-/* Of the model's guesses, whatever their level. */
-static double mean_odds(const struct pp_spec_habits *h)
-{
-    double sum = 0;
-    for (int i = 0; i < PP_SPEC_LEVELS; i++)
-        sum += h->share[i] * pp_habits_odds(h, PP_GUESS_MODEL, i);
-    return sum;
+    int answers = at->rows - at->guesses;
+    double plain = pp_costs_of(c, answers), faster = fmax(won, at->rate * plain / answers - 1);
+    double hoped = fmax(c->step.ns - step_ns(c, 1), 0); /* what the first steps took is hoped to be less, not sure to */
+    double extra = at->spent + ns + hoped + pp_costs_of(c, at->rows + 1) - plain;
+    double part = fmin(TRIAL_PART_LOST + (1 - TRIAL_PART_LOST) * fmax(faster, 0) / MUCH_FASTER, 1);
+    double left = part * MOST_LOST * PP_SPEC_WINDOW * plain - lost(&h->ledger);
+    return extra <= MOST_OF_LEFT * left && extra * (1 - at->chain) <= MOST_RISKED * left;
 }
 
 /* --- what pays ---------------------------------------------------------------------------------------------------- */
 
+/* Tokens per ns with so many guesses of the draft model in each pass, in a text of these kinds, or of a single one. */
+static double rate_of(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int n,
+                      const double *kind)
+{
+    double tokens = 1;
+    for (int k = 0; n && k < PP_SPEC_KINDS; k++) {
+        double p = kind[k] > 0 ? pp_habits_mean_in(h, k) : 0, chain = kind[k];
+        for (int i = 0; i < n; i++)
+            tokens += chain *= p;
+    }
+    return answers * tokens / (pp_costs_of(c, answers * (n + 1)) + (n ? n * step_ns(c, answers) : 0));
+}
+
+static double best_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most,
+                        const double *kind)
+{
+    double best = 0;
+    for (int n = 0; n <= most; n++)
+        best = fmax(best, rate_of(c, h, answers, n, kind));
+    return best;
+}
+
 double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most, bool model)
 {
-    double p = mean_odds(h), chain = 1, tokens = 1, plain = pp_costs_of(c, answers), best;
+    double plain = pp_costs_of(c, answers);
     if (plain <= 0 || (c->pass[1].n < SINGLE_PASSES && answers == 1))
         return 0;
-    best = answers / plain;
-    for (int n = 1; model && n <= most; n++) {
-        tokens += chain *= p;
-        double ns = pp_costs_of(c, answers * (n + 1)) + n * step_ns(c, answers);
-        if (answers * tokens / ns > best)
-            best = answers * tokens / ns;
-    }
-    return best;
+    return best_rate(c, h, answers, model ? most : 0, h->kind[PP_GUESS_MODEL]);
+}
+
+static double mean_odds(const struct pp_spec_habits *h)
+{
+    double sum = 0;
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        sum += h->kind[PP_GUESS_MODEL][k] * pp_habits_mean_in(h, k);
+    return sum;
 }
 
 bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
@@ -226,16 +198,23 @@ bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spe
     return rate * pp_costs_of(c, answers) > PAYS * answers && pp_habits_odds(h, PP_GUESS_LOOKUP, level) < mean_odds(h);
 }
 
-/* Tokens won by a row for a guess of these odds and, if that is better, by rows for more of `mean` odds behind it. */
-static double gain(const struct pp_spec_costs *c, const struct pp_spec_place *at, double p, double mean, double step)
+/* Tokens won by a row for a guess at this level and, if that is better, by rows for more behind it. */
+static double gain(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
+                   enum pp_guesser who, int level)
 {
-    double base = pp_costs_of(c, at->rows), chain = at->chain * p, tokens = 0, best = -INFINITY;
+    double kind[PP_SPEC_KINDS], next[PP_SPEC_KINDS], base = pp_costs_of(c, at->rows), tokens = 0, best = -INFINITY;
+    double step = who == PP_GUESS_MODEL ? step_ns(c, 1) : 0;
+    pp_habits_kinds(h, who, level, kind);
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        kind[k] *= at->chain * pp_habits_odds_in(h, k, who, level);
+        next[k] = who == PP_GUESS_MODEL ? pp_habits_mean_in(h, k) : pp_habits_odds_in(h, k, who, level);
+    }
     for (int n = 1; at->guesses + n <= at->most; n++) {
-        tokens += chain;
-        chain *= mean;
-        double won = tokens - at->rate * (pp_costs_of(c, at->rows + n) - base + (n - 1) * step);
-        if (won > best)
-            best = won;
+        for (int k = 0; k < PP_SPEC_KINDS; k++) {
+            tokens += kind[k];
+            kind[k] *= next[k];
+        }
+        best = fmax(best, tokens - at->rate * (pp_costs_of(c, at->rows + n) - base + (n - 1) * step));
     }
     return best;
 }
@@ -243,19 +222,20 @@ static double gain(const struct pp_spec_costs *c, const struct pp_spec_place *at
 bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                       enum pp_guesser who, int level)
 {
-    double p = pp_habits_odds(h, who, level);
-    bool model = who == PP_GUESS_MODEL;
-    return at->rate > 0 && gain(c, at, p, model ? mean_odds(h) : p, model ? step_ns(c, 1) : 0) > 0;
+    double won = at->rate > 0 ? gain(c, h, at, who, level) : 0;
+    return won > 0 && affordable(c, h, at, 0, won);
 }
 
 /* Tokens won by a step of the draft model, its guess kept or not, without its time. */
 static double gain_of_step(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                            const struct pp_spec_place *at)
 {
-    double sum = 0, mean = mean_odds(h);
+    double sum = 0;
     for (int i = 0; i < PP_SPEC_LEVELS; i++) {
-        double won = gain(c, at, pp_habits_odds(h, PP_GUESS_MODEL, i), mean, step_ns(c, 1));
-        sum += won > 0 ? h->share[i] * won : 0;
+        double share = 0, won = gain(c, h, at, PP_GUESS_MODEL, i);
+        for (int k = 0; k < PP_SPEC_KINDS; k++)
+            share += h->kind[PP_GUESS_MODEL][k] * h->share[k][i];
+        sum += won > 0 ? share * won : 0;
     }
     return sum;
 }
@@ -268,6 +248,20 @@ static bool catching_up_pays(const struct pp_spec_costs *c, const struct pp_spec
     return won * left / 2 > at->rate * (step_ns(c, at->behind) - step_ns(c, 1));
 }
 
+/* What may come of a trial pays for it: the text may be of a kind that is worth guessing, and stay so for a while. */
+static bool trial_pays(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
+                       double ns)
+{
+    int answers = at->rows - at->guesses;
+    double plain = pp_costs_of(c, answers), won = 0;
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        double only[PP_SPEC_KINDS] = {0};
+        only[k] = 1;
+        won += h->kind[PP_GUESS_MODEL][k] * (1 - answers / plain / best_rate(c, h, answers, at->most, only));
+    }
+    return h->budget >= 0 && won * HORIZON * plain > ns;
+}
+
 enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                             const struct pp_spec_place *at, bool *trial)
 {
@@ -275,24 +269,23 @@ enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_
     if (at->rate <= 0 || at->guesses >= at->most)
         return PP_ASK_NOT;
     bool far = at->behind > PP_SPEC_AFRESH;
-    double won = gain_of_step(c, h, at) - at->rate * step_ns(c, far ? 1 : at->behind + 1);
-    if (won > (far ? 0 : -TOLERATED)) /* to stop and to come back costs more than a while of little use */
-        return far && !catching_up_pays(c, at, won) ? PP_ASK_AFRESH : PP_ASK;
-    *trial = at->guesses == 0 &&
-             (h->trials > 0 || (h->budget > 0 && h->budget >= step_ns(c, far ? PP_SPEC_AFRESH + 1 : at->behind + 1)));
+    double all = step_ns(c, at->behind + 1), ns = far ? step_ns(c, PP_SPEC_AFRESH + 1) : all;
+    double won = gain_of_step(c, h, at) - at->rate * (far ? step_ns(c, 1) : all);
+    if (won > (far ? 0 : -TOLERATED) && affordable(c, h, at, ns, won)) /* to stop and to come back costs more than a
+                                                                       while of little use */
+        return far && !(catching_up_pays(c, at, won) && affordable(c, h, at, all, won)) ? PP_ASK_AFRESH : PP_ASK;
+    *trial = at->guesses == 0 && trial_pays(c, h, at, ns) && affordable(c, h, at, ns, 0);
     return !*trial ? PP_ASK_NOT : far ? PP_ASK_AFRESH : PP_ASK;
 }
 
-void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, int64_t behind, bool stood)
+void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, int64_t behind)
 {
     h->budget = fmax(h->budget - step_ns(c, behind + 1), -MOST_DEBT * pp_costs_of(c, 1));
-    if (h->trials > 0)
-        h->trials--;
-    else if (stood) /* where one stands others may: the next place is a trial, too */
-        h->budget = fmax(h->budget, 0) + step_ns(c, 3);
 }
 
-void pp_control_passed(const struct pp_spec_costs *c, struct pp_spec_habits *h, double ns)
+void pp_control_passed(struct pp_spec_habits *h, const struct pp_spec_passed *p)
 {
-    h->budget = fmin(h->budget + TRIAL_PART * ns, MOST_BUDGET * pp_costs_of(c, 1));
+    bool guessed = p->guesses > 0 || p->draft_ns > 0;
+    h->budget = fmin(h->budget + TRIAL_PART * p->ns, MOST_BUDGET * p->plain);
+    enter(&h->ledger, p->tokens, guessed ? p->ns + p->draft_ns - p->plain * p->tokens : 0);
 }

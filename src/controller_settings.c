@@ -56,7 +56,7 @@ char *ctl_settings_json(const struct pp_controller *c)
         double v = ctl_param_get(c, &c->sampling, p);
         bool differs = p->kind == CTL_SEED         ? c->seed_fixed && v <= p->max
                        : p->kind == CTL_MAX_TOKENS ? v >= 0
-                       : p->kind == CTL_DRAFT_MAX  ? v != 8
+                       : p->kind == CTL_DRAFT_MAX  ? v != PP_DRAFT_MAX
                        : p->kind == CTL_DRAFT_P_MIN ? v > 0
                                                    : v != ctl_param_get(c, &standard, p);
         if (differs)

@@ -180,7 +180,7 @@ static void set_defaults(struct pp_options *o)
     *o = (struct pp_options){
         .command = "chat",
         .model = "",
-        .draft_max = 8,
+        .draft_max = PP_DRAFT_MAX,
         .n_predict = -1,
         .n_prompt = 512,
         .n_gen = 32,

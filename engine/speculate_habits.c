@@ -1,0 +1,158 @@
+/* speculate_habits.c - how likely a guess is to stand: a hidden Markov model of the kinds of text (Rabiner 1989, the
+ * forward step), whose tables are learned as the conversation goes on, each kind from the part of what is seen that it
+ * probably explains. The log odds of a guess are those of its level, learned by logistic regression, and the kind's. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/speculate.h"
+
+/* What the kinds add to the log odds. */
+static const double shift[PP_SPEC_KINDS] = {-4.5, -3, -2, -1.2, -0.5, 0.2, 1, 2.5};
+/* How much more often a level comes than the next lower one: at first, per unit of shift. */
+static const double TILT = 0.12, TILT_AT_0 = 0.1, LEAST_SHARE = 0.01;
+static const double WEIGHT_RATE = 0.03, TABLE_RATE = 0.01, USUAL_RATE = 0.005;
+/* The chance that the kind changes from one token to the next; of the ways to change, that to one not seen yet. */
+static const double CHANGES = 1.0 / 250, ELSEWHERE = 0.5;
+/* Choices in a row are somewhat alike: each says less than it would alone. */
+static const double SURE_SAYS = 0.6;
+enum { WEIGHT_PRIOR = 4, TABLE_PRIOR = 12, MOST_SEEN = 1000 };
+
+static double log_odds(double p) { return log(p / (1 - p)); }
+
+static double odds(double x) { return 1 / (1 + exp(-x)); }
+
+static void normalise(double *p, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += p[i];
+    for (int i = 0; i < n; i++)
+        p[i] = sum > 0 ? p[i] / sum : 1.0 / n;
+}
+
+void pp_habits_init(struct pp_spec_habits *h)
+{
+    static const double first[PP_GUESSERS][PP_SPEC_LEVELS] = {
+        [PP_GUESS_LOOKUP] = {0.25, 0.4, 0.5, 0.6, 0.75, 0.85, 0.92, 0.96},
+        [PP_GUESS_MODEL] = {0.35, 0.42, 0.5, 0.6, 0.72, 0.83, 0.92, 0.97},
+        [PP_GUESS_SCRIPT] = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
+    };
+    *h = (struct pp_spec_habits){0};
+    for (int w = 0; w < PP_GUESSERS; w++)
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            h->weight[w][i] = log_odds(first[w][i]);
+    for (int w = 0; w < PP_GUESSERS; w++)
+        for (int k = 0; k < PP_SPEC_KINDS; k++)
+            h->kind[w][k] = h->usual[w][k] = 1.0 / PP_SPEC_KINDS;
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            h->share[k][i] = LEAST_SHARE + exp((TILT_AT_0 + TILT * shift[k]) * i);
+        normalise(h->share[k], PP_SPEC_LEVELS);
+        memcpy(h->sure[k], h->share[k], sizeof h->sure[k]);
+    }
+}
+
+void pp_habits_next(struct pp_spec_habits *h)
+{
+    for (int w = 0; w < PP_GUESSERS; w++)
+        for (int k = 0; k < PP_SPEC_KINDS; k++)
+            h->kind[w][k] = (h->kind[w][k] + h->usual[w][k]) / 2;
+}
+
+/* --- what a guess is worth ---------------------------------------------------------------------------------------- */
+
+double pp_habits_odds_in(const struct pp_spec_habits *h, int kind, enum pp_guesser who, int level)
+{
+    return odds(h->weight[who][level] + shift[kind]);
+}
+
+double pp_habits_mean_in(const struct pp_spec_habits *h, int kind)
+{
+    double sum = 0;
+    for (int i = 0; i < PP_SPEC_LEVELS; i++)
+        sum += h->share[kind][i] * pp_habits_odds_in(h, kind, PP_GUESS_MODEL, i);
+    return sum;
+}
+
+void pp_habits_kinds(const struct pp_spec_habits *h, enum pp_guesser who, int level, double *kind)
+{
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        kind[k] = h->kind[who][k] * (who == PP_GUESS_MODEL ? h->share[k][level] : 1);
+    normalise(kind, PP_SPEC_KINDS);
+}
+
+double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int level)
+{
+    double kind[PP_SPEC_KINDS], sum = 0;
+    pp_habits_kinds(h, who, level, kind);
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        sum += kind[k] * pp_habits_odds_in(h, k, who, level);
+    return sum;
+}
+
+/* --- what is learned ---------------------------------------------------------------------------------------------- */
+
+/* A table of shares moves towards what was seen, each kind's by the part that it explains. */
+static void count(double table[PP_SPEC_KINDS][PP_SPEC_LEVELS], double *n, const double *kind, int level)
+{
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        n[k] = fmin(n[k] + kind[k], MOST_SEEN);
+        double rate = kind[k] * fmax(TABLE_RATE, 1 / (n[k] + TABLE_PRIOR));
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            table[k][i] += rate * ((i == level ? 1 : 0) - table[k][i]);
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            table[k][i] = fmax(table[k][i], LEAST_SHARE / 2);
+        normalise(table[k], PP_SPEC_LEVELS);
+    }
+}
+
+void pp_habits_sure(struct pp_spec_habits *h, float margin)
+{
+    int level = pp_level_of_margin(margin);
+    double *kind = h->kind[PP_GUESS_MODEL];
+    for (int w = 0; w < PP_GUESSERS; w++)
+        for (int k = 0; k < PP_SPEC_KINDS; k++) {
+            double other = ELSEWHERE / PP_SPEC_KINDS + (1 - ELSEWHERE) * h->usual[w][k];
+            h->kind[w][k] += CHANGES * (other - h->kind[w][k]);
+        }
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        kind[k] *= pow(h->sure[k][level], SURE_SAYS);
+    normalise(kind, PP_SPEC_KINDS);
+    count(h->sure, h->n_sure, kind, level);
+}
+
+void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, bool stood)
+{
+    double wrong = (stood ? 1 : 0) - pp_habits_odds(h, who, level), *kind = h->kind[who];
+    int *seen = &h->seen[who][level];
+    pp_habits_kinds(h, who, level, kind);
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        double p = pp_habits_odds_in(h, k, who, level);
+        kind[k] *= stood ? p : 1 - p;
+    }
+    normalise(kind, PP_SPEC_KINDS);
+    *seen += *seen < MOST_SEEN;
+    h->weight[who][level] += fmax(WEIGHT_RATE, 1.0 / (*seen + WEIGHT_PRIOR)) * wrong;
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        h->usual[who][k] += USUAL_RATE * (kind[k] - h->usual[who][k]);
+    if (who == PP_GUESS_MODEL)
+        count(h->share, h->n_share, kind, level);
+}
+
+int pp_level_of_margin(float margin)
+{
+    static const float least[PP_SPEC_LEVELS - 1] = {0.25f, 0.6f, 1.1f, 1.8f, 2.7f, 4.0f, 6.0f};
+    int level = 0;
+    while (level < PP_SPEC_LEVELS - 1 && margin >= least[level])
+        level++;
+    return level;
+}
+
+int pp_level_of_match(int length)
+{
+    static const int least[PP_SPEC_LEVELS - 1] = {3, 4, 5, 7, 10, 16, 32};
+    int level = 0;
+    while (level < PP_SPEC_LEVELS - 1 && length >= least[level])
+        level++;
+    return level;
+}
