@@ -44,5 +44,8 @@ enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type
                               struct pp_error *err);
 /* The types that pp_quantize_file knows; i from 0, NULL at the end. */
 const char *pp_quantize_type(size_t i);
+/* The type that a name means, case ignored, as pp_quantize_type spells it: "q4_k" and the like mean the M mixture.
+ * NULL: none. */
+const char *pp_quantize_name(const char *name);
 
 #endif

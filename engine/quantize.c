@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -29,6 +30,16 @@ enum { N_MIXES = sizeof mixes / sizeof *mixes };
 const char *pp_quantize_type(size_t i)
 {
     return i < N_MIXES ? mixes[i].name : NULL;
+}
+
+const char *pp_quantize_name(const char *name)
+{
+    for (size_t i = 0; i < N_MIXES; i++) {
+        const size_t n = strlen(mixes[i].name) - (mixes[i].size == 'M' && mixes[i].type != PP_TYPE_Q2_K ? 2 : 0);
+        if (strcasecmp(mixes[i].name, name) == 0 || (strlen(name) == n && strncasecmp(mixes[i].name, name, n) == 0))
+            return mixes[i].name;
+    }
+    return NULL;
 }
 
 static const struct mix *mix_of(int file_type)

@@ -11,6 +11,8 @@
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/export.h"
 #include "engine/file_type.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
@@ -42,6 +44,7 @@ struct pp_source {
     pthread_mutex_t fill_lock;
     bool filled;                /* -- protected by fill_lock */
     struct pp_hf_quant quant;   /* of a folder */
+    const char *quantized;      /* "Q4_K_M": what it is made into; or NULL */
     struct pp_name_index names; /* of those */
 };
 
@@ -384,6 +387,45 @@ static size_t aligned(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* Has tensor t made in another type. */
+static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t type, struct pp_error *err)
+{
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    if (!rows && !(rows = new_rows(s)))
+        return pp_fail_nomem(err, "the list of tensors");
+    if (!t->rows)
+        *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type_there = t->type, .weights = t->data,
+                                 .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3]};
+    rows->type = type;
+    rows->as_blocks = false;
+    t->type = type;
+    t->size = pp_type_row_bytes(type, rows->n_cols) * (size_t)rows->n_rows;
+    t->rows = rows;
+    return PP_OK;
+}
+
+/* What pippin quantize would make of the folder, its matrices are made into when they are loaded. */
+static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_error *err)
+{
+    const bool tied = s->hf && !pp_source_tensor(s, "output.weight");
+    enum pp_code code = PP_OK;
+    s->quantized = pp_quantize_name(quant);
+    if (!s->quantized)
+        return pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; pippin quantize --help names what there is",
+                       quant);
+    if (!s->hf)
+        return pp_fail(err, PP_ERR_USAGE, "%s is a GGUF file, which is used as it is: --quant is for model folders; "
+                       "pippin quantize makes a smaller file", s->path);
+    for (size_t i = 0; i < s->n_tensors && !code; i++) {
+        struct pp_tensor *t = &s->tensors[i];
+        const bool matrix = t->n_dims > 1 && !pp_export_keeps_f32(t);
+        const uint32_t type = pp_quantize_tensor_type(pp_file_type_by_name(s->quantized), &s->hp, tied, t);
+        if (matrix && type != t->type && (type != PP_TYPE_F32 || strcmp(s->quantized, "F32") == 0))
+            code = make_in(s, t, type, err);
+    }
+    return code;
+}
+
 /* Gives the tensors that are still to be made their place in memory, which takes none before it is written. */
 static enum pp_code reserve(struct pp_source *s, struct pp_error *err)
 {
@@ -503,6 +545,11 @@ enum pp_code pp_source_fill(const struct pp_source *source, struct pp_pool *pool
 
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err)
 {
+    return pp_source_open_as(path, NULL, out, err);
+}
+
+enum pp_code pp_source_open_as(const char *path, const char *quant, struct pp_source **out, struct pp_error *err)
+{
     struct stat st;
     *out = NULL;
     if (stat(path, &st) != 0)
@@ -515,6 +562,8 @@ enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_
     }
     pthread_mutex_init(&s->fill_lock, NULL);
     enum pp_code code = S_ISDIR(st.st_mode) ? open_folder(s, err) : open_gguf(s, err);
+    if (!code && quant)
+        code = quantize(s, quant, err);
     if (!code)
         code = reserve(s, err);
     if (code) {
@@ -584,6 +633,11 @@ const char *pp_source_folder(const struct pp_source *s)
     return s->hf ? s->path : NULL;
 }
 
+const char *pp_source_quant(const struct pp_source *s)
+{
+    return s->quantized;
+}
+
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s)
 {
     return &s->hp;
@@ -630,6 +684,8 @@ const char *pp_source_type_name(const struct pp_source *s)
     size_t bytes[PP_TYPE_LIMIT] = {0};
     int64_t id;
     uint32_t most = 0;
+    if (s->quantized)
+        return s->quantized;
     if (s->gguf && pp_gguf_int(s->gguf, "general.file_type", &id) && pp_file_type_name(id))
         return pp_file_type_name(id);
     for (size_t i = 0; i < pp_source_n_tensors(s); i++) {

@@ -80,6 +80,9 @@ struct pp_hparams {
  * safetensors. A path that does not exist is PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the
  * text lists those that are. */
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err);
+/* The same, with the matrices of a folder quantised when they are filled, to a type or mixture as pp_quantize_name
+ * takes it. NULL: as they are. PP_ERR_USAGE: there is no such type, or it is a GGUF file, which is used as it is. */
+enum pp_code pp_source_open_as(const char *path, const char *quant, struct pp_source **out, struct pp_error *err);
 void pp_source_close(struct pp_source *s);
 
 const char *pp_source_path(const struct pp_source *s);
@@ -87,6 +90,7 @@ const struct pp_gguf *pp_source_gguf(const struct pp_source *s);  /* NULL for a 
 int pp_source_n_files(const struct pp_source *s);                 /* GGUF files; 0 for a folder */
 const struct pp_gguf *pp_source_file(const struct pp_source *s, int i); /* the first is pp_source_gguf's */
 const char *pp_source_folder(const struct pp_source *s);          /* NULL for a GGUF file */
+const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
 /* By GGUF name, or NULL. For a folder, q and k projections are NOT permuted: hparams.rope_neox says so. */
 const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *gguf_name);

@@ -21,6 +21,7 @@ struct pp_adapter_choice {
 struct pp_load_request {
     const char *model;              /* path */
     const char *draft;              /* path, or NULL */
+    const char *quant;              /* what a model folder is quantised to while it is loaded; or NULL */
     struct pp_engine_options engine;
     uint64_t snapshot_quota;        /* 0: PP_SNAPSHOT_QUOTA; or PP_SNAPSHOTS_OFF */
 };

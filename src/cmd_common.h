@@ -77,6 +77,7 @@ struct pp_cli_model {
     int n_adapters;
     bool exact_adapters;        /* held as they are stored */
     bool embeds;                /* may be an encoder */
+    const char *quant;          /* what it is quantised to while it is loaded; or NULL */
 };
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */

@@ -89,6 +89,7 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
         code = pp_fail(err, PP_ERR_USAGE, "logits needs the name of the file to write: -o FILE.safetensors");
     if (!code)
         code = read_ids(o, &ids, &n, err);
+    m.quant = o->quant;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
     if (!code)

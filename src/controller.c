@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -63,6 +64,12 @@ static bool is_starter(const struct pp_controller *c, const char *path)
     return n && strncmp(path, c->paths->starter, n) == 0 && path[n] == '/';
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static void start_load(struct pp_controller *c, const char *model, const char *draft)
 {
     char starter_draft[600];
@@ -74,6 +81,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     struct pp_load_request r = {
         .model = model,
         .draft = draft,
+        .quant = is_folder(model) ? c->o->quant : NULL, /* files that are chosen later are used as they are */
         .engine = {.n_threads = c->o->threads,
                    .kv_type = c->o->kv_type,
                    .n_ctx = c->o->ctx_size,

@@ -88,6 +88,11 @@ const struct pp_option pp_option_specs[] = {
      .section = "model", .group = PP_GROUP_MODEL, .help = "type of the KV cache: q8_0 (default), f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL, .help = "limit for the KV cache, such as 512M; default: a quarter of free memory"},
+    {.name = "quant", .arg = "TYPE",
+     .choices = "q8_0 q6_k q5_k q5_k_m q5_k_s q5_1 q5_0 q4_k q4_k_m q4_k_s q4_1 q4_0 iq4_nl iq4_xs q3_k q3_k_l q3_k_m "
+                "q3_k_s q2_k q2_k_s f16 bf16 f32",
+     .set = pp_set_choice, AT(quant), .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
+     .help = "quantise a model folder while it is loaded, to q8_0, q6_k, q4_k, q4_0 or any type of pippin quantize"},
     {.name = "layout-cache", .arg = "BYTES", .choices = "off", .set = pp_set_layout_cache, AT(layout_cache),
      .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "disk for packed weights, such as 20G, or off; default: a quarter of what is free, at most 64G"},
@@ -331,7 +336,6 @@ const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs
 
 const struct pp_foreign_option pp_foreign_options[] = {
     {"--grammar-file --json-schema --grammar", "is reserved for constrained answers, which are not available yet"},
-    {"--quant", "is reserved and not available yet; make a smaller file with `pippin quantize`"},
     {"--imatrix", "is reserved and not available yet"},
     {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
      "is done first and once: `pippin models pull hf:OWNER/NAME` or an address; then -m takes its name"},

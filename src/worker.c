@@ -55,6 +55,7 @@ void request_free(struct request *r)
     struct pp_generate_request *g = &r->generate;
     pp_free((char *)r->load.model);
     pp_free((char *)r->load.draft);
+    pp_free((char *)r->load.quant);
     pp_free((char *)r->load.engine.kernels);
     pp_free((char *)g->session_key);
     pp_free((char *)g->messages_json);
@@ -84,6 +85,7 @@ static bool copy_load(struct request *r, const struct pp_load_request *from)
     r->load = *from;
     r->load.model = copy(from->model, &ok);
     r->load.draft = copy(from->draft, &ok);
+    r->load.quant = copy(from->quant, &ok);
     r->load.engine.kernels = copy(from->engine.kernels, &ok);
     r->load.engine.share_pool = NULL;
     r->load.engine.cancel = NULL; /* the worker has its own */

@@ -66,14 +66,14 @@ static void start_identity(struct shared_model *s)
     pthread_attr_destroy(&attr);
 }
 
-static enum pp_code open_shared(const char *path, const char *cache_dir, struct shared_model **out,
-                                struct pp_error *err)
+static enum pp_code open_shared(const char *path, const char *quant, const char *cache_dir,
+                                struct shared_model **out, struct pp_error *err)
 {
     struct shared_model *s = pp_calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return pp_fail_nomem(err, "the model");
-    enum pp_code code = pp_model_open(path, &s->model, err);
+    enum pp_code code = pp_model_open_as(path, quant, &s->model, err);
     if (code != PP_OK) {
         pp_free(s);
         return code;
@@ -128,9 +128,10 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
     worker_try_send(p->w, e);
 }
 
-static enum pp_code open_target(struct pp_worker *w, const char *path, struct shared_model **out, struct pp_error *err)
+static enum pp_code open_target(struct pp_worker *w, const char *path, const char *quant, struct shared_model **out,
+                                struct pp_error *err)
 {
-    enum pp_code code = open_shared(path, w->cache_dir, out, err);
+    enum pp_code code = open_shared(path, quant, w->cache_dir, out, err);
     if (code != PP_OK)
         return code;
     code = pp_model_check_writes((*out)->model, err);
@@ -161,7 +162,7 @@ static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request
     opt.cancel = &w->load_cancel;
     opt.cache_dir = w->cache_dir;
     opt.n_ctx = pp_engine_n_ctx(w->engine);
-    enum pp_code code = open_shared(r->draft, "", &w->draft_model, err);
+    enum pp_code code = open_shared(r->draft, NULL, "", &w->draft_model, err);
     if (code != PP_OK)
         return code;
     if (pp_model_check_writes(w->draft_model->model, err) != PP_OK)
@@ -236,7 +237,7 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
 {
     struct pp_error err = {0}, draft_err = {0};
     struct shared_model *target;
-    enum pp_code code = open_target(w, r->model, &target, &err);
+    enum pp_code code = open_target(w, r->model, r->quant, &target, &err);
     if (code != PP_OK && w->engine) { /* a mistyped name costs nothing: the old model stays */
         send_refusal(w, &err);
         return;

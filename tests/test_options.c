@@ -153,6 +153,9 @@ static void values(void **state)
     accept("run|--kv-memory|512MiB");
     assert_true(o.kv_memory == 512ull << 20);
     assert_int_equal(o.layout_cache, 0);
+    accept("run|--quant|q4_k");
+    accept("chat|--quant|q8_0");
+    refuse("run|--quant|q9_z", "--quant expects one of");
     accept("run|--layout-cache|20G");
     assert_true(o.layout_cache == 20ull << 30);
     accept("chat|--layout-cache|off");

@@ -213,6 +213,88 @@ static void to_floats(void **state)
     pp_source_close(y);
 }
 
+/* --- quantised while it is loaded -------------------------------------------------------------------------------- */
+
+static void note_filled(void *user, uint64_t done, uint64_t total)
+{
+    uint64_t *last = user;
+    assert_true(done >= *last && done <= total);
+    *last = done;
+}
+
+/* Every matrix has the bits that pippin quantize gives the file made of the same folder, but for q's and k's order. */
+static void check_quantized(const char *folder, const char *quant, const char *type)
+{
+    const char *gguf = temp_path("quantized.gguf");
+    struct pp_source *s, *f;
+    struct pp_error err;
+    uint64_t done = 0;
+    assert_ok(pp_quantize_file(folder, gguf, type, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_source_open_as(folder, quant, &s, &err), err);
+    assert_ok(pp_source_open(gguf, &f, &err), err);
+    assert_string_equal(pp_source_type_name(s), type);
+    assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){.progress = note_filled, .user = &done}, &err), err);
+    assert_int_equal(done, pp_source_to_fill(s));
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i), *want = pp_source_tensor(f, t->name);
+        assert_non_null(want);
+        if (t->n_dims < 2)
+            continue;
+        assert_int_equal(t->type, want->type);
+        assert_int_equal(t->size, want->size);
+        if (!strstr(t->name, "attn_q") && !strstr(t->name, "attn_k") && memcmp(t->data, want->data, t->size) != 0)
+            fail_msg("%s of %s is another in %s", t->name, folder, type);
+    }
+    pp_source_close(s);
+    pp_source_close(f);
+}
+
+static void while_loading(void **state)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *plain = testdata("architectures/llama-k256"), *experts = testdata("architectures/mixtral");
+    check_quantized(plain, "q8_0", "Q8_0");
+    check_quantized(plain, "Q4_K", "Q4_K_M");
+    check_quantized(plain, "q6_k", "Q6_K");
+    check_quantized(plain, "q4_0", "Q4_0");
+    check_quantized(plain, "f16", "F16");
+    const char *packed = temp_path("packed");
+    packed_folder(family, packed_form("fp8"), &plain_options, packed, NULL);
+    check_quantized(packed, "q5_k_s", "Q5_K_S");
+    assert_ok(pp_model_open_as(experts, "q4_0", &m, &err), err);
+    assert_string_equal(pp_model_info(m)->type_name, "Q4_0");
+    pp_model_close(m);
+    assert_int_equal(pp_model_open_as(plain, "q9", &m, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "q9"));
+    assert_int_equal(pp_model_open_as(testdata("architectures/llama-k256/model.gguf"), "q4_0", &m, &err),
+                     PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "pippin quantize"));
+}
+
+/* What the same folder was quantised to is part of what the model is. */
+static void identities(void **state)
+{
+    struct pp_sha256 ids[4];
+    const char *const quant[4] = {NULL, "q8_0", "q4_0", NULL};
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (int i = 0; i < 4; i++) {
+        struct pp_model *m;
+        assert_ok(pp_model_open_as(testdata("architectures/llama-k256"), quant[i], &m, &err), err);
+        assert_ok(pp_model_identity(m, test_tmpdir(), &ids[i], &err), err);
+        pp_model_close(m);
+    }
+    assert_memory_not_equal(&ids[0], &ids[1], sizeof ids[0]);
+    assert_memory_not_equal(&ids[1], &ids[2], sizeof ids[0]);
+    assert_memory_equal(&ids[0], &ids[3], sizeof ids[0]);
+}
+
 /* --- what is wrong ------------------------------------------------------------------------------------------------ */
 
 static void refusals(void **state)
@@ -330,8 +412,9 @@ static void stopped(void **state)
 TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form), cmocka_unit_test(to_floats), cmocka_unit_test(refusals),
-        cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),
+        cmocka_unit_test(every_form), cmocka_unit_test(to_floats),     cmocka_unit_test(refusals),
+        cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),       cmocka_unit_test(while_loading),
+        cmocka_unit_test(identities),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
