@@ -207,7 +207,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
                           &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .n_ctx = e->n_ctx,
                                                    .bf16_activations = opt->activations == PP_ACT_BF16,
                                                    .cache_dir = opt->cache_dir,
-                                                   .layout_quota = opt->layout_quota, .cancel = opt->cancel},
+                                                   .layout_quota = opt->layout_quota, .cancel = opt->cancel,
+                                                   .imatrix = opt->imatrix},
                           progress, user, &e->cpu, err);
     if (code) {
         pp_engine_free(e);

@@ -21,6 +21,7 @@
 #include "engine/base/hash.h"
 #include "engine/stats.h"
 
+struct pp_imatrix;
 struct pp_tokenizer;
 
 /* done / total in any unit; for bars. */
@@ -105,6 +106,8 @@ struct pp_engine_options {
     const struct pp_cancel *cancel; /* stops the making of the engine, not what it does later; or NULL */
     const char *cache_dir;      /* packed weights are kept in its folder "layouts"; NULL: nowhere */
     uint64_t layout_quota;      /* bytes of all packed weights there; 0: a quarter of the free disk, at most 64 GiB */
+    struct pp_imatrix *imatrix; /* counts what every step multiplies matrices with (convert.h), also of steps that
+                                 * failed; must outlive the engine. NULL: nobody does */
 };
 
 enum { PP_LAYOUT_VERSION = 1 }; /* of packed weights; raise it with every change of engine/cpu/pack.h */

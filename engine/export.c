@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
+#include "engine/imatrix.h"
 #include "engine/pool.h"
 #include "engine/quant.h"
 #include "engine/rope.h"
@@ -35,6 +36,7 @@ struct slice {
     int64_t first, n;        /* rows of the new tensor in this slice */
     float *floats;           /* [n, n_cols] */
     uint8_t *to;             /* [n, to_row] */
+    int64_t n_matrices, matrix_rows;
     int n_shares;
     struct pp_error errors[MAX_THREADS];
 };
@@ -83,6 +85,22 @@ static enum pp_code read_floats(const struct slice *s, const struct pp_tensor *t
     return code;
 }
 
+/* Rows begin .. end - 1 of a slice from floats to their type, each matrix by its own importance. */
+static void quantize_rows(const struct slice *s, int64_t begin, int64_t end, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int64_t r = begin, next; r < end && !code; r = next) {
+        const int64_t matrix = (s->first + r) / s->matrix_rows, behind = (matrix + 1) * s->matrix_rows - s->first;
+        const float *importance = NULL;
+        next = behind < end ? behind : end;
+        if (s->item->importance)
+            code = pp_importance_of(s->item->importance, s->n_cols, s->n_matrices, matrix, &importance, err);
+        if (!code)
+            code = pp_quantize_rows(s->item->type, s->floats + r * s->n_cols, s->to + (size_t)r * s->to_row, next - r,
+                                    s->n_cols, importance, err);
+    }
+}
+
 /* One share of a slice. */
 static void convert_rows(void *arg, int part, int share, int thread)
 {
@@ -100,8 +118,7 @@ static void convert_rows(void *arg, int part, int share, int thread)
                     : read_floats(s, t, row, n, s->floats + r * s->n_cols, err);
     }
     if (!code && !same && begin < end)
-        pp_quantize_rows(s->item->type, s->floats + begin * s->n_cols, s->to + (size_t)begin * s->to_row, end - begin,
-                         s->n_cols, NULL, err);
+        quantize_rows(s, begin, end, err);
 }
 
 static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
@@ -133,6 +150,8 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         .from_row = pp_type_row_bytes(item->from->type, n_cols),
         .to_row = pp_type_row_bytes(item->type, n_cols),
         .n_cols = n_cols,
+        .n_matrices = item->parts ? item->n_parts : ne[2] * ne[3],
+        .matrix_rows = vector ? n_rows : ne[1],
         .n_shares = pp_pool_n(pool),
     };
     int64_t step = SLICE_FLOATS / n_cols > 0 ? SLICE_FLOATS / n_cols : 1;
@@ -411,7 +430,9 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
 static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
 {
     static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version,
-                                       "split.no", "split.count", "split.tensors.count"};
+                                       "split.no", "split.count", "split.tensors.count", "quantize.imatrix.file",
+                                       "quantize.imatrix.dataset", "quantize.imatrix.entries_count",
+                                       "quantize.imatrix.chunks_count"};
     for (size_t i = 0; i < pp_gguf_n_kv(from); i++) {
         struct pp_str name = pp_gguf_kv_key(from, i);
         bool skip = false;
@@ -439,6 +460,17 @@ static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_sourc
     return code;
 }
 
+/* What the weights were weighed by, under llama-quantize's keys. */
+static void add_imatrix(struct pp_gguf_writer *w, const struct pp_convert_options *opt)
+{
+    const struct pp_imatrix_info info = pp_imatrix_info(opt->imatrix);
+    pp_gguf_add_text(w, "quantize.imatrix.file", opt->imatrix_name ? opt->imatrix_name : "");
+    if (info.n_datasets)
+        pp_gguf_add_text(w, "quantize.imatrix.dataset", pp_imatrix_dataset(opt->imatrix, 0));
+    pp_gguf_add_u32(w, "quantize.imatrix.entries_count", (uint32_t)info.n_tensors);
+    pp_gguf_add_u32(w, "quantize.imatrix.chunks_count", info.chunks);
+}
+
 /* --- a model ------------------------------------------------------------------------------------------- */
 
 /* For a folder of a family whose GGUF files interleave the rows of q and k: the head size of those; else 0. */
@@ -457,21 +489,6 @@ struct export_list {
     struct pp_buf names;                /* of the stacks, each with a NUL behind it */
 };
 
-/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
- * no matrix is in two stacks. */
-static const char *expert_number(const char *name)
-{
-    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down."};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const char *at = strstr(name, kinds[i]);
-        at = at ? at + strlen(kinds[i]) : NULL;
-        const size_t digits = at ? strspn(at, "0123456789") : 0;
-        if (digits > 0 && (digits == 1 || at[0] != '0') && strcmp(at + digits, ".weight") == 0)
-            return at;
-    }
-    return NULL;
-}
-
 /* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
 static enum pp_code stack_experts(const struct pp_source *s, const struct pp_tensor *first, const char *number,
                                   uint32_t type, struct export_list *list, struct pp_error *err)
@@ -489,11 +506,43 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
                            name);
         list->parts[list->n_parts++] = t;
     }
-    pp_buf_fmt(&list->names, "%.*s_exps.weight%c", (int)(number - 1 - first->name), first->name, 0);
+    char stack[256];
+    pp_stack_name(first->name, stack);
+    pp_buf_add(&list->names, stack, strlen(stack) + 1);
     if (n < 1)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of an expert, but the model has none", first->name);
     list->n++;
     return PP_OK;
+}
+
+/* What is known of the columns of those that become blocks; everything is checked before the first is written. */
+static enum pp_code find_importance(struct export_list *list, const struct pp_convert_options *opt,
+                                    struct pp_error *err)
+{
+    struct pp_imatrix_use use = {0};
+    const float *columns;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < list->n && !code; i++) {
+        struct pp_export_item *item = &list->items[i];
+        const int64_t *ne = item->from->ne, n = item->parts ? item->n_parts : ne[2] * ne[3];
+        if (pp_type_info(item->type)->block_elements == 1 || item->type == item->from->type)
+            continue;
+        item->importance = pp_imatrix_find(opt->imatrix, item->name);
+        for (int64_t m = 0; m < n && !code; m++) {
+            columns = NULL;
+            if (item->importance)
+                code = pp_importance_of(item->importance, ne[0], n, m, &columns, err);
+            if (!columns && !use.n_unweighed)
+                snprintf(use.first, sizeof use.first, "%s", item->name);
+            *(columns ? &use.n_weighed : &use.n_unweighed) += 1;
+        }
+    }
+    if (opt->imatrix_use)
+        *opt->imatrix_use = use;
+    if (!code && !use.n_weighed && use.n_unweighed)
+        code = pp_fail(err, PP_ERR_MISMATCH, "the importance matrix says nothing of %s or any other matrix that is to "
+                       "be quantised; it was made for another model", use.first);
+    return code;
 }
 
 static enum pp_code list_items(const struct pp_source *s, const uint32_t *types, const struct pp_tensor *rope_freqs,
@@ -506,7 +555,7 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             .from = rope_freqs, .name = rope_freqs->name, .type = PP_TYPE_F32, .factor = 1.0f};
     for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        const char *number = expert_number(t->name);
+        const char *number = pp_expert_number(t->name);
         if (number && strtol(number, NULL, 10) > 0)
             continue; /* goes with the first expert's */
         if (number) {
@@ -566,10 +615,14 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
                                                  : pp_fail_nomem(err, "the list of tensors");
     if (!code)
         code = list_items(s, types, &rope_freqs, &list, err);
+    if (!code && opt && opt->imatrix)
+        code = find_importance(&list, opt, err);
     if (!code)
         code = pp_gguf_writer_new(dst, &w, err);
     if (!code)
         code = add_metadata(w, s, file_type, err);
+    if (!code && opt && opt->imatrix)
+        add_imatrix(w, opt);
     if (!code)
         code = pp_export_items(w, list.items, list.n, opt, err);
     if (!code)

@@ -22,6 +22,7 @@ struct pp_export_item {
     uint32_t type;                /* there; its block divides from->ne[0] */
     int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */
     float factor;                 /* everything is multiplied by it; 1 keeps the bits */
+    const struct pp_importance *importance; /* of the columns of its matrices, n_parts or ne[2] * ne[3]; or NULL */
 };
 
 /* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that

@@ -63,15 +63,22 @@ static float peak_of(const float *x, int n)
     return peak;
 }
 
-/* The weights of n values: importance (or NULL: all alike), scaled so that nothing overflows, times a little of the
- * magnitude if `magnitudes` count. */
-static void weigh(const float *x, const float *importance, int n, bool magnitudes, float *w)
+static float most_of(const float *importance, int n)
 {
-    float squares = 0, most = 0;
-    for (int i = 0; i < n; i++) {
+    float most = 0;
+    for (int i = 0; importance && i < n; i++)
+        most = importance[i] > most ? importance[i] : most;
+    return most;
+}
+
+/* The weights of n values: importance (or NULL: all alike) in parts of `most`, the largest of the block, so that
+ * nothing overflows and sub-blocks count as they should beside each other; times a little of the magnitude if
+ * `magnitudes` count. */
+static void weigh(const float *x, const float *importance, float most, int n, bool magnitudes, float *w)
+{
+    float squares = 0;
+    for (int i = 0; i < n; i++)
         squares += x[i] * x[i];
-        most = importance && importance[i] > most ? importance[i] : most;
-    }
     float rms = sqrtf(squares / (float)n);
     for (int i = 0; i < n; i++) {
         w[i] = most > 0 ? importance[i] / most + 1e-6f : 1;
@@ -166,7 +173,7 @@ static void quantize_q8_0(const float *x, const float *importance, void *dst)
 {
     struct pp_block_q8_0 b;
     float w[32];
-    weigh(x, importance, 32, false, w);
+    weigh(x, importance, most_of(importance, 32), 32, false, w);
     struct symmetric s = {x, w, 32, -127, 127};
     b.d = search_half(&s, search_symmetric(&s, 3));
     float d = pp_f16_to_f32(b.d), inverse = d != 0 ? 1 / d : 0;
@@ -179,7 +186,7 @@ static void quantize_q8_0(const float *x, const float *importance, void *dst)
 static uint16_t symmetric_block(const float *x, const float *importance, int less, uint8_t q[32])
 {
     float w[32];
-    weigh(x, importance, 32, false, w);
+    weigh(x, importance, most_of(importance, 32), 32, false, w);
     struct symmetric s = {x, w, 32, -less, less - 1};
     uint16_t d16 = search_half(&s, search_symmetric(&s, 10));
     float d = pp_f16_to_f32(d16), inverse = d != 0 ? 1 / d : 0;
@@ -300,9 +307,10 @@ static void put_q6_k(const float *x, const struct scaled_choice *c, void *dst)
 
 static struct scaled_choice search_scaled(const struct scaled_form *form, const float *x, const float *importance)
 {
+    const float most = most_of(importance, 256);
     float w[256], wish[16];
     for (int sub = 0; sub < 16; sub++) {
-        weigh(x + 16 * sub, importance ? importance + 16 * sub : NULL, 16, true, w + 16 * sub);
+        weigh(x + 16 * sub, importance ? importance + 16 * sub : NULL, most, 16, true, w + 16 * sub);
         struct symmetric s = scaled_sub(form, x, w, sub);
         wish[sub] = search_symmetric(&s, 8);
     }
@@ -448,7 +456,7 @@ static struct affine search_affine(const struct affine_problem *p)
 static void affine_block(const float *x, const float *importance, int top, uint16_t *d, uint16_t *m, uint8_t q[32])
 {
     float w[32];
-    weigh(x, importance, 32, false, w);
+    weigh(x, importance, most_of(importance, 32), 32, false, w);
     const struct affine_problem p = {x, w, 32, top, true};
     struct affine a = search_affine(&p);
     *d = pp_f32_to_f16(a.scale);
@@ -565,11 +573,12 @@ static struct affine refit_affine(const struct affine_form *form, const float *x
 static struct affine_choice search_affine_block(const struct affine_form *form, const float *x, const float *importance,
                                                 uint8_t q[256])
 {
+    const float heaviest = most_of(importance, 256);
     float w[256], max_scale = 0, max_min = 0, most = (float)form->most;
     struct affine wish[16];
     for (int sub = 0; sub < form->subs; sub++) {
         const struct affine_problem p = affine_sub(form, x, w, sub);
-        weigh(p.x, importance ? importance + form->n * sub : NULL, form->n, true, w + form->n * sub);
+        weigh(p.x, importance ? importance + form->n * sub : NULL, heaviest, form->n, true, w + form->n * sub);
         wish[sub] = search_affine(&p);
         max_scale = wish[sub].scale > max_scale ? wish[sub].scale : max_scale;
         max_min = wish[sub].min > max_min ? wish[sub].min : max_min;
@@ -715,7 +724,7 @@ static void quantize_iq4_nl(const float *x, const float *importance, void *dst)
 {
     struct pp_block_iq4_nl b;
     float w[32];
-    weigh(x, importance, 32, true, w);
+    weigh(x, importance, most_of(importance, 32), 32, true, w);
     b.d = pp_f32_to_f16(search_iq4(x, w));
     put_iq4(x, pp_f16_to_f32(b.d), b.q);
     memcpy(dst, &b, sizeof b);
@@ -724,9 +733,10 @@ static void quantize_iq4_nl(const float *x, const float *importance, void *dst)
 static void quantize_iq4_xs(const float *x, const float *importance, void *dst)
 {
     struct pp_block_iq4_xs b = {0};
+    const float most = most_of(importance, 256);
     float w[256], wish[8];
     for (int sub = 0; sub < 8; sub++) {
-        weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, 32, true, w + 32 * sub);
+        weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, most, 32, true, w + 32 * sub);
         wish[sub] = search_iq4(x + 32 * sub, w + 32 * sub);
     }
     b.d = pp_f32_to_f16(peak_of(wish, 8) / -32);

@@ -3,6 +3,8 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -712,4 +714,28 @@ enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
         return PP_OK;
     return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again",
                    s->path);
+}
+
+/* --- experts --------------------------------------------------------------------------------------------- */
+
+const char *pp_expert_number(const char *name)
+{
+    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down."};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(name, kinds[i]);
+        at = at ? at + strlen(kinds[i]) : NULL;
+        const size_t digits = at ? strspn(at, "0123456789") : 0;
+        if (digits > 0 && (digits == 1 || at[0] != '0') && strcmp(at + digits, ".weight") == 0)
+            return at;
+    }
+    return NULL;
+}
+
+void pp_stack_name(const char *matrix, char out[256])
+{
+    const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');
+    if (number)
+        snprintf(out, 256, "%.*s_exps.weight", (int)(number - 1 - matrix), matrix);
+    else
+        snprintf(out, 256, "%.*s", bracket ? (int)(bracket - matrix) : 255, matrix);
 }

@@ -92,6 +92,12 @@ const struct pp_gguf *pp_source_file(const struct pp_source *s, int i); /* the f
 const char *pp_source_folder(const struct pp_source *s);          /* NULL for a GGUF file */
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
+/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
+ * no matrix is in two stacks. */
+const char *pp_expert_number(const char *name);
+/* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's
+ * "blk.0.ffn_up_exps.weight[3]"); of others the same name. */
+void pp_stack_name(const char *matrix, char out[256]);
 /* By GGUF name, or NULL. For a folder, q and k projections are NOT permuted: hparams.rope_neox says so. */
 const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *gguf_name);
 size_t pp_source_n_tensors(const struct pp_source *s);

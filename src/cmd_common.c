@@ -356,6 +356,43 @@ void pp_cli_model_close(struct pp_cli_model *m)
     *m = (struct pp_cli_model){0};
 }
 
+/* A tokenizer of another model, say. */
+static enum pp_code check_ids(const struct pp_cli_model *m, const int32_t *ids, size_t n, struct pp_error *err)
+{
+    const int64_t n_vocab = pp_model_info(m->model)->n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= n_vocab)
+            return pp_fail(err, PP_ERR_FORMAT, "the tokenizer gives id %d, but the model has %lld tokens", ids[i],
+                           (long long)n_vocab);
+    return PP_OK;
+}
+
+enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_model *m, bool lead, int32_t **ids,
+                             size_t *n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(m->model);
+    struct pp_buf text = {0};
+    int32_t *of_text = NULL;
+    if (!t)
+        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read a text", m->path);
+    const size_t before = lead && pp_tokenizer_bos(t) >= 0 ? 1 : 0;
+    enum pp_code code = pp_cli_input(o, &text, err);
+    if (!code)
+        code = pp_tokenize(t, pp_buf_cstr(&text), text.len, PP_TOKENIZE_SPECIAL, &of_text, n, err);
+    pp_buf_free(&text);
+    if (code)
+        return code;
+    *ids = pp_malloc((*n + before) * sizeof **ids);
+    if (*ids) {
+        if (before)
+            (*ids)[0] = pp_tokenizer_bos(t);
+        memcpy(*ids + before, of_text, *n * sizeof *of_text);
+        *n += before;
+    }
+    pp_free(of_text);
+    return *ids ? check_ids(m, *ids, *n, err) : pp_fail_nomem(err, "the tokens");
+}
+
 void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
 {
     if (t && id >= 0)

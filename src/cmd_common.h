@@ -92,6 +92,11 @@ enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_optio
 enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struct pp_error *err);
 void pp_cli_model_close(struct pp_cli_model *m);
 
+/* The ids of the text a command works on (pp_cli_input), special tokens parsed; with `lead` and if the model has BOS,
+ * that stands before them. *ids is the caller's (pp_free). PP_ERR_USAGE: the model has no vocabulary. */
+enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_model *m, bool lead, int32_t **ids,
+                             size_t *n, struct pp_error *err);
+
 /* Text of a token such as BOS, "" for -1. */
 void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
 /* Computes `tokens` behind what the sequence holds, in steps of the engine's largest batch. Rows from `first_output` on

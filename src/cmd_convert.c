@@ -62,13 +62,39 @@ static enum pp_code convert_file(const char *src, const char *dst, const struct 
     return (peft ? pp_convert_to_peft : pp_convert_to_gguf)(src, dst, opt, err);
 }
 
+/* Reads --imatrix into opt. *m is the caller's. */
+static enum pp_code read_imatrix(const struct pp_options *o, struct pp_convert_options *opt, struct pp_imatrix **m,
+                                 struct pp_error *err)
+{
+    if (!o->imatrix.file)
+        return PP_OK;
+    const char *slash = strrchr(o->imatrix.file, '/');
+    enum pp_code code = pp_imatrix_read(o->imatrix.file, m, err);
+    opt->imatrix = *m;
+    opt->imatrix_name = slash ? slash + 1 : o->imatrix.file; /* where it lay is nobody's business */
+    return code;
+}
+
+static void report_imatrix(const struct pp_options *o, const struct pp_imatrix_use *use)
+{
+    const size_t all = use->n_weighed + use->n_unweighed;
+    if (use->n_unweighed)
+        pp_cli_say("%zu of %zu matrices were weighed by %s, which says nothing of %s%s", use->n_weighed, all,
+                   o->imatrix.file, use->first, use->n_unweighed > 1 ? " and others" : "");
+    else
+        pp_cli_say("all %zu matrices were weighed by %s", all, o->imatrix.file);
+}
+
 /* type: NULL for convert. The model is that of --base, to which an adapter belongs. */
 static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type,
                             const struct pp_cancel *cancel, struct pp_error *err)
 {
     char src[1024], base[1024];
     struct pp_cli_bar bar = {0};
+    struct pp_imatrix *imatrix = NULL;
+    struct pp_imatrix_use use = {0};
     struct pp_convert_options opt = {
+        .imatrix_use = &use,
         .out_type = o->out_type,
         .progress = show_progress,
         .user = &bar,
@@ -80,9 +106,14 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
         opt.base = base;
     }
     if (!code)
+        code = read_imatrix(o, &opt, &imatrix, err);
+    if (!code)
         code = type ? pp_quantize_file(src, o->args[1], type, &opt, err)
                     : convert_file(src, o->args[1], &opt, err);
     pp_cli_bar_clear(&bar);
+    pp_imatrix_free(imatrix);
+    if (!code && o->imatrix.file)
+        report_imatrix(o, &use);
     return code ? code : report_size(o->args[1], err);
 }
 

@@ -119,10 +119,6 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
                        "the text has %zu tokens, too few for one chunk of %zu; give a longer text or a smaller -c", n,
                        n_ctx);
     struct score s = {.n_vocab = pp_model_info(m->model)->n_vocab, .last = o->windows ? n_ctx - 1 : n_ctx - 2};
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] >= s.n_vocab)
-            return pp_fail(err, PP_ERR_FORMAT, "the tokenizer gives id %d, but the model has %lld tokens", tokens[i],
-                           (long long)s.n_vocab);
     struct pp_seq *seq = NULL;
     uint64_t began = pp_now_ns();
     enum pp_code code = pp_cli_model_seq(m, &seq, err);
@@ -147,30 +143,6 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
     return code;
 }
 
-/* The text's ids, with BOS before them unless windows are asked for. */
-static enum pp_code read_tokens(const struct pp_options *o, const struct pp_tokenizer *t, int32_t **tokens, size_t *n,
-                                struct pp_error *err)
-{
-    struct pp_buf text = {0};
-    int32_t *ids = NULL;
-    size_t lead = !o->windows && pp_tokenizer_bos(t) >= 0 ? 1 : 0;
-    enum pp_code code = pp_cli_input(o, &text, err);
-    if (!code)
-        code = pp_tokenize(t, pp_buf_cstr(&text), text.len, PP_TOKENIZE_SPECIAL, &ids, n, err);
-    pp_buf_free(&text);
-    if (code)
-        return code;
-    *tokens = pp_malloc((*n + lead) * sizeof **tokens);
-    if (*tokens) {
-        if (lead)
-            (*tokens)[0] = pp_tokenizer_bos(t);
-        memcpy(*tokens + lead, ids, *n * sizeof *ids);
-        *n += lead;
-    }
-    pp_free(ids);
-    return *tokens ? PP_OK : pp_fail_nomem(err, "the tokens");
-}
-
 static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
                                struct pp_error *err)
 {
@@ -189,12 +161,10 @@ static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths
     m.quant = o->quant;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
-    if (!code && !pp_model_tokenizer(m.model))
-        code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read a text", m.path);
     if (!code)
         code = pp_cli_model_adapters(&m, o, err);
     if (!code)
-        code = read_tokens(o, pp_model_tokenizer(m.model), &tokens, &n, err);
+        code = pp_cli_text_ids(o, &m, !o->windows, &tokens, &n, err);
     if (!code)
         code = measure(o, &m, tokens, n, n_ctx, cancel, err);
     pp_free(tokens);

@@ -12,6 +12,7 @@ pp_command_fn *pp_command_find(const char *name)
         {"run", pp_cmd_run},
         {"sessions", pp_cmd_sessions},
         {"convert", pp_cmd_convert},
+        {"imatrix", pp_cmd_imatrix},
         {"quantize", pp_cmd_quantize},
         {"lora", pp_cmd_lora},
         {"models", pp_cmd_models},

@@ -18,6 +18,7 @@ pp_command_fn pp_cmd_bench;
 pp_command_fn pp_cmd_embed;
 pp_command_fn pp_cmd_sessions;
 pp_command_fn pp_cmd_convert;
+pp_command_fn pp_cmd_imatrix;
 pp_command_fn pp_cmd_quantize;
 pp_command_fn pp_cmd_lora;
 pp_command_fn pp_cmd_models;

@@ -106,7 +106,7 @@ static enum pp_code wrong_command(const struct word *w, const struct pp_option *
 
 static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
-    static const char later[] = "imatrix devices doctor";
+    static const char later[] = "devices doctor";
     if (pp_word_in(later, name, strlen(name)))
         return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is",
                        name);
@@ -189,6 +189,7 @@ static void set_defaults(struct pp_options *o)
         .bench = {.type = "q4_k_m", .threshold = 5, .adapters = 16, .requests = 64, .zipf = 1},
         .sampling = pp_sampling_default(),
         .train = pp_train_options_default(),
+        .imatrix = {.output_frequency = 10},
         .lora_train = {.targets = "all", .val_share = 0.1f, .max_length = 512},
     };
 }

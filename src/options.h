@@ -13,7 +13,8 @@
 #include "engine/train.h"
 #include "src/paths.h"
 
-enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8, PP_MAX_OPTIONS = 128 };
+enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 8, PP_MAX_OPTIONS = 128,
+       PP_MAX_IN_FILES = 16 };
 
 struct pp_config;
 
@@ -89,7 +90,7 @@ struct pp_options {
     const char *tools;         /* template --tools FILE */
     bool no_generation_prompt;
     const char *bos_text, *eos_text, *now;
-    int chunks;                /* perplexity --chunks; 0: all */
+    int chunks;                /* perplexity, imatrix --chunks; 0: all */
     bool windows;              /* perplexity --windows */
     const char *pooling;       /* embed --pooling last|mean|cls|none; NULL: as the model says */
     int64_t n_prompt, n_gen;   /* bench: 512 and 32 */
@@ -106,6 +107,13 @@ struct pp_options {
         float zipf;
     } bench;
     const char *out_type;      /* convert --outtype */
+    struct {
+        const char *in_files[PP_MAX_IN_FILES]; /* imatrix --in-file */
+        int n_in_files;
+        int output_frequency;  /* 10 */
+        bool process_output;
+        const char *file;      /* quantize --imatrix; or NULL */
+    } imatrix;
     struct pp_train_options train; /* lora train --rank --alpha ... */
     struct {
         const char *targets;   /* --targets LIST */

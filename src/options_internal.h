@@ -9,7 +9,8 @@
 enum pp_cmd {
     PP_CMD_CHAT, PP_CMD_RUN, PP_CMD_SESSIONS, PP_CMD_MODELS, PP_CMD_LORA, PP_CMD_TOKENIZE, PP_CMD_DETOKENIZE,
     PP_CMD_TEMPLATE,
-    PP_CMD_LOGITS, PP_CMD_PERPLEXITY, PP_CMD_BENCH, PP_CMD_EMBED, PP_CMD_CONVERT, PP_CMD_QUANTIZE, PP_CMD_COUNT,
+    PP_CMD_LOGITS, PP_CMD_PERPLEXITY, PP_CMD_BENCH, PP_CMD_EMBED, PP_CMD_CONVERT, PP_CMD_IMATRIX,
+    PP_CMD_QUANTIZE, PP_CMD_COUNT,
 };
 #define PP_BIT(cmd) (1u << PP_CMD_##cmd)
 
@@ -80,7 +81,7 @@ pp_option_setter pp_set_flag, pp_set_text, pp_set_int, pp_set_int64, pp_set_floa
 pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed,
     pp_set_logit_bias;
 pp_option_setter pp_set_threads, pp_set_percent;
-pp_option_setter pp_set_stop, pp_set_gpu_layers, pp_set_device;
+pp_option_setter pp_set_in_file, pp_set_stop, pp_set_gpu_layers, pp_set_device;
 
 /* A copy of n bytes that lives until exit; NULL: out of memory. */
 const char *pp_keep_text(const char *s, size_t n);

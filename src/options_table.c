@@ -29,6 +29,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_EMBED] = {"embed", "", NULL, NULL, 0, "lines of text to vectors, as JSON arrays a line"},
     [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2,
                         "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
+    [PP_CMD_IMATRIX] = {"imatrix", "", NULL, NULL, 0, "which weights matter for a text: makes quantised models better"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q5_K_M, Q4_K_M, ..."},
 };
 
@@ -45,7 +46,7 @@ enum pp_cmd pp_command_spec_find(const char *name)
 #define RUN PP_BIT(RUN)
 #define TALK (CHAT | RUN)
 #define TEXT_COMMANDS (PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) | PP_BIT(TEMPLATE))
-#define MEASURE (PP_BIT(EMBED) | PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH))
+#define MEASURE (PP_BIT(EMBED) | PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(BENCH) | PP_BIT(IMATRIX))
 #define ENGINE (TALK | MEASURE)
 #define DRAFT (TALK | PP_BIT(BENCH))
 #define LORA PP_BIT(LORA)
@@ -168,8 +169,10 @@ const struct pp_option pp_option_specs[] = {
      .help = "give the prompt to the model as it stands, without a chat template"},
 
     /* conversations */
-    {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK | LORA, .group = PP_GROUP_SESSION,
-     .help = "go on with the latest conversation; lora train: with the training that was stopped"},
+    {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK | LORA | PP_BIT(IMATRIX),
+     .group = PP_GROUP_SESSION,
+     .help = "go on with the latest conversation; lora train: with the training that was stopped; imatrix: behind "
+             "the chunks that the output holds"},
     {.name = "resume", .arg = "ID", .set = pp_set_text, AT(resume), .commands = TALK, .group = PP_GROUP_SESSION,
      .help = "go on with this conversation (the first digits of its ID do)"},
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
@@ -197,7 +200,7 @@ const struct pp_option pp_option_specs[] = {
      .help = "end with a line of JSON on stderr: tokens, speeds, times"},
     {.name = "json", .set = pp_set_flag, AT(json),
      .commands = PP_BIT(SESSIONS) | PP_BIT(MODELS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) |
-                 PP_BIT(PERPLEXITY) | PP_BIT(BENCH),
+                 PP_BIT(PERPLEXITY) | PP_BIT(BENCH) | PP_BIT(IMATRIX),
      .group = PP_GROUP_OUTPUT, .help = "print JSON"},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},
@@ -211,8 +214,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "no-color", .set = pp_set_flag, AT(no_color), .commands = ANY, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "no colours; the variable NO_COLOR does the same"},
     {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(output),
-     .commands = PP_BIT(LOGITS) | LORA, .group = PP_GROUP_OUTPUT,
-     .help = "where to write; lora train: the folder of the new adapter"},
+     .commands = PP_BIT(LOGITS) | LORA | PP_BIT(IMATRIX), .group = PP_GROUP_OUTPUT,
+     .help = "where to write; lora train: the folder of the new adapter; imatrix: imatrix.gguf if nothing is said"},
 
     /* single commands */
     {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,
@@ -232,7 +235,18 @@ const struct pp_option pp_option_specs[] = {
     {.name = "now", .arg = "TIME", .set = pp_set_text, AT(now), .commands = PP_BIT(TEMPLATE), .group = PP_GROUP_WORK,
      .help = "the template's time, such as \"2026-03-14 15:09:26\""},
     {.name = "chunks", .arg = "N", .set = pp_set_int, AT(chunks), .min = 0, .max = 1 << 30,
-     .commands = PP_BIT(PERPLEXITY), .group = PP_GROUP_WORK, .help = "measure the first N chunks; 0: all (default)"},
+     .commands = PP_BIT(PERPLEXITY) | PP_BIT(IMATRIX), .group = PP_GROUP_WORK,
+     .help = "read the first N chunks; 0: all (default)"},
+    {.name = "in-file", .arg = "FILE", .choices = "FILE", .set = pp_set_in_file, .commands = PP_BIT(IMATRIX),
+     .group = PP_GROUP_WORK,
+     .help = "add what this importance matrix holds; may be repeated, and without a text nothing else is done"},
+    {.name = "output-frequency", .arg = "N", .set = pp_set_int, AT(imatrix.output_frequency), .min = 1,
+     .max = 1 << 30, .commands = PP_BIT(IMATRIX), .group = PP_GROUP_WORK, .help = "write every N chunks (10)"},
+    {.name = "process-output", .set = pp_set_flag, AT(imatrix.process_output), .commands = PP_BIT(IMATRIX),
+     .group = PP_GROUP_WORK, .help = "also what goes into the output's matrix, which is seldom quantised hard"},
+    {.name = "imatrix", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(imatrix.file),
+     .commands = PP_BIT(QUANTIZE), .group = PP_GROUP_WORK,
+     .help = "weigh errors by this importance matrix (`pippin imatrix`): better below 6 bits"},
     {.name = "pooling", .arg = "HOW", .choices = "last mean cls none", .set = pp_set_choice, AT(pooling),
      .commands = PP_BIT(EMBED), .group = PP_GROUP_WORK,
      .help = "the last token's vector, the mean of all, the first's, or each by itself"},
@@ -336,7 +350,6 @@ const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs
 
 const struct pp_foreign_option pp_foreign_options[] = {
     {"--grammar-file --json-schema --grammar", "is reserved for constrained answers, which are not available yet"},
-    {"--imatrix", "is reserved and not available yet"},
     {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
      "is done first and once: `pippin models pull hf:OWNER/NAME` or an address; then -m takes its name"},
     {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},

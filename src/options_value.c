@@ -341,6 +341,18 @@ enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const
     return PP_OK;
 }
 
+enum pp_code pp_set_in_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                            struct pp_error *err)
+{
+    struct pp_options *o = ps->o;
+    (void)opt;
+    if (o->imatrix.n_in_files == PP_MAX_IN_FILES)
+        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d files are not possible at once", shown,
+                       (int)PP_MAX_IN_FILES);
+    o->imatrix.in_files[o->imatrix.n_in_files++] = value;
+    return PP_OK;
+}
+
 /* ID+B, ID-B or ID=B; "-inf" forbids the token. */
 enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                                struct pp_error *err)

@@ -413,6 +413,25 @@ if [ -d "$data/starter" ]; then
     run quantize "$tmp/llama.gguf" "$tmp/llama-q8.gguf" q8_0; expect "quantize" 0
     run quantize "$tmp/llama.gguf" "$tmp/llama.gguf" q8_0; expect "not over itself" 2
     run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q5_nonsense; expect "nor to an unknown type" 2
+    head -c 40000 "$data/starter/val.txt" >"$tmp/read.txt"
+    im="imatrix -f $tmp/read.txt -c 256"
+    run $im --chunks 6 -o "$tmp/whole.gguf" --json; expect "imatrix" 0
+    expect_match "imatrix says what it did" "$tmp/out" '"tensors": 56' '"chunks": 6' '"tokens_read": 1536'
+    run $im --chunks 2 -o "$tmp/part.gguf"
+    run $im --chunks 6 -o "$tmp/part.gguf" --continue --json
+    expect_match "imatrix goes on" "$tmp/out" '"chunks": 6' '"tokens_read": 1024'
+    holds "and gives the same" cmp -s "$tmp/whole.gguf" "$tmp/part.gguf"
+    run imatrix -f "$tmp/read.txt" -c 128 -o "$tmp/part.gguf" --continue; expect "not with other chunks" 1
+    run imatrix --in-file "$tmp/whole.gguf" --in-file "$tmp/part.gguf" -o "$tmp/both.gguf" --json
+    expect_match "imatrix adds files" "$tmp/out" '"tensors": 56' '"chunks": 12' '"tokens_read": 0'
+    run quantize starter "$tmp/starter.gguf" q4_0 --imatrix "$tmp/both.gguf"; expect "quantize --imatrix" 0
+    expect_match "says what it did" "$tmp/err" 'all 56 matrices were weighed by '
+    run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q4_0 --imatrix "$tmp/both.gguf"; expect "of another model" 1
+    expect_match "is said" "$tmp/err" 'columns for .* it was made for another model'
+    run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q4_0 --imatrix "$tmp/llama.gguf"; expect "a model is no imatrix" 1
+    expect_match "is said, too" "$tmp/err" 'no importance matrix; `pippin imatrix` makes one'
+    run $im -o "$tmp/nowhere/x.gguf" --chunks 1; expect "imatrix to a folder that is not there" 1
+    run imatrix --in-file "$tmp/read.txt" -o "$tmp/x.gguf"; expect "a text is no imatrix" 1
     run bench -m "$tmp/llama-q8.gguf" --n-prompt 8 --n-gen 2 -r 1 --json
     expect_match "the quantised file runs" "$tmp/out" '"type": "Q8_0"' '"decode_tps": [1-9]'
     run run --raw --temp 0 -n 40 -m "$data/stories260k/stories260K-f32.gguf" -p "Once upon a time" </dev/null

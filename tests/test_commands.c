@@ -168,7 +168,7 @@ static void finds_commands(void **state)
 {
     (void)state;
     static const char *const known[] = {"run",     "tokenize", "detokenize", "template", "logits", "perplexity",
-                                        "bench",   "sessions", "convert",    "quantize", "lora"};
+                                        "bench",   "sessions", "convert",    "quantize", "lora",   "imatrix"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         assert_non_null(pp_command_find(known[i]));
     assert_null(pp_command_find("chat"));

@@ -303,7 +303,7 @@ static void unknown_options(void **state)
     refuse("run|-temp|1", "did you mean --temp?");
     refuse("run|--xyzzyx", "--help");
     refuse("run|-Z", "unknown option -Z");
-    refuse("run|--chunks|3", "it belongs to: perplexity");
+    refuse("run|--chunks|3", "it belongs to: perplexity, imatrix");
     refuse("tokenize|--temp|1", "it belongs to: chat, run");
     refuse("run|--grammar-file|x", "not available yet");
     refuse("run|--json-schema={}", "not available yet");

@@ -24,6 +24,7 @@ struct pp_cpu_options {
     const char *cache_dir;           /* for packed weights; or NULL */
     uint64_t layout_quota;           /* as in struct pp_engine_options */
     const struct pp_cancel *cancel;  /* stops the making; or NULL */
+    struct pp_imatrix *imatrix;      /* as in struct pp_engine_options */
 };
 
 /* Lowers the model's plan and sets up memory; weights are packed later, by the passes that need them (layout.h).

@@ -35,6 +35,9 @@ static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const
                                    .w = {.type = w[e]->type, .n_rows = w[e]->ne[1], .n_cols = w[e]->ne[0]}};
         if (!(p[e].weight = pp_weights_add_new(c->weights, w[e])))
             return pp_fail_nomem(err, "the model's weights");
+        enum pp_code code = pp_cpu_count_begin(c, w[e], e, n, &p[e], err);
+        if (code)
+            return code;
         struct pp_tensor bias = b ? *b : (struct pp_tensor){0};
         bias.data = b ? (const uint8_t *)b->data + (size_t)e * pp_type_row_bytes(b->type, b->ne[0]) : NULL;
         if (b && !(p[e].bias = pp_cpu_float_vector(c, &bias, err)))
@@ -61,7 +64,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     for (int e = 0; !code && e < x->n; e++) {
         const bool gate = pp_pack_needed(x->gate[e].w.type), up = pp_pack_needed(x->up[e].w.type);
         x->quantize |= gate || up;
-        x->plain |= !gate || !up;
+        x->plain |= !gate || !up || c->imatrix;
         x->quantize_down |= pp_pack_needed(x->down[e].w.type);
     }
     return code;
@@ -335,6 +338,8 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
     const struct pp_acts acts = acts_from(&r->in, first);
     int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    if (c->imatrix && row0 == 0)
+        pp_cpu_count(&acts, n, (const struct projection *[]){&x->gate[e], &x->up[e]}, 2);
     for (int64_t at = row0; at < row1; at += step) {
         const int64_t end = at + step < row1 ? at + step : row1, stride = round_up(end - at, PP_GROUP_ROWS);
         float *results[2]; /* as if weight row 0 were `at` places before */
@@ -354,6 +359,8 @@ static void down(struct pp_cpu *c, const struct experts *x, int a, int64_t row0,
     const struct routing *r = &c->routing;
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
     const struct pp_acts acts = acts_from(&r->hidden, first);
+    if (c->imatrix && row0 == 0)
+        pp_cpu_count(&acts, n, (const struct projection *[]){&x->down[e]}, 1);
     multiply(c, &x->down[e], &acts, n, row0, row1, r->out + first * r->out_stride, r->out_stride,
              c->threads[thread].kernel);
 }

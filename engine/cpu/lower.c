@@ -93,7 +93,9 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
     s->round |= l->c->bf16 && linear->w->type == PP_TYPE_BF16;
-    s->plain |= !pp_pack_needed(linear->w->type);
+    s->plain |= !pp_pack_needed(linear->w->type) || l->c->imatrix;
+    if (!code)
+        code = pp_cpu_count_begin(l->c, linear->w, 0, 1, p, l->err);
     l->done += linear->w->size;
     if (!code && l->progress)
         l->progress(l->user, l->done, l->c->model->info.bytes);

@@ -40,6 +40,8 @@ struct projection {
     struct pp_weight *weight;   /* whether w's data are made */
     const float *bias;          /* [n_rows], or NULL */
     int out;                    /* slot */
+    float *sums;                /* [n_cols] of squares of its inputs, where somebody counts them; or NULL */
+    double *count;              /* of them */
 };
 
 /* A mixture of experts: those of its matrices that are float are read where they lie. */
@@ -200,6 +202,7 @@ struct pp_cpu {
     float scale;                /* of attention scores */
 
     struct pp_weights *weights;
+    struct pp_imatrix *imatrix; /* where inputs are counted; or NULL */
     void **owned;               /* converted norms and biases */
     int n_owned, cap_owned;
     uint64_t memory;
@@ -261,6 +264,12 @@ bool pp_cpu_experts_new(struct pp_cpu *c);
 void pp_cpu_experts_free(struct pp_cpu *c);
 /* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err);
+/* count.c: finds the places where the inputs of a projection are counted, the i-th of n in its tensor; nothing where
+ * nobody counts. */
+enum pp_code pp_cpu_count_begin(struct pp_cpu *c, const struct pp_tensor *w, int i, int n, struct projection *p,
+                                struct pp_error *err);
+/* Counts m rows of input to n projections that share it. Once for each pass, by one thread. */
+void pp_cpu_count(const struct pp_acts *acts, int m, const struct projection *const *p, int n);
 /* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: [n]. */
 struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room);
 

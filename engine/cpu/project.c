@@ -555,6 +555,14 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     return own;
 }
 
+static void count_inputs(const struct stage *s, const struct pp_acts *acts, int m)
+{
+    const struct projection *all[MAX_GROUPED];
+    for (int p = 0; p < s->n_projections; p++)
+        all[p] = &s->projections[p];
+    pp_cpu_count(acts, m, all, s->n_projections);
+}
+
 /* Rows row0 .. row1 - 1 of one projection (with a gate: of both), and what comes behind the product. */
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
@@ -562,6 +570,8 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     const struct thread_scratch *own = &c->threads[thread];
     const struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
+    if (c->imatrix && p == 0 && row0 == 0)
+        count_inputs(s, &acts, m);
     project_rows(c, s, p, &acts, prepared, own, m, row0, row1, to);
     if (s->epilogue == EPILOGUE_GATE) {
         const struct results up = results_of(c, s, 1, row0, row1, own);

@@ -187,6 +187,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].window = m->plan.tiers[t].window;
     }
     c->pool = pool;
+    c->imatrix = opt->imatrix;
     c->max_rows = opt->max_rows;
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     c->scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv->head_dim);
