@@ -1,6 +1,6 @@
 /* quant_search.c - floats to block formats: the search for scales. All searches minimise sum of w (x - value)^2 for
- * weights w of their own: the caller's importance and, for the K types, more for the large weights of a block than
- * their number says. */
+ * weights w of their own: the caller's importance, or without it, for some types, more for the large weights of a block
+ * than their number says. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -71,9 +71,9 @@ static float most_of(const float *importance, int n)
     return most;
 }
 
-/* The weights of n values: importance (or NULL: all alike) in parts of `most`, the largest of the block, so that
- * nothing overflows and sub-blocks count as they should beside each other; times a little of the magnitude if
- * `magnitudes` count. */
+/* The weights of n values: importance in parts of `most`, the largest of the block, so that nothing overflows and
+ * sub-blocks count as they should beside each other. Without it (NULL, or all zeros) all alike, or with a little of the
+ * magnitude if `magnitudes` count: large weights tend to matter more. */
 static void weigh(const float *x, const float *importance, float most, int n, bool magnitudes, float *w)
 {
     float squares = 0;
@@ -82,7 +82,7 @@ static void weigh(const float *x, const float *importance, float most, int n, bo
     float rms = sqrtf(squares / (float)n);
     for (int i = 0; i < n; i++) {
         w[i] = most > 0 ? importance[i] / most + 1e-6f : 1;
-        if (magnitudes && rms > 0)
+        if (magnitudes && !(most > 0) && rms > 0)
             w[i] *= 1 + fabsf(x[i]) / rms;
     }
 }
