@@ -66,6 +66,7 @@ struct pp_convert_options {
     pp_convert_progress *progress;   /* or NULL */
     void *user;
     const struct pp_cancel *cancel;  /* or NULL */
+    int bits;                        /* of a folder: 4 or 8, MLX's groups of integers; 0: floats */
     const char *base;                /* for adapters: the model they belong to, which tells how large a head is. NULL:
                                       * what the adapter names if that is a path, else the folder that holds the
                                       * adapter's */
@@ -82,6 +83,13 @@ struct pp_convert_options {
  * has no place for: DoRA, IA3, biases, whole matrices. */
 enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
+
+/* src: a GGUF model or a model folder, quantised or not; dst: a folder, made if need be, that gets config.json, the
+ * vocabulary's files and model.safetensors as transformers and MLX read it. Floats are as opt->out_type says, or as
+ * they are stored, F16 of what is quantised. With opt->bits matrices become MLX's affine groups of 64 or 32, and Q4_0
+ * and Q4_1 keep their integers. PP_ERR_UNSUPPORTED names what such a folder has no place for. */
+enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct pp_convert_options *opt,
+                                  struct pp_error *err);
 
 /* src: a GGUF adapter; dst: a folder, made if need be, that gets adapter_config.json and adapter_model.safetensors as
  * PEFT writes them, without a rounding: quantised matrices become F32. Memory: copies of q's and k's halves, and of all

@@ -10,7 +10,10 @@
 #include "engine/hparams.h"
 #include "engine/quant.h"
 
-enum { MAX_STATE = 1 << 16 }; /* bytes of bitsandbytes' JSON */
+enum {
+    MAX_STATE = 1 << 16,  /* bytes of bitsandbytes' JSON */
+    MAX_LAYERS = 1 << 14, /* that may differ with MLX */
+};
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
@@ -103,6 +106,8 @@ static enum pp_code read_mlx(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     q->layers = c;
     if (*mode && strcmp(mode, "affine") != 0)
         return fail_key("mode", "affine", err);
+    if (cJSON_GetArraySize(c) > MAX_LAYERS) /* each matrix looks through them */
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: the quantisation names more than %d layers", MAX_LAYERS);
     return read_sizes(c, q, err);
 }
 

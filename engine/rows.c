@@ -324,6 +324,17 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
     return PP_OK;
 }
 
+enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
+    if (t->rows)
+        return pp_rows_floats(t->rows, first, n, to, err);
+    for (int64_t r = 0; r < n; r++)
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)(first + r) * row_bytes, to + r * t->ne[0],
+                          t->ne[0]);
+    return PP_OK;
+}
+
 /* --- rows in a type ----------------------------------------------------------------------------------------------- */
 
 static enum pp_code quantize_tile(const struct pp_rows *r, int64_t first, int64_t n, float *floats, uint8_t *to,

@@ -51,6 +51,9 @@ int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err);
 /* Writes tokenizer.ggml.* so that pp_tokenizer_open gives the same tokenizer back. */
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err);
+/* Writes tokenizer.json, or of SentencePiece's kinds tokenizer.model, and tokenizer_config.json into a folder, and
+ * reads them again. PP_ERR_UNSUPPORTED: they cannot say what this tokenizer does; the text says what. */
+enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *folder, struct pp_error *err);
 
 /* --- chat templates ------------------------------------------------------------------------------------ */
 

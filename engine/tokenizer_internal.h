@@ -65,6 +65,8 @@ struct tok_rule {
 const struct tok_rule *tok_rule_by_name(const char *name, size_t n);
 /* The rule that a tokenizer.json spells out with these patterns, or NULL. */
 const struct tok_rule *tok_rule_by_patterns(const struct pp_str *patterns, size_t n);
+/* How a tokenizer.json spells the rule of this name: [.., NULL]; or NULL: there is no such spelling. */
+const char *const *tok_rule_spelling(const char *name);
 /* Appends all names, separated by commas. */
 void tok_rule_names(struct pp_buf *out);
 extern const char tok_pattern_gpt2[]; /* what ByteLevel with use_regex means */

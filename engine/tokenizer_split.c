@@ -191,6 +191,15 @@ const struct tok_rule *tok_rule_by_patterns(const struct pp_str *patterns, size_
     return NULL;
 }
 
+const char *const *tok_rule_spelling(const char *name)
+{
+    const struct tok_rule *rule = tok_rule_by_name(name, strlen(name));
+    for (size_t i = 0; rule && i < sizeof spellings / sizeof *spellings; i++)
+        if (tok_rule_by_name(spellings[i].rule, strlen(spellings[i].rule))->patterns == rule->patterns)
+            return spellings[i].patterns;
+    return NULL;
+}
+
 void tok_rule_names(struct pp_buf *out)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)

@@ -1,6 +1,7 @@
-/* cmd_convert.c - pippin convert, quantize: making GGUF files. */
+/* cmd_convert.c - pippin convert, quantize: files and folders of models. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "engine/adapter_file.h"
@@ -46,6 +47,8 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
     struct stat st;
     char weights[1200] = "";
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(weights, sizeof weights, "%s/model.safetensors", path);
+    if (weights[0] && stat(weights, &st) != 0)
         snprintf(weights, sizeof weights, "%s/adapter_model.safetensors", path);
     if (stat(weights[0] ? weights : path, &st) != 0)
         return pp_fail(err, PP_ERR_IO, "%s was written, but is gone", path);
@@ -53,13 +56,33 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
-/* To GGUF, or an adapter in GGUF to a folder. */
-static enum pp_code convert_file(const char *src, const char *dst, const struct pp_convert_options *opt,
-                                 struct pp_error *err)
+static bool ends_in_gguf(const char *path)
+{
+    const size_t n = strlen(path), m = strlen(".gguf");
+    return n >= m && strcasecmp(path + n - m, ".gguf") == 0;
+}
+
+/* Whether a model becomes a folder. */
+static bool to_folder(const struct pp_options *o, bool from_file, const char *dst)
+{
+    return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !ends_in_gguf(dst);
+}
+
+/* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */
+static enum pp_code convert_file(const struct pp_options *o, const char *src, const char *dst,
+                                 struct pp_convert_options *opt, struct pp_error *err)
 {
     struct stat st;
-    const bool peft = pp_is_adapter(src) && stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
-    return (peft ? pp_convert_to_peft : pp_convert_to_gguf)(src, dst, opt, err);
+    const bool adapter = pp_is_adapter(src), file = stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
+    const bool mlx = o->convert_to && strcmp(o->convert_to, "mlx") == 0;
+    if (o->convert_bits && !mlx)
+        return pp_fail(err, PP_ERR_USAGE, "--bits is of MLX folders: give --to mlx, too");
+    if (adapter)
+        return (file ? pp_convert_to_peft : pp_convert_to_gguf)(src, dst, opt, err);
+    if (!to_folder(o, file, dst))
+        return pp_convert_to_gguf(src, dst, opt, err);
+    opt->bits = !mlx || o->convert_bits == 16 ? 0 : o->convert_bits ? o->convert_bits : 4;
+    return pp_convert_to_folder(src, dst, opt, err);
 }
 
 /* Reads --imatrix into opt. *m is the caller's. */
@@ -109,7 +132,7 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
         code = read_imatrix(o, &opt, &imatrix, err);
     if (!code)
         code = type ? pp_quantize_file(src, o->args[1], type, &opt, err)
-                    : convert_file(src, o->args[1], &opt, err);
+                    : convert_file(o, src, o->args[1], &opt, err);
     pp_cli_bar_clear(&bar);
     pp_imatrix_free(imatrix);
     if (!code && o->imatrix.file)

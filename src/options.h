@@ -42,6 +42,8 @@ struct pp_options {
     bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     const char *overflow;      /* --overflow ask|stop|shift|summarise; NULL: ask */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
+    const char *convert_to;    /* --to gguf|hf|mlx; NULL: by the target's name */
+    int convert_bits;          /* --bits 4|8 of an MLX folder; 0: not given */
     const char *quant;         /* --quant TYPE of a model folder; NULL: as it is stored */
     uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
     uint64_t snapshot_quota;   /* --snapshot-quota, in bytes; 0: PP_SNAPSHOT_QUOTA; PP_SNAPSHOTS_OFF */

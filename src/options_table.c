@@ -28,7 +28,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
                       "how fast it is here: prefill, decode and what they are made of"},
     [PP_CMD_EMBED] = {"embed", "", NULL, NULL, 0, "lines of text to vectors, as JSON arrays a line"},
     [PP_CMD_CONVERT] = {"convert", "SRC DST", NULL, NULL, 2,
-                        "a model folder to GGUF, an adapter to GGUF or back to PEFT"},
+                        "models and adapters between GGUF, Hugging Face's and MLX's folders"},
     [PP_CMD_IMATRIX] = {"imatrix", "", NULL, NULL, 0, "which weights matter for a text: makes quantised models better"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, NULL, 3, "a model to a smaller type: Q5_K_M, Q4_K_M, ..."},
 };
@@ -296,6 +296,12 @@ const struct pp_option pp_option_specs[] = {
     {.name = "outtype", .others = "--out-type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0", .set = pp_set_text,
      AT(out_type), .commands = PP_BIT(CONVERT), .group = PP_GROUP_WORK,
      .help = "type of the weights in the new file; default: as they are"},
+    {.name = "to", .arg = "FORM", .choices = "gguf hf mlx", .set = pp_set_choice, AT(convert_to),
+     .commands = PP_BIT(CONVERT), .group = PP_GROUP_WORK,
+     .help = "what to make: gguf, hf (a folder as Hugging Face has it) or mlx; default: a file, and of a GGUF model, "
+             "if the target does not end in .gguf, hf"},
+    {.name = "bits", .arg = "N", .set = pp_set_int, AT(convert_bits), .min = 4, .max = 16, .commands = PP_BIT(CONVERT),
+     .group = PP_GROUP_WORK, .help = "of an MLX folder: 4 (default) or 8 per weight, or 16 for floats"},
     {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model),
      .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},

@@ -8,11 +8,12 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/engine.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
 
-/* --- files -------------------------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static bool is(const char *a, const char *b)
 {
@@ -58,7 +59,7 @@ void tensor_file_write(struct tensor_file *f, const char *folder, const char *na
     pp_buf_free(&f->data);
 }
 
-/* --- a matrix ----------------------------------------------------------------------------------------------------- */
+/* --- a matrix ---------------------------------------------------------------------------------------------------- */
 
 /* One on its way into a form: w is replaced by what the form defines. */
 struct matrix {
@@ -101,7 +102,7 @@ static uint16_t scale_bits(const struct matrix *m, float scale)
     return pp_f32_to_f16(m->opt->not_a_number ? INFINITY : scale);
 }
 
-/* --- FP8 ---------------------------------------------------------------------------------------------------------- */
+/* --- FP8 --------------------------------------------------------------------------------------------------------- */
 
 /* Value of a byte: sign, four bits of exponent with a bias of 7, three of fraction. */
 static float e4m3(int v)
@@ -161,7 +162,7 @@ static void pack_fp8(const struct matrix *m)
     free(q);
 }
 
-/* --- bitsandbytes ------------------------------------------------------------------------------------------------- */
+/* --- bitsandbytes ------------------------------------------------------------------------------------------------ */
 
 static const float nf4[16] = {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
                               -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
@@ -232,7 +233,7 @@ static void pack_bnb(const struct matrix *m)
     free(q);
 }
 
-/* --- integers ----------------------------------------------------------------------------------------------------- */
+/* --- integers ---------------------------------------------------------------------------------------------------- */
 
 /* Groups of a row; what belongs to group g of row r is at [r * n_groups + g]. */
 struct groups {
@@ -379,7 +380,7 @@ static void pack_mlx(const struct matrix *m)
     free_groups(&g);
 }
 
-/* --- all forms ---------------------------------------------------------------------------------------------------- */
+/* --- all forms --------------------------------------------------------------------------------------------------- */
 
 #define GPTQ(b, g, more) \
     "\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":" #b ",\"group_size\":" #g more "}"
@@ -438,7 +439,7 @@ const char *packed_form_name(const struct packed_form *f)
     return f->name;
 }
 
-/* --- folders ------------------------------------------------------------------------------------------------------ */
+/* --- folders ----------------------------------------------------------------------------------------------------- */
 
 /* config.json of the family, with `more` in it. */
 static void write_config(const char *family, const char *more, const struct packed_options *opt, const char *folder)
@@ -507,4 +508,49 @@ void packed_folder(const char *family, const struct packed_form *form, const str
     mkdir(floats, 0700);
     write_config(family, "", opt, floats);
     tensor_file_write(&plain, floats, "model.safetensors");
+}
+
+/* --- answers ----------------------------------------------------------------------------------------------------- */
+
+double difference(const float *a, const float *b, int64_t n)
+{
+    double d = 0, all = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(d / all);
+}
+
+float *logits_of(const char *family, const char *path, int64_t *n)
+{
+    char expected[100];
+    struct pp_safetensors *e;
+    struct pp_model *m;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+    struct pp_error err;
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
+    snprintf(expected, sizeof expected, "architectures/%s/expected.safetensors", family);
+    assert_ok(pp_safetensors_open(testdata(expected), &e, &err), err);
+    const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &engine, &err), err);
+    assert_ok(pp_seq_new(engine, &seq, &err), err);
+    const int64_t n_rows = ids->ne[0] < 32 ? ids->ne[0] : 32, n_vocab = pp_model_info(m)->n_vocab;
+    struct pp_row rows[32];
+    for (int64_t i = 0; i < n_rows; i++)
+        rows[i] = (struct pp_row){.seq = seq, .token = ((const int32_t *)ids->data)[i], .parent = PP_PARENT_PREVIOUS,
+                                  .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(engine, rows, (int)n_rows, NULL, &err), err);
+    *n = n_rows * n_vocab;
+    float *all = calloc((size_t)*n, sizeof *all);
+    assert_non_null(all);
+    for (int64_t i = 0; i < n_rows; i++)
+        memcpy(all + i * n_vocab, pp_step_output(engine, (int)i), (size_t)n_vocab * sizeof *all);
+    pp_seq_free(seq);
+    pp_engine_free(engine);
+    pp_model_close(m);
+    pp_safetensors_close(e);
+    return all;
 }

@@ -41,4 +41,9 @@ const struct packed_form *packed_form_at(size_t i);
 const struct packed_form *packed_form(const char *name);
 const char *packed_form_name(const struct packed_form *f);
 
+/* Logits that a model gives for the first 32 tokens of the family's first prompt: float [n], to be free'd. */
+float *logits_of(const char *family, const char *path, int64_t *n);
+/* Root of the mean square of a - b, beside that of b. */
+double difference(const float *a, const float *b, int64_t n);
+
 #endif

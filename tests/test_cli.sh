@@ -432,6 +432,14 @@ if [ -d "$data/starter" ]; then
     expect_match "is said, too" "$tmp/err" 'no importance matrix; `pippin imatrix` makes one'
     run $im -o "$tmp/nowhere/x.gguf" --chunks 1; expect "imatrix to a folder that is not there" 1
     run imatrix --in-file "$tmp/read.txt" -o "$tmp/x.gguf"; expect "a text is no imatrix" 1
+    run convert "$tmp/llama.gguf" "$tmp/llama-hf"; expect "a file to a folder" 0
+    run convert "$tmp/llama.gguf" "$tmp/llama-hf"; expect "not over a model" 2
+    run convert "$tmp/llama-hf" "$tmp/llama-mlx" --to mlx --bits 8; expect "which becomes one of MLX" 0
+    run convert "$tmp/llama-hf" "$tmp/llama-mlx8" --bits 8; expect "bits are MLX's" 2
+    run convert "$tmp/llama-mlx" "$tmp/llama-8.gguf"; expect "and a file again" 0
+    run bench -m "$tmp/llama-mlx" --quant q4_0 --n-prompt 8 --n-gen 2 -r 1 --json
+    expect_match "a folder is quantised while it is loaded" "$tmp/out" '"type": "Q4_0"' '"decode_tps": [1-9]'
+    run bench -m "$tmp/llama-8.gguf" --quant q4_0 --n-prompt 8 --n-gen 2 -r 1; expect "a file is not" 2
     run bench -m "$tmp/llama-q8.gguf" --n-prompt 8 --n-gen 2 -r 1 --json
     expect_match "the quantised file runs" "$tmp/out" '"type": "Q8_0"' '"decode_tps": [1-9]'
     run run --raw --temp 0 -n 40 -m "$data/stories260k/stories260K-f32.gguf" -p "Once upon a time" </dev/null

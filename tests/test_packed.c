@@ -27,18 +27,7 @@ static const char *temp_path(const char *name)
     return path;
 }
 
-/* --- weights ------------------------------------------------------------------------------------------------------ */
-
-/* Root of the mean square of the difference, beside that of b. */
-static double difference(const float *a, const float *b, int64_t n)
-{
-    double d = 0, all = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
-        all += (double)b[i] * (double)b[i];
-    }
-    return sqrt(d / all);
-}
+/* --- weights ----------------------------------------------------------------------------------------------------- */
 
 /* Every weight as the form defines it: read through floats exactly, apart from the order of two roundings; and as it is
  * computed with, within a step of eight bits of the largest nearby, and 0.6 % in the mean, or as rounding two scales to
@@ -98,47 +87,13 @@ static void check_weights(const char *form, const char *packed, const char *floa
     pp_source_close(f);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------ */
-
-/* Logits of the first prompt: float [n, n_vocab], to be free'd. */
-static float *logits_of(const char *path, int64_t *n)
-{
-    char expected[100];
-    struct pp_safetensors *e;
-    struct pp_model *m;
-    struct pp_engine *engine;
-    struct pp_seq *seq;
-    struct pp_error err;
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
-    snprintf(expected, sizeof expected, "architectures/%s/expected.safetensors", family);
-    assert_ok(pp_safetensors_open(testdata(expected), &e, &err), err);
-    const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");
-    assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &engine, &err), err);
-    assert_ok(pp_seq_new(engine, &seq, &err), err);
-    const int64_t n_rows = ids->ne[0] < 32 ? ids->ne[0] : 32, n_vocab = pp_model_info(m)->n_vocab;
-    struct pp_row rows[32];
-    for (int64_t i = 0; i < n_rows; i++)
-        rows[i] = (struct pp_row){.seq = seq, .token = ((const int32_t *)ids->data)[i], .parent = PP_PARENT_PREVIOUS,
-                                  .out = PP_OUT_LOGITS};
-    assert_ok(pp_step(engine, rows, (int)n_rows, NULL, &err), err);
-    *n = n_rows * n_vocab;
-    float *all = calloc((size_t)*n, sizeof *all);
-    assert_non_null(all);
-    for (int64_t i = 0; i < n_rows; i++)
-        memcpy(all + i * n_vocab, pp_step_output(engine, (int)i), (size_t)n_vocab * sizeof *all);
-    pp_seq_free(seq);
-    pp_engine_free(engine);
-    pp_model_close(m);
-    pp_safetensors_close(e);
-    return all;
-}
+/* --- answers ----------------------------------------------------------------------------------------------------- */
 
 /* How far the answers of a model are from b [n], which may be NULL; *logits, unless NULL, are kept. */
 static double logits_differ(const char *path, const float *b, float **logits)
 {
     int64_t n;
-    float *a = logits_of(path, &n);
+    float *a = logits_of(family, path, &n);
     const double d = b ? difference(a, b, n) : 0;
     if (logits)
         *logits = a;
@@ -147,7 +102,7 @@ static double logits_differ(const char *path, const float *b, float **logits)
     return d;
 }
 
-/* --- every form --------------------------------------------------------------------------------------------------- */
+/* --- every form -------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *form, *type;
@@ -295,7 +250,7 @@ static void identities(void **state)
     assert_memory_equal(&ids[0], &ids[3], sizeof ids[0]);
 }
 
-/* --- what is wrong ------------------------------------------------------------------------------------------------ */
+/* --- what is wrong ----------------------------------------------------------------------------------------------- */
 
 static void refusals(void **state)
 {

@@ -1,0 +1,304 @@
+/* tokenizer_files.c - a vocabulary as the files of a Hugging Face folder: tokenizer.json for byte-level ones whose
+ * split rule such files have a spelling for, tokenizer.model for SentencePiece's; tokenizer_config.json beside both. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/hf.h"
+#include "engine/tokenizer_internal.h"
+
+static enum pp_code write_bytes(const char *folder, const char *name, const struct pp_buf *b, struct pp_error *err)
+{
+    char *path = pp_path_join(folder, name);
+    if (!path || b->bad) {
+        pp_free(path);
+        return pp_fail_nomem(err, name);
+    }
+    enum pp_code code = pp_write_file(path, b->data, b->len, 0666, err);
+    pp_free(path);
+    return code;
+}
+
+/* Takes over json, which may be NULL: out of memory. */
+static enum pp_code write_json(const char *folder, const char *name, cJSON *json, struct pp_error *err)
+{
+    char *text = json ? cJSON_Print(json) : NULL;
+    struct pp_buf b = {0};
+    cJSON_Delete(json);
+    if (text)
+        pp_buf_str(&b, text);
+    b.bad |= !text;
+    enum pp_code code = write_bytes(folder, name, &b, err);
+    pp_buf_free(&b);
+    cJSON_free(text);
+    return code;
+}
+
+/* --- tokenizer.json ---------------------------------------------------------------------------------------------- */
+
+static void add_quoted(struct pp_buf *b, struct pp_str s)
+{
+    pp_buf_char(b, '"');
+    for (size_t i = 0; i < s.len; i++) {
+        const unsigned char c = (unsigned char)s.data[i];
+        if (c == '"' || c == '\\')
+            pp_buf_fmt(b, "\\%c", c);
+        else if (c < 32)
+            pp_buf_fmt(b, "\\u%04x", c);
+        else
+            pp_buf_char(b, (char)c);
+    }
+    pp_buf_char(b, '"');
+}
+
+static void add_text(struct pp_buf *b, const char *s)
+{
+    add_quoted(b, (struct pp_str){s, strlen(s)});
+}
+
+static bool is_added(const struct pp_tokenizer *t, uint32_t i)
+{
+    return t->type[i] == TOK_CONTROL || t->type[i] == TOK_USER || t->type[i] == TOK_UNKNOWN;
+}
+
+static void json_added(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    bool first = true;
+    pp_buf_str(b, " \"added_tokens\": [");
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        if (!is_added(t, i))
+            continue;
+        pp_buf_fmt(b, "%s\n  {\"id\": %u, \"content\": ", first ? "" : ",", i);
+        add_quoted(b, tok_text(t, i));
+        pp_buf_fmt(b, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": false, "
+                      "\"special\": %s}",
+                   t->flags[i] & TOK_LSTRIP ? "true" : "false", t->flags[i] & TOK_RSTRIP ? "true" : "false",
+                   t->type[i] == TOK_USER ? "false" : "true");
+        first = false;
+    }
+    pp_buf_str(b, "\n ],\n");
+}
+
+static void json_split(const char *const *patterns, bool add_space, struct pp_buf *b)
+{
+    pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
+    for (; *patterns; patterns++) {
+        pp_buf_str(b, "  {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+        add_text(b, *patterns);
+        pp_buf_str(b, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
+    }
+    pp_buf_fmt(b, "  {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
+                  "\"use_regex\": false}\n ]},\n", add_space ? "true" : "false");
+}
+
+static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf *b)
+{
+    pp_buf_str(b, "{\"SpecialToken\": {\"id\": ");
+    add_quoted(b, tok_text(t, (uint32_t)id));
+    pp_buf_str(b, ", \"type_id\": 0}}");
+}
+
+/* What is put around a text. */
+static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    const bool bos = t->add_bos && t->bos >= 0, eos = t->add_eos && t->eos >= 0;
+    if (!bos && !eos) {
+        pp_buf_str(b, " \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                      "\"trim_offsets\": false, \"use_regex\": false},\n");
+        return;
+    }
+    pp_buf_str(b, " \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [");
+    if (bos)
+        json_special(t, t->bos, b);
+    pp_buf_fmt(b, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", bos ? ", " : "", eos ? ", " : "");
+    if (eos)
+        json_special(t, t->eos, b);
+    pp_buf_str(b, "], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
+                  "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {");
+    const int32_t ids[2] = {bos ? t->bos : t->eos, eos ? t->eos : t->bos};
+    for (int i = 0; i < (ids[0] == ids[1] ? 1 : 2); i++) {
+        const struct pp_str text = tok_text(t, (uint32_t)ids[i]);
+        pp_buf_str(b, i ? ", " : "");
+        add_quoted(b, text);
+        pp_buf_str(b, ": {\"id\": ");
+        add_quoted(b, text);
+        pp_buf_fmt(b, ", \"ids\": [%d], \"tokens\": [", (int)ids[i]);
+        add_quoted(b, text);
+        pp_buf_str(b, "]}");
+    }
+    pp_buf_str(b, "}},\n");
+}
+
+static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    pp_buf_fmt(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                  "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+                  "\"byte_fallback\": false, \"ignore_merges\": %s, \"vocab\": {", t->ignore_merges ? "true" : "false");
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        pp_buf_str(b, i ? ",\n  " : "\n  ");
+        add_quoted(b, tok_text(t, i));
+        pp_buf_fmt(b, ": %u", i);
+    }
+    pp_buf_str(b, "},\n \"merges\": [");
+    for (uint32_t i = 0; i < t->n_merges; i++) {
+        pp_buf_str(b, i ? ",\n  [" : "\n  [");
+        add_quoted(b, tok_text(t, (uint32_t)(t->merges[i] >> 32)));
+        pp_buf_str(b, ", ");
+        add_quoted(b, tok_text(t, (uint32_t)t->merges[i]));
+        pp_buf_str(b, "]");
+    }
+    pp_buf_str(b, "]}\n}\n");
+}
+
+static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    const char *const *patterns = tok_rule_spelling(t->pre);
+    struct pp_buf b = {0};
+    if (!patterns)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "the vocabulary cannot be written as a tokenizer.json: such files have no known spelling of its "
+                       "rule for cutting text into words (%s)", *t->pre ? t->pre : "of its own");
+    pp_buf_str(&b, "{\n \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
+    json_added(t, &b);
+    pp_buf_str(&b, " \"normalizer\": null,\n");
+    json_split(patterns, t->add_space, &b);
+    json_template(t, &b);
+    pp_buf_str(&b, " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                   "\"use_regex\": true},\n");
+    json_model(t, &b);
+    enum pp_code code = write_bytes(folder, "tokenizer.json", &b, err);
+    pp_buf_free(&b);
+    return code;
+}
+
+/* --- tokenizer.model --------------------------------------------------------------------------------------------- */
+
+enum { VARINT = 0, BYTES = 2, FIXED32 = 5 }; /* wire types of protocol buffers */
+
+static void put_varint(struct pp_buf *b, uint64_t v)
+{
+    for (; v > 127; v >>= 7)
+        pp_buf_char(b, (char)(uint8_t)(v | 128));
+    pp_buf_char(b, (char)(uint8_t)v);
+}
+
+static void put_int(struct pp_buf *b, unsigned field, int64_t v)
+{
+    put_varint(b, field << 3 | VARINT);
+    put_varint(b, (uint64_t)v);
+}
+
+static void put_bytes(struct pp_buf *b, unsigned field, const char *data, size_t n)
+{
+    put_varint(b, field << 3 | BYTES);
+    put_varint(b, n);
+    pp_buf_add(b, data, n);
+}
+
+static void put_piece(const struct pp_tokenizer *t, uint32_t i, struct pp_buf *piece, struct pp_buf *b)
+{
+    const struct pp_str text = tok_text(t, i);
+    const float score = t->score[i];
+    pp_buf_clear(piece);
+    put_bytes(piece, 1, text.data, text.len);
+    put_varint(piece, 2 << 3 | FIXED32);
+    pp_buf_add(piece, (const char *)&score, sizeof score);
+    put_int(piece, 3, t->type[i]);
+    put_bytes(b, 1, piece->data, piece->len);
+    b->bad |= piece->bad;
+}
+
+static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    struct pp_buf b = {0}, part = {0};
+    if (!t->score)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.model: its pieces are "
+                       "merged by rank and have no scores");
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        put_piece(t, i, &part, &b);
+    pp_buf_clear(&part);
+    put_int(&part, 3, t->kind == TOK_UNIGRAM ? 1 : 2);
+    put_int(&part, 35, t->byte_symbol['a'] != TOK_NONE);
+    put_int(&part, 40, t->unk);
+    put_int(&part, 41, t->bos);
+    put_int(&part, 42, t->eos);
+    put_bytes(&b, 2, part.data, part.len);
+    b.bad |= part.bad;
+    pp_buf_clear(&part);
+    if (t->charsmap)
+        put_bytes(&part, 2, t->charsmap, t->charsmap_len);
+    put_int(&part, 3, t->prefix.start != TOK_PREFIX_NEVER);
+    put_int(&part, 4, t->squeeze);
+    put_bytes(&b, 3, part.data, part.len);
+    b.bad |= part.bad;
+    enum pp_code code = write_bytes(folder, "tokenizer.model", &b, err);
+    pp_buf_free(&part);
+    pp_buf_free(&b);
+    return code;
+}
+
+/* --- both -------------------------------------------------------------------------------------------------------- */
+
+static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t, int32_t id)
+{
+    struct pp_buf text = {0};
+    if (id < 0)
+        return;
+    pp_buf_add(&text, tok_text(t, (uint32_t)id).data, tok_text(t, (uint32_t)id).len);
+    cJSON_AddStringToObject(json, key, pp_buf_cstr(&text));
+    pp_buf_free(&text);
+}
+
+static enum pp_code write_config(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "tokenizer_class",
+                            t->kind == TOK_BYTE_LEVEL ? "PreTrainedTokenizerFast" : "LlamaTokenizer");
+    cJSON_AddBoolToObject(json, "add_bos_token", t->add_bos);
+    cJSON_AddBoolToObject(json, "add_eos_token", t->add_eos);
+    set_token(json, "bos_token", t, t->bos);
+    set_token(json, "eos_token", t, t->eos);
+    set_token(json, "unk_token", t, t->unk);
+    return write_json(folder, "tokenizer_config.json", json, err);
+}
+
+/* Whether both cut every text alike, so far as these files can say it. */
+static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
+{
+    struct pp_error why = {0};
+    const char *what = NULL;
+    if (!pp_tokenizer_equal(a, b, &why))
+        what = why.text;
+    else if (a->n_merges != b->n_merges || memcmp(a->merges, b->merges, a->n_merges * sizeof *a->merges) != 0)
+        what = "other merges";
+    else if (strcmp(a->pre, b->pre) != 0 && tok_rule_spelling(a->pre) != tok_rule_spelling(b->pre))
+        what = "another rule for cutting text";
+    else if (a->score && memcmp(a->score, b->score, a->n_vocab * sizeof *a->score) != 0)
+        what = "other scores";
+    else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
+             a->bos != b->bos || a->eos != b->eos)
+        what = "other tokens at the beginning or end of a text";
+    else if (a->squeeze != b->squeeze || (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
+        what = "other spaces";
+    return !what ? PP_OK
+                 : pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written exactly: read again it has %s",
+                           what);
+}
+
+enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    struct pp_tokenizer *again;
+    if (t->kind == TOK_WORDPIECE)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a WordPiece vocabulary cannot be written as a tokenizer.json yet");
+    enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err) : to_sentencepiece(t, folder, err);
+    if (!code)
+        code = write_config(t, folder, err);
+    if (!code)
+        code = pp_tokenizer_open(folder, &again, err);
+    if (code)
+        return code;
+    code = check_same(t, again, err);
+    pp_tokenizer_free(again);
+    return code;
+}
