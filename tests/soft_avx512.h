@@ -750,6 +750,12 @@ SOFT __m512i soft_mm512_shuffle_epi8(__m512i a, __m512i at)
     EACH(64) r.u8[l] = at.u8[l] & 0x80 ? 0 : a.u8[l / 16 * 16 + (at.u8[l] & 15)];
     return r;
 }
+SOFT __m512i soft_mm512_i32gather_epi32(__m512i at, const void *base, int scale)
+{
+    __m512i r;
+    EACH(16) memcpy(&r.i32[l], (const char *)base + (ptrdiff_t)at.i32[l] * scale, 4);
+    return r;
+}
 SOFT __m512i soft_mm512_permutexvar_epi32(__m512i at, __m512i a)
 {
     __m512i r;
@@ -987,6 +993,8 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_srli_epi32 soft_mm512_srli_epi32
 #define _mm512_srai_epi32 soft_mm512_srai_epi32
 #define _mm512_shuffle_epi8 soft_mm512_shuffle_epi8
+#undef _mm512_i32gather_epi32
+#define _mm512_i32gather_epi32 soft_mm512_i32gather_epi32
 #define _mm512_permutexvar_epi32 soft_mm512_permutexvar_epi32
 #define _mm512_permutexvar_epi16 soft_mm512_permutexvar_epi16
 #define _mm512_permutex2var_epi32 soft_mm512_permutex2var_epi32

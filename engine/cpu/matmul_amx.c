@@ -478,7 +478,7 @@ const struct pp_matmul_kernels pp_matmul_amx = {
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
             [PP_TYPE_Q6_K] = few_rows, /* any number of them: two products a block, see above */
-            PP_BLOCKS_BY(pp_matmul_blocks_avx2),
+            PP_BLOCKS_BY(few_rows) /* any number of them */,
         },
 };
 

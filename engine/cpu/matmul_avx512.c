@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { LANES = 16 };
+#define PP_OPENERS pp_openers_avx512
 #define PP_VNNI_LANES 16
 
 #define VEC static inline __attribute__((always_inline, unused))
@@ -205,7 +206,7 @@ const struct pp_matmul_kernels pp_matmul_avx512 = {
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
             [PP_TYPE_Q6_K] = matmul_q6_k,
-            PP_BLOCKS_BY(pp_matmul_blocks_avx2),
+            PP_BLOCKS_BY(matmul_blocks),
         },
 };
 

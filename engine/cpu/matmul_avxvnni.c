@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { LANES = 8 };
+#define PP_OPENERS pp_openers_avxvnni
 #define PP_VNNI_LANES 8
 
 #define VEC static inline __attribute__((always_inline, unused))
@@ -85,7 +86,7 @@ const struct pp_matmul_kernels pp_matmul_avxvnni = {
             [PP_TYPE_Q4_0] = matmul_q4_0,
             [PP_TYPE_Q4_K] = matmul_q4_k,
             [PP_TYPE_Q6_K] = matmul_q6_k,
-            PP_BLOCKS_BY(pp_matmul_blocks_avx2),
+            PP_BLOCKS_BY(matmul_blocks),
         },
 };
 

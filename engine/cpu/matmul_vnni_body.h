@@ -2,13 +2,15 @@
  * LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 (matmul_avxvnni.c). See pack.h for the layouts and
  * matmul.h for the arithmetic.
  *
- * A weight type is opened by two small functions, open_slice() and open_scales(), and belongs to a kind, which says
- * what follows on the integer sums. Up to STREAM_ACTS activation rows meet the weights while these stream past, opened
- * once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK blocks at a
- * time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass; the inner loop
- * no longer knows the type. Both keep the integer sums in registers.
+ * A weight type belongs to a kind, which says what follows on the integer sums. Four types are opened by two small
+ * functions, open_slice() and open_scales(): up to STREAM_ACTS activation rows meet the weights while these stream past,
+ * opened once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK blocks at
+ * a time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass; the inner
+ * loop no longer knows the type. Both keep the integer sums in registers. The types that have heads and bodies
+ * (pack.h) are opened into the scratch for any number of rows, by the routines of open_units.h.
  *
- * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if), and
+ * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
+ * PP_OPENERS (a table of open_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
  *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
  *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_mul, f_fma (a b + c),
@@ -18,6 +20,7 @@
 #include <string.h>
 
 #include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/open_units.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/stream_ahead.h"
 
@@ -28,45 +31,28 @@
 
 enum {
     PARTS = PP_GROUP_ROWS / LANES, /* vectors of a group */
-    SLICES = 8,                    /* of a block */
     SLICE_BYTES = 4 * LANES,       /* of a vector's share */
     STREAM_ACTS = 8,               /* activation rows that meet streaming weights */
     TILE_ACTS = 6,                 /* activation rows at a time that meet opened weights, */
     PAIR = 2,                      /* of that many vectors: 12 integer sums, 12 float sums */
     CHUNK = 16,                    /* blocks */
-    MAX_SCALES = 4,
     SLAB = 512,                    /* activation rows between two openings of the same weights */
     SPAN = 64 * CHUNK,             /* blocks of streaming weights whose activations are made ready at once */
 };
 
 /* --- weight types ------------------------------------------------------------------------------------------------- */
 
-/* What makes a block's share out of its integer sums.
- *   PLAIN     scales {d}:           isum begins at -offset * sum of q
- *   WITH_MIN  scales {d, min}:      the minimum meets d * sum of q
- *   HALVED    scales {d, s0, 0.25 s1, -MAGIC s0}: two sums of 16 columns each, the second one times 4 */
-enum kind { PLAIN, WITH_MIN, HALVED };
-
-INLINE enum kind kind_of(const uint32_t type)
-{
-    return type == PP_TYPE_Q6_K ? HALVED : type == PP_TYPE_Q4_K ? WITH_MIN : PLAIN;
-}
-
-INLINE int n_scales(const enum kind kind)
-{
-    return kind == HALVED ? 4 : kind == WITH_MIN ? 2 : 1;
-}
-
-/* What the packed form adds to a weight to make it unsigned. */
+/* What the packed form, or opening, adds to a weight to make it unsigned. */
 INLINE int32_t offset_of(const uint32_t type)
 {
+    if (pp_pack_shape(type).body)
+        return opened_signed(type) ? 128 : 0;
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
 }
 
 /* An integer below 2^22 added to these bits makes the float 1.5 * 2^23 + that integer: so one fused step converts,
  * multiplies and stays exact. */
 static const int32_t MAGIC_BITS = 0x4b400000;
-static const float MAGIC = 12582912.0f;
 
 /* A block of 32 columns of a group in its packed form. */
 struct block {
@@ -140,38 +126,46 @@ INLINE int slice_order(const uint32_t type, const int k)
 struct side {
     float d[CHUNK];
     float dsum[CHUNK];      /* d * sum of q: for minima */
-    int32_t bias[2][CHUNK]; /* what the integer sums begin at */
+    int32_t bias[2][CHUNK]; /* what the integer sums begin at; HALVED_MINS: sums of 16 columns */
 };
 
-/* From the sums of 16 columns each of two blocks. */
-INLINE void halved_bias(const int8_t *q, int32_t *bias0, int32_t *bias1)
+/* The sums of 16 columns each of two blocks: of both first halves, then of the second ones. */
+INLINE __m128i half_sums(const int8_t *q)
 {
     __m256i a = _mm256_loadu_si256((const __m256i *)q), b = _mm256_loadu_si256((const __m256i *)(q + 32));
     /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
     a = _mm256_sad_epu8(_mm256_xor_si256(a, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
     b = _mm256_sad_epu8(_mm256_xor_si256(b, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
     __m256i s = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); /* a0 b0 a1 b1 */
-    s = _mm256_sub_epi32(_mm256_set1_epi32(16 * 128), s);
-    s = _mm256_sllv_epi32(s, _mm256_setr_epi32(5, 0, 5, 0, 7, 0, 7, 0)); /* 32, and 4 * 32 */
     s = _mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
-    __m128i bias = _mm_add_epi32(_mm256_castsi256_si128(s), _mm_setr_epi32(MAGIC_BITS, MAGIC_BITS, 0, 0));
-    _mm_storel_epi64((__m128i *)bias0, bias);
-    _mm_storel_epi64((__m128i *)bias1, _mm_unpackhi_epi64(bias, bias));
+    return _mm_sub_epi32(_mm256_castsi256_si128(s), _mm_set1_epi32(16 * 128));
+}
+
+/* What HALVED sums of two blocks begin at. Q6_K's second sums are 4 times what they should be. */
+INLINE __m128i halved_bias(const uint32_t type, const int8_t *q)
+{
+    const int offset = offset_of(type), second = type == PP_TYPE_Q6_K ? 4 * offset : offset;
+    __m128i bias = _mm_mullo_epi32(half_sums(q), _mm_setr_epi32(-offset, -offset, -second, -second));
+    return _mm_add_epi32(bias, _mm_setr_epi32(MAGIC_BITS, MAGIC_BITS, 0, 0));
 }
 
 INLINE void fill_side(const uint32_t type, const int8_t *q, const float *d, const int32_t *sum, const int n,
                       struct side *s)
 {
+    const enum kind kind = kind_of(type);
     memcpy(s->d, d, (size_t)n * sizeof *d);
-    if (kind_of(type) == WITH_MIN) {
+    if (kind == WITH_MIN) {
         for (int b = 0; b < n; b++)
             s->dsum[b] = d[b] * (float)sum[b];
-    } else if (kind_of(type) == HALVED) {
-        for (int b = 0; b < n; b += 2)
-            halved_bias(q + 32 * b, s->bias[0] + b, s->bias[1] + b);
-    } else {
+    } else if (kind == PLAIN) {
         for (int b = 0; b < n; b++)
             s->bias[0][b] = -offset_of(type) * sum[b];
+    } else {
+        for (int b = 0; b < n; b += 2) {
+            __m128i two = kind == HALVED ? halved_bias(type, q + 32 * b) : half_sums(q + 32 * b);
+            _mm_storel_epi64((__m128i *)(s->bias[0] + b), two);
+            _mm_storel_epi64((__m128i *)(s->bias[1] + b), _mm_unpackhi_epi64(two, two));
+        }
     }
 }
 
@@ -191,6 +185,8 @@ INLINE void make_side(const uint32_t type, const struct pp_acts *x, int64_t i, i
 
 INLINE ivec first_sum(const enum kind kind, const struct side *s, int b, const int half)
 {
+    if (kind == HALVED_MINS)
+        return half ? i_zero() : i_set1(MAGIC_BITS);
     return kind == WITH_MIN ? i_zero() : i_set1(s->bias[half][b]);
 }
 
@@ -205,7 +201,11 @@ INLINE fvec add_block(const enum kind kind, fvec acc, ivec isum, fvec whole, con
                       int b)
 {
     fvec factor = f_mul(scale[0], f_set1(s->d[b])), sum = i_to_f(isum);
-    acc = f_fma(factor, kind == HALVED ? f_fma(scale[2], sum, whole) : sum, acc);
+    acc = f_fma(factor, is_halved(kind) ? f_fma(scale[2], sum, whole) : sum, acc);
+    if (kind == HALVED_MINS) {
+        fvec mins = f_fma(scale[5], f_set1((float)s->bias[0][b]), f_mul(scale[6], f_set1((float)s->bias[1][b])));
+        return f_fnma(scale[4], f_mul(f_set1(s->d[b]), mins), acc);
+    }
     return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
 }
 
@@ -230,7 +230,7 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
                          const int8_t *const *q, fvec (*acc)[STREAM_ACTS], const int M)
 {
     const enum kind kind = kind_of(type);
-    const int HALVES = kind == HALVED ? 2 : 1;
+    const int HALVES = is_halved(kind) ? 2 : 1;
     const int TOGETHER = PARTS == 1 || M > 3 ? 1 : PARTS; /* vectors whose sums fit the registers */
     UNROLL for (int part = 0; part < PARTS; part += TOGETHER)
     {
@@ -355,36 +355,23 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
 
 /* --- many activation rows: opened weights ------------------------------------------------------------------------- */
 
-/* A unit is `vectors` times LANES weight rows; opened, a block of it is [SLICES][vectors] slices, then the scales,
- * [n_scales][vectors] vectors of floats. */
-
-INLINE size_t opened_bytes(const enum kind kind, const int vectors)
-{
-    return (size_t)((SLICES + n_scales(kind)) * vectors * SLICE_BYTES);
-}
-
-INLINE size_t at_opened(const int what, const int vector, const int vectors)
-{
-    return (size_t)((what * vectors + vector) * SLICE_BYTES);
-}
-
 INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
                       const int vectors)
 {
-    for (int64_t b = 0; b < n; b++, to += opened_bytes(kind_of(type), vectors))
+    for (int64_t b = 0; b < n; b++, to += opened_bytes(kind_of(type), vectors, LANES))
         UNROLL for (int p = 0; p < vectors; p++)
         {
             fvec scale[MAX_SCALES];
             struct block from = block_at(type, pp_pack_group(w, row + LANES * p), w->n_cols, b0 + b);
             open_scales(type, &from, p % PARTS, scale);
             UNROLL for (int k = 0; k < n_scales(kind_of(type)); k++)
-                f_store((float *)(void *)(to + at_opened(SLICES + k, p, vectors)), scale[k]);
+                f_store((float *)(void *)(to + at_opened(kind_of(type), SLICES + k, p, LANES)), scale[k]);
             if (b % 2) {
                 UNROLL for (int v = 0; v < SLICES; v++)
-                    i_store(to + at_opened(v, p, vectors), open_slice(type, &from, v, p % PARTS, true));
+                    i_store(to + at_opened(kind_of(type), v, p, LANES), open_slice(type, &from, v, p % PARTS, true));
             } else {
                 UNROLL for (int v = 0; v < SLICES; v++)
-                    i_store(to + at_opened(v, p, vectors), open_slice(type, &from, v, p % PARTS, false));
+                    i_store(to + at_opened(kind_of(type), v, p, LANES), open_slice(type, &from, v, p % PARTS, false));
             }
         }
 }
@@ -409,7 +396,7 @@ struct tile_job {
 INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
                          size_t fetch_step, const int vectors, const int M)
 {
-    const int HALVES = kind == HALVED ? 2 : 1;
+    const int HALVES = is_halved(kind) ? 2 : 1;
     const uint8_t *w = job->opened;
     const struct side *s = job->side + i0;
     const int8_t *q[TILE_ACTS];
@@ -421,7 +408,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
         UNROLL for (int p = 0; p < vectors; p++)
             acc[p][i] = job->first ? f_zero() : f_load_some(y + i * job->y_stride + LANES * p, job->live[p]);
     }
-    for (int b = 0; b < job->n_blocks; b++, w += opened_bytes(kind, vectors), fetch_at += fetch_step) {
+    for (int b = 0; b < job->n_blocks; b++, w += opened_bytes(kind, vectors, LANES), fetch_at += fetch_step) {
         ivec isum[PAIR][TILE_ACTS];
         fvec scale[PAIR][MAX_SCALES], whole[PAIR][TILE_ACTS];
         fetch(job->next[0] + fetch_at, fetch_step);
@@ -435,7 +422,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             {
                 ivec slice[PAIR];
                 UNROLL for (int p = 0; p < vectors; p++)
-                    slice[p] = i_load(w + at_opened(v, p, vectors));
+                    slice[p] = i_load(w + at_opened(kind, v, p, LANES));
                 UNROLL for (int i = 0; i < M; i++)
                 {
                     ivec four = i_set4(q[i] + 32 * b + 4 * v);
@@ -447,7 +434,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             {
                 if (half == 0)
                     UNROLL for (int k = 0; k < n_scales(kind); k++)
-                        scale[p][k] = f_load((const float *)(const void *)(w + at_opened(SLICES + k, p, vectors)));
+                        scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
                 UNROLL for (int i = 0; i < M; i++)
                     if (half < HALVES - 1)
                         whole[p][i] = first_half(isum[p][i], scale[p]);
@@ -463,7 +450,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             f_store_some(y + i * job->y_stride + LANES * p, job->live[p], acc[p][i]);
 }
 
-/* All rows of a job, in tiles of nearly equal height: with more than STREAM_ACTS rows none is below 4. */
+/* All rows of a job, in tiles of nearly equal height. */
 INLINE void tile_products(const enum kind kind, const struct tile_job *job, const int vectors)
 {
     int64_t n_tiles = (job->m + TILE_ACTS - 1) / TILE_ACTS;
@@ -472,42 +459,56 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
         int64_t i = t * job->m / n_tiles, end = (t + 1) * job->m / n_tiles;
         size_t at = step * (size_t)(t * job->n_blocks);
         switch (end - i) {
+        case 1:
+            tile_product(kind, job, i, at, step, vectors, 1);
+            break;
+        case 2:
+            tile_product(kind, job, i, at, step, vectors, 2);
+            break;
+        case 3:
+            tile_product(kind, job, i, at, step, vectors, 3);
+            break;
         case 4:
             tile_product(kind, job, i, at, step, vectors, 4);
             break;
         case 5:
             tile_product(kind, job, i, at, step, vectors, 5);
             break;
-        case 6:
-            tile_product(kind, job, i, at, step, vectors, 6);
-            break;
         default:
-            __builtin_unreachable();
+            tile_product(kind, job, i, at, step, vectors, 6);
         }
     }
 }
 
 /* One function per kind and unit: the types share them. */
-static __attribute__((noinline)) void plain_pair(const struct tile_job *job) { tile_products(PLAIN, job, PAIR); }
-static __attribute__((noinline)) void min_pair(const struct tile_job *job) { tile_products(WITH_MIN, job, PAIR); }
-static __attribute__((noinline)) void halved_pair(const struct tile_job *job) { tile_products(HALVED, job, PAIR); }
+#define PRODUCTS(name, kind)                                                                                            \
+    static __attribute__((noinline)) void name##_pair(const struct tile_job *job) { tile_products(kind, job, PAIR); }
+PRODUCTS(plain, PLAIN)
+PRODUCTS(min, WITH_MIN)
+PRODUCTS(halved, HALVED)
+PRODUCTS(halved_mins, HALVED_MINS)
+#undef PRODUCTS
 #if PP_VNNI_LANES == 16
-static __attribute__((noinline)) void plain_one(const struct tile_job *job) { tile_products(PLAIN, job, 1); }
-static __attribute__((noinline)) void min_one(const struct tile_job *job) { tile_products(WITH_MIN, job, 1); }
-static __attribute__((noinline)) void halved_one(const struct tile_job *job) { tile_products(HALVED, job, 1); }
+#define PRODUCTS(name, kind)                                                                                            \
+    static __attribute__((noinline)) void name##_one(const struct tile_job *job) { tile_products(kind, job, 1); }
+PRODUCTS(plain, PLAIN)
+PRODUCTS(min, WITH_MIN)
+PRODUCTS(halved, HALVED)
+PRODUCTS(halved_mins, HALVED_MINS)
+#undef PRODUCTS
 #endif
 
 INLINE void run_job(const enum kind kind, const struct tile_job *job, const int vectors)
 {
 #if PP_VNNI_LANES == 16
     if (vectors == 1) {
-        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : halved_one)(job);
+        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : kind == HALVED ? halved_one : halved_mins_one)(job);
         return;
     }
 #else
     (void)vectors;
 #endif
-    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : halved_pair)(job);
+    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : kind == HALVED ? halved_pair : halved_mins_pair)(job);
 }
 
 /* What lies in a thread's scratch. */
@@ -531,7 +532,7 @@ INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64
     return block * (size_t)n;
 }
 
-/* The unit at `row` in the n blocks from b on; the next one is to be at next_row. */
+/* The unit at `row` in the n blocks from b on; the next one follows it. */
 INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b, int64_t n,
                       const struct pp_acts *x, int64_t i0, int64_t m, float *y, int64_t y_stride,
                       struct tile_memory *memory, const int vectors)
@@ -568,6 +569,143 @@ INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, 
             if (row < row1)
                 tile_unit(type, w, row, row1, b, n, x, i0, rows, y, y_stride, memory, PARTS == 1 ? 1 : PAIR);
         }
+    }
+}
+
+/* --- types with heads and bodies --------------------------------------------------------------------------------- */
+
+/* The bodies of the blocks from b on, and a block's bytes there. */
+struct bodies {
+    const uint8_t *at;
+    size_t bytes;
+};
+
+INLINE struct bodies bodies_at(const struct pp_matrix *w, int64_t row, int64_t b)
+{
+    const struct pp_pack_shape s = pp_pack_shape(w->type);
+    const size_t bytes = (size_t)(PP_GROUP_ROWS * s.body / (s.block / PP_ACT_BLOCK));
+    const size_t behind = pp_pack_head_bytes(w->type, w->n_cols) + bytes * (size_t)b;
+    return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + behind), bytes};
+}
+
+/* A job over the n blocks from b on of the unit at `row` and the activation rows from i0 on. */
+INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side, int64_t row, int64_t row1, int64_t b,
+                                  int64_t n, const struct pp_acts *x, int64_t i0, int64_t m, float *y,
+                                  int64_t y_stride)
+{
+    return (struct tile_job){
+        .opened = opened,
+        .n_blocks = n,
+        .first = b == 0,
+        .side = side,
+        .q = x->q + i0 * x->q_stride + 32 * b,
+        .q_stride = x->q_stride,
+        .m = m,
+        .y = y + i0 * y_stride + row,
+        .y_stride = y_stride,
+        .live = {lanes_before(row, row1, 0), lanes_before(row, row1, LANES)},
+    };
+}
+
+/* For few activation rows: a group at a time from front to back, while what comes is asked for. */
+struct few_memory {
+    struct side side[SPAN / CHUNK * STREAM_ACTS]; /* [chunks][m] */
+    uint8_t opened[CHUNK * (SLICES + MAX_SCALES) * PARTS * SLICE_BYTES] __attribute__((aligned(64)));
+};
+_Static_assert(sizeof(struct few_memory) <= PP_MATMUL_SCRATCH, "a span's sides and an opened group");
+
+/* A group's n blocks from b on, some at a time: what comes is asked for at the pace at which it is used. */
+INLINE void open_ahead(const uint32_t like, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n, uint8_t *to,
+                       pp_open_fn *open)
+{
+    const int64_t pace = 4;
+    const size_t step = opened_bytes(kind_of(like), PARTS, LANES);
+    for (int64_t end = b + n; b < end; b += pace, to += (size_t)pace * step) {
+        const struct bodies bodies = bodies_at(w, row, b);
+        const int64_t some = end - b < pace ? end - b : pace;
+        stream_ahead(bodies.at, bodies.bytes * (size_t)some);
+        for (int p = 0; p < PARTS; p++)
+            open(pp_pack_group(w, row), w->n_cols, b, some, p, to + at_opened(kind_of(like), 0, p, LANES), step);
+    }
+}
+
+/* like: a type of the same kind, for this is the same code for all of them. */
+INLINE void few_blocks(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                       const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct few_memory *memory,
+                       pp_open_fn *open)
+{
+    const int64_t all = w->n_cols / 32;
+    for (int64_t b = 0; b < all; b += SPAN) {
+        const int64_t n = all - b < SPAN ? all - b : SPAN;
+        for (int64_t c = 0; c < n; c += CHUNK)
+            for (int64_t i = 0; i < m; i++)
+                make_side(like, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, memory->side + c / CHUNK * m + i);
+        for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS)
+            for (int64_t c = 0; c < n; c += CHUNK) {
+                const int64_t n_blocks = n - c < CHUNK ? n - c : CHUNK;
+                open_ahead(like, w, row, b + c, n_blocks, memory->opened, open);
+                const struct tile_job job = blocks_job(memory->opened, memory->side + c / CHUNK * m, row, row1, b + c,
+                                                       n_blocks, x, 0, m, y, y_stride);
+                run_job(kind_of(like), &job, PARTS);
+            }
+    }
+}
+
+INLINE void many_blocks(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct tile_memory *memory,
+                        pp_open_fn *open)
+{
+    const int64_t all = w->n_cols / 32, n_slabs = (m + SLAB - 1) / SLAB;
+    for (int64_t s = 0; s < n_slabs; s++) {
+        const int64_t i0 = s * m / n_slabs, rows = (s + 1) * m / n_slabs - i0;
+        for (int64_t b = 0; b < all; b += CHUNK) {
+            const int64_t n = all - b < CHUNK ? all - b : CHUNK;
+            for (int64_t i = 0; i < rows; i++)
+                make_side(like, x, i0 + i, b, n, memory->side + i);
+            for (int64_t row = row0; row < row1; row += PAIR * LANES) {
+                const int vectors = row + (PAIR - 1) * LANES < row1 || PARTS == PAIR ? PAIR : 1;
+                struct tile_job job =
+                    blocks_job(memory->opened, memory->side, row, row1, b, n, x, i0, rows, y, y_stride);
+                for (int p = 0; p < vectors; p++) {
+                    const struct bodies next = bodies_at(w, row + LANES * (vectors + p), b);
+                    open(pp_pack_group(w, row + LANES * p), w->n_cols, b, n, p % PARTS,
+                         memory->opened + at_opened(kind_of(like), 0, p, LANES),
+                         opened_bytes(kind_of(like), vectors, LANES));
+                    job.next[p] = next.at;
+                    job.next_bytes = next.bytes * (size_t)n;
+                }
+                run_job(kind_of(like), &job, vectors);
+            }
+        }
+    }
+}
+
+INLINE void blocks_like(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch,
+                        pp_open_fn *open)
+{
+    if (m <= STREAM_ACTS)
+        few_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, open);
+    else
+        many_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, open);
+}
+
+static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                          float *y, int64_t y_stride, void *scratch)
+{
+    pp_open_fn *const open = PP_OPENERS[w->type];
+    switch (kind_of(w->type)) {
+    case WITH_MIN:
+        blocks_like(PP_TYPE_Q4_1, w, row0, row1, x, m, y, y_stride, scratch, open);
+        break;
+    case HALVED:
+        blocks_like(PP_TYPE_Q3_K, w, row0, row1, x, m, y, y_stride, scratch, open);
+        break;
+    case HALVED_MINS:
+        blocks_like(PP_TYPE_Q2_K, w, row0, row1, x, m, y, y_stride, scratch, open);
+        break;
+    default:
+        blocks_like(PP_TYPE_IQ4_NL, w, row0, row1, x, m, y, y_stride, scratch, open);
     }
 }
 

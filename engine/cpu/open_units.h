@@ -1,0 +1,80 @@
+/* open_units.h - opened weights as the products with byte dot products read them (matmul_vnni_body.h): of a unit of
+ * `vectors` times `lanes` weight rows a block of 32 columns is, for each vector, SLICES slices of 4 columns in unsigned
+ * bytes, then n_scales vectors of floats. Private to engine/cpu. */
+#ifndef PP_CPU_OPEN_UNITS_H
+#define PP_CPU_OPEN_UNITS_H
+
+#include "engine/cpu/matmul_sets.h"
+#include "engine/cpu/pack.h"
+
+enum { SLICES = 8, MAX_SCALES = 7 };
+
+#define PP_UNITS static inline __attribute__((always_inline, unused))
+
+/* What makes a block's share out of its integer sums.
+ *   PLAIN        scales {d}:           isum begins at -offset * sum of q
+ *   WITH_MIN     scales {d, min}:      the minimum meets d * sum of q
+ *   HALVED       scales {d, s0, s1, -MAGIC s0}: two sums of 16 columns each; of Q6_K the second one is 4 times what it
+ *                                      should be, and s1 a quarter
+ *   HALVED_MINS  scales {d, s0, s1, -MAGIC s0, min, m0, m1}: the minimum meets d * (m0 * sum0 + m1 * sum1) */
+enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS };
+
+PP_UNITS enum kind kind_of(uint32_t type)
+{
+    switch (type) {
+    case PP_TYPE_Q4_K:
+    case PP_TYPE_Q4_1:
+    case PP_TYPE_Q5_1:
+    case PP_TYPE_Q5_K:
+        return WITH_MIN;
+    case PP_TYPE_Q6_K:
+    case PP_TYPE_Q3_K:
+    case PP_TYPE_IQ2_XS:
+    case PP_TYPE_IQ2_S:
+    case PP_TYPE_IQ1_M:
+        return HALVED;
+    case PP_TYPE_Q2_K:
+        return HALVED_MINS;
+    default:
+        return PLAIN;
+    }
+}
+
+PP_UNITS bool is_halved(const enum kind kind)
+{
+    return kind == HALVED || kind == HALVED_MINS;
+}
+
+PP_UNITS int n_scales(const enum kind kind)
+{
+    return kind == HALVED_MINS ? 7 : kind == HALVED ? 4 : kind == WITH_MIN ? 2 : 1;
+}
+
+/* Of the types with heads and bodies: weights below zero, which opening makes unsigned by 128. */
+PP_UNITS bool opened_signed(uint32_t type)
+{
+    return !pp_type_has_min(type);
+}
+
+/* See MAGIC_BITS in matmul_vnni_body.h. */
+static const float MAGIC = 12582912.0f;
+
+PP_UNITS size_t opened_bytes(const enum kind kind, int vectors, int lanes)
+{
+    return (size_t)((SLICES + n_scales(kind)) * vectors * 4 * lanes);
+}
+
+/* Where a slice, or scale what - SLICES, of one of the vectors is. */
+PP_UNITS size_t at_opened(const enum kind kind, int what, int vector, int lanes)
+{
+    return (size_t)((vector * (SLICES + n_scales(kind)) + what) * 4 * lanes);
+}
+
+/* Opens n blocks of a group from block b on, vector `part` of its rows. to: the vector's place in the unit's first
+ * block, aligned to a vector; step: bytes from a block to the next. */
+typedef void pp_open_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to, size_t step);
+
+/* By type; NULL where a type is none of those with heads and bodies. */
+extern pp_open_fn *const pp_openers_avxvnni[PP_TYPE_LIMIT], *const pp_openers_avx512[PP_TYPE_LIMIT];
+
+#endif
