@@ -3,11 +3,11 @@
  * matmul.h for the arithmetic.
  *
  * A weight type belongs to a kind, which says what follows on the integer sums. Four types are opened by two small
- * functions, open_slice() and open_scales(): up to STREAM_ACTS activation rows meet the weights while these stream past,
- * opened once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK blocks at
- * a time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass; the inner
- * loop no longer knows the type. Both keep the integer sums in registers. The types that have heads and bodies
- * (pack.h) are opened into the scratch for any number of rows, by the routines of open_units.h.
+ * functions, open_slice() and open_scales(): up to STREAM_ACTS activation rows meet the weights while these stream
+ * past, opened once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK
+ * blocks at a time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass;
+ * the inner loop no longer knows the type. Both keep the integer sums in registers. The types that have heads and
+ * bodies (pack.h) are opened into the scratch for any number of rows, by the routines of open_units.h.
  *
  * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
  * PP_OPENERS (a table of open_units.h), and
@@ -481,7 +481,7 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
 }
 
 /* One function per kind and unit: the types share them. */
-#define PRODUCTS(name, kind)                                                                                            \
+#define PRODUCTS(name, kind)                                                                                       \
     static __attribute__((noinline)) void name##_pair(const struct tile_job *job) { tile_products(kind, job, PAIR); }
 PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
@@ -489,7 +489,7 @@ PRODUCTS(halved, HALVED)
 PRODUCTS(halved_mins, HALVED_MINS)
 #undef PRODUCTS
 #if PP_VNNI_LANES == 16
-#define PRODUCTS(name, kind)                                                                                            \
+#define PRODUCTS(name, kind)                                                                                       \
     static __attribute__((noinline)) void name##_one(const struct tile_job *job) { tile_products(kind, job, 1); }
 PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
