@@ -302,6 +302,15 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
+/* The token of unknown words is none that words are made of, whether or not it is among those that were added. */
+static void mark_unknown(struct reader *r)
+{
+    const char *unk = string_member(r->model, "unk_token");
+    const int64_t id = *unk ? tok_spec_find(&r->spec, unk, strlen(unk)) : -1;
+    if (id >= 0 && r->spec.types[id] == TOK_NORMAL)
+        r->spec.types[id] = TOK_UNKNOWN;
+}
+
 /* "##ing" goes on with a word and is kept as "ing"; "sing" begins one and is kept with U+2581 before it. */
 static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
 {
@@ -476,9 +485,11 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = read_pre_tokenizer(r, member(r->root, "pre_tokenizer"), err);
     if (!code)
         code = r->unigram ? read_unigrams(r, err) : read_vocab(r, err);
-    if (!code && r->wordpiece)
+    if (!code && r->wordpiece) {
+        mark_unknown(r);
         code = keep_pieces(r, err);
-    else if (!code && !r->unigram)
+    }
+    if (!code && !r->wordpiece && !r->unigram)
         code = read_merges(r, err);
     if (!code)
         code = decide_kind(r, err);

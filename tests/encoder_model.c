@@ -187,6 +187,10 @@ static void write_words(struct pp_gguf_writer *w, int n)
         types[i] = i < 4 ? 3 : i < 60 ? 1 : 5;
     }
     pp_gguf_add_text(w, "tokenizer.ggml.model", "bert");
+    pp_gguf_add_u32(w, "tokenizer.ggml.unknown_token_id", 1);
+    pp_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", 2); /* readers know the first token by either name */
+    pp_gguf_add_u32(w, "tokenizer.ggml.cls_token_id", 2);
+    pp_gguf_add_u32(w, "tokenizer.ggml.seperator_token_id", 3);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", list, (size_t)n);
     pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, (size_t)n);
 }

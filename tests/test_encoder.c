@@ -311,6 +311,22 @@ static void expect_number(const struct pp_gguf *g, const char *key, int64_t want
     assert_int_equal(v, want);
 }
 
+/* [CLS] hello [UNK] world ##s [UNK] [SEP] */
+static void expect_ids(const char *path, const char *text)
+{
+    static const int32_t want[] = {2, 4, 1, 6, 5, 1, 3};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    assert_ok(pp_tokenizer_open(path, &t, &err), err);
+    assert_ok(pp_tokenize(t, text, strlen(text), PP_TOKENIZE_BOS, &ids, &n, &err), err);
+    assert_int_equal(n, sizeof want / sizeof *want);
+    assert_memory_equal(ids, want, sizeof want);
+    pp_free(ids);
+    pp_tokenizer_free(t);
+}
+
 /* BERT's and RoBERTa's folders give the same, and so does the GGUF file that is made of them, which says what other
  * programs want to know. */
 static void folders(void **state)
@@ -331,6 +347,10 @@ static void folders(void **state)
         snprintf(file, sizeof file, "%s.gguf", dir);
         assert_ok(pp_convert_to_gguf(dir, file, &opt, &err), err);
         expect_formulas(&s, file, e, 0.9999999);
+        if (s.words) {
+            expect_ids(dir, "Hello there worlds?");
+            expect_ids(file, "Hello there worlds?");
+        }
         assert_ok(pp_gguf_open(file, &g, &err), err);
         assert_true(pp_gguf_string_is(g, "general.architecture", "bert"));
         assert_true(pp_gguf_bool(g, "bert.attention.causal", &causal));
@@ -343,6 +363,7 @@ static void folders(void **state)
             expect_number(g, "bert.pooling_type", 2);
             expect_number(g, "tokenizer.ggml.cls_token_id", 2);
             expect_number(g, "tokenizer.ggml.seperator_token_id", 3);
+            expect_number(g, "tokenizer.ggml.unknown_token_id", 1);
         }
         const struct pp_tensor *positions = pp_gguf_tensor(g, "position_embd.weight");
         assert_true(positions && positions->ne[1] == 512);
