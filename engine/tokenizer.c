@@ -1,8 +1,10 @@
 /* tokenizer.c - text to token ids and back: special tokens, SentencePiece's spaces, and the public interface. */
 #include "engine/text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,28 +52,49 @@ static enum pp_code open_file(const char *path, const char *folder, struct pp_to
     size_t first = strspn(data, " \t\r\n");
     if (data[first] == '{')
         code = tok_from_json(data, n, folder, out, err);
+    else if (tok_is_tiktoken(data, n))
+        code = tok_from_tiktoken(data, n, strrchr(path, '/') ? strrchr(path, '/') + 1 : path, folder, out, err);
     else
         code = tok_from_sentencepiece(data, n, folder, out, err);
     pp_free(data);
     return code ? pp_fail_prefix(err, "%s", path) : PP_OK;
 }
 
+/* False: the folder has no such file. */
+static bool open_in_folder(const char *folder, const char *name, struct pp_tokenizer **out, enum pp_code *code,
+                           struct pp_error *err)
+{
+    struct pp_buf path = {0};
+    pp_buf_fmt(&path, "%s/%s", folder, name);
+    const bool there = path.bad || access(path.data, F_OK) == 0;
+    if (there)
+        *code = path.bad ? pp_fail_nomem(err, "a path") : open_file(path.data, folder, out, err);
+    pp_buf_free(&path);
+    return there;
+}
+
+static int is_tiktoken_name(const struct dirent *d)
+{
+    const size_t n = strlen(d->d_name);
+    return d->d_name[0] != '.' && n > 9 && strcmp(d->d_name + n - 9, ".tiktoken") == 0;
+}
+
 static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, struct pp_error *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct pp_buf path = {0};
-        pp_buf_fmt(&path, "%s/%s", folder, names[i]);
-        if (path.bad)
-            return pp_fail_nomem(err, "a path");
-        bool there = access(path.data, F_OK) == 0;
-        enum pp_code code = there ? open_file(path.data, folder, out, err) : PP_OK;
-        pp_buf_free(&path);
-        if (there)
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
+    struct dirent **found = NULL;
+    enum pp_code code;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (open_in_folder(folder, names[i], out, &code, err))
             return code;
-    }
-    return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model is there",
-                   folder);
+    const int n = scandir(folder, &found, is_tiktoken_name, alphasort);
+    if (n <= 0 || !open_in_folder(folder, found[0]->d_name, out, &code, err))
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model nor a "
+                       ".tiktoken file is there", folder);
+    for (int i = 0; i < n; i++)
+        free(found[i]);
+    free(found);
+    return code;
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err)

@@ -1,6 +1,6 @@
 /* tokenizer_internal.h - what the tokenizer's files share; nobody else includes it.
  *
- * A reader (tokenizer_gguf.c, tokenizer_json.c, tokenizer_sentencepiece.c) fills a struct tok_spec whose strings point
+ * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c) fills a struct tok_spec whose strings point
  * into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing needs.
  * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_normalize.c), cut
  * into words (tokenizer_split.c and there), and each word becomes tokens: by merging single characters
@@ -251,6 +251,11 @@ enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struc
                            struct pp_error *err);
 enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
                                     struct pp_error *err);
+/* True if the first line is one of tiktoken's. */
+bool tok_is_tiktoken(const char *data, size_t n);
+/* name: the file's own, "qwen.tiktoken", which may tell what the vocabulary is. */
+enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
+                               struct pp_tokenizer **out, struct pp_error *err);
 
 /* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec
  * point into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */

@@ -1,0 +1,322 @@
+/* tokenizer_tiktoken.c - files of OpenAI's tiktoken: a line for each token, its bytes in base 64, a space and its rank,
+ * which is its id.
+ *
+ * Format: https://github.com/openai/tiktoken. Two neighbours merge if what they make together is a token, the one of the
+ * lowest rank first: so a token has a merge for each way to cut it in two tokens. A word that is a token is taken
+ * whole. How text is cut into words, and the tokens for control, the file does not say: tokenizer_config.json may
+ * (pat_str, added_tokens_decoder); else the published vocabularies are known by their names, by the model_type of
+ * config.json, or by how many ranks they have. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <nettle/base64.h>
+
+#include "engine/base/mem.h"
+#include "engine/name_index.h"
+#include "engine/tokenizer_internal.h"
+
+enum {
+    MAX_FILE = 16 << 20,   /* the largest one published has 4 MB */
+    MAX_TOKEN = 256,       /* bytes; those have 128 */
+    MAX_MERGES = 1 << 22,
+    MAX_LINE = BASE64_ENCODE_LENGTH(MAX_TOKEN) + 64,
+};
+
+struct entry {
+    int64_t id;
+    struct pp_str text; /* as byte-level vocabularies spell it */
+};
+
+struct reader {
+    struct entry *entries;     /* in the order of their ids */
+    size_t n, cap;
+    struct pp_buf spelled;     /* never grows: the entries point into it */
+    struct pp_name_index index; /* of the entries, in their order */
+    struct tok_spec spec;
+    size_t merges_cap;
+};
+
+/* --- lines ------------------------------------------------------------------------------------------------------ */
+
+static bool is_base64(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' || c == '/' ||
+           c == '=';
+}
+
+/* "BASE64 RANK", in n bytes, of which the last may be white space. False: it is something else. */
+static bool split_line(const char *line, size_t n, size_t *n_code, int64_t *id)
+{
+    size_t i = 0;
+    while (n > 0 && (line[n - 1] == '\r' || line[n - 1] == ' '))
+        n--;
+    while (i < n && is_base64(line[i]))
+        i++;
+    *n_code = i;
+    if (i == 0 || i == n || line[i++] != ' ' || i == n || n > MAX_LINE)
+        return false;
+    for (*id = 0; i < n && line[i] >= '0' && line[i] <= '9' && *id < TOK_MAX_VOCAB; i++)
+        *id = *id * 10 + (line[i] - '0');
+    return i == n && *id < TOK_MAX_VOCAB;
+}
+
+static size_t line_length(const char *text, size_t n)
+{
+    const char *end = memchr(text, '\n', n);
+    return end ? (size_t)(end - text) : n;
+}
+
+bool tok_is_tiktoken(const char *data, size_t n)
+{
+    size_t n_code;
+    int64_t id;
+    return split_line(data, line_length(data, n), &n_code, &id);
+}
+
+static enum pp_code add_entry(struct reader *r, const char *code, size_t n_code, int64_t id, struct pp_error *err)
+{
+    uint8_t bytes[BASE64_DECODE_LENGTH(MAX_LINE)];
+    size_t n = sizeof bytes;
+    struct base64_decode_ctx ctx;
+    base64_decode_init(&ctx);
+    if (!base64_decode_update(&ctx, &n, bytes, n_code, code) || !base64_decode_final(&ctx))
+        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld is no base 64", (long long)id);
+    if (n == 0 || n > MAX_TOKEN)
+        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld has %zu bytes; 1 to %d can be right", (long long)id,
+                       n, MAX_TOKEN);
+    if (pp_grow(&r->entries, &r->cap, r->n + 1, sizeof *r->entries) != 0)
+        return pp_fail_nomem(err, "the vocabulary");
+    const size_t at = r->spelled.len;
+    tok_spell_bytes((const char *)bytes, n, &r->spelled);
+    r->entries[r->n++] = (struct entry){id, {r->spelled.data + at, r->spelled.len - at}};
+    return PP_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const int64_t x = ((const struct entry *)a)->id, y = ((const struct entry *)b)->id;
+    return (x > y) - (x < y);
+}
+
+static enum pp_code read_lines(struct reader *r, const char *data, size_t n, struct pp_error *err)
+{
+    size_t number = 0;
+    for (size_t at = 0, len; at < n; at += len + 1) {
+        size_t n_code;
+        int64_t id;
+        len = line_length(data + at, n - at);
+        number++;
+        if (len == 0 || (len == 1 && data[at] == '\r'))
+            continue;
+        if (!split_line(data + at, len, &n_code, &id))
+            return pp_fail(err, PP_ERR_FORMAT, "line %zu is not a token in base 64 and its rank", number);
+        enum pp_code code = add_entry(r, data + at, n_code, id, err);
+        if (code)
+            return code;
+    }
+    qsort(r->entries, r->n, sizeof *r->entries, by_id);
+    for (size_t i = 1; i < r->n; i++)
+        if (r->entries[i].id == r->entries[i - 1].id)
+            return pp_fail(err, PP_ERR_FORMAT, "two tokens have the rank %lld", (long long)r->entries[i].id);
+    if (r->entries[r->n - 1].id >= (int64_t)r->n + TOK_MAX_HOLES)
+        return pp_fail(err, PP_ERR_FORMAT, "there are %zu tokens, but ranks up to %lld", r->n,
+                       (long long)r->entries[r->n - 1].id);
+    return PP_OK;
+}
+
+/* --- tokens and merges -------------------------------------------------------------------------------------------- */
+
+static enum pp_code take_tokens(struct reader *r, struct pp_error *err)
+{
+    enum pp_code code = tok_spec_resize(&r->spec, (size_t)r->entries[r->n - 1].id + 1, err);
+    if (!code && !pp_name_index_init(&r->index, r->n))
+        code = pp_fail_nomem(err, "the vocabulary");
+    for (size_t i = 0; i < r->n && !code; i++) {
+        const struct entry *e = &r->entries[i];
+        if (!pp_name_index_add(&r->index, e->text.data, e->text.len))
+            code = pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld is there twice", (long long)e->id);
+        r->spec.texts[e->id] = e->text;
+        r->spec.types[e->id] = TOK_NORMAL;
+    }
+    return code;
+}
+
+/* A token's parts, numbers of entries, and where the second begins. */
+struct halves {
+    size_t left, right, at;
+};
+
+/* All ways to cut a token in two tokens, those of lower ranks first. */
+static int find_halves(const struct reader *r, struct pp_str text, struct halves found[MAX_TOKEN])
+{
+    int n = 0;
+    for (size_t at = 1; at < text.len; at++) {
+        if (((uint8_t)text.data[at] & 0xC0) == 0x80)
+            continue;
+        const size_t left = pp_name_index_find(&r->index, text.data, at);
+        if (left == SIZE_MAX)
+            continue;
+        const size_t right = pp_name_index_find(&r->index, text.data + at, text.len - at);
+        int k = n;
+        if (right == SIZE_MAX)
+            continue;
+        for (; k > 0 && (found[k - 1].left > left || (found[k - 1].left == left && found[k - 1].right > right)); k--)
+            found[k] = found[k - 1];
+        found[k] = (struct halves){left, right, at};
+        n++;
+    }
+    return n;
+}
+
+static enum pp_code make_merges(struct reader *r, struct pp_error *err)
+{
+    struct halves found[MAX_TOKEN];
+    struct tok_spec *spec = &r->spec;
+    for (size_t i = 0; i < r->n; i++) {
+        const struct pp_str text = r->entries[i].text;
+        const int n = find_halves(r, text, found);
+        if (spec->n_merges + (size_t)n > MAX_MERGES)
+            return pp_fail(err, PP_ERR_FORMAT, "its tokens can be cut into others in more than %d ways; so many cannot "
+                           "be right", MAX_MERGES);
+        if (pp_grow(&spec->merges, &r->merges_cap, spec->n_merges + (size_t)n + 1, sizeof *spec->merges) != 0)
+            return pp_fail_nomem(err, "the tokenizer's merges");
+        for (int k = 0; k < n; k++)
+            spec->merges[spec->n_merges++] = (struct tok_merge_text){
+                .left = {text.data, found[k].at}, .right = {text.data + found[k].at, text.len - found[k].at}};
+    }
+    return PP_OK;
+}
+
+/* --- what the file does not say ------------------------------------------------------------------------------------ */
+
+struct control {
+    int64_t id;
+    const char *text;
+};
+
+static const struct control qwen[] = {
+    {151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}, {-1, NULL}};
+static const struct control cl100k[] = {
+    {100257, "<|endoftext|>"},  {100258, "<|fim_prefix|>"},   {100259, "<|fim_middle|>"},
+    {100260, "<|fim_suffix|>"}, {100276, "<|endofprompt|>"}, {-1, NULL}};
+static const struct control o200k[] = {
+    {199998, "<|startoftext|>"}, {199999, "<|endoftext|>"}, {200002, "<|return|>"}, {200003, "<|constrain|>"},
+    {200005, "<|channel|>"},     {200006, "<|start|>"},     {200007, "<|end|>"},    {200008, "<|message|>"},
+    {200012, "<|call|>"},        {200018, "<|endofprompt|>"}, {-1, NULL}};
+static const struct control llama3[] = {
+    {128000, "<|begin_of_text|>"},   {128001, "<|end_of_text|>"}, {128006, "<|start_header_id|>"},
+    {128007, "<|end_header_id|>"}, {128008, "<|eom_id|>"},      {128009, "<|eot_id|>"}, {-1, NULL}};
+static const struct control gpt2[] = {{50256, "<|endoftext|>"}, {-1, NULL}};
+
+/* Vocabularies that were published so. */
+static const struct published {
+    const char *rule;                /* in tokenizer.ggml.pre */
+    const char *file;                /* what a name begins with; or NULL */
+    const char *type;                /* config.json; or NULL */
+    size_t n;                        /* ranks */
+    const struct control *control;   /* text NULL at the end */
+} known[] = {
+    {"qwen2", "qwen", "qwen", 151643, qwen},
+    {"gpt-4o", "o200k", "gpt_oss", 199998, o200k},
+    {"dbrx", "cl100k", "phi3small", 100256, cl100k},
+    {"llama-bpe", NULL, "llama", 128000, llama3},
+    {"gpt-2", "r50k", NULL, 50256, gpt2},
+    {"gpt-2", "p50k", NULL, 50280, gpt2},
+    {"gpt-2", "gpt2", "gpt2", 50257, gpt2},
+};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+static const struct published *find_published(const struct reader *r, const char *name, const struct tok_config *cfg)
+{
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(cfg->model, "model_type"));
+    for (int i = 0; i < N_KNOWN; i++)
+        if (known[i].file && strncmp(name, known[i].file, strlen(known[i].file)) == 0)
+            return &known[i];
+    for (int i = 0; type && i < N_KNOWN; i++)
+        if (known[i].type && strcmp(type, known[i].type) == 0)
+            return &known[i];
+    for (int i = 0; i < N_KNOWN; i++)
+        if (known[i].n == r->n)
+            return &known[i];
+    return NULL;
+}
+
+/* Its control tokens, where no other token has their ids. */
+static enum pp_code add_control(struct tok_spec *spec, const struct control *c, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (; c->text && !code; c++) {
+        if ((uint64_t)c->id < spec->n ? spec->texts[c->id].data != NULL : (uint64_t)c->id > spec->n + TOK_MAX_HOLES)
+            continue;
+        code = tok_spec_resize(spec, (size_t)c->id + 1, err);
+        if (code)
+            break;
+        spec->texts[c->id] = (struct pp_str){c->text, strlen(c->text)};
+        spec->types[c->id] = TOK_CONTROL;
+    }
+    return code;
+}
+
+static enum pp_code complete(struct reader *r, const char *name, const struct tok_config *cfg, struct pp_error *err)
+{
+    struct tok_spec *spec = &r->spec;
+    const char *pattern = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "pat_str"));
+    const struct published *p = find_published(r, name, cfg);
+    const bool has_control = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "added_tokens_decoder"));
+    if (!pattern && !p)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "it does not say how text is cut into words, and is none of the "
+                       "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, gpt2); give the regular "
+                       "expression as pat_str in a tokenizer_config.json beside it");
+    spec->kind = TOK_BYTE_LEVEL;
+    spec->ignore_merges = true;
+    if (pattern) {
+        spec->patterns[spec->n_patterns++] = (struct pp_str){pattern, strlen(pattern)};
+        spec->rule = tok_rule_by_patterns(spec->patterns, 1);
+    } else {
+        spec->rule = tok_rule_by_name(p->rule, strlen(p->rule));
+    }
+    if (spec->rule)
+        spec->add_bos = spec->rule->add_bos;
+    enum pp_code code = p && !has_control ? add_control(spec, p->control, err) : PP_OK;
+    if (!code)
+        code = tok_config_apply(cfg, spec, err);
+    if (!code && spec->add_bos && spec->bos < 0)
+        spec->bos = tok_spec_find(spec, "<|begin_of_text|>", 17);
+    if (!code && spec->eos < 0 && p)
+        spec->eos = tok_spec_find(spec, "<|endoftext|>", 13);
+    if (!code && spec->eos < 0 && p)
+        spec->eos = tok_spec_find(spec, "<|end_of_text|>", 15);
+    return code;
+}
+
+enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
+                               struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct reader r = {.spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
+    struct tok_config cfg = {0};
+    *out = NULL;
+    if (n > MAX_FILE)
+        return pp_fail(err, PP_ERR_FORMAT, "it has %zu bytes; a vocabulary in tiktoken's format has at most %d", n,
+                       MAX_FILE);
+    r.spelled.cap = 2 * n + 16; /* a byte is spelled with one or two, and takes more than one in base 64 */
+    if (!(r.spelled.data = pp_malloc(r.spelled.cap)))
+        return pp_fail_nomem(err, "the vocabulary");
+    enum pp_code code = read_lines(&r, data, n, err);
+    if (!code)
+        code = take_tokens(&r, err);
+    if (!code)
+        code = make_merges(&r, err);
+    if (!code && folder)
+        code = tok_config_read(folder, &cfg, err);
+    if (!code)
+        code = complete(&r, name, &cfg, err);
+    if (!code)
+        code = tok_build(&r.spec, out, err);
+    tok_spec_free(&r.spec);
+    tok_config_free(&cfg);
+    pp_name_index_free(&r.index);
+    pp_buf_free(&r.spelled);
+    pp_free(r.entries);
+    return code;
+}

@@ -1,0 +1,364 @@
+/* test_tiktoken.c - vocabularies in tiktoken's format: the same ids as from the files that they were made of, and as by
+ * the plain algorithm. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <nettle/base64.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+#include "tests/tokenizers.h"
+
+static void add_line(struct pp_buf *out, const char *bytes, size_t n, int rank)
+{
+    char code[1024];
+    assert_true(BASE64_ENCODE_RAW_LENGTH(n) < sizeof code);
+    base64_encode_raw(code, n, (const uint8_t *)bytes);
+    pp_buf_add(out, code, BASE64_ENCODE_RAW_LENGTH(n));
+    pp_buf_fmt(out, " %d\n", rank);
+}
+
+/* A folder with these files; its path (static memory, kept for 4 calls). */
+static const char *folder(const char *name, const struct pp_buf *ranks, const char *config)
+{
+    static char dirs[4][256];
+    static unsigned serial;
+    char path[512], *dir = dirs[serial % 4];
+    struct pp_error err;
+    snprintf(dir, sizeof dirs[0], "%s/tiktoken-%u", test_tmpdir(), serial++);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_ok(pp_write_file(path, ranks->data, ranks->len, 0600, &err), err);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    if (config)
+        assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    return dir;
+}
+
+static void expect_same(const struct pp_tokenizer *a, const struct pp_tokenizer *b, const char *text, size_t n)
+{
+    struct pp_error err;
+    int32_t *x, *y;
+    size_t n_x, n_y;
+    assert_ok(pp_tokenize(a, text, n, 0, &x, &n_x, &err), err);
+    assert_ok(pp_tokenize(b, text, n, 0, &y, &n_y, &err), err);
+    for (size_t i = 0; i < n_x && i < n_y; i++)
+        if (x[i] != y[i])
+            fail_msg("\"%.*s\": id %zu is %d, not %d", (int)(n < 60 ? n : 60), text, i, x[i], y[i]);
+    assert_int_equal(n_x, n_y);
+    pp_free(x);
+    pp_free(y);
+}
+
+/* --- published vocabularies -------------------------------------------------------------------------------- */
+
+static void write_ranks(const struct pp_tokenizer *t, struct pp_buf *out)
+{
+    struct pp_buf text = {0};
+    for (int32_t id = 0; id < pp_tokenizer_n(t); id++) {
+        pp_buf_clear(&text);
+        if (t->type[id] == TOK_NORMAL)
+            pp_token_text(t, id, false, &text);
+        if (text.len)
+            add_line(out, text.data, text.len, id);
+    }
+    pp_buf_free(&text);
+    assert_false(out->bad);
+}
+
+/* The texts of a .inp file, and the big one with its ids. */
+static void expect_vectors(const struct pp_tokenizer *made, const struct pp_tokenizer *from, const char *name)
+{
+    static const char between[] = "\n__ggml_vocab_test__\n";
+    char path[256], *text, *big, *ids;
+    size_t n, n_big, n_ids, n_have;
+    int32_t *have;
+    struct pp_error err;
+    snprintf(path, sizeof path, "tokenizers/%s.gguf.inp", name);
+    assert_ok(pp_read_file(testdata(path), 1 << 20, &text, &n, &err), err);
+    for (const char *at = text, *next; at; at = next) {
+        next = strstr(at, between);
+        expect_same(made, from, at, next ? (size_t)(next - at) : n - (size_t)(at - text));
+        next = next ? next + sizeof between - 1 : NULL;
+    }
+    assert_ok(pp_read_file(testdata("tokenizers/big.txt"), 1 << 20, &big, &n_big, &err), err);
+    snprintf(path, sizeof path, "tokenizers/%s.big.ids.i32", name);
+    assert_ok(pp_read_file(testdata(path), 1 << 24, &ids, &n_ids, &err), err);
+    assert_ok(pp_tokenize(made, big, n_big, 0, &have, &n_have, &err), err);
+    assert_int_equal(n_have * sizeof *have, n_ids);
+    assert_memory_equal(have, ids, n_ids);
+    pp_free(have);
+    pp_free(ids);
+    pp_free(big);
+    pp_free(text);
+}
+
+static void vectors(void **state)
+{
+    static const struct {
+        const char *name, *file, *pre, *control;
+        int32_t id;
+    } cases[] = {{"gpt-2", "vocabulary.tiktoken", "gpt-2", "<|endoftext|>", 50256}, /* known by how many there are */
+                 {"qwen2", "qwen.tiktoken", "qwen2", "<|im_start|>", 151644}};
+    char path[256];
+    (void)state;
+    if (!testdata("tokenizers/gpt-2.gguf"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_buf ranks = {0};
+        snprintf(path, sizeof path, "tokenizers/%s.gguf", cases[i].name);
+        struct pp_tokenizer *from = open_tokenizer(testdata(path));
+        write_ranks(from, &ranks);
+        struct pp_tokenizer *made = open_tokenizer(folder(cases[i].file, &ranks, NULL));
+        struct pp_tokenizer *again = through_gguf(made);
+        assert_string_equal(made->pre, cases[i].pre);
+        assert_int_equal(pp_tokenizer_find(made, cases[i].control, strlen(cases[i].control)), cases[i].id);
+        expect_vectors(made, from, cases[i].name);
+        expect_vectors(again, from, cases[i].name);
+        pp_tokenizer_free(again);
+        pp_tokenizer_free(made);
+        pp_tokenizer_free(from);
+        pp_buf_free(&ranks);
+    }
+}
+
+/* --- the algorithm ----------------------------------------------------------------------------------------- */
+
+enum { WORDS = 40, LONGEST = 8 };
+
+struct small {
+    char text[WORDS + 2][LONGEST + 1]; /* by rank */
+    int n;
+};
+
+static uint32_t random_state;
+
+static uint32_t rnd(uint32_t below)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (random_state >> 8) % below;
+}
+
+static int rank_of(const struct small *v, const char *text, size_t n)
+{
+    for (int i = 0; i < v->n; i++)
+        if (strlen(v->text[i]) == n && memcmp(v->text[i], text, n) == 0)
+            return i;
+    return -1;
+}
+
+/* The two letters, then words of them. */
+static void make_small(struct small *v)
+{
+    strcpy(v->text[0], "a");
+    strcpy(v->text[1], "b");
+    v->n = 2;
+    while (v->n < WORDS) {
+        char word[LONGEST + 1] = {0};
+        const size_t n = 2 + rnd(LONGEST - 1);
+        for (size_t i = 0; i < n; i++)
+            word[i] = rnd(3) ? 'a' : 'b';
+        if (rank_of(v, word, n) < 0)
+            strcpy(v->text[v->n++], word);
+    }
+}
+
+/* As tiktoken's source has it: the neighbours of the lowest rank, the leftmost of them first, until there are none. */
+static size_t plain(const struct small *v, const char *word, size_t n, int32_t *ids)
+{
+    size_t start[65], parts = n;
+    assert_true(n < 65);
+    if (rank_of(v, word, n) >= 0) {
+        ids[0] = rank_of(v, word, n);
+        return 1;
+    }
+    for (size_t i = 0; i <= n; i++)
+        start[i] = i;
+    for (;;) {
+        int best = -1;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < parts; i++) {
+            const int rank = rank_of(v, word + start[i], start[i + 2] - start[i]);
+            if (rank >= 0 && (best < 0 || rank < best)) {
+                best = rank;
+                at = i;
+            }
+        }
+        if (best < 0)
+            break;
+        memmove(start + at + 1, start + at + 2, (parts - at - 1) * sizeof *start);
+        parts--;
+    }
+    for (size_t i = 0; i < parts; i++)
+        ids[i] = rank_of(v, word + start[i], start[i + 1] - start[i]);
+    return parts;
+}
+
+static void plain_algorithm(void **state)
+{
+    (void)state;
+    random_state = 7;
+    for (int round = 0; round < 60; round++) {
+        struct small v;
+        struct pp_buf ranks = {0};
+        make_small(&v);
+        for (int i = v.n - 1; i >= 0; i--) /* in any order */
+            add_line(&ranks, v.text[i], strlen(v.text[i]), i);
+        struct pp_tokenizer *t = open_tokenizer(folder("small.tiktoken", &ranks, "{\"pat_str\": \"[a-z]+\"}"));
+        struct pp_tokenizer *again = through_gguf(t);
+        for (int k = 0; k < 200; k++) {
+            char word[64];
+            int32_t want[64], *have;
+            struct pp_error err;
+            size_t n_have;
+            const size_t n = 1 + rnd(40);
+            for (size_t i = 0; i < n; i++)
+                word[i] = rnd(3) ? 'a' : 'b';
+            const size_t n_want = plain(&v, word, n, want);
+            const struct pp_tokenizer *both[] = {t, again};
+            for (int b = 0; b < 2; b++) {
+                assert_ok(pp_tokenize(both[b], word, n, 0, &have, &n_have, &err), err);
+                if (n_have != n_want || memcmp(have, want, n_want * sizeof *want) != 0)
+                    fail_msg("round %d: %.*s has other ids", round, (int)n, word);
+                pp_free(have);
+            }
+        }
+        pp_tokenizer_free(again);
+        pp_tokenizer_free(t);
+        pp_buf_free(&ranks);
+    }
+}
+
+/* --- what stands beside it --------------------------------------------------------------------------------- */
+
+/* tokenizer_config.json names the tokens for control; tokenizer.json goes before. */
+static void folders(void **state)
+{
+    static const char config[] =
+        "{\"pat_str\": \"[a-z]+|[0-9]\", \"eos_token\": \"<end>\", \"added_tokens_decoder\": "
+        "{\"3\": {\"content\": \"<end>\", \"special\": true}}}";
+    struct pp_buf ranks = {0};
+    (void)state;
+    add_line(&ranks, "a", 1, 0);
+    add_line(&ranks, "b", 1, 1);
+    pp_buf_str(&ranks, "\r\n");
+    add_line(&ranks, "ab", 2, 2);
+    struct pp_tokenizer *t = open_tokenizer(folder("x.tiktoken", &ranks, config));
+    assert_int_equal(pp_tokenizer_n(t), 4);
+    assert_int_equal(pp_tokenizer_eos(t), 3);
+    assert_true(pp_tokenizer_is_end(t, 3));
+    expect_tokens(t, "aabb<end>", PP_TOKENIZE_SPECIAL, "a|ab|b|<end>");
+    pp_tokenizer_free(t);
+    t = open_tokenizer(folder("tokenizer.model", &ranks, config)); /* as Meta's */
+    expect_tokens(t, "abab", 0, "ab|ab");
+    pp_tokenizer_free(t);
+    pp_buf_free(&ranks);
+}
+
+/* --- files that lie ---------------------------------------------------------------------------------------- */
+
+static enum pp_code parse(const char *text, size_t n, struct pp_tokenizer **t, struct pp_error *err)
+{
+    return tok_from_tiktoken(text, n, "qwen.tiktoken", NULL, t, err);
+}
+
+static void lies(void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        {"YQ== 0\nYg== 0\n", "two tokens have the rank 0"},
+        {"YQ== 0\nYQ== 1\n", "is there twice"},
+        {"YQ== 0\nYg==\n", "line 2 is not"},
+        {"YQ== 0\nYg== -1\n", "line 2 is not"},
+        {"YQ== 0\nYg== 1 1\n", "line 2 is not"},
+        {"YQ== 0\nYg== 99999999999999999999999\n", "line 2 is not"},
+        {"YQ== 0\nYg== 4194304\n", "line 2 is not"},
+        {"YQ== 0\nYg== 4194303\n", "ranks up to"},
+        {"YQ== 0\n\xff\xfe 1\n", "line 2 is not"},
+        {"YQ== 0\n=a== 1\n", "rank 1 is no base 64"},
+        {"YQ== 0\nYgB 1\n", "rank 1 is no base 64"},
+        {"YQ== 0\n==== 1\n", "rank 1"},
+    };
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse(cases[i].text, strlen(cases[i].text), &t, &err), PP_ERR_FORMAT);
+        assert_null(t);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].text, err.text);
+    }
+    assert_int_equal(tok_from_tiktoken("YQ== 0\n", 7, "x", NULL, &t, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "pat_str"));
+    assert_false(tok_is_tiktoken("", 0));
+    assert_false(tok_is_tiktoken("\n\x0a\x05", 3));
+    assert_false(tok_is_tiktoken("hello world\n", 12));
+    assert_true(tok_is_tiktoken("aGk= 7", 6));
+}
+
+/* Tokens of one letter have a merge for each place to cut them, and no more work than that; those that are longer than
+ * any published one are refused. */
+static void one_letter(void **state)
+{
+    static char letters[400], many[1 << 20];
+    struct pp_buf ranks = {0};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    memset(letters, 'a', sizeof letters);
+    memset(many, 'a', sizeof many);
+    for (int i = 1; i <= 256; i++)
+        add_line(&ranks, letters, (size_t)i, i - 1);
+    assert_ok(parse(ranks.data, ranks.len, &t, &err), err);
+    assert_int_equal(t->n_merges, 255 * 256 / 2);
+    assert_ok(pp_tokenize(t, many, sizeof many, 0, &ids, &n, &err), err);
+    assert_true(n >= sizeof many / 256);
+    pp_free(ids);
+    pp_tokenizer_free(t);
+    add_line(&ranks, letters, 257, 256);
+    assert_int_equal(parse(ranks.data, ranks.len, &t, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "257 bytes"));
+    pp_buf_free(&ranks);
+}
+
+/* Cut off anywhere, and without memory anywhere: an error, or what is left. */
+static void cut_off(void **state)
+{
+    struct pp_buf ranks = {0};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    static const char *const words[] = {"a", "b", "c", "ab", "bc", "abc", "\xc3", "\xa9", "\xc3\xa9", "\0x"};
+    for (int i = 0; i < 10; i++)
+        add_line(&ranks, words[i], i == 9 ? 2 : strlen(words[i]), i);
+    for (size_t n = 1; n <= ranks.len; n++)
+        if (tok_is_tiktoken(ranks.data, n) && parse(ranks.data, n, &t, &err) == PP_OK)
+            pp_tokenizer_free(t);
+    enum pp_code code = PP_ERR_NOMEM;
+    for (uint64_t nth = 1; code; nth++) {
+        pp_mem_fail_at(nth, 0);
+        code = parse(ranks.data, ranks.len, &t, &err);
+        pp_mem_fail_at(0, 0);
+        if (code)
+            assert_int_equal(code, PP_ERR_NOMEM);
+        assert_true(nth < 1000);
+    }
+    expect_tokens(t, "abcab\xc3\xa9", 0, "abc|ab|\xc3\xa9");
+    pp_tokenizer_free(t);
+    pp_buf_free(&ranks);
+}
+
+TEST_GROUP(tiktoken)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors), cmocka_unit_test(plain_algorithm), cmocka_unit_test(folders),
+        cmocka_unit_test(lies),    cmocka_unit_test(one_letter),      cmocka_unit_test(cut_off),
+    };
+    return cmocka_run_group_tests_name("tiktoken", tests, NULL, NULL);
+}
