@@ -1,9 +1,9 @@
 /* tokenizer_tiktoken.c - files of OpenAI's tiktoken: a line for each token, its bytes in base 64, a space and its rank,
  * which is its id.
  *
- * Format: https://github.com/openai/tiktoken. Two neighbours merge if what they make together is a token, the one of the
- * lowest rank first: so a token has a merge for each way to cut it in two tokens. A word that is a token is taken
- * whole. How text is cut into words, and the tokens for control, the file does not say: tokenizer_config.json may
+ * Format: https://github.com/openai/tiktoken. Two neighbours merge if what they make together is a token, the one of
+ * the lowest rank first: so a token has a merge for each of its parts in two that are tokens. A word that is a token is
+ * taken whole. How text is cut into words, and the tokens for control, the file does not say: tokenizer_config.json may
  * (pat_str, added_tokens_decoder); else the published vocabularies are known by their names, by the model_type of
  * config.json, or by how many ranks they have. */
 #include <stdlib.h>
@@ -37,7 +37,7 @@ struct reader {
     size_t merges_cap;
 };
 
-/* --- lines ------------------------------------------------------------------------------------------------------ */
+/* --- lines ----------------------------------------------------------------------------------------------- */
 
 static bool is_base64(char c)
 {
@@ -125,7 +125,7 @@ static enum pp_code read_lines(struct reader *r, const char *data, size_t n, str
     return PP_OK;
 }
 
-/* --- tokens and merges -------------------------------------------------------------------------------------------- */
+/* --- tokens and merges ----------------------------------------------------------------------------------- */
 
 static enum pp_code take_tokens(struct reader *r, struct pp_error *err)
 {
@@ -188,7 +188,7 @@ static enum pp_code make_merges(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
-/* --- what the file does not say ------------------------------------------------------------------------------------ */
+/* --- what the file does not say -------------------------------------------------------------------------- */
 
 struct control {
     int64_t id;

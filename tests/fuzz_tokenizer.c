@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json (if they begin with a brace), as tiktoken's ranks (if that is how they
- * begin) or as a SentencePiece model; what loads tokenizes a text and turns it back. */
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json (if they begin with a brace), as tiktoken's ranks (if they begin so)
+ * or as a SentencePiece model; what loads tokenizes a text and turns it back. */
 #include "engine/tokenizer_internal.h"
 #include "tests/hostile.h"
 
