@@ -51,6 +51,8 @@ struct pp_engine {
     struct pp_spec_habits habits; /* those of the answer that ended last: others begin with them */
     bool has_habits;
     const struct pp_engine *costs_of; /* the draft whose steps are in costs */
+    const struct pp_engine *bridge_to; /* the draft of which it is known whether ... */
+    bool bridged;                /* ... it has another vocabulary */
     struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
 
     /* work space of pp_step */

@@ -163,8 +163,6 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     g->n_prompt = g->n = g->n_given = n;
     g->progress = opt->progress;
     g->user = opt->user;
-    if (g->draft && g->draft->engine->model->info.n_vocab != e->model->info.n_vocab)
-        return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
     g->tokens = pp_malloc((size_t)(e->n_ctx + 1 + PP_MAX_GUESSES) * sizeof *g->tokens);
     if (!g->tokens)
         return pp_fail_nomem(err, "an answer");

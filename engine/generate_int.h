@@ -9,6 +9,7 @@
 #include "engine/engine_int.h"
 #include "engine/sampler.h"
 #include "engine/speculate.h"
+#include "engine/speculate_bridge.h"
 
 /* Between two passes the sequence holds fewer tokens than were chosen: at least the last one is still to be computed,
  * and at first the prompt is. */
@@ -18,6 +19,7 @@ struct pp_gen {
     struct pp_sampler sampler;
     int64_t max_tokens;
     struct pp_spec spec;
+    struct pp_bridge *bridge; /* to a draft with another vocabulary; NULL: it has the same */
     const int32_t *say;
     int64_t n_say;
     bool ignore_end;

@@ -6,8 +6,10 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/generate_int.h"
+#include "engine/text.h"
 
 enum { FAR_BEHIND = 64 }; /* tokens: then pages of other sequences may have them */
+static const float MOST_SURE = 1e9f; /* a margin */
 
 static struct pp_spec_costs *costs_of(const struct pp_gen *g) { return &g->seq->engine->costs; }
 
@@ -34,6 +36,23 @@ static void begin_habits(struct pp_gen *g)
     }
 }
 
+/* A bridge, if the draft has another vocabulary. Models without any are told apart by their sizes. */
+static enum pp_code begin_bridge(struct pp_gen *g, struct pp_error *err)
+{
+    struct pp_engine *e = g->seq->engine, *d = g->draft->engine;
+    const struct pp_tokenizer *a = pp_model_tokenizer(e->model), *b = pp_model_tokenizer(d->model);
+    int64_t n = d->model->info.n_vocab;
+    if (e->bridge_to != d) {
+        e->bridged = a && b ? !pp_tokenizer_equal(a, b, NULL) : n != e->model->info.n_vocab;
+        if (e->bridged && !(a && b))
+            return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
+        if (e->bridged && !pp_tokenizer_bridges(a, b, err))
+            return PP_ERR_MISMATCH;
+        e->bridge_to = d;
+    }
+    return e->bridged ? pp_bridge_new(a, b, n, &g->bridge, err) : PP_OK;
+}
+
 enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, struct pp_error *err)
 {
     struct pp_engine *e = g->seq->engine;
@@ -54,7 +73,9 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
     if (!s->on)
         return PP_OK;
     begin_habits(g);
-    if (s->looks_up)
+    if (g->draft)
+        code = begin_bridge(g, err);
+    if (!code && s->looks_up)
         code = pp_lookup_init(&s->lookup, e->n_ctx, err);
     if (s->most > e->most_guesses)
         e->most_guesses = s->most;
@@ -69,6 +90,7 @@ void pp_spec_free(struct pp_gen *g)
         pp_costs_answer(&e->costs, g->n - g->n_prompt);
     }
     pp_lookup_free(&g->spec.lookup);
+    pp_bridge_free(g->bridge);
 }
 
 /* --- one guess more ---------------------------------------------------------------------------------------------- */
@@ -175,13 +197,47 @@ static void follow_script(struct guessing *p, struct pp_gen *g)
 
 /* --- the draft model --------------------------------------------------------------------------------------------- */
 
+/* The answer and what is guessed behind it, in the draft's tokens: all that it has read, or is to read. */
+static const int32_t *draft_tokens(const struct pp_gen *g)
+{
+    return (g->bridge ? g->bridge->ids : g->tokens) + g->spec.draft_from;
+}
+
+static int64_t n_draft_tokens(const struct pp_gen *g)
+{
+    return (g->bridge ? g->bridge->n : g->n + g->spec.depth) - g->spec.draft_from;
+}
+
+static void draft_failed(struct pp_gen *g, enum pp_code code)
+{
+    g->spec.asking = false;
+    if (code != PP_ERR_CANCELLED)
+        g->draft = NULL;
+}
+
+/* False: the draft has no say in this pass, as behind guesses that were looked up, whose text may be taken back. */
+static bool set_bridge(struct pp_gen *g)
+{
+    if (!g->bridge)
+        return true;
+    if (g->spec.depth)
+        return false;
+    enum pp_code code = pp_bridge_set(g->bridge, g->tokens, g->n);
+    if (code)
+        draft_failed(g, code);
+    else if (g->spec.draft_from >= g->bridge->n)
+        g->spec.draft_from = 0;
+    return !code && g->bridge->n > 0;
+}
+
 /* The draft's sequence goes back to what it has in common with the answer. */
 static void rewind_draft(struct pp_gen *g)
 {
     struct pp_seq *d = g->draft;
-    const int32_t *tokens = g->tokens + g->spec.draft_from;
-    const int64_t n = g->n - g->spec.draft_from - 1; /* the last one is read in any case: what it says is asked for */
-    int64_t i = g->spec.in_step < d->len ? g->spec.in_step : d->len;
+    const int32_t *tokens = draft_tokens(g);
+    /* The last one is read in any case: what it says is asked for. */
+    const int64_t n = n_draft_tokens(g) - (g->bridge ? 0 : g->spec.depth) - 1;
+    int64_t i = g->bridge ? 0 : g->spec.in_step < d->len ? g->spec.in_step : d->len;
     i = i < n ? i : n;
     while (i < d->len && i < n && d->tokens[i] == tokens[i])
         i++;
@@ -192,13 +248,13 @@ static void rewind_draft(struct pp_gen *g)
 }
 
 /* Tokens that the draft has still to read before it can say what comes next. */
-static int64_t unread(const struct pp_gen *g) { return g->n + g->spec.depth - g->spec.draft_from - g->draft->len; }
+static int64_t unread(const struct pp_gen *g) { return n_draft_tokens(g) - g->draft->len; }
 
 /* The draft forgets what it has read and begins with the last few tokens: the text before is too long to be read for
  * what it may bring. */
 static void begin_afresh(struct pp_gen *g)
 {
-    int64_t from = g->n + g->spec.depth - 1 - PP_SPEC_AFRESH;
+    int64_t from = g->spec.draft_from + n_draft_tokens(g) - 1 - PP_SPEC_AFRESH;
     if (unread(g) - 1 <= PP_SPEC_AFRESH || from <= g->spec.draft_from)
         return;
     pp_seq_truncate(g->draft, 0);
@@ -211,7 +267,7 @@ static void consider_asking(struct guessing *p, struct pp_gen *g)
 {
     struct pp_spec *s = &g->spec;
     struct pp_spec_place at = place_of(p, g);
-    s->asking = at.guesses < at.most && g->n + s->depth - s->draft_from < g->draft->engine->n_ctx;
+    s->asking = at.guesses < at.most && n_draft_tokens(g) < g->draft->engine->n_ctx;
     if (!s->asking || !s->adapts)
         return;
     at.behind = unread(g) - 1;
@@ -222,17 +278,7 @@ static void consider_asking(struct guessing *p, struct pp_gen *g)
     s->tried_behind = unread(g) - 1;
 }
 
-static int32_t unread_token(const struct pp_gen *g, int64_t k)
-{
-    return g->tokens[g->spec.draft_from + g->draft->len + k];
-}
-
-static void draft_failed(struct pp_gen *g, enum pp_code code)
-{
-    g->spec.asking = false;
-    if (code != PP_ERR_CANCELLED)
-        g->draft = NULL;
-}
+static int32_t unread_token(const struct pp_gen *g, int64_t k) { return draft_tokens(g)[g->draft->len + k]; }
 
 /* Reads all but `rest` of what is unread, a chunk at a time. */
 static void read_on(struct pp_gen *g, int64_t rest, const struct pp_cancel *cancel)
@@ -250,9 +296,52 @@ static void read_on(struct pp_gen *g, int64_t rest, const struct pp_cancel *canc
     }
 }
 
+/* Guesses by the text that the draft has added: the target's tokens of it that are not guessed yet; without `all` not
+ * the last one, which may become longer. */
+static void guess_by_text(struct guessing *p, struct pp_gen *g, int64_t begun, bool all)
+{
+    struct pp_spec *s = &g->spec;
+    struct pp_bridge *b = g->bridge;
+    int32_t *ids;
+    size_t n;
+    bool more = pp_bridge_guesses(b, g->tokens, begun, &ids, &n) == PP_OK;
+    size_t done = (size_t)(g->n + s->depth - begun);
+    if (more && (n < done || memcmp(ids, g->tokens + begun, done * sizeof *ids) != 0))
+        more = false; /* it has become other tokens than those guessed */
+    for (size_t i = done; more && i + !all < n; i++) {
+        more = add_guess(p, g, ids[i], -1, PP_GUESS_MODEL, pp_level_of_margin(b->margin));
+        b->margin = MOST_SURE;
+    }
+    s->asking = s->asking && more;
+    pp_free(ids);
+}
+
+/* The same for a draft with another vocabulary. */
+static void take_text(struct guessing *p, struct pp_gen *g, int row)
+{
+    struct pp_spec *s = &g->spec;
+    struct pp_bridge *b = g->bridge;
+    int64_t begun = b->n_settled;
+    s->asking = pp_bridge_add(b, pp_step_output(g->draft->engine, row)) && b->steps < 2 * s->room + 2;
+    if (s->asking && !s->trial) {
+        guess_by_text(p, g, begun, false);
+        if (!s->asking)
+            return;
+        consider_asking(p, g);
+    }
+    if (!s->asking || s->trial) {
+        guess_by_text(p, g, begun, true);
+        s->asking = false;
+    }
+}
+
 /* What the draft says to the rows of one answer in its step, of which the last is `row`. */
 static void take_guess(struct guessing *p, struct pp_gen *g, int row)
 {
+    if (g->bridge) {
+        take_text(p, g, row);
+        return;
+    }
     struct pp_choice made = pp_gen_choose(g, pp_step_output(g->draft->engine, row), g->n + g->spec.depth);
     g->spec.asking = made.token >= 0 &&
                      add_guess(p, g, made.token, made.second, PP_GUESS_MODEL, pp_level_of_margin(made.margin)) &&
@@ -343,6 +432,8 @@ void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows,
         else if (g->spec.script)
             follow_script(&p, g);
         if (!g->draft || (g->spec.depth && pp_gen_ends(g, g->tokens[g->n + g->spec.depth - 1])))
+            continue;
+        if (!set_bridge(g))
             continue;
         rewind_draft(g);
         consider_asking(&p, g);

@@ -7,6 +7,7 @@
  *
  *   speculate.c          the guesses of a pass, for all answers in it; what came of them
  *   speculate_lookup.c   guesses by what followed the same tokens before in the conversation
+ *   speculate_bridge.c   a draft model with another vocabulary, by its text
  *   speculate_habits.c   how likely they are to stand
  *   speculate_control.c  how many are worth while: pure arithmetic on measured times, no clock in it
  *

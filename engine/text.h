@@ -50,6 +50,9 @@ bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);
 int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t n);
 /* Two models understand each other's ids: same kind, size and texts. For drafts. On false, *err (if any) says why. */
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err);
+/* A draft with another vocabulary can guess for the target by its text: both give back the very bytes that they were
+ * made of. On false, *err (if any) says why not. */
+bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tokenizer *draft, struct pp_error *err);
 /* Writes tokenizer.ggml.* so that pp_tokenizer_open gives the same tokenizer back. */
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err);
 /* Writes tokenizer.json, or of SentencePiece's kinds tokenizer.model, and tokenizer_config.json into a folder, and

@@ -502,7 +502,11 @@ static enum pp_code open_draft(struct drafting *d, const struct pp_engine_option
     opt.share_pool = d->engine;
     enum pp_code code = pp_cli_model_open(&d->draft, b->paths, name, &opt, err);
     struct pp_error why;
-    if (!code && !pp_tokenizer_equal(pp_model_tokenizer(b->model), pp_model_tokenizer(d->draft.model), &why))
+    const struct pp_tokenizer *own = pp_model_tokenizer(b->model);
+    const struct pp_tokenizer *its = code ? NULL : pp_model_tokenizer(d->draft.model);
+    if (!code && !its)
+        code = pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", d->draft.path);
+    if (!code && !pp_tokenizer_equal(own, its, NULL) && !pp_tokenizer_bridges(own, its, &why))
         code = pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", d->draft.path, b->path, why.text);
     return code ? code : pp_engine_settle(d->draft.engine, b->cancel, err);
 }

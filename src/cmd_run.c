@@ -119,7 +119,7 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
     if (!a || !b)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
-    if (!pp_tokenizer_equal(a, b, &why))
+    if (!pp_tokenizer_equal(a, b, NULL) && !pp_tokenizer_bridges(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
     return pp_seq_new(r->draft.engine, &r->draft_seq, err);
 }

@@ -170,7 +170,8 @@ static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request
     const struct pp_tokenizer *t = pp_model_tokenizer(w->draft_model->model);
     if (!t)
         return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", r->draft);
-    if (!pp_tokenizer_equal(pp_model_tokenizer(w->target->model), t, &why))
+    const struct pp_tokenizer *own = pp_model_tokenizer(w->target->model);
+    if (!pp_tokenizer_equal(own, t, NULL) && !pp_tokenizer_bridges(own, t, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "it has another vocabulary: %.300s", why.text);
     return pp_engine_new(w->draft_model->model, &opt, NULL, NULL, &w->draft_engine, err);
 }

@@ -2,6 +2,7 @@
  * chosen through the whole chain of sampling and checking, rules that are wrong on purpose, the same answers and the
  * same KV with and without. PIPPIN_LONG: all prompts and more draws. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -430,6 +431,74 @@ static void trees(void **state)
     close_pair(&p);
 }
 
+/* A draft with another vocabulary, which reads and guesses text: the same answers and KV as without. The target is made
+ * to say what the draft would, so that guesses stand. */
+static void bridges(void **state)
+{
+    static const char story[] = "Once upon a time, there was a little girl named Lily. She loved to play outside in "
+                                "the park. One day, she saw a big, red ball. She wanted to play with it";
+    struct pp_error err;
+    struct pair p;
+    int32_t *ids, *say;
+    size_t n, n_say;
+    (void)state;
+    open_pair(&p, STARTER, testdata("stories260k/stories260K-f32.gguf"), PP_KV_Q8_0);
+    assert_true(pp_tokenizer_bridges(pp_model_tokenizer(p.model), pp_model_tokenizer(p.small), &err));
+    for (int i = 5; i < N_PROMPTS; i += is_long() ? 5 : 40) {
+        n = chat_prompt(&p, i, &ids);
+        for (int t = 0; t < 3; t++) {
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 30};
+            opt.sampling.temp = temps[t];
+            same_answer(&p, ids, (int64_t)n, opt, 4 * t + i % 3);
+        }
+        pp_free(ids);
+    }
+    assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story, 20, PP_TOKENIZE_BOS, &ids, &n, &err), err);
+    assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story + 20, sizeof story - 21, 0, &say, &n_say, &err), err);
+    static const int always[] = {0, 8, 20}; /* at most 1, 2 and 7 guesses, in every pass */
+    for (int how = 0; how < 3; how++) {
+        struct pp_stats before = *pp_engine_stats(p.engine);
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_say, .say = say,
+                                     .n_say = (int64_t)n_say, .ignore_end = true};
+        opt.sampling.temp = 0;
+        same_answer(&p, ids, (int64_t)n, opt, always[how]);
+        const struct pp_stats *after = pp_engine_stats(p.engine);
+        uint64_t made = after->draft_tokens - before.draft_tokens;
+        uint64_t stood = after->draft_accepted - before.draft_accepted;
+        if (stood * 2 < made || stood < 10)
+            fail_msg("%d of %d guesses stood", (int)stood, (int)made);
+    }
+    pp_free(ids);
+    pp_free(say);
+    close_pair(&p);
+}
+
+/* Which vocabularies have the same text on both sides: those of BERT lose case and spaces. */
+static void bridged_texts(void **state)
+{
+    static const char *const names[] = {"gpt-2", "llama-spm", "phi-3", "falcon", "deepseek-llm"};
+    struct pp_tokenizer *bert, *t, *first = NULL;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_tokenizer_open(testdata("tokenizers/bert-bge.gguf"), &bert, &err), err);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "tokenizers/%s.gguf", names[i]);
+        assert_ok(pp_tokenizer_open(testdata(name), &t, &err), err);
+        if (!pp_tokenizer_bridges(t, first ? first : t, &err))
+            fail_msg("%s: %s", names[i], err.text);
+        assert_false(pp_tokenizer_bridges(t, bert, &err));
+        assert_non_null(strstr(err.text, "the tokens of the draft do not give back the text"));
+        assert_false(pp_tokenizer_bridges(bert, t, &err));
+        assert_non_null(strstr(err.text, "the tokens of the model do not"));
+        if (first)
+            pp_tokenizer_free(t);
+        first = first ? first : t;
+    }
+    pp_tokenizer_free(first);
+    pp_tokenizer_free(bert);
+}
+
 /* After a warm-up, guessing takes no memory from the heap. */
 static void allocates_nothing(void **state)
 {
@@ -470,7 +539,8 @@ TEST_GROUP(speculate)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookups),      cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
         cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
-        cmocka_unit_test(allocates_nothing),
+        cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
+        cmocka_unit_test(bridged_texts),
     };
     return cmocka_run_group_tests_name("speculate", tests, NULL, NULL);
 }
