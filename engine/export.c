@@ -138,6 +138,12 @@ static enum pp_code cancelled(const struct pp_convert_options *opt, struct pp_er
     return opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written") : PP_OK;
 }
 
+static void let_go(const struct pp_export_item *item, const struct pp_tensor *t, int64_t first, int64_t n)
+{
+    if (item->source)
+        pp_source_let_go(item->source, t, first, n);
+}
+
 static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, const struct pp_export_item *item,
                                 const struct pp_convert_options *opt, struct pp_error *err)
 {
@@ -168,7 +174,11 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         code = cancelled(opt, err);
         if (!code)
             code = convert_slice(w, pool, &s, err);
+        if (!item->parts && !vector)
+            let_go(item, item->from, s.first, s.n);
     }
+    for (int64_t i = 0; item->parts && i < item->n_parts; i++)
+        let_go(item, item->parts[i], 0, item->from->ne[1]);
     pp_free(s.floats);
     pp_free(s.to);
     if (code)
@@ -571,6 +581,8 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
         }
     }
     const char *name = pp_buf_cstr(&list->names);
+    for (size_t i = 0; i < list->n; i++)
+        list->items[i].source = list->items[i].from == rope_freqs ? NULL : s;
     for (size_t i = 0; i < list->n && !list->names.bad; i++)
         if (list->items[i].parts) {
             list->items[i].name = name;

@@ -18,12 +18,17 @@ struct pp_export_item {
     const struct pp_tensor *from; /* of a runnable type */
     const struct pp_tensor *const *parts; /* matrices like `from`, which is the first, that are stacked; or NULL */
     int64_t n_parts;
+    const struct pp_source *source; /* whose pages are let go of once they are read; or NULL */
     const char *name;             /* in the new file */
     uint32_t type;                /* there; its block divides from->ne[0] */
     int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */
     float factor;                 /* everything is multiplied by it; 1 keeps the bits */
     const struct pp_importance *importance; /* of the columns of its matrices, n_parts or ne[2] * ne[3]; or NULL */
 };
+
+/* Lets go of the pages of the model's file that rows first .. first + n - 1 of a tensor lie in: who reads a whole model
+ * once has no more of it in memory than what it is at. They are read again if need be. What is no file stays. */
+void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n);
 
 /* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that
  * is more. */

@@ -419,6 +419,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
             code = read_rows(f, item, first, m, &room);
         if (!code)
             code = item->bits ? write_groups(f, item, first, m, &room) : write_floats(f, item, first, m, &room);
+        pp_source_let_go(f->s, item->from, first, m);
     }
     pp_free(room.floats);
     pp_free(room.blocks);

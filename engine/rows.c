@@ -324,6 +324,14 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
     return PP_OK;
 }
 
+size_t pp_rows_bytes(const struct pp_rows *r)
+{
+    const size_t n = (size_t)(r->n_rows * r->n_cols);
+    if (r->form == PP_FORM_FLOATS)
+        return (size_t)r->n_rows * pp_type_row_bytes(r->type_there, r->n_cols);
+    return r->form == PP_FORM_FP8 ? n : r->form == PP_FORM_TABLE ? n / 2 : n * (size_t)r->bits / 8;
+}
+
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);

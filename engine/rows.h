@@ -60,6 +60,8 @@ float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */
 
 /* to: float [n, n_cols]; rows first .. first + n - 1. */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);
+/* Bytes of the matrix where `weights` points. */
+size_t pp_rows_bytes(const struct pp_rows *r);
 /* The same of any tensor of a source, rows or not. */
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* to: n rows of pp_type_row_bytes(r->type, r->n_cols). PP_ERR_FORMAT: a weight is no number. */

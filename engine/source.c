@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
@@ -512,6 +513,28 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     if (code && code != PP_ERR_CANCELLED)
         pp_fail_prefix(err, "%s", s->path);
     return code;
+}
+
+/* Whole pages between two addresses of a mapped file. */
+static void forget(const uint8_t *begin, const uint8_t *end)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = ((uintptr_t)begin + page - 1) / page * page, to = (uintptr_t)end / page * page;
+    if (from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
+void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n)
+{
+    const int64_t n_rows = t->ne[1] * t->ne[2] * t->ne[3];
+    const uint8_t *data = t->rows ? t->rows->weights : t->data;
+    for (size_t i = 0; i < s->n_made; i++)
+        if (s->made[i] == data)
+            return; /* our own, and nowhere else */
+    if (t->rows && first + n == n_rows) /* a row's words may lie anywhere */
+        forget(data, data + pp_rows_bytes(t->rows));
+    if (!t->rows)
+        forget(data + t->size / (size_t)n_rows * (size_t)first, data + t->size / (size_t)n_rows * (size_t)(first + n));
 }
 
 size_t pp_source_to_fill(const struct pp_source *s)

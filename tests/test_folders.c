@@ -8,6 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/export.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
@@ -302,11 +303,37 @@ static void stopped(void **state)
     }
 }
 
+/* What is let go of is there again: of a file, and of matrices that were turned round when it was opened. */
+static void let_go(void **state)
+{
+    static const char *const models[] = {"llama-k256", "gpt2"};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < 2; i++) {
+        struct pp_source *s;
+        struct pp_error err;
+        assert_ok(pp_source_open(data_of(models[i], ""), &s, &err), err);
+        for (size_t k = 0; k < pp_source_n_tensors(s); k++) {
+            const struct pp_tensor *t = pp_source_tensor_at(s, k);
+            const int64_t n_rows = t->ne[1] * t->ne[2];
+            float *f = floats_of(t);
+            pp_source_let_go(s, t, 0, n_rows);
+            float *g = floats_of(t);
+            assert_memory_equal(f, g, (size_t)(t->ne[0] * n_rows) * sizeof *f);
+            free(f);
+            free(g);
+        }
+        pp_source_close(s);
+    }
+}
+
 TEST_GROUP(folders)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_files),      cmocka_unit_test(of_folders), cmocka_unit_test(in_groups),
         cmocka_unit_test(integers_stay), cmocka_unit_test(refusals),   cmocka_unit_test(stopped),
+        cmocka_unit_test(let_go),
     };
     return cmocka_run_group_tests_name("folders", tests, NULL, NULL);
 }
