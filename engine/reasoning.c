@@ -226,7 +226,9 @@ struct pp_reasoner *pp_reasoner_new(const struct pp_reasoning *r, enum pp_answer
     p->sink = sink;
     p->user = user;
     for (int i = 0; p->row && i < N_TAGS; i++) {
-        const char *mark = r->control >> i & 1 ? PP_CONTROL_MARK : "", *tag = p->row->tag[i] ? p->row->tag[i] : "";
+        const char *mark = r->control >> i & 1 ? PP_CONTROL_MARK : "", *tag = p->row->tag[i];
+        if (!tag)
+            continue;
         const char *rest = i == OPEN && p->row->open_rest ? p->row->open_rest : "";
         size_t a = strlen(mark), b = strlen(tag), c = strlen(rest);
         memcpy(p->tag[i], mark, a);

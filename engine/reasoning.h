@@ -63,9 +63,9 @@ enum pp_part {
                         * nobody had opened */
 };
 
-/* Gets the pieces in their order, of any size: all bytes but the tags, the blanks before an opening one, and (in harmony)
- * the headers of messages; between two messages of reasoning a blank line. That a reasoning is opened is told by a piece
- * of 0 bytes. */
+/* Gets the pieces in their order, of any size: all bytes but the tags, the blanks before an opening one, and (in
+ * harmony) the headers of messages; between two messages of reasoning a blank line. That a reasoning is opened is told
+ * by a piece of 0 bytes. */
 typedef void pp_part_sink(void *user, enum pp_part part, const char *bytes, size_t n);
 
 /* Takes an answer apart while it comes. One thread at a time; about 5 KB, however long the answer is. */
