@@ -262,6 +262,7 @@ struct pp_sampling pp_sampling_default(void); /* seed 0: the caller sets one */
 struct pp_gen;
 
 enum { PP_DRAFT_MAX = 8 }; /* tokens guessed at most per pass, unless more or fewer are asked for */
+enum { PP_MAX_WRITTEN = 8 };
 
 /* Guesses what follows tokens[0 .. n): at most `most`, into out; returns how many. For measurements. */
 typedef int pp_draft_script(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most);
@@ -272,6 +273,9 @@ struct pp_gen_options {
     const char *const *stops;    /* stop texts; the answer ends before the first of them */
     int n_stops;
     bool ignore_end;             /* go on past end tokens */
+    const int32_t *written;      /* [n_written] control tokens that appear in the text, behind PP_CONTROL_MARK, and end
+                                  * nothing (reasoning.h); at most PP_MAX_WRITTEN */
+    int n_written;
     struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
     bool lookup;                 /* guess what followed the same tokens before; with or without a draft */
     int draft_max;               /* tokens guessed at most per pass; 0: PP_DRAFT_MAX */

@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/generate_int.h"
+#include "engine/reasoning.h"
 #include "engine/text.h"
 
 enum { MAX_PIECE = 1024 };
@@ -19,10 +20,26 @@ int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t 
 
 /* --- choosing -------------------------------------------------------------------------------------------------- */
 
+static bool is_written(const struct pp_gen *g, int32_t token)
+{
+    int i = 0;
+    while (i < g->n_written && g->written[i] != token)
+        i++;
+    return i < g->n_written;
+}
+
 bool pp_gen_ends(const struct pp_gen *g, int32_t token)
 {
     const struct pp_tokenizer *t = g->seq->engine->model->tokenizer;
-    return !g->ignore_end && t && pp_tokenizer_is_end(t, token);
+    return !g->ignore_end && t && pp_tokenizer_is_end(t, token) && !is_written(g, token);
+}
+
+static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token)
+{
+    bool control = is_written(g, token);
+    if (control)
+        pp_buf_str(&g->held, PP_CONTROL_MARK);
+    pp_token_text(t, token, control, &g->held);
 }
 
 bool pp_gen_accept(struct pp_gen *g, int32_t token)
@@ -36,7 +53,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token)
         return true;
     }
     if (t)
-        pp_token_text(t, token, false, &g->held);
+        add_text(g, t, token);
     if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
@@ -157,6 +174,8 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     g->sampling = opt->sampling;
     g->max_tokens = opt->max_tokens;
     g->ignore_end = opt->ignore_end;
+    for (; g->n_written < opt->n_written && g->n_written < PP_MAX_WRITTEN; g->n_written++)
+        g->written[g->n_written] = opt->written[g->n_written];
     g->draft = opt->draft;
     g->say = opt->say;
     g->n_say = opt->n_say;

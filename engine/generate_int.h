@@ -23,6 +23,8 @@ struct pp_gen {
     const int32_t *say;
     int64_t n_say;
     bool ignore_end;
+    int32_t written[PP_MAX_WRITTEN];
+    int n_written;
     char **stops;
     int n_stops;
     size_t longest_stop;

@@ -9,6 +9,7 @@ struct jinja_name {
     struct jinja_name *next; /* in its bucket of the parser's table */
     const char *s;
     uint32_t n;
+    bool is_read; /* as a variable, somewhere */
 };
 
 enum jinja_expr_kind {
@@ -168,7 +169,12 @@ struct jinja_stmt {
 struct jinja_template {
     struct jinja_body body;
     const struct jinja_name *loop, *caller, *varargs, *kwargs; /* the names the evaluator binds itself */
+    struct jinja_name **names; // [JINJA_NAME_BUCKETS], by jinja_name_bucket
 };
+
+enum { JINJA_NAME_BUCKETS = 256 };
+/* The name of n bytes in its bucket, or NULL. *bucket: where it is or would be. */
+struct jinja_name *jinja_name_find(struct jinja_name *const *names, const char *s, size_t n, size_t *bucket);
 
 /* Parses j's source into j's arena. Fails like everything else on j. */
 struct jinja_template *jinja_parse(struct jinja *j, const char *source, size_t n);

@@ -6,13 +6,10 @@
 #include "engine/jinja_eval.h"
 #include "engine/jinja_lex.h"
 
-enum { NAME_BUCKETS = 256 };
-
 struct parser {
     struct jinja *j;
     struct jinja_lexer lex;
     struct jinja_token token, next;   /* the current one and the one after it */
-    struct jinja_name *names[NAME_BUCKETS];
     struct jinja_function *function;  /* the macro being parsed, or NULL */
     unsigned loops;                   /* being parsed around here, in this function */
     struct jinja_template *template;
@@ -97,25 +94,34 @@ static void unnest(struct parser *p)
     p->j->depth--;
 }
 
-static const struct jinja_name *intern(struct parser *p, const char *s, size_t n)
+struct jinja_name *jinja_name_find(struct jinja_name *const *names, const char *s, size_t n, size_t *bucket)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
     for (size_t i = 0; i < n; i++)
         hash = (hash ^ (unsigned char)s[i]) * 16777619u;
-    struct jinja_name **bucket = &p->names[hash % NAME_BUCKETS], *name;
-    for (name = *bucket; name; name = name->next)
-        if (name->n == n && memcmp(name->s, s, n) == 0)
-            return name;
-    name = jinja_alloc(p->j, sizeof *name);
-    *name = (struct jinja_name){.next = *bucket, .s = s, .n = (uint32_t)n};
-    return *bucket = name;
+    *bucket = hash % JINJA_NAME_BUCKETS;
+    struct jinja_name *name = names[*bucket];
+    while (name && (name->n != n || memcmp(name->s, s, n) != 0))
+        name = name->next;
+    return name;
 }
 
-static const struct jinja_name *expect_name(struct parser *p)
+static struct jinja_name *intern(struct parser *p, const char *s, size_t n)
+{
+    size_t bucket;
+    struct jinja_name **names = p->template->names, *name = jinja_name_find(names, s, n, &bucket);
+    if (name)
+        return name;
+    name = jinja_alloc(p->j, sizeof *name);
+    *name = (struct jinja_name){.next = names[bucket], .s = s, .n = (uint32_t)n};
+    return names[bucket] = name;
+}
+
+static struct jinja_name *expect_name(struct parser *p)
 {
     if (p->token.kind != JINJA_TOK_NAME)
         unexpected(p, "a name");
-    const struct jinja_name *name = intern(p, p->token.s, p->token.n);
+    struct jinja_name *name = intern(p, p->token.s, p->token.n);
     step(p);
     return name;
 }
@@ -229,7 +235,9 @@ static struct jinja_expr *name_or_literal(struct parser *p)
         if (take_word(p, words[i].word))
             return constant(p, words[i].value);
     struct jinja_expr *e = node(p, JINJA_X_NAME, NULL);
-    e->name = expect_name(p);
+    struct jinja_name *name = expect_name(p);
+    name->is_read = true;
+    e->name = name;
     if (p->function) {
         p->function->uses_caller |= e->name == p->template->caller;
         p->function->uses_varargs |= e->name == p->template->varargs;
@@ -877,6 +885,7 @@ struct jinja_template *jinja_parse(struct jinja *j, const char *source, size_t n
     struct parser *p = jinja_zalloc(j, sizeof *p);
     p->j = j;
     p->template = jinja_zalloc(j, sizeof *p->template);
+    p->template->names = jinja_zalloc(j, JINJA_NAME_BUCKETS * sizeof *p->template->names);
     p->template->loop = intern(p, "loop", 4);
     p->template->caller = intern(p, "caller", 6);
     p->template->varargs = intern(p, "varargs", 7);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/text.h"
 
 enum { WINDOW = 4096, HEADER_MOST = 512, STRAY_MOST = 64, TAG_MOST = 48 };
 

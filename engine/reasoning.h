@@ -12,8 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/text.h"
-
+struct pp_tokenizer;
 struct pp_reasoning_tags; /* a row of the table in reasoning.c */
 
 enum { PP_REASONING_TOKENS = 8 };

@@ -92,6 +92,13 @@ void pp_template_free(struct pp_template *t)
     pp_free(t);
 }
 
+bool pp_template_reads(const struct pp_template *t, const char *name)
+{
+    size_t bucket;
+    const struct jinja_name *n = jinja_name_find(t->root->names, name, strlen(name), &bucket);
+    return n && n->is_read;
+}
+
 /* --- rendering ------------------------------------------------------------------------------------------ */
 
 struct render_job {

@@ -79,6 +79,8 @@ struct pp_template_input {
 enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out,
                                struct pp_error *err);
 void pp_template_free(struct pp_template *t);
+/* Whether a variable of this name is read anywhere in it. */
+bool pp_template_reads(const struct pp_template *t, const char *name);
 /* Appends the prompt text. An error that the template raises (raise_exception) is PP_ERR_FORMAT with its message. */
 enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
                                 struct pp_error *err);

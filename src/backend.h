@@ -12,6 +12,7 @@
 #include "src/io.h"
 #include "src/overflow.h"
 #include "src/queue.h"
+#include "src/thinking.h"
 
 struct pp_adapter_choice {
     const char *path;
@@ -32,6 +33,11 @@ struct pp_generate_request {
     bool temporary;                 /* no snapshot is written or read */
     const char *messages_json;      /* the branch, system prompt first if there is one */
     const char *continue_text;      /* an answer begun that is to be continued, or NULL */
+    const char *continue_reasoning; /* ... and its reasoning, or NULL; with its tokens and its time */
+    int64_t reasoning_tokens;
+    uint64_t reasoning_ns;
+    bool skip_reasoning;            /* the model is to answer at once, whatever its template says */
+    enum pp_thinking thinking;      /* what the template's switch says, if it has one */
     const char *template_source;    /* Jinja, or NULL: the model's own (or "plain" if it has none) */
     const struct pp_adapter_choice *adapters;
     int n_adapters;

@@ -13,6 +13,8 @@ void pp_branch_touch(struct pp_branch *b, size_t i)
     struct pp_branch_item *it = &b->items[i];
     it->msg.text = pp_buf_cstr(&it->text);
     it->msg.len = it->text.len;
+    it->msg.reasoning = pp_buf_cstr(&it->reasoning);
+    it->msg.reasoning_len = it->reasoning.len;
     it->msg.revision = ++b->revision;
 }
 
@@ -34,14 +36,23 @@ struct pp_branch_item *pp_branch_append(struct pp_branch *b, enum pp_role role, 
     return it;
 }
 
-bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len)
+static bool grow(struct pp_branch *b, size_t i, struct pp_buf *t, const char *text, size_t len)
 {
-    struct pp_buf *t = &b->items[i].text;
     pp_buf_add(t, text, len);
     bool ok = !t->bad;
     t->bad = false; /* what was there is still whole */
     pp_branch_touch(b, i);
     return ok;
+}
+
+bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len)
+{
+    return grow(b, i, &b->items[i].text, text, len);
+}
+
+bool pp_branch_think(struct pp_branch *b, size_t i, const char *text, size_t len)
+{
+    return grow(b, i, &b->items[i].reasoning, text, len);
 }
 
 void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state state)
@@ -54,6 +65,7 @@ void pp_branch_truncate(struct pp_branch *b, size_t n)
 {
     while (b->n > n) {
         pp_buf_free(&b->items[--b->n].text);
+        pp_buf_free(&b->items[b->n].reasoning);
         pp_buf_free(&b->items[b->n].note);
     }
 }
@@ -89,6 +101,12 @@ static void read_stats(const char *json, struct pp_chat_message *m)
     const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");
     if (cJSON_IsNumber(speedup) && speedup->valuedouble > 0 && speedup->valuedouble < 100)
         m->speedup = (float)speedup->valuedouble;
+    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(o, "reasoning_tokens");
+    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(o, "reasoning_ms");
+    if (cJSON_IsNumber(tokens) && tokens->valuedouble > 0 && tokens->valuedouble < 1e12)
+        m->reasoning_tokens = (int64_t)tokens->valuedouble;
+    if (cJSON_IsNumber(ms) && ms->valuedouble > 0 && ms->valuedouble < 1e12)
+        m->reasoning_s = (float)(ms->valuedouble / 1000);
     cJSON_Delete(o);
 }
 
@@ -98,7 +116,7 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
     for (size_t i = 0; i < n; i++) {
         const struct pp_message *m = &list[i];
         struct pp_branch_item *it = pp_branch_append(&fresh, m->role, m->content ? m->content : "", m->content_len);
-        if (!it) {
+        if (!it || (m->reasoning_len && !pp_branch_think(&fresh, i, m->reasoning, m->reasoning_len))) {
             pp_branch_free(&fresh);
             return false;
         }
@@ -175,41 +193,58 @@ static void add_clean(struct pp_buf *out, const struct pp_buf *text)
             out->data[i] = ' '; /* a NUL would end the JSON string early */
 }
 
-static bool add_message(cJSON *array, const char *role, const char *content)
+/* reasoning: "" for none. */
+static bool add_answer(cJSON *array, const char *role, const char *content, const char *reasoning)
 {
     cJSON *m = cJSON_CreateObject();
-    bool ok = m && cJSON_AddStringToObject(m, "role", role) && cJSON_AddStringToObject(m, "content", content);
+    bool ok = m && cJSON_AddStringToObject(m, "role", role) && cJSON_AddStringToObject(m, "content", content) &&
+              (!*reasoning || cJSON_AddStringToObject(m, "reasoning_content", reasoning));
     if (ok && cJSON_AddItemToArray(array, m))
         return true;
     cJSON_Delete(m);
     return false;
 }
 
+static bool add_message(cJSON *array, const char *role, const char *content)
+{
+    return add_answer(array, role, content, "");
+}
+
+/* Behind what was said in the same turn. */
+static void add_to_turn(struct pp_buf *turn, const struct pp_buf *text)
+{
+    if (turn->len && text->len)
+        pp_buf_str(turn, "\n\n");
+    add_clean(turn, text);
+}
+
 static bool add_branch(cJSON *array, const struct pp_branch *b, size_t from, size_t n, int64_t *ids, size_t *n_ids)
 {
-    struct pp_buf turn = {0};
+    struct pp_buf turn = {0}, reasoning = {0};
     bool ok = true;
     for (size_t i = from; ok && i < n;) {
         enum pp_role role = b->items[i].msg.role;
         int64_t id = b->items[i].msg.id;
         pp_buf_clear(&turn);
+        pp_buf_clear(&reasoning);
         /* One turn: messages of one role, with empty answers between them skipped. */
         for (; i < n &&
                (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len));
              i++) {
             if (!b->items[i].text.len)
                 continue;
-            if (turn.len)
-                pp_buf_str(&turn, "\n\n");
-            add_clean(&turn, &b->items[i].text);
+            add_to_turn(&turn, &b->items[i].text);
+            add_to_turn(&reasoning, &b->items[i].reasoning);
         }
         if (!turn.len && role == PP_ROLE_ASSISTANT)
             continue;
-        ok = !turn.bad && add_message(array, pp_role_name(role), pp_buf_cstr(&turn));
+        ok = !turn.bad && !reasoning.bad &&
+             add_answer(array, pp_role_name(role), pp_buf_cstr(&turn), pp_buf_cstr(&reasoning));
         if (ids)
             ids[(*n_ids)++] = id;
     }
     pp_buf_free(&turn);
+    pp_buf_free(&reasoning);
     return ok;
 }
 

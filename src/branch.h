@@ -10,8 +10,8 @@
 #include "src/store.h"
 
 struct pp_branch_item {
-    struct pp_chat_message msg; /* msg.text points at text.data, or at "" */
-    struct pp_buf text;
+    struct pp_chat_message msg; /* msg.text and msg.reasoning point at the data of these, or at "" */
+    struct pp_buf text, reasoning;
     struct pp_buf note;         /* with msg.context_from: what the model is told of the messages before that one */
 };
 
@@ -25,6 +25,8 @@ struct pp_branch {
 struct pp_branch_item *pp_branch_append(struct pp_branch *b, enum pp_role role, const char *text, size_t len);
 /* Adds to the text of message i; false: out of memory, the text is as before. */
 bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len);
+/* Adds to its reasoning; likewise. */
+bool pp_branch_think(struct pp_branch *b, size_t i, const char *text, size_t len);
 void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state state);
 /* The adapters of an answer, as the store has them (JSON), as people read them. */
 void pp_branch_set_adapters(struct pp_branch_item *it, const char *json);
@@ -43,7 +45,8 @@ bool pp_branch_set_context(struct pp_branch *b, size_t i, int64_t from, const ch
 /* The system prompt with the note behind it; pp_free; NULL: out of memory. */
 char *pp_branch_system(const char *system, const char *note);
 
-/* The branch as the model is to see it: a JSON array of {"role", "content"}, the system prompt first if there is one.
+/* The branch as the model is to see it: a JSON array of {"role", "content"}, and of answers with reasoning
+ * "reasoning_content", the system prompt first if there is one.
  * Answers without text (stopped before they began) are left out, and questions that then follow each other become one,
  * because many templates insist on turns. n: how many messages of the branch. NULL: out of memory; release with
  * pp_free. */

@@ -187,7 +187,15 @@ static bool add_draft_choice(const struct pp_options *o, cJSON *all)
            (!o->drafter || cJSON_AddStringToObject(all, "drafter", o->drafter));
 }
 
-/* What a conversation remembers if the command line says it: numbers, and who guesses. */
+static bool add_thinking(const struct pp_options *o, cJSON *all)
+{
+    if (!pp_options_given(o, "thinking"))
+        return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(all, "thinking");
+    return cJSON_AddStringToObject(all, "thinking", o->thinking) != NULL;
+}
+
+/* What a conversation remembers if the command line says it: numbers, who guesses, and whether the model thinks. */
 static char *settings_json(const struct run *r)
 {
     const struct pp_sampling *s = &r->sampling;
@@ -211,7 +219,7 @@ static char *settings_json(const struct run *r)
         cJSON_Delete(all);
         all = cJSON_CreateObject();
     }
-    bool ok = all && add_draft_choice(r->o, all);
+    bool ok = all && add_draft_choice(r->o, all) && add_thinking(r->o, all);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
         char digits[32];
         if (!pp_options_given(r->o, numbers[i].name) || numbers[i].value > 9007199254740991.0)
@@ -292,6 +300,8 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     pp_cli_json_count(b, "kv_limit_bytes", s->kv_bytes_total);
     pp_cli_json_count(b, "layout_bytes", s->layout_bytes);
     pp_cli_json_count(b, "layout_mapped", s->layout_mapped);
+    pp_cli_json_int(b, "reasoning_tokens", r->parts.n_reasoning);
+    pp_cli_json_real(b, "reasoning_ms", (double)r->parts.reasoning_ns / 1e6, 1);
     pp_cli_json_str(b, "finish", finish_name(r));
     pp_cli_json_count(b, "seed", r->sampling.seed);
     pp_cli_json_str(b, "model", info->name);
@@ -313,7 +323,7 @@ static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_
     while (n) {
         struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
         int ready = poll(&fd, 1, WAIT_MS);
-        enum pp_code code = run_session_progress(&r->session, &r->answer, err);
+        enum pp_code code = run_session_progress(&r->session, &r->answer, &r->reasoning, err);
         if (code)
             return code;
         if (pp_cancelled(r->cancel))
@@ -333,8 +343,32 @@ static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_
     return PP_OK;
 }
 
+/* stdout is the answer's alone. */
+static void show_reasoning(struct run *r)
+{
+    const char *how = r->o->reasoning ? r->o->reasoning : "fold";
+    size_t n = r->reasoning.len - r->reasoning_shown;
+    if (strcmp(how, "show") == 0 && n) {
+        struct pp_buf plain = {0};
+        pp_cli_bar_clear(&r->bar);
+        pp_plain_text(&plain, r->reasoning.data + r->reasoning_shown, n);
+        fwrite(pp_buf_cstr(&plain), 1, plain.len, stderr);
+        pp_buf_free(&plain);
+    }
+    r->reasoning_shown = r->reasoning.len;
+    if (!r->reasoning.len || r->parts.thinking || r->reasoning_told)
+        return;
+    r->reasoning_told = true;
+    if (strcmp(how, "show") == 0)
+        fputs("\n\n", stderr);
+    else if (strcmp(how, "fold") == 0 && isatty(STDERR_FILENO))
+        pp_cli_say("thought for %lld tokens, %.1f s (--reasoning show shows it)", (long long)r->parts.n_reasoning,
+                   (double)r->parts.reasoning_ns / 1e9);
+}
+
 static enum pp_code show_new(struct run *r, struct pp_error *err)
 {
+    show_reasoning(r);
     const char *s = pp_buf_cstr(&r->answer) + r->shown;
     size_t n = r->answer.len - r->shown;
     struct pp_buf plain = {0};
@@ -351,6 +385,28 @@ static enum pp_code show_new(struct run *r, struct pp_error *err)
     return code;
 }
 
+/* What the model has written since, to the answer and its reasoning. */
+static void take_apart(struct run *r, int n_tokens, bool last)
+{
+    struct pp_parts *p = &r->parts;
+    uint64_t now = pp_now_ns();
+    pp_parts_add(p, r->written.data, r->written.len, n_tokens, now);
+    pp_buf_clear(&r->written);
+    if (last)
+        pp_parts_end(p, now);
+    if (p->take_back) { /* what of it is on stdout stays there */
+        pp_buf_add(&r->reasoning, r->answer.data, r->answer.len);
+        pp_buf_clear(&r->answer);
+        r->shown = 0;
+        r->reasoning_shown = r->reasoning.len;
+    }
+    pp_buf_add(&r->reasoning, p->reasoning.data, p->reasoning.len);
+    pp_buf_add(&r->answer, p->text.data, p->text.len);
+    p->take_back = false;
+    pp_buf_clear(&p->reasoning);
+    pp_buf_clear(&p->text);
+}
+
 static void prompt_progress(void *user, uint64_t done, uint64_t total)
 {
     pp_cli_bar_show(user, "reading the prompt", done, total);
@@ -364,6 +420,8 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
         .stops = r->o->stops,
         .n_stops = r->o->n_stops,
         .ignore_end = r->o->ignore_eos,
+        .written = r->marks.tokens,
+        .n_written = r->marks.n_tokens,
         .draft = r->draft_seq,
         .lookup = drafts(r, "lookup"),
         .draft_max = r->o->draft_max,
@@ -373,23 +431,30 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     };
     struct pp_gen *gen = NULL;
     r->asked = true;
-    enum pp_code code = pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err);
+    enum pp_code code = pp_parts_begin(&r->parts, &r->marks, r->begins)
+                            ? pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err)
+                            : pp_fail_nomem(err, "the answer");
     if (!code && r->o->n_predict == 0)
         r->finish = PP_FINISH_LENGTH;
     while (!code && r->finish == PP_FINISH_NONE) {
         int fresh = 0;
-        code = pp_gen_next(gen, r->cancel, &r->answer, &fresh, &r->finish, err);
+        code = pp_gen_next(gen, r->cancel, &r->written, &fresh, &r->finish, err);
         r->n_tokens += fresh;
-        if (!code && r->answer.bad)
+        take_apart(r, fresh, r->finish != PP_FINISH_NONE);
+        if (!code && r->finish == PP_FINISH_NONE && pp_parts_over(&r->parts) && !r->o->ignore_eos)
+            r->finish = PP_FINISH_END;
+        if (!code && (r->answer.bad || r->reasoning.bad))
             code = pp_fail_nomem(err, "the answer");
         if (!code)
             code = show_new(r, err);
         if (!code)
-            code = run_session_progress(&r->session, &r->answer, err);
+            code = run_session_progress(&r->session, &r->answer, &r->reasoning, err);
     }
     pp_cli_bar_clear(&r->bar);
-    if (gen && code)
-        pp_gen_flush(gen, &r->answer);
+    if (gen && code) {
+        pp_gen_flush(gen, &r->written);
+        take_apart(r, 0, true);
+    }
     if (gen)
         pp_gen_free(gen);
     return code;
@@ -453,7 +518,8 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
                                   : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL
                                                                    : PP_MESSAGE_COMPLETE;
     stats_json(r, &stats);
-    enum pp_code saved = run_session_end(&r->session, &r->answer, state, pp_buf_cstr(&stats), r->n_tokens, &why);
+    enum pp_code saved = run_session_end(&r->session, &r->answer, &r->reasoning, state, pp_buf_cstr(&stats),
+                                         r->n_tokens, &why);
     pp_buf_free(&stats);
     if (saved && !code) {
         *err = why;
@@ -497,6 +563,10 @@ static void recall_settings(struct run *r)
             o->drafter = strcmp(item->valuestring, "model") == 0    ? "model"
                          : strcmp(item->valuestring, "lookup") == 0 ? "lookup"
                                                                     : "auto";
+        if (strcmp(item->string, "thinking") == 0 && cJSON_IsString(item) && !pp_options_given(o, "thinking")) {
+            int t = pp_thinking_by_name(item->valuestring);
+            o->thinking = t < 0 ? NULL : pp_thinking_name((enum pp_thinking)t);
+        }
     } /* what else there is was written by a newer pippin, or is for the screen */
     cJSON_Delete(all);
     if (!good)
@@ -533,7 +603,10 @@ static void run_free(struct run *r)
     pp_cli_model_close(&r->target);
     run_session_close(&r->session);
     pp_buf_free(&r->question);
+    pp_parts_free(&r->parts);
+    pp_buf_free(&r->written);
     pp_buf_free(&r->answer);
+    pp_buf_free(&r->reasoning);
 }
 
 int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)

@@ -6,7 +6,9 @@
 #include "engine/base/buf.h"
 #include "src/branch.h"
 #include "src/cmd_common.h"
+#include "src/parts.h"
 #include "src/store.h"
+#include "src/thinking.h"
 
 /* The conversation that an answer belongs to. With `kept` false (the default) nothing is read or written. */
 struct run_session {
@@ -32,8 +34,13 @@ struct run {
     struct run_session session;
     struct pp_sampling sampling;
     struct pp_buf question;
-    struct pp_buf answer;     /* as the model wrote it */
-    size_t shown;             /* of the answer */
+    struct pp_buf written;    /* as the model wrote it, not taken apart yet */
+    struct pp_reasoning marks;
+    enum pp_answer_begin begins;
+    struct pp_parts parts;
+    struct pp_buf answer, reasoning;
+    size_t shown, reasoning_shown; /* of these */
+    bool reasoning_told;      /* that it has ended */
     bool reader_gone;         /* nobody reads stdout any more */
     bool asked;               /* the prompt went to the model */
     int64_t n_tokens;
@@ -41,6 +48,9 @@ struct run {
     uint64_t began_ns, loaded_ns;
     struct pp_cli_bar bar;
 };
+
+/* As in the chat: src/thinking.h. */
+enum pp_thinking run_thinking(const struct run *r);
 
 /* What an answer is noted with. */
 struct run_note {
@@ -62,9 +72,10 @@ enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o
 enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
                              const struct pp_buf *question, const struct run_note *note, struct pp_error *err);
 /* Writes the answer so far if the last time is half a second ago. Call it often, also while waiting. */
-enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, struct pp_error *err);
-enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state,
-                             const char *stats, int64_t n_tokens, struct pp_error *err);
+enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, const struct pp_buf *reasoning,
+                                  struct pp_error *err);
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, const struct pp_buf *reasoning,
+                             enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err);
 void run_session_close(struct run_session *rs);
 
 /* The snapshot beside the conversation. A snapshot that does not fit is said and left; one that cannot be written is

@@ -28,9 +28,26 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }
 
-/* The prompt of such a list, pp_overflow_prompt. */
-static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_overflow how, int32_t **ids, size_t *n,
-                                size_t *dropped, struct pp_error *err)
+enum pp_thinking run_thinking(const struct run *r)
+{
+    int t = r->o->thinking ? pp_thinking_by_name(r->o->thinking) : -1;
+    return t < 0 ? PP_THINKING_AUTO : (enum pp_thinking)t;
+}
+
+/* The command line asks for what the template has no switch for: it is said. */
+static void check_thinking(const struct run *r, const struct pp_template *tmpl)
+{
+    enum pp_thinking t = run_thinking(r);
+    unsigned can = pp_thinking_choices(tmpl);
+    if (t != PP_THINKING_AUTO && !(can >> t & 1) && pp_options_given(r->o, "thinking"))
+        pp_cli_say(can ? "--thinking %s means nothing to this chat template; it knows %s"
+                       : "--thinking %s means nothing to this chat template%.0s", pp_thinking_name(t),
+                   pp_thinking_words(can));
+}
+
+/* The prompt of such a list, pp_overflow_prompt. at_once: the model is to answer without thinking. */
+static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_overflow how, bool at_once, int32_t **ids,
+                                size_t *n, size_t *dropped, struct pp_error *err)
 {
     struct pp_buf source = {0};
     struct pp_template *tmpl = NULL;
@@ -40,10 +57,17 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
     if (!code)
         code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
     if (!code) {
+        r->marks = pp_reasoning_of(pp_buf_cstr(&source), pp_model_tokenizer(r->target.model));
+        if (!at_once)
+            check_thinking(r, tmpl);
         struct pp_prompt_input in = {
             .tokenizer = pp_model_tokenizer(r->target.model),
             .tmpl = tmpl,
             .messages_json = messages,
+            .extra_json = pp_thinking_variables(run_thinking(r)),
+            .reasoning = &r->marks,
+            .skip_reasoning = at_once,
+            .begins = &r->begins,
             .now = (int64_t)time(NULL),
         };
         code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), how, ids, n, dropped, err);
@@ -111,18 +135,31 @@ static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, s
                                   struct pp_error *err)
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(),
-                                 .max_tokens = pp_overflow_note_room(pp_engine_n_ctx(r->target.engine))};
+                                 .max_tokens = pp_overflow_note_room(pp_engine_n_ctx(r->target.engine)),
+                                 .written = r->marks.tokens,
+                                 .n_written = r->marks.n_tokens};
     struct pp_gen *gen = NULL;
+    struct pp_buf written = {0};
+    struct pp_parts parts = {0};
     enum pp_finish finish = PP_FINISH_NONE;
     opt.sampling.temp = 0;
     enum pp_code code = pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err);
-    while (!code && finish == PP_FINISH_NONE) {
-        int fresh;
-        code = pp_gen_next(gen, r->cancel, text, &fresh, &finish, err);
+    if (!code && !pp_parts_begin(&parts, &r->marks, r->begins))
+        code = pp_fail_nomem(err, "the summary");
+    while (!code && finish == PP_FINISH_NONE && !pp_parts_over(&parts)) {
+        int fresh = 0;
+        code = pp_gen_next(gen, r->cancel, &written, &fresh, &finish, err);
+        pp_parts_add(&parts, written.data, written.len, fresh, 0);
+        pp_buf_clear(&written);
     }
     pp_gen_free(gen);
-    if (!code && text->bad)
+    if (!code)
+        pp_parts_end(&parts, 0);
+    pp_buf_add(text, parts.text.data, parts.text.len);
+    if (!code && (text->bad || parts.text.bad))
         code = pp_fail_nomem(err, "the summary");
+    pp_parts_free(&parts);
+    pp_buf_free(&written);
     return code;
 }
 
@@ -144,7 +181,7 @@ static enum pp_code summarise(struct run *r, const struct view *v, size_t to, ch
     char *asking = pp_overflow_asking(before);
     enum pp_code code = asking ? PP_OK : pp_fail_nomem(err, "the conversation");
     if (!code)
-        code = chat_prompt(r, asking, PP_OVERFLOW_SHIFT, &ids, &n, &dropped, err);
+        code = chat_prompt(r, asking, PP_OVERFLOW_SHIFT, true, &ids, &n, &dropped, err);
     if (!code)
         code = write_summary(r, ids, n, &text, err);
     *note = code ? NULL : pp_overflow_note(pp_buf_cstr(&text));
@@ -169,7 +206,7 @@ static enum pp_code summarised_prompt(struct run *r, const struct view *v, size_
     if (!code)
         code = view_new(r, to, note, &rest, err);
     if (!code) {
-        code = chat_prompt(r, rest.messages, PP_OVERFLOW_SHIFT, ids, n, &more, err);
+        code = chat_prompt(r, rest.messages, PP_OVERFLOW_SHIFT, false, ids, n, &more, err);
         if (!code && more < rest.n_turns)
             code = note_drop(r, rest.turns[more], note, err);
         view_free(&rest);
@@ -191,7 +228,7 @@ enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error
     enum pp_code code = view_new(r, from, note, &v, err);
     if (code)
         return code;
-    code = chat_prompt(r, v.messages, how == PP_OVERFLOW_ASK ? PP_OVERFLOW_STOP : (enum pp_overflow)how, ids, n,
+    code = chat_prompt(r, v.messages, how == PP_OVERFLOW_ASK ? PP_OVERFLOW_STOP : (enum pp_overflow)how, false, ids, n,
                        &dropped, err);
     if (code == PP_ERR_CONTEXT && how == PP_OVERFLOW_SUMMARISE && dropped && dropped < v.n_turns) {
         code = summarised_prompt(r, &v, dropped, ids, n, err);

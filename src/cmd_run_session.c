@@ -191,24 +191,30 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
 
 /* --- the answer ------------------------------------------------------------------------------------------- */
 
-enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, struct pp_error *err)
+static enum pp_code write_answer(struct run_session *rs, const struct pp_buf *answer, const struct pp_buf *reasoning,
+                                 enum pp_message_state state, const char *stats, int64_t n_tokens,
+                                 struct pp_error *err)
 {
-    enum { EVERY_NS = 500 * 1000 * 1000 };
-    if (!rs->answer_id || answer->len == rs->saved_len || pp_now_ns() - rs->saved_ns < EVERY_NS)
-        return PP_OK;
-    rs->saved_ns = pp_now_ns();
-    rs->saved_len = answer->len;
-    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, PP_MESSAGE_PARTIAL, NULL,
-                                  0, err);
+    const struct pp_answer_text text = {pp_buf_cstr(answer), answer->len, pp_buf_cstr(reasoning), reasoning->len};
+    return pp_store_message_write(rs->store, rs->answer_id, &text, state, stats, n_tokens, err);
 }
 
-enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, enum pp_message_state state,
-                             const char *stats, int64_t n_tokens, struct pp_error *err)
+enum pp_code run_session_progress(struct run_session *rs, const struct pp_buf *answer, const struct pp_buf *reasoning,
+                                  struct pp_error *err)
 {
-    if (!rs->answer_id)
+    enum { EVERY_NS = 500 * 1000 * 1000 };
+    size_t len = answer->len + reasoning->len;
+    if (!rs->answer_id || len == rs->saved_len || pp_now_ns() - rs->saved_ns < EVERY_NS)
         return PP_OK;
-    return pp_store_message_write(rs->store, rs->answer_id, pp_buf_cstr(answer), answer->len, state, stats, n_tokens,
-                                  err);
+    rs->saved_ns = pp_now_ns();
+    rs->saved_len = len;
+    return write_answer(rs, answer, reasoning, PP_MESSAGE_PARTIAL, NULL, 0, err);
+}
+
+enum pp_code run_session_end(struct run_session *rs, const struct pp_buf *answer, const struct pp_buf *reasoning,
+                             enum pp_message_state state, const char *stats, int64_t n_tokens, struct pp_error *err)
+{
+    return rs->answer_id ? write_answer(rs, answer, reasoning, state, stats, n_tokens, err) : PP_OK;
 }
 
 /* --- snapshots -------------------------------------------------------------------------------------------- */

@@ -52,6 +52,11 @@ struct pp_chat_message {
     enum pp_message_state state;
     const char *text;       /* untrusted UTF-8 */
     size_t len;
+    const char *reasoning;  /* of an answer: what the model thought before it; likewise, "" for nothing */
+    size_t reasoning_len;
+    bool thinking;          /* it still does */
+    int64_t reasoning_tokens; /* 0: unknown */
+    float reasoning_s;      /* seconds; 0: unknown */
     uint64_t revision;      /* changes whenever text or state do: for caches of wrapped lines */
     int sibling, n_siblings;
     int64_t n_tokens;
@@ -215,6 +220,8 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i);
 void pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none */
 /* False (with a notice that says why) if there is no draft model and it alone is wanted. */
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
+/* "auto", "off", "on", "low", ...: false (with a notice that says why) if the chat template has no such switch. */
+bool pp_controller_set_thinking(struct pp_controller *c, const char *word);
 /* "temp", "top-k", ...: false and a notice if there is no such parameter or the value does not fit. */
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value);
 const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n); /* name, value in detail */
@@ -229,7 +236,7 @@ enum pp_slash {
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why; the line stays */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
-    PP_SLASH_OVERFLOW_MENU,
+    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING,
 };
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);

@@ -55,10 +55,8 @@ static void no_generation(struct pp_controller *c)
     ctl_show_running(c); /* those beside it may have begun */
 }
 
-/* The worker is to write an answer to the branch without its last message. continue_text: what is there of it
- * already. */
-static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, const char *continue_text,
-                             uint64_t seed)
+/* The worker is to write an answer to the branch without its last message, or to go on with what there is of it. */
+static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on, uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     struct pp_adapter_mix set = ctl_set_of(c, answer->id);
@@ -77,7 +75,11 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .request = run->request,
         .session_key = c->session.key,
         .messages_json = messages,
-        .continue_text = continue_text,
+        .continue_text = go_on && answer->len ? answer->text : NULL,
+        .continue_reasoning = go_on && answer->reasoning_len ? answer->reasoning : NULL,
+        .reasoning_tokens = run->reasoning_tokens,
+        .reasoning_ns = run->reasoning_ns,
+        .thinking = c->thinking,
         .template_source = c->template_source,
         .adapters = adapters,
         .n_adapters = (int)ctl_set_choices(&set, adapters),
@@ -211,9 +213,9 @@ static uint64_t seed_of(const struct pp_controller *c, int alternative)
 static void start_answers(struct pp_controller *c)
 {
     if (!c->group.n)
-        start_generation(c, &c->branch.items[last(c)].msg, NULL, c->sampling.seed);
+        start_generation(c, &c->branch.items[last(c)].msg, false, c->sampling.seed);
     for (size_t i = 0; i < c->group.n; i++)
-        start_generation(c, &c->group.items[i].msg, NULL, seed_of(c, (int)i));
+        start_generation(c, &c->group.items[i].msg, false, seed_of(c, (int)i));
 }
 
 /* UI thread: question and answer are in the database. */
@@ -404,14 +406,15 @@ void pp_controller_continue(struct pp_controller *c)
 {
     if (!may_answer(c))
         return;
-    if (!c->branch.n || c->branch.items[last(c)].msg.role != PP_ROLE_ASSISTANT || !c->branch.items[last(c)].msg.len) {
+    const struct pp_chat_message *m = c->branch.n ? &c->branch.items[last(c)].msg : NULL;
+    if (!m || m->role != PP_ROLE_ASSISTANT || (!m->len && !m->reasoning_len)) {
         ctl_notice(c, true, "there is no answer that could be continued");
         return;
     }
     /* The text moves when it grows: the request copies it at once. */
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    start_generation(c, &c->branch.items[last(c)].msg, c->branch.items[last(c)].msg.text, c->sampling.seed);
+    start_generation(c, m, true, c->sampling.seed);
 }
 
 void ctl_answer_again(struct pp_controller *c)
@@ -421,7 +424,7 @@ void ctl_answer_again(struct pp_controller *c)
     const struct pp_chat_message *m = &c->branch.items[last(c)].msg;
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    start_generation(c, m, m->len ? m->text : NULL, c->sampling.seed);
+    start_generation(c, m, true, c->sampling.seed);
 }
 
 bool pp_controller_cancel(struct pp_controller *c)

@@ -410,6 +410,8 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
         c->drafter = drafter_wanted(c->o);
     if (pp_options_given(c->o, "overflow"))
         c->overflow = ctl_default_overflow(c);
+    if (pp_options_given(c->o, "thinking"))
+        c->thinking = ctl_default_thinking(c);
     return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
 }
 
@@ -422,6 +424,7 @@ void ctl_reset_params(struct pp_controller *c)
     c->draft_p_min = c->o->draft_p_min;
     c->drafter = drafter_wanted(c->o);
     c->overflow = ctl_default_overflow(c);
+    c->thinking = ctl_default_thinking(c);
     c->persona[0] = 0;
 }
 

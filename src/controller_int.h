@@ -12,6 +12,7 @@
  *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
  *   controller_presets.c   sets of adapters under a name
  *   controller_cost.c      what a change of adapters would cost, and what is read ahead
+ *   controller_thinking.c  whether the model is to think first
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
@@ -63,7 +64,10 @@ struct ctl_running {
     int64_t session, message;     /* whose it is, and where it is saved */
     int sibling, n_siblings;
     struct pp_adapter_mix set;    /* what it is written under */
-    struct pp_buf text;           /* of the message, so far */
+    struct pp_buf text, reasoning; /* of the message, so far */
+    bool thinking;                /* the text has not begun */
+    int64_t reasoning_tokens;
+    uint64_t reasoning_ns;
     int64_t base;                 /* tokens that the continued answer had before */
     int64_t n_tokens;             /* and since */
     int64_t prompt_tokens;        /* 0: not known yet */
@@ -172,6 +176,7 @@ struct pp_controller {
     int draft_max;
     float draft_p_min;
     enum pp_drafter drafter;
+    enum pp_thinking thinking;
 
     /* lists and status */
     struct ctl_list list;
@@ -358,6 +363,11 @@ struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message)
 void ctl_set_follow(struct pp_controller *c, int64_t message);
 /* "none", or adapters with strengths: "bard", "bard:0.5+barista". Changes word. False: a notice says why. */
 bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set);
+
+/* --- controller_thinking.c --- */
+
+enum pp_thinking ctl_default_thinking(const struct pp_controller *c); /* what the command line says, or AUTO */
+void ctl_tell_thinking(struct pp_controller *c);                      /* a notice */
 
 /* --- controller_settings.c --- */
 

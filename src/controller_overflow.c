@@ -220,6 +220,8 @@ static void summarise(struct pp_controller *c, int64_t question, int64_t next)
     struct pp_generate_request r = {
         .request = run->request,
         .temporary = true,
+        .skip_reasoning = true,
+        .thinking = c->thinking,
         .messages_json = messages,
         .template_source = c->template_source,
         .adapters = adapters,

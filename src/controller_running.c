@@ -14,18 +14,24 @@
 struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m)
 {
     struct ctl_running *r = pp_calloc(1, sizeof *r), **end = &c->running;
-    if (r)
+    if (r) {
         pp_buf_add(&r->text, m->text, m->len);
-    if (!r || r->text.bad) {
-        if (r)
+        pp_buf_add(&r->reasoning, m->reasoning, m->reasoning_len);
+    }
+    if (!r || r->text.bad || r->reasoning.bad) {
+        if (r) {
             pp_buf_free(&r->text);
+            pp_buf_free(&r->reasoning);
+        }
         pp_free(r);
         return NULL;
     }
     r->request = ++c->request;
     r->session = c->session.id;
     r->message = m->id;
-    r->base = m->len ? m->n_tokens : 0;
+    r->base = m->len || m->reasoning_len ? m->n_tokens : 0;
+    r->reasoning_tokens = m->reasoning_tokens;
+    r->reasoning_ns = (uint64_t)((double)m->reasoning_s * 1e9);
     r->eta_s = r->acceptance = -1;
     for (; *end; end = &(*end)->next)
         r->beside = (*end)->beside = true;
@@ -56,6 +62,7 @@ void ctl_running_drop(struct pp_controller *c, struct ctl_running *r)
         at = &(*at)->next;
     *at = r->next;
     pp_buf_free(&r->text);
+    pp_buf_free(&r->reasoning);
     pp_free(r->turns);
     pp_free(r->note);
     pp_free(r);
@@ -122,27 +129,45 @@ static void show_state(struct pp_controller *c)
         ctl_set_state(c, s);
 }
 
-static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, size_t new_bytes)
+/* What a message on the screen lacks of an answer: bytes at the ends of its text and its reasoning. */
+struct lacking {
+    size_t text, reasoning;
+    bool begin_anew; /* first, what is there goes */
+};
+
+static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, struct lacking lacking)
 {
     struct pp_branch_item *it = &b->items[i];
     it->msg.n_tokens = r->base + r->n_tokens;
     it->msg.tokens_per_s = r->tokens_per_s;
     it->msg.acceptance = r->acceptance;
     it->msg.speedup = r->speedup;
-    if (new_bytes)
-        pp_branch_grow(b, i, r->text.data + r->text.len - new_bytes, new_bytes);
+    it->msg.thinking = r->thinking;
+    it->msg.reasoning_tokens = r->reasoning_tokens;
+    it->msg.reasoning_s = (float)((double)r->reasoning_ns * 1e-9);
+    if (lacking.begin_anew) {
+        pp_buf_clear(&it->text);
+        pp_buf_clear(&it->reasoning);
+        pp_branch_touch(b, i);
+    }
+    if (lacking.reasoning)
+        pp_branch_think(b, i, r->reasoning.data + r->reasoning.len - lacking.reasoning, lacking.reasoning);
+    if (lacking.text)
+        pp_branch_grow(b, i, r->text.data + r->text.len - lacking.text, lacking.text);
 }
 
-/* Brings the messages on the screen up to date; new_bytes: of its text, that they lack. */
-static void show(struct pp_controller *c, const struct ctl_running *r, size_t new_bytes)
+static const struct lacking nothing;
+
+/* Brings the messages on the screen up to date. */
+static void show(struct pp_controller *c, const struct ctl_running *r, struct lacking lacking)
 {
     if (r->session != c->session.id)
         return;
     for (size_t i = 0; i < c->group.n; i++)
         if (c->group.items[i].msg.id == r->message)
-            show_in(&c->group, i, r, new_bytes);
+            show_in(&c->group, i, r, lacking);
     if (in_front(c, r)) {
-        show_in(&c->branch, c->branch.n - 1, r, new_bytes);
+        show_in(&c->branch, c->branch.n - 1, r, lacking);
         show_figures(c, r);
     }
     show_state(c);
@@ -152,10 +177,7 @@ static void show(struct pp_controller *c, const struct ctl_running *r, size_t ne
 /* The text as it is by now: the database may be a second behind. */
 static void put_text(struct pp_branch *b, size_t i, const struct ctl_running *r)
 {
-    struct pp_branch_item *it = &b->items[i];
-    size_t len = it->text.len < r->text.len ? it->text.len : r->text.len;
-    pp_buf_clear(&it->text);
-    show_in(b, i, r, r->text.len ? r->text.len : len);
+    show_in(b, i, r, (struct lacking){r->text.len, r->reasoning.len, true});
     pp_branch_set_state(b, i, PP_MESSAGE_PARTIAL);
 }
 
@@ -346,6 +368,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     it->msg.text = fresh.text;
     it->msg.len = fresh.len;
     it->msg.revision = fresh.revision;
+    pp_branch_think(&c->branch, c->branch.n - 1, to->reasoning.data, to->reasoning.len);
     c->session.head = it->msg.id;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_set_follow(c, it->msg.id);
@@ -374,7 +397,7 @@ void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
     r->eta_s = fresh && seconds > 0.05 && e->total > e->done
                    ? (float)(seconds / (double)fresh * (double)(e->total - e->done))
                    : -1;
-    show(c, r, 0);
+    show(c, r, nothing);
 }
 
 static void take_stats(struct ctl_running *r, const struct pp_stats *s)
@@ -396,6 +419,19 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
         r->prompt_tokens = (int64_t)s->prompt_tokens;
 }
 
+static void take_thoughts(struct ctl_running *r, const struct pp_thoughts *t)
+{
+    if (t->take_back) {
+        pp_buf_add(&r->reasoning, r->text.data, r->text.len);
+        pp_buf_clear(&r->text);
+    }
+    if (t->len)
+        pp_buf_add(&r->reasoning, t->text, t->len);
+    r->thinking = t->going_on;
+    r->reasoning_tokens = t->n_tokens;
+    r->reasoning_ns = t->ns;
+}
+
 void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
 {
     struct ctl_running *r = ctl_running_find(c, e->request);
@@ -403,13 +439,17 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
         return;
     r->begun = true;
     take_stats(r, &e->stats);
+    struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.take_back};
+    take_thoughts(r, &e->thoughts);
     if (e->text_len)
         pp_buf_add(&r->text, e->text, e->text_len);
-    bool lost = r->text.bad;
-    r->text.bad = false; /* what was there is still whole */
+    bool lost = r->text.bad || r->reasoning.bad;
+    r->text.bad = r->reasoning.bad = false; /* what was there is still whole */
     if (lost)
         ctl_notice(c, true, "out of memory: the screen shows only part of the answer, all of it is saved");
-    show(c, r, lost ? 0 : e->text_len);
+    if (lost || lacking.begin_anew)
+        lacking = (struct lacking){r->text.len, r->reasoning.len, true};
+    show(c, r, lacking);
 }
 
 static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
@@ -451,7 +491,8 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         return;
     int64_t session = r->session;
     take_stats(r, &e->stats);
-    show(c, r, 0);
+    r->thinking = false;
+    show(c, r, nothing);
     if (session == c->session.id)
         show_end(c, r, e);
     ctl_note_speed(c, r, e);

@@ -2,8 +2,8 @@
  *
  * adapters: those that are on, as in adapter_mix.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup",
- *           "overflow": "shift", "persona": "pirate"}: what is not the default; "draft" always, because pippin.conf may
- *           change what that is
+ *           "overflow": "shift", "thinking": "off", "persona": "pirate"}: what is not the default; "draft" always,
+ *           because pippin.conf may change what that is
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -68,6 +68,8 @@ char *ctl_settings_json(const struct pp_controller *c)
         ok = cJSON_AddStringToObject(o, "drafter", pp_drafter_name(c->drafter));
     if (ok && c->overflow != ctl_default_overflow(c))
         ok = cJSON_AddStringToObject(o, "overflow", pp_overflow_name(c->overflow));
+    if (ok && c->thinking != ctl_default_thinking(c))
+        ok = cJSON_AddStringToObject(o, "thinking", pp_thinking_name(c->thinking));
     if (ok && c->persona[0])
         ok = cJSON_AddStringToObject(o, "persona", c->persona);
     return finish(o, ok);
@@ -113,6 +115,14 @@ static bool apply_overflow(struct pp_controller *c, const cJSON *word)
     return how >= 0;
 }
 
+static bool apply_thinking(struct pp_controller *c, const cJSON *word)
+{
+    int t = cJSON_IsString(word) ? pp_thinking_by_name(word->valuestring) : -1;
+    if (t >= 0)
+        c->thinking = (enum pp_thinking)t;
+    return t >= 0;
+}
+
 /* "draft" says whether, "drafter" who, in any order. */
 static void apply_draft(struct pp_controller *c, const cJSON *value)
 {
@@ -141,6 +151,8 @@ static bool apply_settings(struct pp_controller *c)
             apply_draft(c, o);
         else if (strcmp(o->string, "overflow") == 0)
             good = apply_overflow(c, o) && good;
+        else if (strcmp(o->string, "thinking") == 0)
+            good = apply_thinking(c, o) && good;
         else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))
             snprintf(c->persona, sizeof c->persona, "%s", o->valuestring);
         /* anything else was written by a newer pippin: it is of no use here and does no harm */

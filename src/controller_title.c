@@ -50,6 +50,8 @@ void ctl_title_begin(struct pp_controller *c)
     struct pp_generate_request r = {
         .request = c->title_request,
         .temporary = true,
+        .skip_reasoning = true,
+        .thinking = c->thinking,
         .messages_json = messages,
         .template_source = c->template_source,
         .adapters = adapters,

@@ -20,5 +20,6 @@ void pp_event_free(struct pp_event *e)
     pp_free(e->info);
     pp_free(e->adapter);
     pp_free(e->text);
+    pp_free(e->thoughts.text);
     pp_free(e);
 }

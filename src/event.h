@@ -3,6 +3,8 @@
 #ifndef PP_SRC_EVENT_H
 #define PP_SRC_EVENT_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/error.h"
@@ -15,7 +17,7 @@ enum pp_event_type {
     PP_EVENT_LOADED,          /* info */
     PP_EVENT_LOAD_FAILED,     /* err; info: of the model that was there before and stays, or NULL */
     PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
-    PP_EVENT_TEXT,            /* request; text: a piece of the answer; n: its tokens; stats so far */
+    PP_EVENT_TEXT,            /* request; text: a piece of the answer; thoughts; n: their tokens; stats so far */
     PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
     PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total; n: tokens
                                * whose values are not exact (PP_OVERFLOW_SLIDE) */
@@ -40,6 +42,7 @@ struct pp_loaded {
     int64_t n_ctx, n_params;
     uint64_t bytes;
     int has_template;
+    unsigned thinking_choices; /* of its template: thinking.h */
 };
 
 /* An adapter that fits the model. */
@@ -48,6 +51,16 @@ struct pp_adapter_facts {
     int n_invocation;         /* tokens behind which it acts; 0: everywhere */
     uint64_t bytes;           /* as it is held in memory */
     char targets[128];        /* "attn_q ffn_up": untrusted */
+};
+
+/* What is new of the reasoning that stands before an answer. */
+struct pp_thoughts {
+    char *text;               /* owned, or NULL */
+    size_t len;
+    bool take_back;           /* first: the text of the answer so far was reasoning */
+    bool going_on;            /* the answer has not begun */
+    int64_t n_tokens;         /* since the answer began */
+    uint64_t ns;
 };
 
 struct pp_event {
@@ -62,6 +75,7 @@ struct pp_event {
     struct pp_adapter_facts *adapter; /* owned */
     char *text;               /* owned, NUL-terminated */
     size_t text_len;
+    struct pp_thoughts thoughts;
     struct pp_job *job;       /* owned */
 };
 

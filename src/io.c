@@ -30,6 +30,7 @@ enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE, ITEM_TASK };
 struct text_item {
     struct pp_io_item item;
     int64_t message;
+    enum pp_part part;
     struct pp_buf text;
 };
 
@@ -56,8 +57,9 @@ struct line {
 struct answer {
     struct answer *next;
     int64_t message;
-    struct pp_buf text; /* whole: what the message held before, and everything since */
+    struct pp_buf text, reasoning; /* whole: what the message held before, and everything since */
     bool begun;         /* what it held before has been read */
+    bool taken_back;    /* ... and its text belongs to the reasoning */
     bool dirty, ended;
     enum pp_message_state state;
     char *stats;
@@ -154,14 +156,14 @@ void pp_io_post_task(struct pp_io *io, struct pp_io_task *task)
 }
 
 /* Appends to the last item of the line if that is the same answer: a busy database must not make the line long. */
-static bool add_to_last(struct pp_io *io, int64_t message, const char *text, size_t n)
+static bool add_to_last(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n)
 {
     bool added = false;
     pthread_mutex_lock(&io->lock);
     struct pp_io_item *last = io->posted.last;
     if (last && last->kind == ITEM_TEXT) {
         struct text_item *t = (struct text_item *)(void *)last;
-        if (t->message == message) {
+        if (t->message == message && t->part == part) {
             pp_buf_add(&t->text, text, n);
             added = true;
         }
@@ -170,9 +172,9 @@ static bool add_to_last(struct pp_io *io, int64_t message, const char *text, siz
     return added;
 }
 
-void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n)
+void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n)
 {
-    if (n == 0 || add_to_last(io, message, text, n))
+    if ((n == 0 && part != PP_PART_TAKE_BACK) || add_to_last(io, message, part, text, n))
         return;
     struct text_item *t = pp_calloc(1, sizeof *t);
     if (!t) {
@@ -180,6 +182,7 @@ void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_
         return;
     }
     t->message = message;
+    t->part = part;
     pp_buf_add(&t->text, text, n);
     post(io, &t->item, ITEM_TEXT);
 }
@@ -285,8 +288,26 @@ static struct answer *find_answer(struct pp_io *io, int64_t message)
 static void free_answer(struct answer *a)
 {
     pp_buf_free(&a->text);
+    pp_buf_free(&a->reasoning);
     pp_free(a->stats);
     pp_free(a);
+}
+
+/* Puts old text in front of new. */
+static bool put_before(struct pp_buf *text, const char *old, size_t n)
+{
+    struct pp_buf whole = {0};
+    if (!n)
+        return true;
+    pp_buf_add(&whole, old, n);
+    pp_buf_add(&whole, text->data, text->len);
+    if (whole.bad) {
+        pp_buf_free(&whole);
+        return false;
+    }
+    pp_buf_free(text);
+    *text = whole;
+    return true;
 }
 
 /* Puts what the message held before in front of what has come since. */
@@ -296,21 +317,24 @@ static enum pp_code begin_answer(struct pp_io *io, struct answer *a, struct pp_e
     enum pp_code code = pp_store_message_get(io->store, a->message, &m, err);
     if (code)
         return code;
-    if (m.content_len) {
-        struct pp_buf whole = {0};
-        pp_buf_add(&whole, m.content, m.content_len);
-        pp_buf_add(&whole, a->text.data, a->text.len);
-        if (whole.bad) {
-            pp_buf_free(&whole);
-            pp_message_clear(&m);
-            return pp_fail_nomem(err, "an answer");
-        }
-        pp_buf_free(&a->text);
-        a->text = whole;
+    struct pp_buf *place = a->taken_back ? &a->reasoning : &a->text;
+    size_t grown = place->len;
+    bool ok = put_before(place, m.content, m.content_len);
+    if (ok && !put_before(&a->reasoning, m.reasoning, m.reasoning_len)) {
+        memmove(place->data, place->data + m.content_len, grown); /* as it was: this is tried again */
+        place->len = grown;
+        place->data[grown] = 0;
+        ok = false;
     }
     pp_message_clear(&m);
-    a->begun = true;
-    return PP_OK;
+    a->begun = ok;
+    return ok ? PP_OK : pp_fail_nomem(err, "an answer");
+}
+
+static enum pp_code write_answer(struct pp_io *io, const struct answer *a, struct pp_error *err)
+{
+    const struct pp_answer_text text = {a->text.data, a->text.len, pp_buf_cstr(&a->reasoning), a->reasoning.len};
+    return pp_store_message_write(io->store, a->message, &text, a->state, a->stats, a->n_tokens, err);
 }
 
 /* True if the answer needs no more care: it ended and is saved, or there is nothing to save it to. */
@@ -318,21 +342,20 @@ static bool save_answer(struct pp_io *io, struct answer *a)
 {
     struct pp_error err = {0};
     enum pp_code code = a->begun ? PP_OK : begin_answer(io, a, &err);
-    if (!code && a->text.bad) {
+    if (!code && (a->text.bad || a->reasoning.bad)) {
         /* Appending failed once: what came before the gap is still whole. */
         pp_fail_nomem(&err, "an answer; its end is not saved");
         complain(io, &io->store_trouble, &err);
     }
     if (!code)
-        code = pp_store_message_write(io->store, a->message, a->text.data, a->text.len, a->state, a->stats, a->n_tokens,
-                                      &err);
+        code = write_answer(io, a, &err);
     if (code == PP_ERR_NOT_FOUND)
         return true; /* the conversation was deleted meanwhile */
     if (code) {
         complain(io, &io->store_trouble, &err);
         return false;
     }
-    if (!a->text.bad)
+    if (!a->text.bad && !a->reasoning.bad)
         io->store_trouble.code = PP_OK;
     a->dirty = false;
     return a->ended;
@@ -364,13 +387,23 @@ static void save_answers(struct pp_io *io, bool ended_only)
         io->commit_at = now + commit_after_ns;
 }
 
+static void take_back(struct answer *a)
+{
+    pp_buf_add(&a->reasoning, a->text.data, a->text.len);
+    pp_buf_clear(&a->text);
+    a->taken_back = a->taken_back || !a->begun;
+}
+
 static void take_text(struct pp_io *io, struct text_item *t)
 {
     struct answer *a = find_answer(io, t->message);
     if (!a || t->text.bad)
         note_loss(io);
     if (a) {
-        pp_buf_add(&a->text, t->text.data, t->text.len);
+        if (t->part == PP_PART_TAKE_BACK)
+            take_back(a);
+        else
+            pp_buf_add(t->part == PP_PART_ANSWER ? &a->text : &a->reasoning, t->text.data, t->text.len);
         a->dirty = true;
         if (!io->commit_at)
             io->commit_at = pp_now_ns() + commit_after_ns;

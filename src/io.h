@@ -11,6 +11,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/error.h"
+#include "engine/reasoning.h"
 #include "src/queue.h"
 #include "src/store.h"
 
@@ -41,10 +42,11 @@ bool pp_io_stop(struct pp_io *io);
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);
 
-/* An answer that streams in, by the id of its message: the text is appended to what the message holds. Any thread;
+/* An answer that streams in, by the id of its message: the text is appended to what the message holds, or to its
+ * reasoning; PP_PART_TAKE_BACK makes all of its text so far reasoning. Any thread;
  * copies the text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_IO_ERROR
  * comes once. */
-void pp_io_answer_add(struct pp_io *io, int64_t message, const char *text, size_t n);
+void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n);
 /* Its end: committed at once. stats may be NULL. */
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,
                       int64_t n_tokens);

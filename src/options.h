@@ -41,6 +41,8 @@ struct pp_options {
     enum pp_kv_type kv_type;   /* --kv-type */
     bool kv_type_given;        /* logits and perplexity use f32 otherwise */
     const char *overflow;      /* --overflow ask|stop|shift|summarise; NULL: ask */
+    const char *thinking;      /* --thinking auto|off|on|low|medium|high; NULL: auto */
+    const char *reasoning;     /* --reasoning show|fold|hide; NULL: fold */
     uint64_t kv_memory;        /* --kv-memory, in bytes; suffixes K, M, G */
     const char *convert_to;    /* --to gguf|hf|mlx; NULL: by the target's name */
     int convert_bits;          /* --bits 4|8 of an MLX folder; 0: not given */

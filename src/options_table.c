@@ -124,6 +124,14 @@ const struct pp_option pp_option_specs[] = {
     {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(chat_template_file),
      .commands = TALK | PP_BIT(TEMPLATE) | LORA, .section = "model", .group = PP_GROUP_ANSWER,
      .help = "Jinja chat template instead of the model's own"},
+    {.name = "thinking", .arg = "WHAT", .choices = "auto off on low medium high", .set = pp_set_choice, AT(thinking),
+     .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER,
+     .help = "where the chat template has a switch for it: whether the model thinks before it answers (off, on), or "
+             "how hard (low, medium, high); auto: as the template has it (default)"},
+    {.name = "reasoning", .arg = "HOW", .choices = "show fold hide", .set = pp_set_choice, AT(reasoning),
+     .commands = TALK, .section = "ui", .group = PP_GROUP_ANSWER,
+     .help = "what is seen of the model's thinking: all (show), a line once it has ended (fold, default), or nothing "
+             "(hide); run writes it to stderr"},
     {.name = "predict", .others = "-n --n-predict", .arg = "N", .set = pp_set_int64, AT(n_predict), .min = -1,
      .max = 1 << 30, .commands = TALK, .section = "sampling", .env = "LLAMA_ARG_N_PREDICT", .group = PP_GROUP_ANSWER,
      .help = "tokens of an answer at most (-1: no limit)"},

@@ -115,39 +115,50 @@ static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, con
 }
 
 /* A noncharacter, U+FDD0 to U+FDEF, that stands in no message; they never do in honest text. */
-static bool choose_mark(const cJSON *messages, const char *continue_text, char mark[MARK_BYTES + 1])
+static bool choose_mark(const cJSON *messages, const struct pp_buf *begun, char mark[MARK_BYTES + 1])
 {
     for (int i = 0; i < N_MARKS; i++) {
         bool used;
         mark[pp_utf8_encode(0xFDD0 + i, mark)] = 0;
-        used = continue_text && strstr(continue_text, mark);
-        for (const cJSON *m = messages->child; !used && m; m = m->next) {
-            const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
-            used = cJSON_IsString(content) && strstr(content->valuestring, mark);
-        }
+        used = strstr(pp_buf_cstr(&begun[0]), mark) || strstr(pp_buf_cstr(&begun[1]), mark);
+        for (const cJSON *m = messages->child; !used && m; m = m->next)
+            for (const cJSON *text = m->child; !used && text; text = text->next)
+                used = cJSON_IsString(text) && strstr(text->valuestring, mark);
         if (!used)
             return true;
     }
     return false;
 }
 
+static enum pp_code guard_string(const struct pp_tokenizer *t, cJSON *string, const char *mark, bool *marked,
+                                 struct pp_error *err)
+{
+    bool here = false;
+    struct pp_buf text = {0};
+    pp_buf_str(&text, string->valuestring);
+    enum pp_code code = text.bad ? pp_fail_nomem(err, "the prompt") : guard(t, &text, mark, &here, err);
+    if (code == PP_OK && here && !cJSON_SetValuestring(string, pp_buf_cstr(&text)))
+        code = pp_fail_nomem(err, "the prompt");
+    pp_buf_free(&text);
+    *marked = *marked || here;
+    return code;
+}
+
+/* What somebody has said, and no name of a role. */
+static bool is_words(const cJSON *member)
+{
+    return cJSON_IsString(member) && strcmp(member->string, "role") != 0;
+}
+
 static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages, const char *mark, bool *marked,
                                    struct pp_error *err)
 {
     for (cJSON *m = messages->child; m; m = m->next) {
-        cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
-        bool here = false;
-        struct pp_buf text = {0};
-        if (!cJSON_IsString(content))
-            continue;
-        pp_buf_str(&text, content->valuestring);
-        enum pp_code code = text.bad ? pp_fail_nomem(err, "the prompt") : guard(t, &text, mark, &here, err);
-        if (code == PP_OK && here && !cJSON_SetValuestring(content, pp_buf_cstr(&text)))
-            code = pp_fail_nomem(err, "the prompt");
-        pp_buf_free(&text);
-        if (code != PP_OK)
-            return code;
-        *marked = *marked || here;
+        for (cJSON *text = m->child; text; text = text->next) {
+            enum pp_code code = is_words(text) ? guard_string(t, text, mark, marked, err) : PP_OK;
+            if (code != PP_OK)
+                return code;
+        }
     }
     return PP_OK;
 }
@@ -164,6 +175,7 @@ static enum pp_code render(const struct pp_prompt_input *in, const char *message
         pp_token_text(in->tokenizer, pp_tokenizer_eos(in->tokenizer), true, &eos);
     struct pp_template_input input = {
         .messages_json = messages,
+        .extra_json = in->extra_json,
         .bos_text = pp_buf_cstr(&bos),
         .eos_text = pp_buf_cstr(&eos),
         .add_generation_prompt = true,
@@ -203,26 +215,66 @@ static enum pp_code add_bos(const struct pp_tokenizer *t, struct ids *ids, struc
     return PP_OK;
 }
 
+/* Templates read the reasoning of earlier answers under one of three names. False: there is none. */
+static bool name_reasoning(cJSON *messages)
+{
+    static const char *const others[] = {"thinking", "reasoning"};
+    bool any = false;
+    for (cJSON *m = messages->child; m; m = m->next) {
+        const cJSON *r = cJSON_GetObjectItemCaseSensitive(m, "reasoning_content");
+        for (size_t i = 0; cJSON_IsString(r) && i < sizeof others / sizeof *others; i++)
+            any |= cJSON_AddStringToObject(m, others[i], r->valuestring) != NULL;
+    }
+    return any;
+}
+
+/* Behind the generation prompt: what there is of the answer, and the tags that part it, which are ours. */
+static void add_begun(const struct pp_prompt_input *in, const struct pp_buf begun[2], struct pp_buf *text)
+{
+    static const struct pp_reasoning none;
+    const struct pp_reasoning *r = in->reasoning ? in->reasoning : &none;
+    enum pp_answer_begin begins = pp_reasoning_begins(r, pp_buf_cstr(text), text->len);
+    bool with_reasoning;
+    struct pp_reasoning_frame f = pp_reasoning_frame(r, begins, begun[0].len, begun[1].len, &with_reasoning);
+    if (begun[1].len || with_reasoning) {
+        pp_buf_str(text, f.before);
+        if (with_reasoning)
+            pp_buf_add(text, begun[0].data, begun[0].len);
+        pp_buf_str(text, f.between);
+        pp_buf_add(text, begun[1].data, begun[1].len);
+        begins = begun[1].len ? PP_BEGINS_ANSWER : PP_BEGINS_REASONING;
+    } else if (in->skip_reasoning) {
+        pp_buf_str(text, pp_reasoning_skip(r, begins));
+        begins = r->tags ? PP_BEGINS_ANSWER : begins;
+    }
+    if (in->begins)
+        *in->begins = begins;
+}
+
 static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *messages, struct pp_buf *text,
                                    char mark[MARK_BYTES + 1], bool *marked, struct pp_error *err)
 {
-    struct pp_buf begun = {0};
+    struct pp_buf begun[2] = {{0}, {0}}; /* reasoning, answer */
     enum pp_code code = PP_OK;
-    pp_buf_str(&begun, in->continue_text ? in->continue_text : "");
-    if (choose_mark(messages, in->continue_text, mark)) {
+    pp_buf_str(&begun[0], in->continue_reasoning ? in->continue_reasoning : "");
+    pp_buf_str(&begun[1], in->continue_text ? in->continue_text : "");
+    if (choose_mark(messages, begun, mark)) {
         code = guard_messages(in->tokenizer, messages, mark, marked, err);
-        if (code == PP_OK)
-            code = guard(in->tokenizer, &begun, mark, marked, err);
+        for (int i = 0; code == PP_OK && i < 2; i++)
+            code = guard(in->tokenizer, &begun[i], mark, marked, err);
     }
-    char *json = code == PP_OK && *marked ? cJSON_PrintUnformatted(messages) : NULL;
-    if (code == PP_OK && *marked && !json)
+    bool changed = code == PP_OK && (name_reasoning(messages) || *marked);
+    char *json = changed ? cJSON_PrintUnformatted(messages) : NULL;
+    if (changed && !json)
         code = pp_fail_nomem(err, "the prompt");
     if (code == PP_OK)
         code = render(in, json ? json : in->messages_json, text, err);
-    pp_buf_add(text, begun.data, begun.len);
+    if (code == PP_OK)
+        add_begun(in, begun, text);
     cJSON_free(json);
-    bool bad = begun.bad || text->bad;
-    pp_buf_free(&begun);
+    bool bad = begun[0].bad || begun[1].bad || text->bad;
+    pp_buf_free(&begun[0]);
+    pp_buf_free(&begun[1]);
     return code == PP_OK && bad ? pp_fail_nomem(err, "the prompt") : code;
 }
 

@@ -2,17 +2,25 @@
 #ifndef PP_SRC_PROMPT_H
 #define PP_SRC_PROMPT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/error.h"
+#include "engine/reasoning.h"
 #include "engine/text.h"
 
 struct pp_prompt_input {
     const struct pp_tokenizer *tokenizer;
     const struct pp_template *tmpl;
-    const char *messages_json;   /* array of {"role", "content"} */
-    const char *continue_text;   /* stands after the generation prompt; or NULL */
+    const char *messages_json;   /* array of {"role", "content"}, of an answer perhaps "reasoning_content",
+                                  * which the template gets as "thinking" and "reasoning", too */
+    const char *extra_json;      /* as in struct pp_template_input, or NULL */
+    const char *continue_text;   /* an answer that is begun, to stand after the generation prompt; or NULL */
+    const char *continue_reasoning; /* ... and its reasoning, or NULL */
+    const struct pp_reasoning *reasoning; /* how the model marks it; NULL: it has none */
+    bool skip_reasoning;         /* it is to answer at once */
+    enum pp_answer_begin *begins; /* out: what the model goes on with; may be NULL */
     int64_t now;                 /* as in struct pp_template_input */
 };
 

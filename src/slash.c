@@ -317,6 +317,14 @@ static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_think(struct pp_controller *c, char *arg)
+{
+    if (*arg)
+        return pp_controller_set_thinking(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    ctl_tell_thinking(c);
+    return PP_SLASH_DONE;
+}
+
 static enum pp_slash do_stats(struct pp_controller *c, char *arg)
 {
     const struct pp_status *s = &c->status;
@@ -385,6 +393,8 @@ static const struct slash table[] = {
     {"template", "", "[NAME]", "the chat template", do_template, 0},
     {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
     {"overflow", "context", "[ask | stop | shift | summarise | slide]", "when the context is full", do_overflow, 0},
+    {"think", "thinking", "[auto | off | on | low | medium | high]", "whether the model thinks first", do_think, 0},
+    {"reasoning", "", "[show | fold | hide]", "what is seen of its thinking", NULL, PP_SLASH_REASONING},
     {"stats", "", "", "speed and context", do_stats, 0},
     {"forget", "", "", "drop the saved state of the model, keep the messages", do_forget, 0},
 };

@@ -29,7 +29,7 @@
     " m.n_tokens, m.created_ms,"                                                                                \
     " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent),"                   \
     " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id),"   \
-    " m.context_from, m.context_note "
+    " m.context_from, m.context_note, m.reasoning "
 
 static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
@@ -67,12 +67,13 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
     [PP_STMT_MESSAGE_ADD] =
         "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens,"
-        " created_ms, context_from, context_note) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        " created_ms, context_from, context_note, reasoning)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     [PP_STMT_MESSAGE_CONTEXT] = "UPDATE message SET context_from = ?2, context_note = ?3 WHERE id = ?1",
     [PP_STMT_MESSAGE_GET] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.id = ?1",
     [PP_STMT_MESSAGE_WRITE] =
-        "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens)"
-        " WHERE id = ?1",
+        "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens),"
+        " reasoning = coalesce(?6, reasoning) WHERE id = ?1",
     /* parent < id, a constraint of the table, is asked again, so that a forged file cannot make this run for ever. */
     [PP_STMT_MESSAGE_BRANCH] =
         "WITH RECURSIVE line (id, parent) AS ("

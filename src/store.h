@@ -107,6 +107,8 @@ struct pp_message {
     enum pp_message_state state;
     char *content;         /* UTF-8 as the model or the user wrote it, never sanitised here */
     size_t content_len;    /* content may hold NULs */
+    char *reasoning;       /* of an answer: what the model thought before it; likewise */
+    size_t reasoning_len;
     char *model;           /* of an answer: "name (Q4_K_M)" */
     char *adapters;        /* JSON, as in the session at that time */
     char *params;          /* JSON: sampling, seed */
@@ -122,8 +124,15 @@ void pp_message_clear(struct pp_message *m);
 
 /* Fills id and created; the session's head becomes this message, its `updated` now. NULL strings are "". */
 enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, struct pp_error *err);
-/* Replaces the content and state (and, if not NULL/0, stats and n_tokens) of an answer. */
-enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
+/* What an answer is by now. */
+struct pp_answer_text {
+    const char *text;
+    size_t len;
+    const char *reasoning; /* NULL: stays as it is */
+    size_t reasoning_len;
+};
+/* Replaces the text and state (and, if not NULL/0, stats and n_tokens) of an answer. */
+enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struct pp_answer_text *answer,
                                     enum pp_message_state state, const char *stats, int64_t n_tokens,
                                     struct pp_error *err);
 /* Notes with a message (of the user) where the context of its answers begins: context_from and context_note. */

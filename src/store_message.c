@@ -13,6 +13,7 @@ const char *pp_role_name(enum pp_role r)
 void pp_message_clear(struct pp_message *m)
 {
     pp_free(m->content);
+    pp_free(m->reasoning);
     pp_free(m->model);
     pp_free(m->adapters);
     pp_free(m->params);
@@ -53,6 +54,7 @@ static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int6
     sqlite3_bind_int64(stmt, 11, now);
     pp_store_bind_id(stmt, 12, m->context_from);
     pp_store_bind_text(stmt, 13, m->context_note);
+    bind_content(stmt, 14, m->reasoning, m->reasoning_len);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_CONSTRAINT_FOREIGNKEY)
         code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: its conversation, or the message it answers, was deleted",
@@ -100,7 +102,7 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
     return code;
 }
 
-enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char *content, size_t len,
+enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struct pp_answer_text *answer,
                                     enum pp_message_state state, const char *stats, int64_t n_tokens,
                                     struct pp_error *err)
 {
@@ -112,11 +114,13 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const char 
     code = pp_store_stmt(st, PP_STMT_MESSAGE_WRITE, &stmt, err);
     if (!code) {
         sqlite3_bind_int64(stmt, 1, id);
-        bind_content(stmt, 2, content, len);
+        bind_content(stmt, 2, answer->text, answer->len);
         sqlite3_bind_int(stmt, 3, (int)state);
         if (stats)
             pp_store_bind_text(stmt, 4, stats);
         pp_store_bind_id(stmt, 5, n_tokens);
+        if (answer->reasoning)
+            bind_content(stmt, 6, answer->reasoning, answer->reasoning_len);
         int rc = sqlite3_step(stmt);
         if (rc != SQLITE_DONE)
             code = pp_store_fail(st, rc, what, err);
@@ -175,8 +179,10 @@ static enum pp_code read_message(sqlite3_stmt *stmt, struct pp_message *m, struc
         .sibling = sqlite3_column_int(stmt, 13),
         .context_from = sqlite3_column_int64(stmt, 14),
         .context_note = pp_store_column(stmt, 15, NULL),
+        .reasoning = pp_store_column(stmt, 16, NULL),
+        .reasoning_len = (size_t)sqlite3_column_bytes(stmt, 16),
     };
-    if (m->content && m->model && m->adapters && m->params && m->stats && m->context_note)
+    if (m->content && m->reasoning && m->model && m->adapters && m->params && m->stats && m->context_note)
         return PP_OK;
     pp_message_clear(m);
     return pp_fail_nomem(err, "a message");

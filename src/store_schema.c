@@ -155,6 +155,9 @@ static const char step_models[] =
     ") WITHOUT ROWID;"
     "CREATE INDEX tag_path ON tag (path);";
 
+/* What a model thought before it answered. No search finds it: it is not what was said. */
+static const char step_reasoning[] = "ALTER TABLE message ADD COLUMN reasoning TEXT NOT NULL DEFAULT '';";
+
 /* Step i leads from version i to i + 1; its last word is the new version number. */
 static const struct {
     const char *sql;
@@ -165,6 +168,7 @@ static const struct {
     {step_scale, "PRAGMA user_version = 3"},
     {step_adapters, "PRAGMA user_version = 4"},
     {step_models, "PRAGMA user_version = 5"},
+    {step_reasoning, "PRAGMA user_version = 6"},
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 

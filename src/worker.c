@@ -60,6 +60,7 @@ void request_free(struct request *r)
     pp_free((char *)g->session_key);
     pp_free((char *)g->messages_json);
     pp_free((char *)g->continue_text);
+    pp_free((char *)g->continue_reasoning);
     pp_free((char *)g->template_source);
     for (int i = 0; g->adapters && i < g->n_adapters; i++)
         pp_free((char *)g->adapters[i].path);
@@ -100,6 +101,7 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     g->session_key = copy(from->session_key, &ok);
     g->messages_json = copy(from->messages_json, &ok);
     g->continue_text = copy(from->continue_text, &ok);
+    g->continue_reasoning = copy(from->continue_reasoning, &ok);
     g->template_source = copy(from->template_source, &ok);
     struct pp_adapter_choice *adapters = pp_calloc((size_t)from->n_adapters + 1, sizeof *adapters);
     const char **stops = pp_calloc((size_t)from->n_stops + 1, sizeof *stops);

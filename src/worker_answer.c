@@ -81,7 +81,9 @@ static void draft_json(const struct pp_stats *s, struct pp_buf *out)
         pp_buf_fmt(out, ",\"speedup\":%.3f", (double)s->plain_ns / (double)s->decode_ns);
 }
 
-static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_code code, struct pp_buf *out)
+/* parts: of an answer that has begun, or NULL. */
+static void stats_json(const struct pp_stats *s, const struct pp_parts *parts, enum pp_finish finish,
+                       enum pp_code code, struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
                s->prompt_tokens, s->cached_tokens, s->restored_tokens);
@@ -90,59 +92,111 @@ static void stats_json(const struct pp_stats *s, enum pp_finish finish, enum pp_
                per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
                per_second(s->decode_tokens, s->decode_ns));
     draft_json(s, out);
+    if (parts && parts->n_reasoning)
+        pp_buf_fmt(out, ",\"reasoning_tokens\":%" PRId64 ",\"reasoning_ms\":%.0f", parts->n_reasoning,
+                   (double)parts->reasoning_ns / 1e6);
     pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
                finish_name(finish, code));
 }
 
 /* --- text ------------------------------------------------------------------------------------------------- */
 
+static void text_free(struct answer_text *t)
+{
+    pp_buf_free(&t->reasoning);
+    pp_buf_free(&t->text);
+    t->take_back = false;
+}
+
+/* Adds what the last step has brought. False: out of memory; what was there is whole. */
+static bool text_add(struct answer_text *t, const struct pp_parts *p)
+{
+    if (p->take_back) {
+        pp_buf_add(&t->reasoning, t->text.data, t->text.len);
+        pp_buf_clear(&t->text);
+        t->take_back = true;
+    }
+    pp_buf_add(&t->reasoning, p->reasoning.data, p->reasoning.len);
+    pp_buf_add(&t->text, p->text.data, p->text.len);
+    return !t->reasoning.bad && !t->text.bad;
+}
+
 /* Hands what is pending to the screen. Without `wait` it stays pending while the queue is full. */
 static void send_text(struct answer *a, bool wait)
 {
-    struct pp_event *e = a->pending_tokens || a->pending.len ? pp_event_new(PP_EVENT_TEXT) : NULL;
+    struct answer_text *t = &a->pending;
+    bool any = a->pending_tokens || t->text.len || t->reasoning.len || t->take_back;
+    struct pp_event *e = any ? pp_event_new(PP_EVENT_TEXT) : NULL;
     if (!e)
         return;
     e->request = asked(a)->request;
     e->n = a->pending_tokens;
     e->stats = figures(a);
-    e->text_len = a->pending.len;
-    e->text = a->pending.data;
+    e->text_len = t->text.len;
+    e->text = t->text.data;
+    e->thoughts = (struct pp_thoughts){t->reasoning.data,    t->reasoning.len,        t->take_back,
+                                       a->parts.thinking,    a->parts.n_reasoning,    a->parts.reasoning_ns};
     bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
     if (!sent) {
-        e->text = NULL; /* it is still ours */
+        e->text = e->thoughts.text = NULL; /* they are still ours */
         pp_event_free(e);
         if (!wait)
             return;
-        pp_buf_free(&a->pending);
+        text_free(t);
     }
-    a->pending = (struct pp_buf){0};
+    *t = (struct answer_text){0};
     a->pending_tokens = 0;
+}
+
+static void save_parts(const struct answer *a, bool take_back, const struct pp_buf *reasoning,
+                       const struct pp_buf *text)
+{
+    int64_t message = asked(a)->message_id;
+    if (!message)
+        return;
+    if (take_back)
+        pp_io_answer_add(a->w->io, message, PP_PART_TAKE_BACK, "", 0);
+    pp_io_answer_add(a->w->io, message, PP_PART_REASONING, reasoning->data, reasoning->len);
+    pp_io_answer_add(a->w->io, message, PP_PART_ANSWER, text->data, text->len);
 }
 
 static void save_text(struct answer *a)
 {
-    if (asked(a)->message_id)
-        pp_io_answer_add(a->w->io, asked(a)->message_id, a->unsaved.data, a->unsaved.len);
-    pp_buf_clear(&a->unsaved);
+    struct answer_text *t = &a->unsaved;
+    save_parts(a, t->take_back, &t->reasoning, &t->text);
+    pp_buf_clear(&t->reasoning);
+    pp_buf_clear(&t->text);
+    t->take_back = false;
 }
 
-void answer_piece(struct answer *a, int n_tokens)
+/* Hands on what the parts have got. */
+static void take_parts(struct answer *a)
+{
+    struct pp_parts *p = &a->parts;
+    if (!text_add(&a->unsaved, p)) { /* no memory to collect in: what there was, then this piece by itself */
+        a->unsaved.take_back = false;
+        save_text(a);
+        save_parts(a, p->take_back, &p->reasoning, &p->text);
+    }
+    text_add(&a->pending, p);
+    pp_buf_clear(&p->reasoning);
+    pp_buf_clear(&p->text);
+    p->take_back = false;
+}
+
+bool answer_piece(struct answer *a, int n_tokens)
 {
     uint64_t now = pp_now_ns();
-    pp_buf_add(&a->unsaved, a->piece.data, a->piece.len);
-    if (a->unsaved.bad) { /* no memory to collect in: what there was, then this piece by itself */
-        save_text(a);
-        if (asked(a)->message_id)
-            pp_io_answer_add(a->w->io, asked(a)->message_id, a->piece.data, a->piece.len);
-    }
-    pp_buf_add(&a->pending, a->piece.data, a->piece.len);
+    pp_parts_add(&a->parts, a->piece.data, a->piece.len, n_tokens, now);
     pp_buf_clear(&a->piece);
+    take_parts(a);
     a->pending_tokens += n_tokens;
     if (now - a->sent_ns >= COLLECT_NS) {
         a->sent_ns = now;
         save_text(a);
         send_text(a, false);
     }
+    return pp_parts_over(&a->parts) && !asked(a)->ignore_end;
 }
 
 /* --- prompt ----------------------------------------------------------------------------------------------- */
@@ -172,6 +226,13 @@ static enum pp_code choose_template(struct pp_worker *w, const char *source, str
     return pp_template_parse(source, strlen(source), name, &w->tmpl, err);
 }
 
+struct prompt {
+    int32_t *ids;                  /* [n], pp_free */
+    size_t n, dropped;
+    struct pp_reasoning reasoning; /* how the model marks it under this template */
+    enum pp_answer_begin begins;   /* what the answer begins with */
+};
+
 static void send_overflow(struct answer *a, size_t dropped, bool done)
 {
     struct pp_event *e = dropped ? pp_event_new(PP_EVENT_OVERFLOW) : NULL;
@@ -183,28 +244,33 @@ static void send_overflow(struct answer *a, size_t dropped, bool done)
     worker_send(a->w, e);
 }
 
-static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, int32_t **ids, size_t *n,
-                              size_t *dropped, struct pp_error *err)
+static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, struct prompt *out,
+                              struct pp_error *err)
 {
     enum pp_code code = choose_template(w, r->template_source, err);
-    *dropped = 0;
+    out->dropped = 0;
     if (code != PP_OK)
         return code;
+    out->reasoning = pp_reasoning_of(w->tmpl_source, pp_model_tokenizer(w->target->model));
     struct pp_prompt_input in = {
         .tokenizer = pp_model_tokenizer(w->target->model),
         .tmpl = w->tmpl,
         .messages_json = r->messages_json,
+        .extra_json = pp_thinking_variables(r->thinking),
         .continue_text = r->continue_text,
+        .continue_reasoning = r->continue_reasoning,
+        .reasoning = &out->reasoning,
+        .skip_reasoning = r->skip_reasoning,
+        .begins = &out->begins,
         .now = (int64_t)time(NULL),
     };
-    return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, ids, n, dropped, err);
+    return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, &out->ids, &out->n, &out->dropped, err);
 }
 
-static enum pp_code make_prompt(struct answer *a, int32_t **ids, size_t *n, struct pp_error *err)
+static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_error *err)
 {
-    size_t dropped;
-    enum pp_code code = prompt_of(a->w, asked(a), ids, n, &dropped, err);
-    send_overflow(a, dropped, code == PP_OK);
+    enum pp_code code = prompt_of(a->w, asked(a), p, err);
+    send_overflow(a, p->dropped, code == PP_OK);
     return code;
 }
 
@@ -223,17 +289,16 @@ void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
 {
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
     struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_COST) : NULL;
-    int32_t *ids = NULL;
-    size_t n = 0, dropped;
+    struct prompt p = {0};
     if (!e)
         return;
     e->request = r->request;
-    if (prompt_of(w, r, &ids, &n, &dropped, &e->err) == PP_OK) {
+    if (prompt_of(w, r, &p, &e->err) == PP_OK) {
         int n_use = worker_choose_adapters(w, r, use, false, &e->err);
-        e->total = n;
-        e->cached = (uint64_t)slots_at_hand(w, use, n_use, ids, (int64_t)n);
+        e->total = p.n;
+        e->cached = (uint64_t)slots_at_hand(w, use, n_use, p.ids, (int64_t)p.n);
     }
-    pp_free(ids);
+    pp_free(p.ids);
     worker_send(w, e);
 }
 
@@ -250,24 +315,23 @@ void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r)
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
     struct pp_error err;
     struct slot *slot;
-    int32_t *ids = NULL;
-    size_t n = 0, dropped;
+    struct prompt p = {0};
     if (!w->engine || w->n_answers || !is_shown(w, r->session_key) || !saves_have(w, r->session_key))
         return;
-    if (prompt_of(w, r, &ids, &n, &dropped, &err) == PP_OK) {
+    if (prompt_of(w, r, &p, &err) == PP_OK) {
         const struct wanted wanted = {
             .key = r->session_key,
             .slide = r->overflow == PP_OVERFLOW_SLIDE,
             .ahead = true,
             .use = use,
             .n_use = worker_choose_adapters(w, r, use, false, &err),
-            .tokens = ids,
-            .n = n,
+            .tokens = p.ids,
+            .n = p.n,
         };
         if (slot_open(w, &wanted, &slot, &err) == PP_OK)
             slot_leave(slot);
     }
-    pp_free(ids);
+    pp_free(p.ids);
 }
 
 static void on_progress(void *user, uint64_t done, uint64_t total)
@@ -317,12 +381,16 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
 static enum pp_code begin(struct answer *a, struct pp_error *err)
 {
     const struct pp_generate_request *r = asked(a);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    enum pp_code code = make_prompt(a, &ids, &n, err);
+    struct prompt p = {0};
+    enum pp_code code = make_prompt(a, &p, err);
+    if (code == PP_OK && !pp_parts_begin(&a->parts, &p.reasoning, p.begins))
+        code = pp_fail_nomem(err, "an answer");
     if (code == PP_OK) {
-        a->n_before = count_tokens(a->w, r->continue_text);
-        code = open_slot(a, ids, n, err);
+        a->n_before = r->reasoning_tokens + count_tokens(a->w, r->continue_text);
+        a->parts.any_reasoning = r->continue_reasoning != NULL;
+        a->parts.n_reasoning = r->reasoning_tokens;
+        a->parts.reasoning_ns = r->reasoning_ns;
+        code = open_slot(a, p.ids, p.n, err);
     }
     if (code == PP_OK) {
         struct pp_gen_options opt = {
@@ -331,6 +399,8 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .stops = r->stops,
             .n_stops = r->n_stops,
             .ignore_end = r->ignore_end,
+            .written = p.reasoning.tokens,
+            .n_written = p.reasoning.n_tokens,
             .draft = r->use_draft ? a->slot->draft : NULL,
             .lookup = r->lookup,
             .draft_max = r->draft_max,
@@ -339,9 +409,9 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .user = a,
         };
         a->slot->dirty |= !r->background; /* what nobody sees is not kept */
-        code = pp_gen_begin(a->slot->seq, ids, (int64_t)n, &opt, &a->gen, err);
+        code = pp_gen_begin(a->slot->seq, p.ids, (int64_t)p.n, &opt, &a->gen, err);
     }
-    pp_free(ids);
+    pp_free(p.ids);
     return code;
 }
 
@@ -352,10 +422,11 @@ static enum pp_message_state state_after(enum pp_code code)
 
 /* Notes the end with the message and makes the event that tells of it. */
 static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s,
-                                 enum pp_finish finish, int64_t n_before, const struct pp_error *err)
+                                 const struct pp_parts *parts, enum pp_finish finish, int64_t n_before,
+                                 const struct pp_error *err)
 {
     struct pp_buf json = {0};
-    stats_json(s, finish, err->code, &json);
+    stats_json(s, parts, finish, err->code, &json);
     if (r->message_id)
         pp_io_answer_end(w->io, r->message_id, state_after(err->code), json.bad ? NULL : pp_buf_cstr(&json),
                          n_before + (int64_t)s->decode_tokens);
@@ -373,7 +444,7 @@ static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_r
 struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err)
 {
     struct pp_stats none = {0};
-    return conclude(w, r, &none, PP_FINISH_NONE, 0, err);
+    return conclude(w, r, &none, NULL, PP_FINISH_NONE, 0, err);
 }
 
 static void send_context(struct answer *a)
@@ -418,16 +489,21 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
         answer_piece(a, 0);
     }
     struct pp_stats stats = figures(a);
+    if (a->parts.reasoner) {
+        pp_parts_end(&a->parts, pp_now_ns());
+        take_parts(a);
+    }
     save_text(a);
     send_text(a, true);
     send_context(a);
-    struct pp_event *done = conclude(w, asked(a), &stats, finish, a->n_before, err);
+    struct pp_event *done = conclude(w, asked(a), &stats, &a->parts, finish, a->n_before, err);
     pp_gen_free(a->gen);
     if (a->slot)
         slot_end(w, a->slot);
     pp_buf_free(&a->piece);
-    pp_buf_free(&a->unsaved);
-    pp_buf_free(&a->pending);
+    pp_parts_free(&a->parts);
+    text_free(&a->unsaved);
+    text_free(&a->pending);
     request_end(w, a->request);
     pp_free(a);
     worker_send(w, done);

@@ -134,7 +134,8 @@ static void take_turns(struct pp_worker *w, struct answer **line, struct pp_gen_
             no_pages = &t->err;
             continue;
         }
-        answer_piece(line[i], t->n_tokens);
+        if (answer_piece(line[i], t->n_tokens) && t->finish == PP_FINISH_NONE)
+            t->finish = PP_FINISH_END;
     }
     if (no_pages && !find_pages(w, line, n))
         end_answer(w, line[0], PP_FINISH_NONE, no_pages);

@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/text.h"
 #include "src/event.h"
+#include "src/parts.h"
 #include "src/queue.h"
 #include "src/snapshots.h"
 #include "src/worker.h"
@@ -196,15 +197,21 @@ void room_stop(struct pp_worker *w);                /* within milliseconds; what
 
 /* --- worker_answer.c --- */
 
+struct answer_text {
+    struct pp_buf reasoning, text;
+    bool take_back;              /* before these: all text so far was reasoning */
+};
+
 /* An answer under way. */
 struct answer {
     struct pp_worker *w;
     struct request *request;
     struct slot *slot;
     struct pp_gen *gen;
-    struct pp_buf piece;         /* of one step */
-    struct pp_buf unsaved;       /* not handed to the io thread yet */
-    struct pp_buf pending;       /* not sent to the screen yet */
+    struct pp_buf piece;         /* of one step, as the model wrote it */
+    struct pp_parts parts;       /* of a step, taken apart */
+    struct answer_text unsaved;  /* not handed to the io thread yet */
+    struct answer_text pending;  /* not sent to the screen yet */
     int pending_tokens;
     uint64_t sent_ns, progress_ns;
     int64_t n_before;            /* tokens of the text that is continued */
@@ -213,8 +220,8 @@ struct answer {
 };
 /* Takes over r. NULL: it failed, and that was told. */
 struct answer *answer_begin(struct pp_worker *w, struct request *r);
-/* Takes in what a step has brought: n_tokens in a->piece. */
-void answer_piece(struct answer *a, int n_tokens);
+/* Takes in what a step has brought: n_tokens in a->piece. True: the answer is complete. */
+bool answer_piece(struct answer *a, int n_tokens);
 /* Tells how it ended and frees it. */
 void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
 /* Tells how much of its prompt is at hand; an error if one of its adapters cannot be had. */

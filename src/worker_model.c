@@ -221,6 +221,7 @@ static struct pp_loaded *describe(struct pp_worker *w, const char *draft_reason)
     l->n_params = m->n_params;
     l->bytes = m->bytes;
     l->has_template = m->chat_template != NULL;
+    l->thinking_choices = pp_thinking_choices_of(m->chat_template);
     return l;
 }
 

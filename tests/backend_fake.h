@@ -24,16 +24,19 @@ struct fake_backend {
     /* the last generation */
     uint64_t request;
     int64_t message_id;
-    char messages[4096], continue_text[256], key[17], template_source[256];
+    char messages[4096], continue_text[256], continue_reasoning[256], key[17], template_source[256];
     struct pp_sampling sampling;
     int64_t max_tokens;
     enum pp_overflow overflow;
-    bool background;
+    bool background, skip_reasoning;
+    enum pp_thinking thinking;
+    unsigned thinking_choices;   /* of the model that is loaded next */
     int n_adapters;
     float scale;                 /* of the first adapter */
     bool use_draft, lookup;
     int draft_max;
     float draft_p_min;
+    struct pp_thoughts thoughts; /* its counts go on with the text */
     /* what was to be read ahead */
     int preparations;
     char prepared[1100];         /* KEY MESSAGES */
@@ -74,6 +77,8 @@ int64_t fix_ask(const char *question);
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
+/* Of its reasoning; n_tokens: since the answer began. It took 0.5 s for each. */
+void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
 void fake_adapter(struct fixture *f, const char *misfit); /* the one that was asked for last; NULL: it fits */
 void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
 void fake_overflow(struct fixture *f, int n, bool done);

@@ -5,6 +5,7 @@
  * meaning:
  *   "slow"    an answer that lasts until it is stopped        "hostile"  escape sequences and other attacks
  *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
+ *   "think"   thinks first, "ponder" until it is stopped
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
  *   "unsaved" the text is taken, but cannot be saved
  *   "title TEXT" names the conversation
@@ -25,7 +26,7 @@ enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIO
 
 struct message {
     struct pp_chat_message shown;
-    struct pp_buf text;
+    struct pp_buf text, reasoning;
 };
 
 struct pp_controller {
@@ -44,7 +45,9 @@ struct pp_controller {
     int ticks;              /* in the present state */
     struct pp_buf script;   /* of the answer */
     size_t said;
-    bool endless;
+    const char *thoughts;   /* before it, or NULL */
+    size_t thought;
+    bool endless, ponders;
     char *unsent;
     char title[128], notice[256], adapter_text[128];
     struct pp_session sessions[SESSIONS];
@@ -93,8 +96,10 @@ static struct message *add_message(struct pp_controller *c, enum pp_role role, c
 
 static void forget_messages(struct pp_controller *c)
 {
-    for (size_t i = 0; i < c->n; i++)
+    for (size_t i = 0; i < c->n; i++) {
         pp_buf_free(&c->messages[i].text);
+        pp_buf_free(&c->messages[i].reasoning);
+    }
     c->n = 0;
     c->dirty |= PP_DIRTY_TRANSCRIPT;
 }
@@ -198,15 +203,33 @@ static void end_answer(struct pp_controller *c, enum pp_message_state state)
     struct message *m = &c->messages[c->n - 1];
     if (m->shown.role == PP_ROLE_ASSISTANT) {
         m->shown.state = state;
+        m->shown.thinking = false;
         m->shown.revision = ++c->revisions;
     }
     set_state(c, PP_STATE_IDLE);
 }
 
+/* The next piece of what comes before the answer; false: that is all. */
+static bool think(struct pp_controller *c, struct message *m)
+{
+    size_t left = c->thoughts ? strlen(c->thoughts + c->thought) : 0, n = left < PIECE ? left : PIECE;
+    if (c->ponders)
+        pp_buf_fmt(&m->reasoning, "hm %d ", c->ticks);
+    else if (n)
+        pp_buf_add(&m->reasoning, c->thoughts + c->thought, n);
+    c->thought += n;
+    m->shown.thinking = c->ponders || left > n;
+    m->shown.reasoning_tokens = (int64_t)m->reasoning.len / 4;
+    m->shown.reasoning_s = 1.25f;
+    return n > 0 || c->ponders;
+}
+
 static void speak(struct pp_controller *c)
 {
     struct message *m = &c->messages[c->n - 1];
-    if (c->endless) {
+    if (think(c, m)) {
+        c->status.ctx_used++;
+    } else if (c->endless) {
         pp_buf_fmt(&m->text, "word %d ", c->ticks);
     } else {
         size_t piece = c->script.len > 4000 ? 500 : PIECE, left = c->script.len - c->said;
@@ -283,6 +306,8 @@ unsigned pp_controller_pump(struct pp_controller *c)
     for (size_t i = 0; i < c->n; i++) {
         c->messages[i].shown.text = pp_buf_cstr(&c->messages[i].text);
         c->messages[i].shown.len = c->messages[i].text.len;
+        c->messages[i].shown.reasoning = pp_buf_cstr(&c->messages[i].reasoning);
+        c->messages[i].shown.reasoning_len = c->messages[i].reasoning.len;
     }
     return dirty;
 }
@@ -297,6 +322,8 @@ const struct pp_chat_message *pp_controller_message(const struct pp_controller *
     struct message *m = &c->messages[i];
     m->shown.text = pp_buf_cstr(&m->text);
     m->shown.len = m->text.len;
+    m->shown.reasoning = pp_buf_cstr(&m->reasoning);
+    m->shown.reasoning_len = m->reasoning.len;
     return &m->shown;
 }
 
@@ -318,11 +345,17 @@ static const char unicode[] =
     "日本語の文章は、単語の間に空白がないので、どこででも改行できる。 "
     "한국어 e\xcc\x81t\xc3\xa9 👨‍👩‍👧 👍🏽 ❤️ 🇩🇪 end of unicode";
 
+static const char thoughts[] =
+    "They want to know **something**, with `code` and \033[31mred\033[0m letters in it.\n\nSo I say it again, which is "
+    "what I always do, and I say it slowly.";
+
 static void write_script(struct pp_controller *c, const char *text)
 {
     pp_buf_clear(&c->script);
-    c->said = 0;
+    c->said = c->thought = 0;
     c->endless = strstr(text, "slow") != NULL;
+    c->ponders = strstr(text, "ponder") != NULL;
+    c->thoughts = strstr(text, "think") ? thoughts : NULL;
     if (strstr(text, "hostile"))
         pp_buf_str(&c->script, hostile);
     else if (strstr(text, "markdown"))
@@ -742,6 +775,7 @@ static const struct {
     {"params", "", "sampling", PP_SLASH_PARAMS_MENU},
     {"edit", "", "change the last message", PP_SLASH_EDIT_LAST},
     {"copy", "", "copy the last answer", PP_SLASH_COPY},
+    {"reasoning", "[show | fold | hide]", "the thinking", PP_SLASH_REASONING},
     {"regen", "", "another answer", PP_SLASH_DONE},
 };
 

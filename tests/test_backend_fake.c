@@ -67,6 +67,10 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.message_id = r->message_id;
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
     snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
+    snprintf(fake.continue_reasoning, sizeof fake.continue_reasoning, "%s",
+             r->continue_reasoning ? r->continue_reasoning : "");
+    fake.skip_reasoning = r->skip_reasoning;
+    fake.thinking = r->thinking;
     snprintf(fake.template_source, sizeof fake.template_source, "%s", r->template_source ? r->template_source : "");
     snprintf(fake.key, sizeof fake.key, "%s", r->session_key ? r->session_key : "");
     fake.overflow = r->overflow;
@@ -241,7 +245,8 @@ void fake_loaded(struct fixture *f)
                                   .draft_name = "toy draft",
                                   .kernels = "scalar",
                                   .n_threads = 1,
-                                  .n_ctx = 512};
+                                  .n_ctx = 512,
+                                  .thinking_choices = fake.thinking_choices};
     snprintf(e->info->path, sizeof e->info->path, "%.500s", f->model);
     send_event(e);
 }
@@ -258,13 +263,31 @@ void fake_text(struct fixture *f, const char *text, int n)
     struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
     (void)f;
     assert_non_null(e);
-    pp_io_answer_add(fake.io, fake.message_id, text, strlen(text));
+    pp_io_answer_add(fake.io, fake.message_id, PP_PART_ANSWER, text, strlen(text));
     e->request = fake.request;
     e->text = pp_strdup(text);
     e->text_len = strlen(text);
     e->n = n;
+    e->thoughts.n_tokens = fake.thoughts.n_tokens;
+    e->thoughts.ns = fake.thoughts.ns;
     e->stats.decode_tokens = (uint64_t)n;
     e->stats.decode_ns = 1000000;
+    send_event(e);
+}
+
+void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
+    (void)f;
+    assert_non_null(e);
+    if (take_back)
+        pp_io_answer_add(fake.io, fake.message_id, PP_PART_TAKE_BACK, "", 0);
+    pp_io_answer_add(fake.io, fake.message_id, PP_PART_REASONING, text, strlen(text));
+    e->request = fake.request;
+    e->n = 1;
+    e->thoughts = (struct pp_thoughts){pp_strdup(text), strlen(text), take_back, going_on, n_tokens,
+                                       (uint64_t)n_tokens * 500000000u};
+    fake.thoughts = e->thoughts;
     send_event(e);
 }
 

@@ -119,6 +119,38 @@ static void greets(void **state)
     unrig(&r);
 }
 
+/* Control tokens that are asked for appear, behind a mark, and end nothing; others are as ever. */
+static void written_control_tokens(void **state)
+{
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct pp_buf text = {0};
+    struct pp_error err;
+    const struct pp_tokenizer *t = pp_model_tokenizer(r.model);
+    int32_t *ids, *say, *more;
+    size_t n_say, n_more;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    assert_ok(pp_tokenize(t, "Oh<|eot_id|>yes<|start_header_id|>", 34, PP_TOKENIZE_SPECIAL, &say, &n_say, &err), err);
+    assert_ok(pp_tokenize(t, "<|eot_id|>", 10, PP_TOKENIZE_SPECIAL, &more, &n_more, &err), err);
+    assert_int_equal(n_more, 1);
+    assert_true(pp_tokenizer_is_end(t, more[0]));
+    for (int i = 0; i < 2; i++) {
+        struct pp_gen_options opt = greedy((int64_t)n_say);
+        opt.say = say;
+        opt.n_say = (int64_t)n_say;
+        opt.written = more;
+        opt.n_written = i;
+        pp_buf_clear(&text);
+        assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), i ? PP_FINISH_LENGTH : PP_FINISH_END);
+        assert_string_equal(pp_buf_cstr(&text), i ? "Oh\xFF<|eot_id|>yes" : "Oh");
+    }
+    pp_free(ids);
+    pp_free(say);
+    pp_free(more);
+    pp_buf_free(&text);
+    unrig(&r);
+}
+
 /* What is shown never holds more than could still become a stop text, and ends before it. */
 static void stop_texts(void **state)
 {
@@ -515,6 +547,7 @@ TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
+        cmocka_unit_test(written_control_tokens),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
         cmocka_unit_test(chunks_are_not_small),

@@ -149,7 +149,7 @@ static void stopped_terminal(void **state)
     int64_t a = new_answer(&f, "");
     for (int i = 0; i < 10; i++)
         post_counted(&f, i, true);
-    pp_io_answer_add(f.io, a, "saved", 5);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "saved", 5);
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 1);
     assert_true(reads(&f, a, "saved", PP_MESSAGE_COMPLETE, 3000));
     int number = -1;
@@ -174,13 +174,13 @@ static void streaming_answer(void **state)
     struct fixture f;
     set_up(&f, 8);
     int64_t a = new_answer(&f, ""), b = new_answer(&f, "begun, ");
-    pp_io_answer_add(f.io, a, "one ", 4);
-    pp_io_answer_add(f.io, b, "and ", 4);
-    pp_io_answer_add(f.io, a, "two", 3);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "one ", 4);
+    pp_io_answer_add(f.io, b, PP_PART_ANSWER, "and ", 4);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "two", 3);
     assert_true(reads(&f, a, "one two", PP_MESSAGE_PARTIAL, 1000)); /* within a second, without an end */
     assert_true(reads(&f, b, "begun, and ", PP_MESSAGE_PARTIAL, 500)); /* what was there stays in front */
     uint64_t before = pp_now_ns();
-    pp_io_answer_add(f.io, a, " three", 6);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, " three", 6);
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, "{\"x\":1}", 3);
     assert_true(reads(&f, a, "one two three", PP_MESSAGE_COMPLETE, 500));
     assert_true(pp_now_ns() - before < 400 * 1000000ull); /* the end does not wait for the second */
@@ -190,8 +190,8 @@ static void streaming_answer(void **state)
     assert_int_equal(m.n_tokens, 3);
     pp_message_clear(&m);
 
-    pp_io_answer_add(f.io, a, " four", 5); /* it is continued later */
-    pp_io_answer_add(f.io, b, "on", 2);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, " four", 5); /* it is continued later */
+    pp_io_answer_add(f.io, b, PP_PART_ANSWER, "on", 2);
     pp_io_answer_end(f.io, b, PP_MESSAGE_CANCELLED, NULL, 0);
     pp_io_stop(f.io); /* flushes */
     assert_true(reads(&f, a, "one two three four", PP_MESSAGE_COMPLETE, 0) ||
@@ -200,7 +200,7 @@ static void streaming_answer(void **state)
     assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
 
     assert_ok(pp_store_session_delete(f.store, f.session, &err), err);
-    pp_io_answer_add(f.io, a, "gone", 4); /* its conversation was deleted: no error, no end of trying */
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "gone", 4); /* its conversation was deleted: no error, no end of trying */
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
     pp_io_stop(f.io);
     assert_null(pp_queue_try_pop(f.events));
@@ -217,7 +217,7 @@ static void *stream(void *arg)
 {
     struct writer *w = arg;
     for (int i = 0; i < 2000; i++)
-        pp_io_answer_add(w->f->io, w->message, i % 2 ? "b" : "a", 1);
+        pp_io_answer_add(w->f->io, w->message, PP_PART_ANSWER, i % 2 ? "b" : "a", 1);
     pp_io_answer_end(w->f->io, w->message, PP_MESSAGE_COMPLETE, NULL, 2000);
     return NULL;
 }
@@ -259,7 +259,7 @@ static void killed_while_streaming(void **state)
         if (pp_io_start(f.path, f.events, &io, &e) != PP_OK)
             _exit(1);
         for (;; usleep(1000))
-            pp_io_answer_add(io, a, "t", 1);
+            pp_io_answer_add(io, a, PP_PART_ANSWER, "t", 1);
     }
     usleep(1600 * 1000);
     kill(pid, SIGKILL);
@@ -301,12 +301,12 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
     tight.rlim_max = old.rlim_max;
     if (setrlimit(RLIMIT_FSIZE, &tight) != 0)
         return 2;
-    pp_io_answer_add(io, a, text, BIG);
+    pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
     pp_io_answer_end(io, a, PP_MESSAGE_COMPLETE, NULL, 5);
     /* two and a half seconds: several tries, told of once */
     if (count_errors(f->events, 2500, &code) != 1 || code != PP_ERR_IO)
         return 3;
-    pp_io_answer_add(io, a, "tail", 4); /* more comes in meanwhile */
+    pp_io_answer_add(io, a, PP_PART_ANSWER, "tail", 4); /* more comes in meanwhile */
     if (setrlimit(RLIMIT_FSIZE, &old) != 0) /* somebody makes room */
         return 4;
     for (int i = 0; i < 40; i++, usleep(100000)) {
@@ -325,7 +325,7 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         /* and full for good: the end says so */
         if (setrlimit(RLIMIT_FSIZE, &tight) != 0 || pp_io_start(f->path, f->events, &io, &e) != PP_OK)
             return 8;
-        pp_io_answer_add(io, a, text, BIG);
+        pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
         pp_free(text);
         return pp_io_stop(io) ? 9 : 0;
     }
@@ -417,12 +417,38 @@ static void events(void **state)
     pp_event_free(NULL);
 }
 
+/* Reasoning beside the text; what was taken for text becomes reasoning, also in an answer that is gone on with. */
+static void reasoning(void **state)
+{
+    struct fixture f;
+    struct pp_message m;
+    (void)state;
+    set_up(&f, 8);
+    int64_t a = new_answer(&f, "");
+    pp_io_answer_add(f.io, a, PP_PART_REASONING, "one ", 4);
+    pp_io_answer_add(f.io, a, PP_PART_REASONING, "two", 3);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "three", 5);
+    pp_io_answer_end(f.io, a, PP_MESSAGE_CANCELLED, NULL, 3);
+    assert_true(reads(&f, a, "three", PP_MESSAGE_CANCELLED, 3000));
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, " four", 5);
+    pp_io_answer_add(f.io, a, PP_PART_TAKE_BACK, "", 0);
+    pp_io_answer_add(f.io, a, PP_PART_REASONING, " five", 5);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "six", 3);
+    pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 6);
+    assert_true(reads(&f, a, "six", PP_MESSAGE_COMPLETE, 3000));
+    assert_ok(pp_store_message_get(f.store, a, &m, &err), err);
+    assert_string_equal(m.reasoning, "one twothree four five");
+    pp_message_clear(&m);
+    tear_down(&f);
+}
+
 TEST_GROUP(io)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_in_order), cmocka_unit_test(stopped_terminal), cmocka_unit_test(streaming_answer),
         cmocka_unit_test(many_writers),  cmocka_unit_test(full_disk),        cmocka_unit_test(killed_while_streaming),
         cmocka_unit_test(files),         cmocka_unit_test(bad_database),     cmocka_unit_test(events),
+        cmocka_unit_test(reasoning),
     };
     return cmocka_run_group_tests_name("io", tests, NULL, NULL);
 }

@@ -16,6 +16,13 @@
 #include "engine/base/mem.h"
 #include "src/store.h"
 
+static enum pp_code write_answer(struct pp_store *st, int64_t id, const char *text, enum pp_message_state state,
+                                 const char *stats, int64_t n_tokens, struct pp_error *e)
+{
+    const struct pp_answer_text answer = {text, strlen(text), NULL, 0};
+    return pp_store_message_write(st, id, &answer, state, stats, n_tokens, e);
+}
+
 static struct pp_error err;
 
 /* A new name in the temporary folder each time. */
@@ -303,15 +310,24 @@ static void message_round_trip(void **state)
     assert_string_equal(out.params, "{\"seed\":1}");
     pp_message_clear(&out);
 
-    assert_ok(pp_store_message_write(st, m.id, "done", 4, PP_MESSAGE_COMPLETE, "{\"tps\":9}", 7, &err), err);
-    assert_ok(pp_store_message_write(st, m.id, "done!", 5, PP_MESSAGE_CANCELLED, NULL, 0, &err), err);
+    assert_ok(write_answer(st, m.id, "done", PP_MESSAGE_COMPLETE, "{\"tps\":9}", 7, &err), err);
+    assert_ok(write_answer(st, m.id, "done!", PP_MESSAGE_CANCELLED, NULL, 0, &err), err);
     assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
     assert_string_equal(out.content, "done!");
     assert_int_equal(out.state, PP_MESSAGE_CANCELLED);
     assert_string_equal(out.stats, "{\"tps\":9}"); /* kept */
     assert_int_equal(out.n_tokens, 7);
+    assert_string_equal(out.reasoning, "");
     pp_message_clear(&out);
-    assert_int_equal(pp_store_message_write(st, 999, "x", 1, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_NOT_FOUND);
+    const struct pp_answer_text thought = {"yes", 3, "a\0b", 3};
+    assert_ok(pp_store_message_write(st, m.id, &thought, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    assert_ok(write_answer(st, m.id, "no", PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
+    assert_string_equal(out.content, "no");
+    assert_int_equal(out.reasoning_len, 3); /* kept */
+    assert_memory_equal(out.reasoning, "a\0b", 4);
+    pp_message_clear(&out);
+    assert_int_equal(write_answer(st, 999, "x", PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_store_message_get(st, 999, &out, &err), PP_ERR_NOT_FOUND);
     assert_string_equal(pp_role_name(PP_ROLE_SYSTEM), "system");
     assert_string_equal(pp_role_name(PP_ROLE_USER), "user");
@@ -399,7 +415,7 @@ static void search(void **state)
     assert_int_equal(hits(st, many), 0);
 
     /* kept by triggers: rewriting, renaming, deleting */
-    assert_ok(pp_store_message_write(st, m, "tea instead", 11, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    assert_ok(write_answer(st, m, "tea instead", PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
     assert_int_equal(hits(st, "espresso"), 0);
     assert_int_equal(hits(st, "tea"), 1);
     struct pp_session s;
@@ -460,12 +476,12 @@ static void index_bit_by_bit(struct pp_store *st)
     add_message(st, doomed, 0, PP_ROLE_USER, "seagull");
     assert_int_equal(hits(st, "seagull"), 1); /* what is new is found at once */
     assert_ok(pp_store_session_delete(st, doomed, &err), err);
-    assert_ok(pp_store_message_write(st, 2, "half an answer", 14, PP_MESSAGE_PARTIAL, NULL, 0, &err), err);
+    assert_ok(write_answer(st, 2, "half an answer", PP_MESSAGE_PARTIAL, NULL, 0, &err), err);
     assert_int_equal(hits(st, "answer"), 0);
     assert_ok(pp_store_index_more(st, 1, &left, &err), err);
     assert_int_equal(left, 2);
     assert_int_equal(hits(st, "answer"), 1);
-    assert_ok(pp_store_message_write(st, 2, "half an ans", 11, PP_MESSAGE_PARTIAL, NULL, 0, &err), err);
+    assert_ok(write_answer(st, 2, "half an ans", PP_MESSAGE_PARTIAL, NULL, 0, &err), err);
     assert_int_equal(hits(st, "answer"), 0);
     for (int i = 0; i < 3 && left; i++)
         assert_ok(pp_store_index_more(st, 1, &left, &err), err);
@@ -492,10 +508,11 @@ static void migration(void **state)
     assert_int_equal(n, 2);
     assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* its writer died; it stays what it is */
     assert_string_equal(list[1].content, "half an ans");
+    assert_string_equal(list[1].reasoning, "");
     pp_message_list_free(list, n);
     pp_session_clear(&s);
     pp_store_close(st);
-    assert_int_equal(raw_int(path, "PRAGMA user_version"), 5);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 6);
     assert_sound(path);
     pp_store_close(open_store(path)); /* and once more, with nothing to do */
 }
@@ -609,7 +626,7 @@ static void child_writes(const char *path, int number, int n)
         struct pp_message m = {.session = s.id, .parent = parent, .role = PP_ROLE_USER, .content = "hello",
                                .content_len = 5};
         if (pp_store_message_add(st, &m, &e) != PP_OK ||
-            pp_store_message_write(st, m.id, "hello again", 11, PP_MESSAGE_COMPLETE, NULL, 0, &e) != PP_OK) {
+            write_answer(st, m.id, "hello again", PP_MESSAGE_COMPLETE, NULL, 0, &e) != PP_OK) {
             fprintf(stderr, "child %d: %s\n", number, e.text);
             _exit(3);
         }

@@ -28,7 +28,9 @@ static void a_title_comes_after_the_first_answer(void **state)
     assert_string_equal(fix.fake->key, ""); /* the conversation's own pages are left as they are */
     assert_int_equal(fix.fake->message_id, 0);
     assert_non_null(strstr(fix.fake->messages, "because of rivers"));
+    assert_true(fix.fake->skip_reasoning);
     assert_int_equal(fixture_state(&fix), PP_STATE_IDLE); /* nobody waits for it */
+    fake_think(&fix, "A title, hm", true, false, 2);
     fake_text(&fix, " \"**Salt of the ", 3);
     fake_text(&fix, "Sea**\".", 2);
     fake_done(&fix, PP_FINISH_END, PP_OK);

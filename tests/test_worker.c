@@ -32,7 +32,8 @@ static struct {
     uint64_t request;
     struct pp_session session;
     /* of the last answer */
-    struct pp_buf text;
+    struct pp_buf text, reasoning;
+    int64_t n_reasoning;
     struct pp_event done;
     char notice[512];
     int n_progress;
@@ -151,6 +152,7 @@ static void post(struct pp_generate_request r)
 {
     r.request = ++env.request;
     pp_buf_clear(&env.text);
+    pp_buf_clear(&env.reasoning);
     env.notice[0] = 0;
     env.n_progress = 0;
     env.dropped = 0;
@@ -166,6 +168,8 @@ static void take_in(bool text_only)
         if (type == PP_EVENT_TEXT) {
             assert_int_equal(e->request, env.request);
             pp_buf_add(&env.text, e->text, e->text_len);
+            pp_buf_add(&env.reasoning, e->thoughts.text, e->thoughts.len);
+            env.n_reasoning = e->thoughts.n_tokens;
         } else if (type == PP_EVENT_NOTICE) {
             snprintf(env.notice, sizeof env.notice, "%s", e->text);
         } else if (type == PP_EVENT_PROMPT_PROGRESS) {
@@ -424,6 +428,66 @@ static void test_greedy(void **state)
     assert_true(cJSON_GetObjectItem(json, "decode_tps")->valuedouble > 0);
     assert_string_equal(cJSON_GetObjectItem(json, "finish")->valuestring, "end");
     cJSON_Delete(json);
+    end();
+}
+
+/* A template opens the reasoning, and the model never closes it; the same with reasoning that is skipped, and gone on
+ * with behind some of it and behind all. */
+static void test_reasoning(void **state)
+{
+    static const char source[] =
+        "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}={{ m.thinking }}={{ m.reasoning }}</think>"
+        "{% endif %}{{ m.content }}<|eot_id|>{% endfor %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+        "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}";
+    enum pp_message_state ms;
+    char stats[600];
+    struct pp_message m;
+    struct pp_error err;
+    (void)state;
+    if (!begin_starter(256, false))
+        return;
+    struct pp_generate_request r = request(HELLO);
+    r.template_source = source;
+    r.max_tokens = 12;
+    int64_t id = r.message_id = add_messages();
+    assert_string_equal(answer_to(r), "");
+    assert_true(env.reasoning.len > 0);
+    assert_int_equal(env.n_reasoning, 12);
+    wait_stored(id, "");
+    stored(id, &ms, stats);
+    assert_non_null(strstr(stats, "\"reasoning_tokens\":12"));
+    assert_ok(pp_store_message_get(env.store, id, &m, &err), err);
+    assert_string_equal(m.reasoning, pp_buf_cstr(&env.reasoning));
+    pp_message_clear(&m);
+    /* twelve tokens, and twelve more behind them, are twenty-four */
+    char *first = pp_strdup(pp_buf_cstr(&env.reasoning));
+    r.message_id = 0;
+    r.max_tokens = 24;
+    answer_to(r);
+    char *whole = pp_strdup(pp_buf_cstr(&env.reasoning));
+    r.max_tokens = 12;
+    r.continue_reasoning = first;
+    r.reasoning_tokens = 12;
+    assert_string_equal(answer_to(r), "");
+    assert_int_equal(env.n_reasoning, 24);
+    assert_int_equal(strlen(first) + env.reasoning.len, strlen(whole));
+    assert_string_equal(whole + strlen(first), pp_buf_cstr(&env.reasoning));
+    r.continue_text = "Hello!";
+    assert_true(*answer_to(r));
+    assert_int_equal(env.reasoning.len, 0);
+    r.continue_reasoning = r.continue_text = NULL;
+    r.reasoning_tokens = 0;
+    r.skip_reasoning = true;
+    assert_true(*answer_to(r));
+    assert_int_equal(env.reasoning.len, 0);
+    r.skip_reasoning = false;
+    r.thinking = PP_THINKING_OFF; /* the template opens nothing: as without it */
+    r.max_tokens = 48;
+    assert_string_equal(answer_to(r), HELLO_ANSWER);
+    assert_int_equal(env.reasoning.len, 0);
+    pp_free(first);
+    pp_free(whole);
     end();
 }
 
@@ -970,6 +1034,46 @@ static void test_prompt(void **state)
     pp_tokenizer_free(t);
 }
 
+/* The reasoning of earlier answers reaches templates by each of its names, and with what is begun of an answer; no
+ * control token is recognised in it. */
+static void test_prompt_with_reasoning(void **state)
+{
+    static const char source[] =
+        "{% for m in messages %}{{ m.content }}[{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }}]"
+        "{% endfor %}A:{% if false %}</think>{% endif %}";
+    static const char messages[] =
+        "[{\"role\":\"user\",\"content\":\"<think>mine</think>\"},"
+        "{\"role\":\"assistant\",\"content\":\"Hi\",\"reasoning_content\":\"so <|eot_id|> it\"}]";
+    const char *folder = testdata("starter/target");
+    struct pp_tokenizer *t;
+    struct pp_template *tmpl;
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    if (!folder)
+        return;
+    assert_ok(pp_tokenizer_open(folder, &t, &err), err);
+    assert_ok(pp_template_parse(source, strlen(source), "test", &tmpl, &err), err);
+    struct pp_reasoning marks = pp_reasoning_of(source, t);
+    enum pp_answer_begin begins;
+    const struct pp_prompt_input in = {.tokenizer = t, .tmpl = tmpl, .messages_json = messages, .reasoning = &marks,
+                                       .continue_reasoning = "why <|eot_id|>", .continue_text = "Be",
+                                       .begins = &begins};
+    assert_ok(pp_prompt_tokens(&in, &ids, &n, &err), err);
+    struct pp_buf text = {0};
+    pp_detokenize(t, ids, n, true, &text);
+    assert_non_null(strstr(pp_buf_cstr(&text), "<think>mine</think>[||]Hi[so <|eot_id|> it|so <|eot_id|> it|"
+                                               "so <|eot_id|> it]A:<think>\nwhy <|eot_id|>\n</think>\n\nBe"));
+    assert_int_equal(begins, PP_BEGINS_ANSWER);
+    for (size_t i = 1; i < n; i++)
+        assert_true(ids[i] > 4); /* the starter's control tokens */
+    pp_buf_free(&text);
+    pp_free(ids);
+    pp_template_free(tmpl);
+    pp_tokenizer_free(t);
+}
+
 TEST_GROUP(worker)
 {
     const struct CMUnitTest tests[] = {
@@ -979,7 +1083,9 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_make_room),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_prompt_with_reasoning),
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_appended_request),

@@ -18,6 +18,8 @@ int main(int argc, char **argv)
             o.plain = true;
         else if (strcmp(argv[i], "--theme") == 0 && i + 1 < argc)
             o.theme = argv[++i];
+        else if (strcmp(argv[i], "--reasoning") == 0 && i + 1 < argc)
+            o.reasoning = argv[++i];
     }
     if (pp_paths_init(&paths, &err) != PP_OK) {
         fprintf(stderr, "%s\n", err.text);

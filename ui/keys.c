@@ -87,6 +87,32 @@ static void fill_edit(struct pp_ui *ui)
     pp_free(text);
 }
 
+static void view_reasoning(struct pp_ui *ui, enum pp_reasoning_view how)
+{
+    static const char *const said[PP_REASONING_VIEWS] = {
+        "What the model thinks is folded to a line once it has ended.",
+        "What the model thinks is shown.",
+        "What the model thinks is hidden.",
+    };
+    ui->reasoning = how;
+    ui->dirty = PP_DRAW_ALL;
+    pp_ui_notice(ui, false, "%s", said[how]);
+}
+
+/* False: not one of the words. */
+static bool choose_reasoning(struct pp_ui *ui, const char *word)
+{
+    int how = pp_reasoning_view_by_name(word);
+    if (*word && how < 0) {
+        pp_ui_notice(ui, true, "/reasoning show, fold or hide");
+        return false;
+    }
+    view_reasoning(ui, *word                                   ? (enum pp_reasoning_view)how
+                       : ui->reasoning == PP_REASONING_SHOW ? PP_REASONING_FOLD
+                                                            : PP_REASONING_SHOW);
+    return true;
+}
+
 static bool slash(struct pp_ui *ui, const char *text, bool *taken)
 {
     char arg[512] = "";
@@ -102,6 +128,7 @@ static bool slash(struct pp_ui *ui, const char *text, bool *taken)
     case PP_SLASH_TEMPLATE_MENU: pp_menu_open(ui, &pp_menu_templates); break;
     case PP_SLASH_PERSONA_MENU: pp_menu_open(ui, &pp_menu_personas); break;
     case PP_SLASH_DRAFT_MENU: pp_menu_open(ui, &pp_menu_draft); break;
+    case PP_SLASH_REASONING: *taken = choose_reasoning(ui, arg); break;
     case PP_SLASH_THEME: choose_theme(ui, arg); break;
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
@@ -318,6 +345,9 @@ static bool control_key(struct pp_ui *ui, const struct pp_key *key)
     case PP_CTRL('l'):
         pp_screen_repaint();
         ui->dirty = PP_DRAW_ALL;
+        return true;
+    case PP_CTRL('o'):
+        choose_reasoning(ui, "");
         return true;
     case PP_CTRL('g'):
         if (pp_edit_searching())

@@ -16,6 +16,7 @@ static const struct {
     {NULL, "Answers"},
     {"Esc, Ctrl-C", "stop; what is there stays"},
     {"Shift-Left, Shift-Right", "other answers of this branch"},
+    {"Ctrl-O", "the model's thinking in full, or folded"},
     {"F9, Alt-M", "Markdown formatted or as written"},
     {NULL, "Moving"},
     {"PgUp, PgDn", "a page"},

@@ -14,6 +14,7 @@
 #include "src/controller.h"
 #include "ui/format.h"
 #include "ui/sanitize.h"
+#include "ui/view_reasoning.h"
 
 enum { MAX_LINE = 1 << 20 };
 
@@ -27,7 +28,9 @@ struct plain {
     uint64_t notice_serial;
     enum pp_state state;      /* as last seen */
     int64_t message;          /* id of the answer being written, and how much of it was */
-    size_t written;
+    size_t written, thought;  /* thought: of its reasoning */
+    enum pp_reasoning_view reasoning;
+    bool thinking;            /* a line has said so, and none yet that it has ended */
     int column;
     char last_key[24];
 };
@@ -99,6 +102,39 @@ static void prompt(struct plain *p)
     p->prompted = true;
 }
 
+static void put_whole(struct plain *p, const char *text, size_t len, size_t *written)
+{
+    size_t whole = len > *written ? pp_utf8_complete(text + *written, len - *written) : 0;
+    if (whole > 0 && text[*written + whole - 1] == '\r')
+        whole--; /* a line end may follow */
+    if (whole == 0)
+        return;
+    put(p, text + *written, whole);
+    *written += whole;
+    fflush(stdout);
+}
+
+/* What stands before an answer: that the model thinks, what if that is wanted, and that it has ended. */
+static void write_reasoning(struct plain *p, const struct pp_chat_message *m)
+{
+    char heading[128], line[136];
+    bool any = m->thinking || m->reasoning_len > p->thought;
+    if (p->reasoning == PP_REASONING_HIDE || (!any && !p->thinking))
+        return;
+    if (!p->thinking)
+        say(p, "(thinking)");
+    p->thinking = true;
+    if (p->reasoning == PP_REASONING_SHOW)
+        put_whole(p, m->reasoning, m->reasoning_len, &p->thought);
+    if (m->thinking)
+        return;
+    pp_reasoning_heading(m, heading, sizeof heading);
+    snprintf(line, sizeof line, "%s(%s)", p->column ? "\n" : "", heading);
+    say(p, line);
+    p->thought = m->reasoning_len;
+    p->thinking = false;
+}
+
 static void write_answer(struct plain *p)
 {
     size_t n = pp_controller_n_messages(p->c);
@@ -107,17 +143,14 @@ static void write_answer(struct plain *p)
         return;
     if (m->id != p->message) {
         p->message = m->id;
-        p->written = 0;
+        p->written = p->thought = 0;
+        p->thinking = false;
         p->column = 0;
     }
-    if (m->len <= p->written)
-        return;
-    size_t whole = pp_utf8_complete(m->text + p->written, m->len - p->written);
-    if (whole > 0 && m->text[p->written + whole - 1] == '\r')
-        whole--; /* a line end may follow */
-    put(p, m->text + p->written, whole);
-    p->written += whole;
-    fflush(stdout);
+    if (m->len < p->written)
+        p->written = 0; /* what was taken for the answer was reasoning */
+    write_reasoning(p, m);
+    put_whole(p, m->text, m->len, &p->written);
 }
 
 static void end_answer(struct plain *p)
@@ -145,6 +178,7 @@ static void read_out(struct plain *p)
         fputs("\n\n", stdout);
         p->message = m->id;
         p->written = m->len;
+        p->thought = m->reasoning_len;
     }
 }
 
@@ -217,6 +251,15 @@ static void list_commands(struct plain *p)
     }
 }
 
+static void choose_reasoning(struct plain *p, const char *word)
+{
+    int how = pp_reasoning_view_by_name(word);
+    if (how >= 0)
+        p->reasoning = (enum pp_reasoning_view)how;
+    else
+        say(p, "/reasoning show, fold or hide");
+}
+
 static void take_line(struct plain *p, const char *line)
 {
     char arg[512];
@@ -236,6 +279,7 @@ static void take_line(struct plain *p, const char *line)
         pp_controller_refresh_sessions(p->c, "");
         break;
     case PP_SLASH_QUIT: leave(p); break;
+    case PP_SLASH_REASONING: choose_reasoning(p, arg); break;
     default: say(p, "This needs the full screen, or arguments: /help shows them.");
     }
 }
@@ -322,6 +366,7 @@ void pp_plain_last_words(bool saved, const char *key)
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
 {
     struct plain p = {0};
+    int reasoning = o->reasoning ? pp_reasoning_view_by_name(o->reasoning) : -1;
     struct pp_error err;
     enum pp_code code = pp_controller_new(o, paths, &p.c, &err);
     if (code == PP_OK && !install_signals())
@@ -332,6 +377,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
             pp_controller_free(p.c);
         return pp_exit_code(code);
     }
+    p.reasoning = reasoning < 0 ? PP_REASONING_FOLD : (enum pp_reasoning_view)reasoning;
     run(&p);
     remove_signals();
     bool saved = pp_controller_free(p.c);

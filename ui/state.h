@@ -15,6 +15,7 @@
 #include "ui/settings.h"
 #include "ui/theme.h"
 #include "ui/view_input.h"
+#include "ui/view_reasoning.h"
 #include "ui/view_transcript.h"
 
 enum { PP_DRAW_INPUT = 1, PP_DRAW_STATUS = 2, PP_DRAW_TRANSCRIPT = 4, PP_DRAW_MENU = 8, PP_DRAW_ALL = 15 };
@@ -36,6 +37,7 @@ struct pp_ui {
     struct pp_transcript transcript;
     struct pp_input_view input;
     struct pp_menu menu;              /* cls NULL: none is open */
+    enum pp_reasoning_view reasoning; /* what is seen of it */
     unsigned dirty;                   /* PP_DRAW_... */
     enum pp_state state;              /* of the controller, at the last pump */
     char notice[1024];                /* "" for none */

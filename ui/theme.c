@@ -30,6 +30,7 @@ static const struct {
     [PP_SLOT_HEADING] = {"heading", PP_SLOT_TEXT},
     [PP_SLOT_LINK] = {"link", PP_SLOT_TEXT},
     [PP_SLOT_QUOTE] = {"quote", PP_SLOT_DIM},
+    [PP_SLOT_REASONING] = {"reasoning", PP_SLOT_DIM},
     [PP_SLOT_BULLET] = {"bullet", PP_SLOT_DIM},
     [PP_SLOT_BORDER] = {"border", PP_SLOT_DIM},
     [PP_SLOT_INPUT] = {"input", PP_SLOT_TEXT},

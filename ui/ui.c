@@ -384,6 +384,8 @@ static void load_look(struct pp_ui *ui)
     snprintf(path, sizeof path, "%s/ui.ini", ui->paths->state);
     pp_settings_load(path, &ui->settings);
     ui->no_color = ui->options->no_color;
+    int reasoning = ui->options->reasoning ? pp_reasoning_view_by_name(ui->options->reasoning) : -1;
+    ui->reasoning = reasoning < 0 ? PP_REASONING_FOLD : (enum pp_reasoning_view)reasoning;
     const char *id = default_theme(ui);
     if (ui->options->theme)
         id = ui->options->theme;

@@ -21,14 +21,17 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, int i, int width)
 {
     struct pp_column *c = &ui->transcript.columns[i];
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
-    bool markdown = !ui->settings.raw;
+    bool thoughts = pp_reasoning_open(m, ui->reasoning) && m->thinking; /* until there is something better */
+    bool markdown = !ui->settings.raw && !thoughts;
+    const char *text = thoughts ? m->reasoning : m->text;
     if (c->id != m->id)
         pp_document_free(&c->doc);
     else if (c->revision == m->revision && c->doc.width == width && c->doc.markdown == markdown)
         return &c->doc.layout;
     c->id = m->id;
     c->revision = m->revision;
-    pp_document_update(&c->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, PP_SLOT_ASSISTANT);
+    pp_document_update(&c->doc, text ? text : "", !text ? 0 : thoughts ? m->reasoning_len : m->len, width, markdown,
+                       thoughts ? PP_SLOT_REASONING : PP_SLOT_ASSISTANT);
     return &c->doc.layout;
 }
 

@@ -19,6 +19,7 @@ struct pp_transcript_entry {
     uint64_t revision;
     uint64_t frame;     /* when it was last drawn */
     struct pp_document doc;
+    struct pp_reasoning_lines reasoning;
 };
 
 /* A line of the transcript. message == number of messages: what goes on below them (view_activity.h). */
@@ -60,8 +61,10 @@ static bool fit_entries(struct pp_transcript *t, size_t n)
         return false;
     for (; t->n < n; t->n++)
         t->entries[t->n] = (struct pp_transcript_entry){0};
-    while (t->n > n)
+    while (t->n > n) {
         pp_document_free(&t->entries[--t->n].doc);
+        pp_reasoning_free(&t->entries[t->n].reasoning);
+    }
     return true;
 }
 
@@ -104,13 +107,19 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
     return &e->doc.layout;
 }
 
+static size_t reasoning_height(struct pp_ui *ui, size_t i)
+{
+    return pp_reasoning_height(&ui->transcript.entries[i].reasoning, pp_controller_message(ui->controller, i),
+                               ui->reasoning, text_width(ui));
+}
+
 /* The last message stands beside its alternatives. */
 static bool in_columns(struct pp_ui *ui, size_t i)
 {
     return i + 1 == pp_controller_n_messages(ui->controller) && pp_alternatives_columns(ui) > 0;
 }
 
-/* Lines of a message: its name, the text, a footer, an empty line. */
+/* Lines of a message: its name, the reasoning, the text, a footer, an empty line. */
 static size_t height_of(struct pp_ui *ui, size_t i)
 {
     size_t n = pp_controller_n_messages(ui->controller);
@@ -119,7 +128,8 @@ static size_t height_of(struct pp_ui *ui, size_t i)
     if (in_columns(ui, i))
         return pp_alternatives_height(ui);
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
-    return divider_height(ui, i) + roomy(ui) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
+    return divider_height(ui, i) + roomy(ui) + reasoning_height(ui, i) + layout_of(ui, i)->n_lines +
+           (footer(ui, i, m) ? 1 : 0) + 1;
 }
 
 /* --- places ------------------------------------------------------------------------------------------------- */
@@ -289,7 +299,7 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
     const struct pp_layout *l = layout_of(ui, i);
     bool named = roomy(ui);
     int x = a.x + (named ? 3 : 2), w = text_width(ui);
-    size_t body = k - named;
+    size_t thoughts = reasoning_height(ui, i), body = k - named - thoughts;
     const char *foot = footer(ui, i, m);
     if (body == l->n_lines + (foot ? 1 : 0) && !(named && k == 0))
         return;
@@ -297,6 +307,8 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
     pp_draw_vbar(y, a.x + (named ? 1 : 0), unseen ? PP_SLOT_DIM : bar_style(m->role));
     if (named && k == 0)
         draw_name(m, y, x, w);
+    else if (k - named < thoughts)
+        pp_reasoning_draw(&ui->transcript.entries[i].reasoning, m, ui->reasoning, k - named, y, x, w);
     else if (body < l->n_lines)
         pp_transcript_draw_line(l, body, y, x, w);
     else
@@ -310,13 +322,14 @@ static void trim_cache(struct pp_transcript *t)
     if (t->frame % CACHE_CHECK != 0)
         return;
     for (size_t i = 0; i < t->n; i++)
-        bytes += pp_layout_bytes(&t->entries[i].doc.layout);
+        bytes += pp_layout_bytes(&t->entries[i].doc.layout) + pp_layout_bytes(&t->entries[i].reasoning.doc.layout);
     for (size_t i = 0; i < t->n && bytes > CACHE_BYTES; i++) {
         struct pp_transcript_entry *e = &t->entries[i];
         if (e->frame == t->frame)
             continue;
-        bytes -= pp_layout_bytes(&e->doc.layout);
+        bytes -= pp_layout_bytes(&e->doc.layout) + pp_layout_bytes(&e->reasoning.doc.layout);
         pp_document_free(&e->doc);
+        pp_reasoning_free(&e->reasoning);
         e->revision = 0;
         e->id = 0;
     }

@@ -12,6 +12,7 @@
 
 #include "ui/document.h"
 #include "ui/view_alternatives.h"
+#include "ui/view_reasoning.h"
 
 struct pp_ui;
 struct pp_transcript_entry;

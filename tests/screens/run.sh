@@ -248,6 +248,28 @@ no_color() {
         ! grep -q "$(printf '\033')\[[0-9;]*[34][0-8][;m]" "$work/mono"
 }
 
+reasoning() { # open while it is written, a line afterwards; Ctrl-O opens and folds it
+    start 80x24 && see ready && say "think of tea" && see "▾ thinking" && see "They want to know **something**" &&
+        see "␛[31mred" && see "▸ thought for 36 tokens, 1.2 s" && gone "They want" && see "You said: think of tea" &&
+        see ready && same reasoning-folded-80x24.txt && keys C-o && see "▾ thought for 36 tokens" &&
+        see "I say it slowly" && same reasoning-80x24.txt && keys C-o && gone "They want" && say "/reasoning hide" &&
+        gone "thought for" && say "/reasoning show" && see "They want" && say "/reasoning loud" &&
+        see "show, fold or hide"
+}
+reasoning_is_stopped() {
+    start 80x24 "" "--reasoning hide" && see ready && say "ponder" && see "▸ thinking" && gone "hm 9" && keys C-o &&
+        see "hm 9" && keys Escape && see "■ stopped" && see "▾ thought for" && resize 20x5 && see "hm" &&
+        resize 80x24 && keys C-o && see "▸ thought for" && gone "hm 9"
+}
+plain_reasoning() {
+    printf 'think of tea\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "(thinking)" &&
+        has "$work/out" "(thought for 36 tokens, 1.2 s)" && ! has "$work/out" "They want" &&
+        has "$work/out" "You said: think of tea" && printf 'think of tea\n/reasoning hide\nthink of it\n' |
+        "$program" --plain --reasoning show >"$work/out" 2>&1 && has "$work/out" "They want to know **something**" &&
+        has "$work/out" "␛[31mred" && [ "$(grep -c "(thinking)" "$work/out")" = 1 ] &&
+        has "$work/out" "You said: think of it"
+}
+
 injection() {
     start 80x24 && see ready && say hostile && see "done hostile" && see "␛]0;owned␇␛[2J" && see "<U+009B>2J" &&
         see "<U+202E>abc" &&
@@ -315,7 +337,7 @@ resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends 
 multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
 no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
-plain plain_pipe idle_costs_nothing broken_theme alternatives adapters comparison
+plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison
 elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do

@@ -1,0 +1,47 @@
+/* controller_thinking.c - whether the model is to think before it answers. */
+#include "src/controller_int.h"
+
+enum pp_thinking ctl_default_thinking(const struct pp_controller *c)
+{
+    int t = c->o->thinking ? pp_thinking_by_name(c->o->thinking) : -1;
+    return t < 0 ? PP_THINKING_AUTO : (enum pp_thinking)t;
+}
+
+/* Of the template in use: the chosen one, or the model's own. */
+static unsigned choices(const struct pp_controller *c)
+{
+    return c->template_source ? pp_thinking_choices_of(c->template_source) : c->status.model.thinking_choices;
+}
+
+bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
+{
+    unsigned can = choices(c);
+    int t = pp_thinking_by_name(word);
+    if (!can) {
+        ctl_notice(c, true, "the chat template of this model has no switch for thinking");
+        return false;
+    }
+    if (t < 0 || (t != PP_THINKING_AUTO && !(can >> t & 1))) {
+        ctl_notice(c, true, "with this model: /think %s", pp_thinking_words(can));
+        return false;
+    }
+    c->thinking = (enum pp_thinking)t;
+    ctl_update_session(c, UPDATE_CHOICES);
+    static const char *const said[] = {
+        "the model thinks as its template has it",  "the model answers without thinking",
+        "the model thinks before it answers",       "the model thinks a little before it answers",
+        "the model thinks before it answers",       "the model thinks hard before it answers",
+    };
+    ctl_notice(c, false, "%s, from the next answer on", said[t]);
+    return true;
+}
+
+void ctl_tell_thinking(struct pp_controller *c)
+{
+    unsigned can = choices(c);
+    if (can)
+        ctl_notice(c, false, "thinking: %s; /think %s changes it", pp_thinking_name(c->thinking),
+                   pp_thinking_words(can));
+    else
+        ctl_notice(c, false, "the chat template of this model has no switch for thinking");
+}

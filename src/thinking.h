@@ -1,0 +1,30 @@
+/* thinking.h - whether, or how hard, a model is to think before it answers, where its chat template has a switch for
+ * that: a variable enable_thinking or thinking (Qwen3, SmolLM3, GLM, DeepSeek, Granite), or reasoning_effort
+ * (gpt-oss). */
+#ifndef PP_SRC_THINKING_H
+#define PP_SRC_THINKING_H
+
+#include <stdbool.h>
+
+struct pp_template;
+
+enum pp_thinking {
+    PP_THINKING_AUTO, /* as the template does by itself */
+    PP_THINKING_OFF, PP_THINKING_ON,
+    PP_THINKING_LOW, PP_THINKING_MEDIUM, PP_THINKING_HIGH, /* effort */
+};
+/* "auto", "off", "on", "low", "medium", "high"; -1 for other words. */
+int pp_thinking_by_name(const char *name);
+const char *pp_thinking_name(enum pp_thinking t);
+
+/* Which switches a template has: the bits of enum pp_thinking that mean something to it; 0: none. */
+unsigned pp_thinking_choices(const struct pp_template *t);
+/* Those of a template's source; 0 also if it cannot be parsed. */
+unsigned pp_thinking_choices_of(const char *source);
+/* The variables that say it, as JSON (struct pp_template_input); NULL: none. A template takes no notice of those that
+ * it does not read. */
+const char *pp_thinking_variables(enum pp_thinking t);
+/* "off or on": the words for such choices, for messages. */
+const char *pp_thinking_words(unsigned choices);
+
+#endif
