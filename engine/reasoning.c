@@ -70,12 +70,15 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 
 /* --- which ------------------------------------------------------------------------------------------------ */
 
-/* A template names both ends, or at least the one that it cuts at when it leaves earlier reasoning out. */
+/* A template names both ends, or the one that it cuts at when it leaves earlier reasoning out, or the one that it opens
+ * answers with. */
 static bool template_knows(const struct pp_reasoning_tags *row, const char *source)
 {
     if (row->harmony)
         return strstr(source, row->tag[CHANNEL]) && strstr(source, row->tag[MESSAGE]);
-    return strstr(source, row->tag[CLOSE]) && (!row->needs_answer_tag || strstr(source, row->tag[ANSWER_OPEN]));
+    if (!strstr(source, row->tag[CLOSE]) && !strstr(source, row->tag[OPEN]))
+        return false;
+    return !row->needs_answer_tag || strstr(source, row->tag[ANSWER_OPEN]);
 }
 
 static int32_t token_of(const struct pp_tokenizer *t, const char *tag)

@@ -146,6 +146,10 @@ static void show_json(struct pp_buf *b, const struct pp_session *s, const struct
         pp_cli_json_str(b, "state", state_name(m[i].state));
         pp_cli_json_name(b, "content");
         pp_cli_json_string(b, m[i].content ? m[i].content : "", m[i].content_len);
+        if (m[i].reasoning_len) {
+            pp_cli_json_name(b, "reasoning");
+            pp_cli_json_string(b, m[i].reasoning, m[i].reasoning_len);
+        }
         if (m[i].role == PP_ROLE_ASSISTANT) {
             pp_cli_json_str(b, "model", m[i].model);
             pp_cli_json_int(b, "tokens", m[i].n_tokens);

@@ -174,6 +174,34 @@ expect_match "and found by a word of the answer" "$tmp/out" "^$id"
 run sessions search "nothing-like-this"
 expect_out "a search without hits is empty" ""
 
+# a template that opens the reasoning: nothing is the answer's
+cat >"$tmp/think.jinja" <<'EOT'
+{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
+
+{{ m.content }}<|eot_id|>{% endfor %}<|start_header_id|>assistant<|end_header_id|>
+
+{% if enable_thinking is not defined or enable_thinking %}<think>
+{% endif %}
+EOT
+for how in fold show hide; do
+    run run --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" --reasoning $how -p "$who" </dev/null
+    expect_out "reasoning ($how) is no answer" ""
+    lines=$(grep -c . "$tmp/err")
+    holds "what is on stderr with $how" [ "$([ "$lines" -gt 0 ] && echo show)" = "$([ $how = show ] && echo show)" ]
+done
+run run --temp 0 -n 32 --chat-template-file "$tmp/think.jinja" --thinking off -p "$who" </dev/null
+expect_out "--thinking off is the template's to obey" "$answer$nl"
+run run --temp 0 -n 2 --thinking low -p "$who" </dev/null
+expect_match "a switch that a template lacks is said" "$tmp/err" "means nothing to this chat template"
+cp -r "$tmp/data" "$tmp/data.plain"
+run run --save --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" -p "$who" </dev/null
+run sessions list --json
+run sessions show "$(text id "$tmp/out")" --json
+expect_match "reasoning is kept beside its answer" "$tmp/out" '"content": "", "reasoning": "[^"]' \
+    '"reasoning_tokens": 12'
+rm -rf "$tmp/data"
+mv "$tmp/data.plain" "$tmp/data"
+
 cp -r "$tmp/data" "$tmp/data.before"
 run run --continue --temp 0 -n 24 --stats -p "What is the capital of France?" </dev/null
 cp "$tmp/out" "$tmp/warm"

@@ -50,6 +50,7 @@ static const struct sample samples[] = {
     {"<|channel>thought\n<channel|>", PP_BEGINS_FREE, "<|channel>thought\na<channel|>Hi", "a", "Hi", false},
     {"Here are my reasoning steps:\n[BEGIN FINAL RESPONSE]", PP_BEGINS_REASONING,
      "one\n[BEGIN FINAL RESPONSE]\nHi\n[END FINAL RESPONSE]", "one\n", "\nHi\n", false},
+    {"Assistant: <think>", PP_BEGINS_REASONING, "a</think>Hi", "a", "Hi", false},
     {"no such thing", PP_BEGINS_FREE, "<think>a</think>Hi", "", "<think>a</think>Hi", false},
     {harmony, PP_BEGINS_FREE,
      "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>", "a", "Hi",
