@@ -7,9 +7,10 @@
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/engine_int.h"
+#include "engine/fit.h"
 
 enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512 };
-static const int64_t DEFAULT_MAX_CTX = 16384;
+static const int64_t DEFAULT_MAX_CTX = 16384, LEAST_CTX = 512;
 static const uint64_t MIN_KV_MEMORY = 64u << 20;
 
 static int default_threads(void)
@@ -126,7 +127,8 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
                             struct pp_error *err)
 {
     const struct pp_plan *plan = &e->model->plan;
-    const uint64_t limit = opt->kv_memory ? opt->kv_memory : default_kv_memory();
+    const uint64_t room = pp_model_room_for_kv(e->model, opt->kv_type, e->max_rows), usual = default_kv_memory();
+    const uint64_t limit = opt->kv_memory ? opt->kv_memory : usual < room ? usual : room;
     const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
@@ -138,12 +140,14 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
         const uint64_t fits = pages_that_fit(e, layouts, n, limit);
         if (opt->n_ctx || !fits)
             return pp_fail(err, PP_ERR_NOMEM,
-                           "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used; choose a "
-                           "smaller --ctx-size or a larger --kv-memory",
-                           (long long)e->n_ctx, (double)one_context.least / 1e9, (double)limit / 1e9);
+                           "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used, which is "
+                           "enough for %lld; choose a smaller --ctx-size or a larger --kv-memory",
+                           (long long)e->n_ctx, (double)one_context.least / 1e9, (double)limit / 1e9,
+                           (long long)fits * PP_PAGE_TOKENS);
         e->n_ctx = (int64_t)fits * PP_PAGE_TOKENS; /* nobody asked for a size: take what fits */
     }
-    return make_pools(e, layouts, limit, err);
+    const enum pp_code code = pp_model_check_fits(e->model, opt->kv_type, e->n_ctx, e->max_rows, err);
+    return code ? code : make_pools(e, layouts, limit, err);
 }
 
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
@@ -186,6 +190,9 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
         e->owns_pool = true;
     struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
+    if (!code) /* where nobody asked for a size, what fits is taken, but not less than this */
+        code = pp_model_check_fits(m, opt->kv_type, opt->n_ctx || e->n_ctx < LEAST_CTX ? e->n_ctx : LEAST_CTX,
+                                   e->max_rows, err);
     if (!code)
         code = make_kv(e, opt, layouts, err);
     for (int t = 0; !code && t < e->n_tiers; t++) {

@@ -114,7 +114,7 @@ enum { PP_LAYOUT_VERSION = 1 }; /* of packed weights; raise it with every change
 #define PP_LAYOUTS_OFF UINT64_MAX /* as a quota: nothing is read from the folder or written there */
 
 /* PP_ERR_UNSUPPORTED: this CPU lacks the kernels asked for, or the model is more than the backend can run;
- * PP_ERR_FORMAT: a norm or a bias is no number; PP_ERR_NOMEM: the context does not fit kv_memory; PP_ERR_CANCELLED.
+ * PP_ERR_FORMAT: a norm or a bias is no number; PP_ERR_NOMEM: it does not fit (fit.h, kv_memory); PP_ERR_CANCELLED.
  * Progress is in bytes of weights. No weights are read: steps look at what they need and pack it the first time, or
  * find it in the cache. With a cache_dir a thread of the engine goes ahead of them, and writes the cache. */
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,

@@ -10,6 +10,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
+#include "engine/fit.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/registry.h"
@@ -212,7 +213,8 @@ static void print_info(struct models *c, const char *path, const struct pp_model
 {
     const struct pp_model_info *info = pp_model_info(m);
     const int64_t n_ctx = c->o->ctx_size ? c->o->ctx_size : info->n_ctx_train < 16384 ? info->n_ctx_train : 16384;
-    const uint64_t kv = pp_model_kv_bytes(m, c->o->kv_type, n_ctx), available = pp_memory_free();
+    const struct pp_memory_need need = pp_model_memory(m, c->o->kv_type, n_ctx, 0);
+    const uint64_t available = pp_memory_free(), sum = pp_memory_sum(&need);
     if (c->o->json) {
         pp_cli_json_next(&c->out);
         pp_buf_char(&c->out, '{');
@@ -229,7 +231,10 @@ static void print_info(struct models *c, const char *path, const struct pp_model
         pp_cli_json_int(&c->out, "context", info->n_ctx_train);
         pp_cli_json_count(&c->out, "weights_bytes", info->bytes);
         pp_cli_json_int(&c->out, "kv_tokens", n_ctx);
-        pp_cli_json_count(&c->out, "kv_bytes", kv);
+        pp_cli_json_count(&c->out, "kv_bytes", need.kv);
+        pp_cli_json_count(&c->out, "weights_memory", need.weights);
+        pp_cli_json_count(&c->out, "work_bytes", need.work);
+        pp_cli_json_count(&c->out, "memory_needed", sum);
         pp_cli_json_count(&c->out, "memory_free", available);
         pp_buf_char(&c->out, '}');
         return;
@@ -241,9 +246,10 @@ static void print_info(struct models *c, const char *path, const struct pp_model
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
                (long long)info->head_dim, (long long)info->n_ctx_train);
     pp_buf_fmt(&c->out,
-               "  needs %.2f GB for weights and %.2f GB for %lld tokens of context in %s; %.2f GB are free%s\n",
-               (double)info->bytes / 1e9, (double)kv / 1e9, (long long)n_ctx, pp_kv_type_name(c->o->kv_type),
-               (double)available / 1e9, info->bytes + kv > available ? ": too little" : "");
+               "  needs %.2f GB for weights and %.2f GB for %lld tokens of context in %s, %.2f GB with room to work in;"
+               " %.2f GB are free%s\n",
+               (double)need.weights / 1e9, (double)need.kv / 1e9, (long long)n_ctx, pp_kv_type_name(c->o->kv_type),
+               (double)sum / 1e9, (double)available / 1e9, sum > available ? ": too little" : "");
 }
 
 static enum pp_code info(struct models *c, struct pp_error *err)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/memory.h"
 #include "src/commands.h"
 #include "src/options.h"
 #include "src/paths.h"
@@ -76,6 +77,7 @@ int main(int argc, char **argv)
         return fail(code, &err);
     if (talk(&options, is_named(argc, argv, options.command)))
         return fflush(stdout) == 0 ? 0 : 1;
+    pp_memory_check(!options.memory_check || strcmp(options.memory_check, "off") != 0);
     pp_command_fn *command = pp_command_find(options.command);
     return command ? command(&options, &paths) : pp_ui_run(&options, &paths);
 }

@@ -47,6 +47,7 @@ struct pp_options {
     const char *convert_to;    /* --to gguf|hf|mlx; NULL: by the target's name */
     int convert_bits;          /* --bits 4|8 of an MLX folder; 0: not given */
     const char *quant;         /* --quant TYPE of a model folder; NULL: as it is stored */
+    const char *memory_check;  /* --memory-check on|off; NULL: on */
     uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
     uint64_t snapshot_quota;   /* --snapshot-quota, in bytes; 0: PP_SNAPSHOT_QUOTA; PP_SNAPSHOTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */

@@ -43,7 +43,7 @@ models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
-models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens'
+models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens .* [0-9.]+ GB are free$'
 models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
 "$pippin" tokenize -m FAST -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "used by a tag" 0 '^\['
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and by the other's" 0 '^\['

@@ -1,0 +1,165 @@
+#include "engine/fit.h"
+
+#include <stdio.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/memory.h"
+#include "engine/cpu/matmul.h"
+#include "engine/kv.h"
+#include "engine/model.h"
+#include "engine/source.h"
+
+enum { DEFAULT_ROWS = 512 };
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* --- what is needed ---------------------------------------------------------------------------------------------- */
+
+/* One matrix as kernels read it: packed, besides the file; or where it lies. */
+static void add_matrix(struct pp_memory_need *need, const struct pp_tensor *t)
+{
+    const bool packed = pp_pack_needed(t->type);
+    const uint64_t made = t->rows ? t->size : 0; /* quantised while it is loaded, and kept */
+    const uint64_t own = plus(made, packed ? pp_pack_bytes(t->type, t->ne[1], t->ne[0]) : 0);
+    need->weights = plus(need->weights, plus(own, packed || made ? 0 : t->size));
+    need->own_weights = plus(need->own_weights, own);
+}
+
+static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
+{
+    const uint64_t before = need->weights;
+    for (int e = 0; e < x->n; e++) {
+        add_matrix(need, x->gate[e]);
+        add_matrix(need, x->up[e]);
+        add_matrix(need, x->down[e]);
+    }
+    const uint64_t all = need->weights - before;
+    need->weights_least = plus(need->weights_least, all / (uint64_t)x->n * (uint64_t)x->n_used);
+}
+
+/* About what slots, inputs made ready and logits take (slots.c, setup.c, experts.c). */
+static uint64_t work_bytes(const struct pp_model *m, int max_rows)
+{
+    const struct pp_model_info *info = &m->info;
+    const uint64_t rows = (uint64_t)(max_rows ? max_rows : DEFAULT_ROWS);
+    uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
+    for (int i = 0; i < m->plan.n_experts; i++) {
+        const struct pp_experts *x = &m->plan.experts[i];
+        const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->gate[0]->ne[0] + x->gate[0]->ne[1]) * 3 / 2;
+        values = i == 0 ? values + places : values;
+    }
+    return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float);
+}
+
+struct pp_memory_need pp_model_memory(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, int max_rows)
+{
+    struct pp_memory_need need = {0};
+    if (m->plan.encoder)
+        type = PP_KV_F32;
+    for (int i = 0; i < m->plan.n_linears; i++)
+        add_matrix(&need, m->plan.linears[i].w);
+    need.weights_least = need.weights;
+    for (int i = 0; i < m->plan.n_experts; i++)
+        add_experts(&need, &m->plan.experts[i]);
+    need.kv = pp_model_kv_bytes(m, type, n_ctx);
+    need.work = work_bytes(m, max_rows);
+    return need;
+}
+
+uint64_t pp_memory_sum(const struct pp_memory_need *need)
+{
+    return plus(plus(need->weights, need->kv), need->work);
+}
+
+/* --- what there is ----------------------------------------------------------------------------------------------- */
+
+uint64_t pp_model_room_for_kv(const struct pp_model *m, enum pp_kv_type type, int max_rows)
+{
+    const struct pp_memory_need need = pp_model_memory(m, type, 0, max_rows);
+    const uint64_t own = plus(need.own_weights, need.work), all = plus(need.weights_least, need.work);
+    const uint64_t available = pp_memory_free(), space = pp_memory_room();
+    if (!pp_memory_checks())
+        return UINT64_MAX;
+    const uint64_t in_space = space == UINT64_MAX ? space : space > own ? space - own : 0;
+    return least(available > all ? available - all : 0, in_space);
+}
+
+/* The largest context, in steps of 256 tokens, whose pages fit. */
+static int64_t context_that_fits(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, uint64_t room)
+{
+    enum { STEP = 256 };
+    int64_t fits = 0, too_many = n_ctx / STEP + 1;
+    while (too_many - fits > 1) {
+        const int64_t middle = fits + (too_many - fits) / 2;
+        *(pp_model_kv_bytes(m, type, middle * STEP) <= room ? &fits : &too_many) = middle;
+    }
+    return fits * STEP;
+}
+
+/* "choose a --ctx-size of at most 4096, or --kv-type q4_0, or ..." */
+static void advise(struct pp_buf *b, const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, uint64_t room)
+{
+    const int64_t fits = context_that_fits(m, type, n_ctx, room);
+    pp_buf_str(b, "choose ");
+    if (fits > 0 && fits < n_ctx)
+        pp_buf_fmt(b, "a --ctx-size of at most %lld, ", (long long)fits);
+    if (type != PP_KV_Q4_0 && !m->plan.encoder && pp_model_kv_bytes(m, PP_KV_Q4_0, n_ctx) <= room)
+        pp_buf_str(b, "--kv-type q4_0, ");
+    pp_buf_str(b, "a smaller model or quantisation (pippin quantize)");
+}
+
+struct gigabytes {
+    char text[24];
+};
+
+/* Three digits, whatever it is. */
+static struct gigabytes gigabytes(uint64_t bytes)
+{
+    const double n = (double)bytes / 1e9;
+    struct gigabytes g;
+    if (n < 0.1)
+        snprintf(g.text, sizeof g.text, "%.2g", n);
+    else
+        snprintf(g.text, sizeof g.text, "%.*f", n < 10 ? 2 : n < 100 ? 1 : 0, n);
+    return g;
+}
+
+static enum pp_code fail_fit(const struct pp_model *m, const struct pp_memory_need *need, enum pp_kv_type type,
+                             int64_t n_ctx, uint64_t room, const char *available, struct pp_error *err)
+{
+    struct pp_buf advice = {0};
+    advise(&advice, m, type, n_ctx, room);
+    pp_fail(err, PP_ERR_NOMEM,
+            "%.80s needs %s GB of memory (%s for weights, %s for %lld tokens of context in %s, %s to work in) and %s; "
+            "%s, or --memory-check off to try it all the same",
+            m->info.name, gigabytes(pp_memory_sum(need)).text, gigabytes(need->weights).text, gigabytes(need->kv).text,
+            (long long)n_ctx, pp_kv_type_name(type), gigabytes(need->work).text, available, pp_buf_cstr(&advice));
+    pp_buf_free(&advice);
+    return PP_ERR_NOMEM;
+}
+
+enum pp_code pp_model_check_fits(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, int max_rows,
+                                 struct pp_error *err)
+{
+    char available[96];
+    if (!pp_memory_checks())
+        return PP_OK;
+    const struct pp_memory_need need = pp_model_memory(m, type, n_ctx, max_rows);
+    const uint64_t room = pp_model_room_for_kv(m, type, max_rows), space = pp_memory_room();
+    if (need.kv <= room && plus(plus(need.weights_least, need.work), need.kv) <= pp_memory_free())
+        return PP_OK;
+    if (space != UINT64_MAX && space < pp_memory_free())
+        snprintf(available, sizeof available, "%s GB may be had (ulimit -v)", gigabytes(space).text);
+    else
+        snprintf(available, sizeof available, "%s GB are free", gigabytes(pp_memory_free()).text);
+    return fail_fit(m, &need, type, n_ctx, room, available, err);
+}

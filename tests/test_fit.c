@@ -1,0 +1,236 @@
+/* What does not fit in memory is refused before it is read, with the numbers. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/memory.h"
+#include "engine/bench.h"
+#include "engine/cpu/matmul.h"
+#include "engine/engine_int.h"
+#include "engine/fit.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+static struct pp_error err;
+static const uint64_t MB = 1000000;
+
+/* --- what is needed ----------------------------------------------------------------------------------------------- */
+
+/* The estimate beside what an engine really takes. */
+static void the_estimate_is_near(void **state)
+{
+    static const struct { const char *shape, *type; int64_t layers; } cases[] = {
+        {"llama-3.1-8b", "q4_k_m", 4}, {"llama-3.1-8b", "f16", 2}, {"stories-15m", "q8_0", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct pp_random_model spec = {
+            .shape = cases[i].shape, .type = cases[i].type, .n_layers = cases[i].layers, .zeros = true};
+        char path[512];
+        struct pp_model *m;
+        struct pp_engine *e;
+        snprintf(path, sizeof path, "%s/fit.gguf", test_tmpdir());
+        assert_ok(pp_random_model_write(&spec, path, NULL, NULL, NULL, &err), err);
+        assert_ok(pp_model_open(path, &m, &err), err);
+        unlink(path);
+        const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 2048};
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        const struct pp_stats *s = pp_engine_stats(e);
+        const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 2048, 0);
+        const uint64_t work = s->engine_bytes - s->layout_bytes;
+        if (!(need.work > work / 3 && need.work < work * 3))
+            fail_msg("%s: %.1f MB to work in, where %.1f were estimated", cases[i].shape, (double)work / 1e6,
+                     (double)need.work / 1e6);
+        assert_true(need.own_weights >= s->layout_bytes * 99 / 100 && need.own_weights <= s->layout_bytes);
+        assert_true(need.weights >= need.own_weights && need.weights == need.weights_least);
+        assert_true(need.weights <= pp_model_info(m)->bytes * 5 / 4 + 64 * 1024);
+        assert_int_equal(need.kv, pp_model_kv_bytes(m, PP_KV_Q8_0, 2048));
+        assert_true(pp_memory_sum(&need) == need.weights + need.kv + need.work);
+        pp_engine_free(e);
+        pp_model_close(m);
+    }
+}
+
+static void of_experts_those_that_a_token_uses(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    shape.n_expert = 8;
+    struct pp_model *m;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 256, 0);
+    const uint64_t one = 3 * pp_pack_bytes(PP_TYPE_Q8_0, 512, 256); /* matrices of an expert, all of a size */
+    assert_int_equal(need.weights - need.weights_least, 2 * 6 * one);
+    pp_model_close(m);
+}
+
+/* --- refusing ----------------------------------------------------------------------------------------------------- */
+
+static enum pp_code try(const struct pp_model *m, const struct pp_engine_options *opt, uint64_t free_bytes,
+                        int64_t *n_ctx)
+{
+    struct pp_engine *e = NULL;
+    pp_memory_check(true);
+    pp_memory_pretend(free_bytes);
+    enum pp_code code = pp_engine_new(m, opt, NULL, NULL, &e, &err);
+    pp_memory_pretend(0);
+    pp_memory_check(false);
+    if (!code && n_ctx)
+        *n_ctx = pp_engine_n_ctx(e);
+    pp_engine_free(e);
+    return code;
+}
+
+static void assert_says(const char *text)
+{
+    if (!strstr(err.text, text))
+        fail_msg("no \"%s\" in: %s", text, err.text);
+}
+
+static struct pp_model *open_8b(void)
+{
+    const struct pp_random_model spec = {.shape = "llama-3.1-8b", .type = "q4_0", .zeros = true};
+    char path[512];
+    struct pp_model *m;
+    snprintf(path, sizeof path, "%s/8b.gguf", test_tmpdir());
+    assert_ok(pp_random_model_write(&spec, path, NULL, NULL, NULL, &err), err);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    unlink(path);
+    return m;
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    struct pp_model *m = open_8b();
+    struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 8192};
+    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 8192, 0);
+    const uint64_t sum = pp_memory_sum(&need);
+    int64_t n_ctx = 0;
+    char free_text[64];
+    (void)state;
+    assert_true(need.weights > 4000 * MB && need.kv > 500 * MB);
+    assert_ok(try(m, &opt, 4 * sum, NULL), err);
+    assert_int_equal(try(m, &opt, sum - MB, NULL), PP_ERR_NOMEM); /* a little more context than there is */
+    assert_says("for 8192 tokens of context in q8_0");
+    assert_says("a --ctx-size of at most 7936, --kv-type q4_0, ");
+    snprintf(free_text, sizeof free_text, "%.2f GB are free", (double)(sum - MB) / 1e9);
+    assert_says(free_text);
+    assert_says("--memory-check off");
+    assert_int_equal(try(m, &opt, 3000 * MB, NULL), PP_ERR_NOMEM); /* no context helps */
+    assert_null(strstr(err.text, "--ctx-size"));
+    assert_null(strstr(err.text, "--kv-type"));
+    assert_says("a smaller model or quantisation");
+    pp_memory_pretend(3000 * MB); /* nobody wants to know */
+    struct pp_engine *e;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    pp_memory_pretend(0);
+    pp_engine_free(e);
+    opt.n_ctx = 0; /* then what fits is taken */
+    assert_ok(try(m, &opt, 4 * sum, &n_ctx), err);
+    assert_int_equal(n_ctx, 16384);
+    assert_ok(try(m, &opt, need.weights + need.work + 200 * MB, &n_ctx), err);
+    assert_true(n_ctx >= 2048 && n_ctx < 4096);
+    assert_int_equal(try(m, &opt, need.weights, NULL), PP_ERR_NOMEM);
+    pp_model_close(m);
+}
+
+static void the_cache_for_itself(void **state)
+{
+    struct pp_model *m = open_8b();
+    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 8192, .kv_memory = 256 * MB};
+    (void)state;
+    assert_int_equal(try(m, &opt, 64000 * MB, NULL), PP_ERR_NOMEM);
+    assert_says("a context of 8192 tokens needs 0.");
+    assert_says("0.256 GB may be used, which is enough for 3");
+    pp_model_close(m);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static void too_little_address_space(void **state)
+{
+    struct pp_model *m = open_8b(); /* mapped before */
+    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 1024};
+    struct rlimit before, most;
+    unsigned long long pages = 0;
+    (void)state;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_true(f && fscanf(f, "%llu", &pages) == 1);
+    fclose(f);
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    most = before;
+    most.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (2u << 30);
+    assert_int_equal(setrlimit(RLIMIT_AS, &most), 0);
+    enum pp_code code = try(m, &opt, 64000 * MB, NULL);
+    setrlimit(RLIMIT_AS, &before);
+    assert_int_equal(code, PP_ERR_NOMEM);
+    assert_says("2.15 GB may be had (ulimit -v)");
+    assert_says("needs 4.");
+    pp_model_close(m);
+}
+#endif
+
+/* --- control groups ----------------------------------------------------------------------------------------------- */
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void group(char path[512], const char *name)
+{
+    snprintf(path, 512, "%s/cgroup%s", test_tmpdir(), name);
+    mkdir(path, 0700);
+}
+
+static void groups_leave_less(void **state)
+{
+    char root[512], outer[512], inner[512], old[512], box[512];
+    (void)state;
+    group(root, "");
+    group(outer, "/user");
+    group(inner, "/user/me");
+    group(old, "/memory");
+    group(box, "/memory/box");
+    assert_true(pp_memory_group_room(root, "0::/user/me\n") == UINT64_MAX); /* nothing is limited */
+    put(inner, "memory.max", "max\n");
+    put(inner, "memory.current", "5000\n");
+    put(outer, "memory.max", "10000\n");
+    put(outer, "memory.current", "7000\n");
+    assert_int_equal(pp_memory_group_room(root, "0::/user/me\n"), 3000);
+    put(outer, "memory.stat", "anon 1\ninactive_file 2000\nactive_file 500\nactive_files 9999\n");
+    assert_int_equal(pp_memory_group_room(root, "1:cpu:/\n0::/user/me\n"), 5500);
+    put(inner, "memory.max", "5100\n");
+    assert_int_equal(pp_memory_group_room(root, "0::/user/me\n"), 100);
+    put(inner, "memory.max", "400\n"); /* more is used than may be */
+    assert_int_equal(pp_memory_group_room(root, "0::/user/me\n"), 0);
+    put(box, "memory.limit_in_bytes", "8000\n");
+    put(box, "memory.usage_in_bytes", "6000\n");
+    put(box, "memory.stat", "cache 7\ninactive_file 1\ntotal_inactive_file 1000\n");
+    put(old, "memory.limit_in_bytes", "9223372036854771712\n"); /* none, in that version's way */
+    put(old, "memory.usage_in_bytes", "100\n");
+    assert_int_equal(pp_memory_group_room(root, "4:memory:/box\n1:cpu:/\n"), 3000);
+    assert_true(pp_memory_group_room(root, "4:memory:/elsewhere\n0::/nowhere/at/all\n") > 1000000);
+    assert_true(pp_memory_group_room(root, "") == UINT64_MAX);
+    assert_true(pp_memory_group_room(root, "nonsense\n::\n0::\n0::/../../x\n") == UINT64_MAX);
+}
+
+TEST_GROUP(fit)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_estimate_is_near),
+        cmocka_unit_test(of_experts_those_that_a_token_uses),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(the_cache_for_itself),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(too_little_address_space),
+#endif
+        cmocka_unit_test(groups_leave_less),
+    };
+    return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
+}
