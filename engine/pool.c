@@ -72,15 +72,6 @@ struct pp_pool {
     } *threads;                            /* [n]; the first is the caller */
 };
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* --- waiting --------------------------------------------------------------------------------------------------- */
 
 enum who { WORKER = 1, CALLER = 2 }; /* bits of a futex */
@@ -97,7 +88,7 @@ static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
     for (int i = 0; i < p->n_spins; i++) {
         if (atomic_load_explicit(&p->epoch, memory_order_acquire) != epoch)
             return;
-        relax();
+        pp_pool_relax();
     }
     atomic_int *sleeping = who == CALLER ? &p->caller_sleeps : &p->sleepers;
     atomic_fetch_add(sleeping, 1);
@@ -361,7 +352,7 @@ static int measure_spins(int n_threads)
         return 0; /* somebody must wait for our core: never spin */
     uint64_t begin = pp_now_ns();
     for (int i = 0; i < 1000; i++)
-        relax();
+        pp_pool_relax();
     uint64_t ns = pp_now_ns() - begin;
     return (int)(SPIN_NS * 1000 / (ns ? ns : 1)) + 1;
 }

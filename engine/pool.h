@@ -58,6 +58,16 @@ void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_item
 /* The first item of a thread's share of a part of n_items; of thread pp_pool_n: n_items. */
 int pp_pool_begin(const struct pp_pool *p, int n_items, int thread);
 
+/* Between two looks at what another thread will write. */
+static inline void pp_pool_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* --- memory nodes ---------------------------------------------------------------------------------------------- */
 
 int pp_pool_n_nodes(const struct pp_pool *p);

@@ -247,6 +247,7 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     atomic_store_explicit(&c->abandoned, false, memory_order_relaxed);
     c->pass++;
     pp_cpu_attend_plan(c);
+    pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
     if (c->profile)
         pp_cpu_profile_run(c);

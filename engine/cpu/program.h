@@ -112,6 +112,8 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
+    int n_down;                 /* products of the prepared stage's inputs with adapters' A that the threads share */
+    const float *down;          /* [m, lora_width] of that stage: all of these products; NULL: not looked for yet */
     float *scaled;              /* [PRIVATE_ROWS, acts_width]: inputs times adapters' scales, if there were any */
     float *replaced;            /* [replaced_floats]: what adapters' own tensors give, if there are any */
     bool is_scaled;             /* the prepared stage's inputs lie there */
@@ -126,6 +128,12 @@ enum { RESULT_FLOATS = 16384 };
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
+
+/* Products with adapters' A that the threads share at few rows, of one stage in the current pass. */
+struct shared_down {
+    _Alignas(64) atomic_int taken;
+    atomic_int done;
+};
 
 /* How a pass's attention is cut into items, the same in all layers of a tier (attend.c). */
 struct attend_plan {
@@ -192,6 +200,7 @@ struct pp_cpu {
     struct routing routing;
     int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
+    struct shared_down *down;   /* [n_stages] */
 
     struct rope {
         float *inv_freq;        /* [rope_dim / 2] */
@@ -286,6 +295,8 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
 /* Finds out where the threads begin to read each stage's weights. false: out of memory. */
 bool pp_cpu_project_begins(struct pp_cpu *c);
+/* Before each pass: nothing of it is multiplied with an adapter's A yet. */
+void pp_cpu_project_reset(struct pp_cpu *c);
 /* Puts the weights of all stages on the memory nodes of the threads that multiply with them. */
 void pp_cpu_place_weights(struct pp_cpu *c);
 /* The work items of the current pass, for pp_pool_run_parts; arg: the struct pp_cpu. */

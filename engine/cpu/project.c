@@ -375,7 +375,8 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     bool in_place = quantizes_in_place(c, s, to);
     float *x = slot_row(c, s->in, row);
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
-    if (set && set->n)
+    const bool down = set && set->n && (to != own || own->is_scaled); /* else the threads share that */
+    if (down)
         fetch_down(s, set, 0);
     if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
@@ -394,7 +395,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     const bool scales = set && set->n && pp_adapter_set_scales_input(set, linear);
     if (!scales || pp_adapter_set_rank(set, linear)) {
         convert_row(c, s, x, bf16, &acts);
-        if (set && set->n)
+        if (down)
             lora_down(c, s, set, &acts, to->lora + row * c->lora_width, own->kernel);
     }
     if (to->is_scaled || scales) { /* others may read the slot at this time, unless rows are prepared together */
@@ -434,6 +435,107 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     return a;
 }
 
+/* --- A x, shared ---------------------------------------------------------------------------------------------- */
+
+/* At few rows every thread prepares the input, but a product with an adapter's A is made by one of them: it takes as
+ * long as reading A. The threads go on to W x, and come together again where the first of them needs it for B. */
+
+/* One such product, of neighbouring rows that have the same adapters. */
+struct down_unit {
+    int first, n;               /* rows */
+    const struct pp_lora_target *target;
+    int64_t at;                 /* of the result in a row of `lora` */
+};
+
+/* The unit of this number. Returns how many come before it: `number`, or if there is none of that number, all. */
+static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int number, struct down_unit *u)
+{
+    int before = 0;
+    for (u->first = 0; u->first < m; u->first += u->n) {
+        const struct pp_adapter_set *set = batch_row(c, s, u->first)->adapters;
+        u->n = alike_from(c, s, u->first, m);
+        u->at = 0;
+        for (int p = 0; set && p < s->n_projections; p++)
+            for (int k = 0; k < set->n; k++, u->at += u->target->rank) {
+                u->target = &set->use[k].adapter->targets[s->projections[p].linear];
+                if (u->target->rank && before++ == number)
+                    return number;
+            }
+    }
+    return before;
+}
+
+static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const struct down_unit *u, float *lora,
+                     const struct thread_scratch *own)
+{
+    const struct pp_lora_target *t = u->target;
+    const struct pp_acts x = acts_from(acts, u->first);
+    c->mm->by_type[t->a.type](&t->a, 0, t->rank, &x, u->n, lora + u->first * c->lora_width + u->at, c->lora_width,
+                              own->kernel);
+}
+
+/* Takes a product of the stage; n_down: there are none left. */
+static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *own)
+{
+    const int unit = atomic_fetch_add_explicit(&c->down[s - c->stages].taken, 1, memory_order_relaxed);
+    return unit < own->n_down ? unit : own->n_down;
+}
+
+/* Takes the first product of a thread, and asks for what it reads. */
+static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, struct thread_scratch *own)
+{
+    struct down_unit u;
+    own->n_down = own->is_scaled ? 0 : find_unit(c, s, m, -1, &u);
+    own->down = own->n_down ? NULL : own->lora; /* if their inputs are scaled, each thread makes its own */
+    const int unit = own->n_down ? take_unit(c, s, own) : 0;
+    if (unit < own->n_down && find_unit(c, s, m, unit, &u) == unit)
+        fetch_ahead(u.target->a_data, u.target->a_bytes);
+    return unit;
+}
+
+/* Makes this product, and others until there are none left. */
+static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int unit, const struct thread_scratch *own)
+{
+    const struct pp_acts acts = acts_of(c, s, own);
+    struct down_unit u;
+    for (; unit < own->n_down; unit = take_unit(c, s, own)) {
+        find_unit(c, s, m, unit, &u);
+        run_unit(c, &acts, &u, c->shared.lora, own);
+        atomic_fetch_add_explicit(&c->down[s - c->stages].done, 1, memory_order_release);
+    }
+}
+
+/* The stage's products, all of them. If who makes one is put aside by the system, they are made once more. */
+static const float *all_down(const struct pp_cpu *c, const struct stage *s, int m, const struct pp_acts *acts,
+                             struct thread_scratch *own)
+{
+    enum { PATIENCE = 2000 };
+    struct down_unit u;
+    for (int i = 0; i < PATIENCE && !own->down; i++) {
+        if (atomic_load_explicit(&c->down[s - c->stages].done, memory_order_acquire) == own->n_down)
+            own->down = c->shared.lora;
+        else
+            pp_pool_relax();
+    }
+    for (int i = 0; i < own->n_down && !own->down; i++) {
+        find_unit(c, s, m, i, &u);
+        run_unit(c, acts, &u, own->lora, own);
+    }
+    if (!own->down)
+        own->down = own->lora;
+    return own->down;
+}
+
+void pp_cpu_project_reset(struct pp_cpu *c)
+{
+    for (int i = 0; i < c->n_stages; i++) {
+        atomic_store_explicit(&c->down[i].taken, 0, memory_order_relaxed);
+        atomic_store_explicit(&c->down[i].done, 0, memory_order_relaxed);
+    }
+}
+
+/* --- products ------------------------------------------------------------------------------------------------- */
+
 static struct results results_of(const struct pp_cpu *c, const struct stage *s, int projection, int64_t row0,
                                  int64_t row1, const struct thread_scratch *own)
 {
@@ -446,7 +548,7 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
 
 /* Rows row0 .. row1 - 1 of one projection for all m rows of the batch, adapters and bias included. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
-                         const struct thread_scratch *prepared, const struct thread_scratch *own, int m, int64_t row0,
+                         const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
                          int64_t row1, struct results to)
 {
     const struct projection *p = &s->projections[projection];
@@ -456,11 +558,12 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     if (first_set && first_set->n)
         fetch_up(s, first_set, projection, row0, row1);
     multiply_all(c, s, p, acts, m, row0, row1, to, own);
+    const float *all = prepared == own ? all_down(c, s, m, acts, own) : prepared->lora;
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const bool special = set && set->n && is_special(set, p->linear);
         float *y = to.y + first * to.stride;
-        float *down = c->lora_width ? prepared->lora + first * c->lora_width : NULL; /* there may be no such room yet */
+        const float *down = c->lora_width ? all + first * c->lora_width : NULL; /* there may be no such room yet */
         n = alike_from(c, s, first, m);
         if (set && set->n && !special)
             lora_up(c, s, projection, set,
@@ -546,8 +649,10 @@ static const struct thread_scratch *prepared_input(struct pp_cpu *c, const struc
     if (own->prepared_pass != c->pass || own->prepared_stage != s) {
         uint64_t begin = pp_cpu_profile_begin(c);
         own->is_scaled = scales_rows(c, s, m);
+        const int unit = begin_down(c, s, m, own);
         for (int i = 0; i < m; i++)
             prepare_row(c, s, i, own, own);
+        share_down(c, s, m, unit, own);
         pp_cpu_profile_prepared(c, thread, begin);
         own->prepared_pass = c->pass;
         own->prepared_stage = s;
@@ -567,7 +672,7 @@ static void count_inputs(const struct stage *s, const struct pp_acts *acts, int 
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
 {
-    const struct thread_scratch *own = &c->threads[thread];
+    struct thread_scratch *own = &c->threads[thread];
     const struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
     if (c->imatrix && p == 0 && row0 == 0)
@@ -647,6 +752,8 @@ static const void *item_begin(const struct stage *s, const struct item_map *map,
 bool pp_cpu_project_begins(struct pp_cpu *c)
 {
     const int n = pp_pool_n(c->pool);
+    if (!(c->down = pp_cpu_memory_take(c, c->n_stages, sizeof *c->down)))
+        return false;
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
         if (s->kind != STAGE_PROJECT)
