@@ -195,8 +195,7 @@ run run --temp 0 -n 2 --thinking low -p "$who" </dev/null
 expect_match "a switch that a template lacks is said" "$tmp/err" "means nothing to this chat template"
 cp -r "$tmp/data" "$tmp/data.plain"
 run run --save --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" -p "$who" </dev/null
-run sessions list --json
-run sessions show "$(text id "$tmp/out")" --json
+run sessions show "$(sed -n 's/.*--resume \([0-9a-f]*\).*/\1/p' "$tmp/err")" --json
 expect_match "reasoning is kept beside its answer" "$tmp/out" '"content": "", "reasoning": "[^"]' \
     '"reasoning_tokens": 12'
 rm -rf "$tmp/data"
