@@ -82,7 +82,8 @@ pull "$at/secret/j.gguf"; expect "with one" 0; whole "is there" j.gguf
 if grep -q secret "$tmp/err" && grep -v "$at/secret" "$tmp/err" | grep -q secret; then fail "that is not shown" "it is"; else pass "that is not shown"; fi
 
 # stopped in the middle, and gone on with
-timeout -s INT 1 "$pippin" models pull "$at/slow/k.gguf" >"$tmp/out" 2>"$tmp/err" </dev/null
+# (without --foreground it interrupts twice, and the second time is at once)
+timeout --foreground -s INT 1 "$pippin" models pull "$at/slow/k.gguf" >"$tmp/out" 2>"$tmp/err" </dev/null
 if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "an interrupt keeps what there is"; else fail "an interrupt keeps what there is" "$(ls -l "$models")"; fi
 grep -q 'goes on from there' "$tmp/err" && pass "and says so" || fail "and says so" "not"
 pull "$at/slow/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
