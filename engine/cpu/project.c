@@ -558,7 +558,7 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     if (first_set && first_set->n)
         fetch_up(s, first_set, projection, row0, row1);
     multiply_all(c, s, p, acts, m, row0, row1, to, own);
-    const float *all = prepared == own ? all_down(c, s, m, acts, own) : prepared->lora;
+    const float *all = prepared == own && own->n_down ? all_down(c, s, m, acts, own) : prepared->lora;
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const bool special = set && set->n && is_special(set, p->linear);
