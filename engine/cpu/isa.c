@@ -1,5 +1,6 @@
 #include "engine/cpu/isa.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -85,9 +86,17 @@ static bool cpu_has(enum pp_isa isa)
 }
 #endif
 
+/* Asked once: in a virtual machine each question that cpu_has puts to the processor takes tens of microseconds. */
 bool pp_isa_runs(enum pp_isa isa)
 {
-    return pp_matmul_kernels(isa) && cpu_has(isa);
+    enum { UNKNOWN, RUNS, RUNS_NOT };
+    static atomic_int answers[PP_ISA_COUNT];
+    int answer = atomic_load_explicit(&answers[isa], memory_order_relaxed);
+    if (answer == UNKNOWN) {
+        answer = pp_matmul_kernels(isa) && cpu_has(isa) ? RUNS : RUNS_NOT;
+        atomic_store_explicit(&answers[isa], answer, memory_order_relaxed);
+    }
+    return answer == RUNS;
 }
 
 enum pp_isa pp_isa_best(void)
