@@ -98,9 +98,16 @@ const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
                                    void *user, const struct pp_cancel *cancel, struct pp_error *err);
 
-/* An adapter for `m` as a GGUF file: LoRA of this rank, with small noise, on the projections of queries and values, or
- * on all of the layers. */
-enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool all, uint64_t seed, const char *path,
+enum pp_random_kind { PP_RANDOM_LORA, PP_RANDOM_DORA, PP_RANDOM_IA3 };
+struct pp_random_adapter {
+    enum pp_random_kind kind;
+    int rank;               /* of LoRA and DoRA */
+    bool all;               /* these change all projections of the layers, else those of queries and values; IA3 those
+                               of keys, values and the last of the feed-forward part */
+    uint64_t seed;
+};
+/* An adapter for `m` of small noise: a LoRA is written as a GGUF file, the others as a folder of PEFT's. */
+enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_random_adapter *spec, const char *path,
                                      struct pp_error *err);
 
 /* --- products by themselves ---------------------------------------------------------------------------------- */

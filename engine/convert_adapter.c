@@ -1,6 +1,5 @@
 /* convert_adapter.c - adapters between the folders of PEFT and MLX and GGUF files. */
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,15 +7,14 @@
 #include "engine/adapter_file.h"
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
+#include "engine/peft_write.h"
 #include "engine/quant.h"
-#include "engine/safetensors.h"
 #include "engine/source.h"
 
 /* --- the model it belongs to -------------------------------------------------------------------------------- */
@@ -359,15 +357,6 @@ static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, int
     return code;
 }
 
-static bool add_string(cJSON *array, const char *text)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach(item, array)
-        if (strcmp(item->valuestring, text) == 0)
-            return true;
-    return cJSON_AddItemToArray(array, cJSON_CreateString(text));
-}
-
 /* How many targets have a GGUF name that differs from this in the layer only. */
 static int64_t n_alike(const struct pp_adapter_file *f, const char *name)
 {
@@ -387,7 +376,7 @@ static bool add_module(struct to_peft *p, cJSON *list, const struct pp_adapter_t
 {
     const char *dot = strrchr(module, '.');
     const bool all = n_alike(p->file, t->name) == pp_source_hparams(p->base)->n_layer;
-    return add_string(list, all && dot ? dot + 1 : module);
+    return pp_peft_add_once(list, all && dot ? dot + 1 : module);
 }
 
 static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
@@ -435,49 +424,28 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
 /* The configuration, without the names of modules. false: out of memory. */
 static bool add_config(struct to_peft *p, const char *base_path, int64_t rank, float alpha)
 {
-    cJSON *c = p->config = cJSON_CreateObject();
+    const struct pp_peft_lora lora = {.base = base_path, .rank = rank, .alpha = alpha};
+    cJSON *c = p->config = pp_peft_lora_config(&lora, &p->modules);
     size_t n;
     const int32_t *invocation = pp_adapter_file_invocation(p->file, &n);
-    if (n)
+    if (c && n)
         cJSON_AddItemToObject(c, "alora_invocation_tokens", cJSON_CreateIntArray(invocation, (int)n));
     return c && (!n || cJSON_GetObjectItemCaseSensitive(c, "alora_invocation_tokens")) &&
-           cJSON_AddStringToObject(c, "peft_type", "LORA") &&
-           cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM") &&
-           (base_path ? cJSON_AddStringToObject(c, "base_model_name_or_path", base_path)
-                      : cJSON_AddNullToObject(c, "base_model_name_or_path")) &&
-           cJSON_AddNumberToObject(c, "r", (double)rank) &&
-           cJSON_AddNumberToObject(c, "lora_alpha", (double)alpha) &&
-           cJSON_AddNumberToObject(c, "lora_dropout", 0) && cJSON_AddStringToObject(c, "bias", "none") &&
-           cJSON_AddFalseToObject(c, "use_rslora") && cJSON_AddFalseToObject(c, "use_dora") &&
-           cJSON_AddFalseToObject(c, "fan_in_fan_out") && cJSON_AddTrueToObject(c, "init_lora_weights") &&
-           cJSON_AddTrueToObject(c, "inference_mode") &&
-           (p->modules = cJSON_AddArrayToObject(c, "target_modules")) &&
            (p->ranks = cJSON_AddObjectToObject(c, "rank_pattern")) &&
            (p->alphas = cJSON_AddObjectToObject(c, "alpha_pattern")) && (p->saved = cJSON_CreateArray());
 }
 
 static enum pp_code write_folder(struct to_peft *p, const char *dst, struct pp_error *err)
 {
-    char *weights = pp_path_join(dst, "adapter_model.safetensors"), *config = pp_path_join(dst, "adapter_config.json");
     const bool any = cJSON_GetArraySize(p->saved) > 0;
-    cJSON_AddItemToObject(p->config, "modules_to_save", any ? p->saved : cJSON_CreateNull());
+    if (!cJSON_AddItemToObject(p->config, "modules_to_save", any ? p->saved : cJSON_CreateNull()))
+        return pp_fail_nomem(err, "an adapter's configuration");
     if (any)
         p->saved = NULL;
-    char *text = cJSON_Print(p->config);
-    enum pp_code code = weights && config && text ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
     const char *name = p->names.data;
     for (size_t i = 0; i < p->tensors.n; i++, name += strlen(name) + 1)
         p->tensors.tensors[i].name = name;
-    if (!code && mkdir(dst, 0777) != 0 && errno != EEXIST)
-        code = pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", dst, strerror(errno));
-    if (!code)
-        code = pp_safetensors_write(weights, p->tensors.tensors, p->tensors.n, err);
-    if (!code)
-        code = pp_write_file(config, text, strlen(text), 0666, err);
-    cJSON_free(text);
-    pp_free(weights);
-    pp_free(config);
-    return code;
+    return pp_peft_write(dst, p->config, p->tensors.tensors, p->tensors.n, err);
 }
 
 /* The rank that most matrices have. */

@@ -1,77 +1,183 @@
-/* random_adapter.c - LoRA adapters of noise, for measuring what many of them cost. */
+/* random_adapter.c - adapters of noise, for measuring what they cost. */
+#include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/adapter_file.h"
 #include "engine/base/mem.h"
 #include "engine/bench.h"
 #include "engine/gguf.h"
+#include "engine/hparams.h"
 #include "engine/model.h"
+#include "engine/peft_write.h"
+#include "engine/quant.h"
 #include "engine/random_rows.h"
 
-static bool is_changed(const struct pp_tensor *w, bool all)
+enum { MOST_RANK = 256, PARTS = 3 /* of a target, at most */ };
+
+/* A tensor of the file; its data and its name are pp_free'd. */
+struct made {
+    const struct pp_model *model;
+    const struct pp_random_adapter *spec;
+    struct pp_random *random;
+    struct pp_tensor *tensors;  /* [n] */
+    size_t n;
+    cJSON *config, *modules, *feedforward;
+};
+
+static bool is_down(const struct pp_tensor *w)
 {
-    return all ? strncmp(w->name, "blk.", 4) == 0 : strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
+    return strstr(w->name, ".ffn_down.") != NULL;
 }
 
-/* Both halves of a projection's change: A [rank, n_in] and B [n_out, rank]. */
-static enum pp_code add_target(struct pp_gguf_writer *w, const struct pp_tensor *t, int rank, struct pp_random *random,
-                               float *row, struct pp_error *err)
+static bool is_changed(const struct pp_random_adapter *spec, const struct pp_tensor *w)
 {
-    const int64_t shapes[2][2] = {{t->ne[0], rank}, {rank, t->ne[1]}};
+    if (spec->kind == PP_RANDOM_IA3)
+        return strstr(w->name, ".attn_k.") || strstr(w->name, ".attn_v.") || is_down(w);
+    return spec->all ? strncmp(w->name, "blk.", 4) == 0 : strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
+}
+
+/* Room for a tensor [rows, n] of floats; NULL: out of memory. */
+static float *add_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
+{
+    const size_t size = strlen(name) + strlen(ending) + 1;
+    float *data = pp_malloc((size_t)(n * rows) * sizeof *data);
+    char *whole = pp_malloc(size);
+    if (whole)
+        snprintf(whole, size, "%s%s", name, ending);
+    m->tensors[m->n++] = (struct pp_tensor){.name = whole, .type = PP_TYPE_F32, .n_dims = n_dims,
+                                            .ne = {n, rows, 1, 1}, .data = data,
+                                            .size = (size_t)(n * rows) * sizeof *data};
+    return whole ? data : NULL;
+}
+
+/* A matrix of noise. */
+static bool add_matrix(struct made *m, const char *name, const char *ending, int64_t n, int64_t rows)
+{
+    float *data = add_tensor(m, name, ending, 2, n, rows);
+    for (int64_t r = 0; data && r < rows; r++)
+        pp_random_row(m->random, PP_TYPE_F32, n, data + r * n);
+    return data != NULL;
+}
+
+/* Norms of W's rows, in the order that Hugging Face has them. */
+static bool add_magnitudes(struct made *m, const char *name, const struct pp_tensor *w)
+{
+    const struct pp_hparams *hp = pp_source_hparams(m->model->source);
+    const bool moved = !hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
+    float *data = add_tensor(m, name, ".lora_magnitude_vector", 1, w->ne[1], 1);
+    float *row = pp_malloc((size_t)w->ne[0] * sizeof *row);
+    for (int64_t r = 0; data && row && r < w->ne[1]; r++) {
+        const int64_t own = moved ? pp_gguf_row(r, hp->head_dim) : r;
+        double sum = 0;
+        pp_dequantize_row(w->type, (const uint8_t *)w->data + (size_t)own * pp_type_row_bytes(w->type, w->ne[0]), row,
+                          w->ne[0]);
+        for (int64_t i = 0; i < w->ne[0]; i++)
+            sum += (double)row[i] * (double)row[i];
+        data[r] = (float)sqrt(sum);
+    }
+    const bool ok = data && row;
+    pp_free(row);
+    return ok;
+}
+
+/* Near 1, one for each output, or for each input of what closes the feed-forward part. */
+static bool add_scales(struct made *m, const char *name, const struct pp_tensor *w)
+{
+    const bool input = is_down(w);
+    const int64_t n = w->ne[input ? 0 : 1];
+    float *data = add_tensor(m, name, ".ia3_l", 2, input ? n : 1, input ? 1 : n);
+    if (data)
+        pp_random_row(m->random, PP_TYPE_F32, n, data);
+    for (int64_t i = 0; data && i < n; i++)
+        data[i] += 1.0f;
+    return data != NULL;
+}
+
+/* What changes one projection. module: what Hugging Face calls it; NULL: the file is GGUF's. */
+static bool add_target(struct made *m, const struct pp_tensor *w, const char *module)
+{
+    const int rank = m->spec->rank;
+    char name[256];
+    if (!module)
+        return add_matrix(m, w->name, ".lora_a", w->ne[0], rank) && add_matrix(m, w->name, ".lora_b", rank, w->ne[1]);
+    const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
+    snprintf(name, sizeof name, "base_model.model.%.200s", module);
+    if (!pp_peft_add_once(m->modules, last) ||
+        (m->feedforward && is_down(w) && !pp_peft_add_once(m->feedforward, last)))
+        return false;
+    if (m->spec->kind == PP_RANDOM_IA3)
+        return add_scales(m, name, w);
+    return add_matrix(m, name, ".lora_A.weight", w->ne[0], rank) &&
+           add_matrix(m, name, ".lora_B.weight", rank, w->ne[1]) && add_magnitudes(m, name, w);
+}
+
+static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *err)
+{
+    const struct pp_arch *arch = pp_arch_by_name(m->model->info.arch);
     enum pp_code code = PP_OK;
-    for (int half = 0; half < 2 && !code; half++) {
-        char name[160];
-        snprintf(name, sizeof name, "%s.lora_%c", t->name, half ? 'b' : 'a');
-        if (!random)
-            pp_gguf_add_tensor(w, name, PP_TYPE_F32, 2, shapes[half]);
-        for (int64_t r = 0; random && r < shapes[half][1] && !code; r++) {
-            pp_random_row(random, PP_TYPE_F32, shapes[half][0], row);
-            code = pp_gguf_write(w, row, (size_t)shapes[half][0] * sizeof *row, err);
-        }
+    for (int i = 0; i < m->model->plan.n_linears && !code; i++) {
+        const struct pp_tensor *w = m->model->plan.linears[i].w;
+        struct pp_buf module = {0};
+        if (!is_changed(m->spec, w))
+            continue;
+        if (folder && !pp_arch_hf_module(arch, w->name, &module) && !module.bad)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "the family %s has no name for %s", m->model->info.arch, w->name);
+        else if (module.bad || !add_target(m, w, folder ? pp_buf_cstr(&module) : NULL))
+            code = pp_fail_nomem(err, "an adapter");
+        pp_buf_free(&module);
     }
     return code;
 }
 
-/* Announces all targets; with noise at hand, writes them. */
-static enum pp_code walk(struct pp_gguf_writer *w, const struct pp_model *m, int rank, bool all,
-                         struct pp_random *random, float *row, struct pp_error *err)
+static enum pp_code write_gguf(const struct made *m, const char *path, struct pp_error *err)
 {
-    enum pp_code code = PP_OK;
-    for (int i = 0; i < m->plan.n_linears && !code; i++)
-        if (is_changed(m->plan.linears[i].w, all))
-            code = add_target(w, m->plan.linears[i].w, rank, random, row, err);
-    return code;
-}
-
-enum pp_code pp_random_adapter_write(const struct pp_model *m, int rank, bool all, uint64_t seed, const char *path,
-                                     struct pp_error *err)
-{
-    enum { MOST_RANK = 256 };
-    struct pp_gguf_writer *w = NULL;
-    int64_t widest = rank;
-    if (rank < 1 || rank > MOST_RANK)
-        return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
-    for (int i = 0; i < m->plan.n_linears; i++)
-        widest = m->plan.linears[i].w->ne[0] > widest ? m->plan.linears[i].w->ne[0] : widest;
-    struct pp_random *random = pp_random_new(seed);
-    float *row = pp_malloc((size_t)widest * sizeof *row);
-    enum pp_code code = random && row ? pp_gguf_writer_new(path, &w, err) : pp_fail_nomem(err, "an adapter");
-    if (!code) {
-        pp_gguf_add_text(w, "general.architecture", m->info.arch);
-        pp_gguf_add_text(w, "general.type", "adapter");
-        pp_gguf_add_text(w, "general.name", "random adapter");
-        pp_gguf_add_text(w, "adapter.type", "lora");
-        pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 8); /* a small change */
-        code = walk(w, m, rank, all, NULL, NULL, err);
-    }
-    if (!code)
-        code = pp_gguf_writer_begin(w, err);
-    if (!code)
-        code = walk(w, m, rank, all, random, row, err);
+    struct pp_gguf_writer *w;
+    enum pp_code code = pp_gguf_writer_new(path, &w, err);
+    if (code)
+        return code;
+    pp_gguf_add_text(w, "general.architecture", m->model->info.arch);
+    pp_gguf_add_text(w, "general.type", "adapter");
+    pp_gguf_add_text(w, "general.name", "random adapter");
+    pp_gguf_add_text(w, "adapter.type", "lora");
+    pp_gguf_add_f32(w, "adapter.lora.alpha", (float)m->spec->rank / 8); /* a small change */
+    for (size_t i = 0; i < m->n; i++)
+        pp_gguf_add_tensor(w, m->tensors[i].name, PP_TYPE_F32, 2, m->tensors[i].ne);
+    code = pp_gguf_writer_begin(w, err);
+    for (size_t i = 0; i < m->n && !code; i++)
+        code = pp_gguf_write(w, m->tensors[i].data, m->tensors[i].size, err);
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);
-    pp_free(random);
-    pp_free(row);
+    return code;
+}
+
+enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_random_adapter *spec, const char *path,
+                                     struct pp_error *err)
+{
+    const bool folder = spec->kind != PP_RANDOM_LORA, ia3 = spec->kind == PP_RANDOM_IA3;
+    const struct pp_peft_lora lora = {.rank = spec->rank, .alpha = (float)spec->rank / 8, .dora = true};
+    struct made made = {.model = m, .spec = spec};
+    if (!ia3 && (spec->rank < 1 || spec->rank > MOST_RANK))
+        return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
+    made.random = pp_random_new(spec->seed);
+    made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears, sizeof *made.tensors);
+    if (folder)
+        made.config = ia3 ? pp_peft_ia3_config(&made.modules, &made.feedforward)
+                          : pp_peft_lora_config(&lora, &made.modules);
+    enum pp_code code = made.random && made.tensors && (made.config || !folder) ? PP_OK
+                                                                                : pp_fail_nomem(err, "an adapter");
+    if (!code)
+        code = add_targets(&made, folder, err);
+    if (!code)
+        code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);
+    for (size_t i = 0; i < made.n; i++) {
+        pp_free((void *)(uintptr_t)made.tensors[i].name);
+        pp_free((void *)(uintptr_t)made.tensors[i].data);
+    }
+    pp_free(made.tensors);
+    pp_free(made.random);
+    cJSON_Delete(made.config);
     return code;
 }

@@ -1,18 +1,15 @@
 /* train_result.c - the adapter that was learnt, as files: a folder as PEFT writes it, and a GGUF adapter. */
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/adapter_file.h"
 #include "engine/base/buf.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
-#include "engine/safetensors.h"
+#include "engine/peft_write.h"
 #include "engine/train_int.h"
 
 /* A or B of one projection. */
@@ -133,40 +130,23 @@ static bool module_of(const struct pp_trainer *t, int target, struct pp_buf *mod
     return pp_arch_hf_module(family(t), gguf, module) && !module->bad && strrchr(pp_buf_cstr(module), '.');
 }
 
-static char *config_text(const struct pp_trainer *t)
+static cJSON *make_config(const struct pp_trainer *t)
 {
-    cJSON *c = cJSON_CreateObject(), *modules = NULL;
-    bool ok = c && cJSON_AddStringToObject(c, "peft_type", "LORA") &&
-              cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM") &&
-              cJSON_AddStringToObject(c, "base_model_name_or_path", t->model->info.path) &&
-              cJSON_AddNumberToObject(c, "r", t->opt.rank) &&
-              cJSON_AddNumberToObject(c, "lora_alpha", (double)t->opt.alpha) &&
-              cJSON_AddBoolToObject(c, "use_rslora", t->opt.rslora) &&
-              cJSON_AddNumberToObject(c, "lora_dropout", 0) && cJSON_AddStringToObject(c, "bias", "none") &&
-              cJSON_AddBoolToObject(c, "fan_in_fan_out", false) && cJSON_AddBoolToObject(c, "inference_mode", true) &&
-              (modules = cJSON_AddArrayToObject(c, "target_modules"));
+    const struct pp_peft_lora lora = {.base = t->model->info.path, .rank = t->opt.rank, .alpha = t->opt.alpha,
+                                      .rslora = t->opt.rslora};
+    cJSON *modules, *c = pp_peft_lora_config(&lora, &modules);
+    bool ok = c != NULL;
     for (int i = 0; i < PP_TRAIN_TARGETS && ok; i++) {
         struct pp_buf module = {0};
         ok = module_of(t, i, &module);
         if (ok && t->opt.targets >> i & 1)
-            ok = cJSON_AddItemToArray(modules, cJSON_CreateString(strrchr(pp_buf_cstr(&module), '.') + 1));
+            ok = pp_peft_add_once(modules, strrchr(pp_buf_cstr(&module), '.') + 1);
         pp_buf_free(&module);
     }
-    char *text = ok ? cJSON_Print(c) : NULL;
+    if (ok)
+        return c;
     cJSON_Delete(c);
-    return text;
-}
-
-static enum pp_code write_in(const char *folder, const char *name, const struct pp_tensor *tensors, size_t n,
-                             const char *text, struct pp_error *err)
-{
-    char *path = pp_path_join(folder, name);
-    if (!path)
-        return pp_fail_nomem(err, "a file name");
-    enum pp_code code = text ? pp_write_file(path, text, strlen(text), 0666, err)
-                             : pp_safetensors_write(path, tensors, n, err);
-    pp_free(path);
-    return code;
+    return NULL;
 }
 
 static enum pp_code check_names(const struct pp_trainer *t, struct pp_error *err)
@@ -188,18 +168,14 @@ enum pp_code pp_trainer_write_peft(const struct pp_trainer *t, const char *folde
 {
     struct halves all = {0};
     enum pp_code code = check_names(t, err);
-    if (!code && mkdir(folder, 0777) != 0 && errno != EEXIST)
-        code = pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    char *config = code ? NULL : config_text(t);
+    cJSON *config = code ? NULL : make_config(t);
     if (!code && !config)
         code = pp_fail_nomem(err, "the adapter's configuration");
     if (!code)
         code = list_halves(t, true, &all, err);
     if (!code)
-        code = write_in(folder, "adapter_model.safetensors", all.tensors, all.n, NULL, err);
-    if (!code)
-        code = write_in(folder, "adapter_config.json", NULL, 0, config, err);
-    cJSON_free(config);
+        code = pp_peft_write(folder, config, all.tensors, all.n, err);
+    cJSON_Delete(config);
     halves_free(&all);
     return code;
 }

@@ -73,7 +73,8 @@ static enum pp_code load_adapters(struct trace *t, struct pp_error *err)
             code = pp_adapter_load(b->model, b->o->lora[i].path, &t->adapters[i], err);
         } else {
             bench_temporary(path, sizeof path, ".lora.gguf");
-            code = pp_random_adapter_write(b->model, RANK, false, (uint64_t)i + 1, path, err);
+            const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = RANK, .seed = (uint64_t)i + 1};
+            code = pp_random_adapter_write(b->model, &spec, path, err);
             if (!code)
                 code = pp_adapter_load(b->model, path, &t->adapters[i], err);
             unlink(path);

@@ -317,8 +317,8 @@ const struct pp_option pp_option_specs[] = {
      .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},
 
-    {.name = "rank", .arg = "N", .set = pp_set_int, AT(train.rank), .min = 1, .max = 1024, .commands = LORA,
-     .group = PP_GROUP_WORK, .help = "train: rank of A and B (16)"},
+    {.name = "rank", .arg = "N", .set = pp_set_int, AT(train.rank), .min = 1, .max = 1024,
+     .commands = LORA | PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "lora train, bench lora: rank of A and B (16)"},
     {.name = "alpha", .arg = "X", .set = pp_set_float, AT(train.alpha), .min = 1e-6, .max = 1e6, .commands = LORA,
      .group = PP_GROUP_WORK, .help = "train: B A counts alpha / rank times (32)"},
     {.name = "rslora", .set = pp_set_flag, AT(train.rslora), .commands = LORA, .group = PP_GROUP_WORK,

@@ -226,13 +226,33 @@ static void random_adapters_fit(void **state)
     path_of(adapter, sizeof adapter, "adapter.gguf");
     write_model(path, "stories-15m", "q8_0", 2);
     assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_random_adapter_write(m, 4, false, 1, adapter, &err), err);
+    struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 4, .seed = 1};
+    assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
     assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
     assert_int_equal(pp_adapter_info(a)->rank, 4);
     assert_int_equal(pp_adapter_info(a)->n_targets, 4);
     assert_string_equal(pp_adapter_info(a)->targets, "attn_q attn_v");
-    assert_int_equal(pp_random_adapter_write(m, 0, false, 1, adapter, &err), PP_ERR_USAGE);
     pp_adapter_free(a);
+    static const struct {
+        enum pp_random_kind kind;
+        const char *name, *targets;
+    } kinds[] = {
+        {PP_RANDOM_DORA, "DoRA", "attn_q attn_k attn_v attn_output ffn_gate ffn_up ffn_down"},
+        {PP_RANDOM_IA3, "IA3", "attn_k attn_v ffn_down"},
+    };
+    spec.all = true;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        spec.kind = kinds[i].kind;
+        path_of(adapter, sizeof adapter, kinds[i].name);
+        assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
+        assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+        assert_string_equal(pp_adapter_info(a)->kind, kinds[i].name);
+        assert_string_equal(pp_adapter_info(a)->targets, kinds[i].targets);
+        assert_false(pp_adapter_info(a)->idle);
+        pp_adapter_free(a);
+    }
+    spec = (struct pp_random_adapter){.kind = PP_RANDOM_LORA, .rank = 0};
+    assert_int_equal(pp_random_adapter_write(m, &spec, adapter, &err), PP_ERR_USAGE);
     pp_model_close(m);
 }
 

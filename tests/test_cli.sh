@@ -317,6 +317,9 @@ expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "pre
 run bench draft --shape stories-15m --layers 1 --vocab 300 -n 8 -r 1 --json
 expect_match "bench of guesses" "$tmp/out" '"name": "no guesses"' '"name": "script right with 0.80, always 4"' \
     '"accepted": 0\.[0-9]' '"formula_tps": [1-9]'
+run bench lora --shape stories-15m --type q8_0 --layers 1 --vocab 300 --rank 4 -p 8 -n 3 -r 1
+expect_match "bench of adapters" "$tmp/out" '^decode 3, 0 adapters ' '^prefill 8, 4 adapters .* % time$' \
+    '^decode 3, a DoRA .* % time$' '^1 adapter loaded, 0.1 MB, in memory .* ms ' '^an IA3 switched off .* ms '
 run bench kernels rows -p 8 -n 2 -r 1
 expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
 run bench speed; expect "bench of an unknown word" 2

@@ -1,0 +1,32 @@
+/* peft_write.h - folders of adapters as PEFT writes them (https://huggingface.co/docs/peft, "Checkpoint format"). */
+#ifndef PP_ENGINE_PEFT_WRITE_H
+#define PP_ENGINE_PEFT_WRITE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/types.h"
+
+struct cJSON;
+
+/* What a LoRA's configuration says besides its modules. */
+struct pp_peft_lora {
+    const char *base; /* path or name of the model; NULL: it does not say */
+    int64_t rank;
+    float alpha;
+    bool rslora, dora;
+};
+
+/* A configuration with an empty list of "target_modules", *modules, to which the caller adds, as he may other entries;
+ * cJSON_Delete. NULL: out of memory. */
+struct cJSON *pp_peft_lora_config(const struct pp_peft_lora *l, struct cJSON **modules);
+struct cJSON *pp_peft_ia3_config(struct cJSON **modules, struct cJSON **feedforward);
+/* Adds a text to a list that has no such yet. false: out of memory. */
+bool pp_peft_add_once(struct cJSON *list, const char *text);
+/* Makes the folder, if it is not there, and writes its two files. */
+enum pp_code pp_peft_write(const char *folder, const struct cJSON *config, const struct pp_tensor *tensors, size_t n,
+                           struct pp_error *err);
+
+#endif
