@@ -307,6 +307,7 @@ struct pp_gen_turn {
     struct pp_gen *gen;
     struct pp_buf *text;    /* whatever may be shown now is appended: whole UTF-8 characters, nothing that could still
                              * become a stop text */
+    struct pp_buf *guessed; /* NULL, or a byte for each byte of that text: 1 where its token had been guessed, else 0 */
     int n_tokens;           /* out: how many tokens were chosen */
     enum pp_finish finish;  /* out */
     enum pp_code code;      /* out: how it went for this answer alone. PP_ERR_NOMEM: asking again goes on */
@@ -332,8 +333,8 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
 /* pp_gen_step for one answer; adds to *n_tokens. */
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err);
-/* What was held back (an incomplete character or stop text) when an answer is cut short. */
-void pp_gen_flush(struct pp_gen *g, struct pp_buf *text);
+/* What was held back (an incomplete character or stop text) when an answer is cut short; guessed: as in a turn. */
+void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed);
 /* All tokens chosen so far, the end token included if there was one. */
 const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);
 void pp_gen_free(struct pp_gen *g);

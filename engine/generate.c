@@ -34,15 +34,17 @@ bool pp_gen_ends(const struct pp_gen *g, int32_t token)
     return !g->ignore_end && t && pp_tokenizer_is_end(t, token) && !is_written(g, token);
 }
 
-static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token)
+static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token, bool guessed)
 {
     bool control = is_written(g, token);
     if (control)
         pp_buf_str(&g->held, PP_CONTROL_MARK);
     pp_token_text(t, token, control, &g->held);
+    while (g->held_guessed.len < g->held.len && !g->held_guessed.bad)
+        pp_buf_char(&g->held_guessed, guessed);
 }
 
-bool pp_gen_accept(struct pp_gen *g, int32_t token)
+bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
 {
     const struct pp_tokenizer *t = g->seq->engine->model->tokenizer;
     g->tokens[g->n++] = token;
@@ -53,7 +55,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token)
         return true;
     }
     if (t)
-        add_text(g, t, token);
+        add_text(g, t, token, guessed);
     if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
@@ -103,22 +105,31 @@ static size_t stop_begins(const struct pp_gen *g, const char *s, size_t n)
     return 0;
 }
 
-static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text)
+static void drop_front(struct pp_buf *b, size_t n)
+{
+    memmove(b->data, b->data + n, b->len - n);
+    b->len -= n;
+    b->data[b->len] = 0;
+}
+
+static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text, struct pp_buf *guessed)
 {
     if (n == 0)
         return;
     pp_buf_add(text, g->held.data, n);
-    memmove(g->held.data, g->held.data + n, g->held.len - n);
-    g->held.len -= n;
-    g->held.data[g->held.len] = 0;
+    size_t known = n < g->held_guessed.len ? n : g->held_guessed.len; /* fewer when memory has run out */
+    if (guessed)
+        pp_buf_add(guessed, g->held_guessed.data, known);
+    drop_front(&g->held, n);
+    drop_front(&g->held_guessed, known);
 }
 
-static void show(struct pp_gen *g, struct pp_buf *text)
+static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
 {
     size_t stop = find_stop(g, g->held.data, g->held.len);
     if (stop < g->held.len) {
-        release_text(g, stop, text);
-        g->held.len = 0;
+        release_text(g, stop, text, guessed);
+        g->held.len = g->held_guessed.len = 0;
         g->finish = PP_FINISH_STOP;
         return;
     }
@@ -126,25 +137,25 @@ static void show(struct pp_gen *g, struct pp_buf *text)
     size_t back = g->held.len ? stop_begins(g, g->held.data, g->held.len) : 0;
     if (ready > g->held.len - back)
         ready = g->held.len - back;
-    release_text(g, ready, text);
+    release_text(g, ready, text, guessed);
     if (g->finish != PP_FINISH_NONE)
-        release_text(g, g->held.len, text); /* nothing more will come */
+        release_text(g, g->held.len, text, guessed); /* nothing more will come */
 }
 
 void pp_gen_give(struct pp_gen_turn *turn)
 {
     struct pp_gen *g = turn->gen;
-    show(g, turn->text);
-    if (g->held.bad || turn->text->bad)
+    show(g, turn->text, turn->guessed);
+    if (g->held.bad || g->held_guessed.bad || turn->text->bad || (turn->guessed && turn->guessed->bad))
         turn->code = pp_fail_nomem(&turn->err, "the answer's text");
     turn->n_tokens = (int)(g->n - g->n_given);
     turn->finish = g->finish;
     g->n_given = g->n;
 }
 
-void pp_gen_flush(struct pp_gen *g, struct pp_buf *text)
+void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
 {
-    release_text(g, g->held.len, text);
+    release_text(g, g->held.len, text, guessed);
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------ */
@@ -187,7 +198,9 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
         return pp_fail_nomem(err, "an answer");
     memcpy(g->tokens, prompt, (size_t)n * sizeof *g->tokens);
     pp_buf_add(&g->held, "", 0);
-    if (pp_grow(&g->held.data, &g->held.cap, MAX_PIECE, 1) != 0)
+    pp_buf_add(&g->held_guessed, "", 0);
+    if (pp_grow(&g->held.data, &g->held.cap, MAX_PIECE, 1) != 0 ||
+        pp_grow(&g->held_guessed.data, &g->held_guessed.cap, MAX_PIECE, 1) != 0)
         return pp_fail_nomem(err, "an answer");
     enum pp_code code = pp_sampler_init(&g->sampler, e->model->info.n_vocab, err);
     if (!code)
@@ -306,6 +319,7 @@ void pp_gen_free(struct pp_gen *g)
     pp_free(g->stops);
     pp_free(g->tokens);
     pp_buf_free(&g->held);
+    pp_buf_free(&g->held_guessed);
     pp_sampler_free(&g->sampler);
     pp_spec_free(g);
     pp_free(g);

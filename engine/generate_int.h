@@ -36,6 +36,7 @@ struct pp_gen {
     int64_t n_given;        /* of those, the caller was told of */
     enum pp_finish finish;
     struct pp_buf held;     /* text chosen but not shown: could be half a character or a stop text */
+    struct pp_buf held_guessed; /* for each byte of it, whether its token had been guessed */
     uint64_t begin_ns;
     uint64_t copied_before; /* seq->copied_bytes when the answer began */
     struct pp_stats stats;  /* of this answer alone */
@@ -48,8 +49,8 @@ int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t 
 bool pp_gen_ends(const struct pp_gen *g, int32_t token);
 /* Chooses the token behind tokens[0..n_history); -1 if none can be. */
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
-/* Takes a chosen token into the answer. True if the answer is over. */
-bool pp_gen_accept(struct pp_gen *g, int32_t token);
+/* Takes a chosen token, which had been guessed or not, into the answer. True if the answer is over. */
+bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed);
 /* The error that says why none could be chosen. */
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err);
 /* Hands out what may be shown. */

@@ -259,8 +259,9 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* A choice from logits. False if the answer is over or none could be made. */
-static bool choose(struct pp_gen_turn *turn, const float *logits)
+/* A choice from logits, behind a guess of n_guesses, or (-1) behind what was chosen before. False if the answer is over
+ * or none could be made. */
+static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, int n_guesses)
 {
     struct pp_gen *g = turn->gen;
     if (g->max_tokens == 0) {
@@ -275,7 +276,7 @@ static bool choose(struct pp_gen_turn *turn, const float *logits)
         return false;
     }
     bool first = g->n == g->n_prompt;
-    bool over = pp_gen_accept(g, made.token);
+    bool over = pp_gen_accept(g, made.token, pp_spec_child(g->spec.guess, n_guesses, behind, made.token) >= 0);
     if (g->spec.on)
         pp_habits_sure(&g->seq->habits, made.margin);
     if (first) {
@@ -297,7 +298,7 @@ static int32_t choose_at(void *user, int guess, bool *over)
     struct pp_gen *g = c->part->turn->gen;
     int64_t before = g->n;
     c->last = c->root + 1 + guess;
-    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last));
+    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last), guess, c->part->n_draft);
     return g->n > before ? g->tokens[before] : -1;
 }
 
@@ -341,7 +342,7 @@ static void choose_ahead(struct pp_gen_turn *turn)
         return;
     const float *logits = pp_seq_logits(g->seq);
     if (logits)
-        choose(turn, logits);
+        choose(turn, logits, -1, 0);
     if (g->n == g->n_prompt) /* no choice was made: as if the last token had not been read */
         pp_seq_truncate(g->seq, g->n - 1);
 }
@@ -355,7 +356,7 @@ static void follow_twin(struct part *part)
         alike(g, t) < g->n || pp_seq_exact(t->seq) < g->n)
         return;
     share(g, t, g->n);
-    choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1));
+    choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1), -1, 0);
     pp_seq_truncate(g->seq, g->n - 1);
 }
 

@@ -444,7 +444,7 @@ void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows,
 
 /* --- what came of it --------------------------------------------------------------------------------------------- */
 
-static int child(const struct pp_guess *guess, int n, int parent, int32_t token)
+int pp_spec_child(const struct pp_guess *guess, int n, int parent, int32_t token)
 {
     for (int i = parent + 1; i < n; i++)
         if (guess[i].parent == parent && guess[i].token == token)
@@ -458,7 +458,7 @@ int pp_spec_verify(const struct pp_guess *guess, int n, pp_spec_choose_fn *chose
     int stood = 0, at = -1;
     for (bool over = false; !over;) {
         int32_t token = chosen(user, at, &over);
-        int next = token < 0 ? -1 : child(guess, n, at, token);
+        int next = token < 0 ? -1 : pp_spec_child(guess, n, at, token);
         if (next < 0)
             break;
         path[stood++] = (int8_t)next;

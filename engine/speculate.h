@@ -226,6 +226,8 @@ void pp_speculate(struct pp_gen *const *answers, int n, int rows, int most_rows,
 typedef int32_t pp_spec_choose_fn(void *user, int guess, bool *over);
 int pp_spec_verify(const struct pp_guess *guess, int n, pp_spec_choose_fn *chosen, void *user,
                    int8_t path[static PP_MAX_GUESSES]);
+/* Which of n guesses is this token behind `parent` (-1: behind the last chosen token); -1: none. */
+int pp_spec_child(const struct pp_guess *guess, int n, int parent, int32_t token);
 /* What the answer chose in the pass: n_chosen tokens. */
 void pp_spec_learn(struct pp_gen *g, const int32_t *chosen, int n_chosen);
 

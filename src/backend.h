@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "src/guessed.h"
 #include "src/io.h"
 #include "src/overflow.h"
 #include "src/queue.h"
@@ -33,6 +34,7 @@ struct pp_generate_request {
     bool temporary;                 /* no snapshot is written or read */
     const char *messages_json;      /* the branch, system prompt first if there is one */
     const char *continue_text;      /* an answer begun that is to be continued, or NULL */
+    const struct pp_guessed *continue_guessed; /* ... which bytes of it; or NULL */
     const char *continue_reasoning; /* ... and its reasoning, or NULL; with its tokens and its time */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;

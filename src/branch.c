@@ -15,6 +15,8 @@ void pp_branch_touch(struct pp_branch *b, size_t i)
     it->msg.len = it->text.len;
     it->msg.reasoning = pp_buf_cstr(&it->reasoning);
     it->msg.reasoning_len = it->reasoning.len;
+    it->msg.guessed = it->guessed.runs;
+    it->msg.n_guessed = pp_guessed_any(&it->guessed) ? it->guessed.n : 0;
     it->msg.revision = ++b->revision;
 }
 
@@ -66,6 +68,7 @@ void pp_branch_truncate(struct pp_branch *b, size_t n)
     while (b->n > n) {
         pp_buf_free(&b->items[--b->n].text);
         pp_buf_free(&b->items[b->n].reasoning);
+        pp_guessed_free(&b->items[b->n].guessed);
         pp_buf_free(&b->items[b->n].note);
     }
 }
@@ -87,9 +90,11 @@ void pp_branch_set_adapters(struct pp_branch_item *it, const char *json)
     pp_adapter_mix_label(&set, it->msg.adapters, sizeof it->msg.adapters);
 }
 
-/* The speed and the acceptance that the worker noted when the answer was made; 0 and -1 where it did not. */
-static void read_stats(const char *json, struct pp_chat_message *m)
+/* What the worker noted when the answer was made: speed and acceptance, 0 and -1 where it did not; which bytes were
+ * guessed. */
+static void read_stats(const char *json, struct pp_branch_item *it)
 {
+    struct pp_chat_message *m = &it->msg;
     cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
     const cJSON *tps = cJSON_GetObjectItemCaseSensitive(o, "decode_tps");
     const cJSON *drafted = cJSON_GetObjectItemCaseSensitive(o, "draft_tokens");
@@ -107,6 +112,7 @@ static void read_stats(const char *json, struct pp_chat_message *m)
         m->reasoning_tokens = (int64_t)tokens->valuedouble;
     if (cJSON_IsNumber(ms) && ms->valuedouble > 0 && ms->valuedouble < 1e12)
         m->reasoning_s = (float)(ms->valuedouble / 1000);
+    pp_guessed_read(&it->guessed, cJSON_GetObjectItemCaseSensitive(o, "guessed"), it->text.len);
     cJSON_Delete(o);
 }
 
@@ -125,7 +131,8 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
         it->msg.sibling = m->sibling;
         it->msg.n_siblings = m->n_siblings > 0 ? m->n_siblings : 1;
         it->msg.n_tokens = m->n_tokens;
-        read_stats(m->stats, &it->msg);
+        read_stats(m->stats, it);
+        pp_branch_touch(&fresh, i);
         pp_branch_set_adapters(it, m->adapters);
         if (m->context_from && !pp_branch_set_context(&fresh, i, m->context_from, m->context_note)) {
             pp_branch_free(&fresh);

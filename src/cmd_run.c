@@ -390,7 +390,7 @@ static void take_apart(struct run *r, int n_tokens, bool last)
 {
     struct pp_parts *p = &r->parts;
     uint64_t now = pp_now_ns();
-    pp_parts_add(p, r->written.data, r->written.len, n_tokens, now);
+    pp_parts_add(p, r->written.data, NULL, r->written.len, n_tokens, now);
     pp_buf_clear(&r->written);
     if (last)
         pp_parts_end(p, now);
@@ -452,7 +452,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     }
     pp_cli_bar_clear(&r->bar);
     if (gen && code) {
-        pp_gen_flush(gen, &r->written);
+        pp_gen_flush(gen, &r->written, NULL);
         take_apart(r, 0, true);
     }
     if (gen)

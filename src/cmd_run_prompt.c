@@ -149,7 +149,7 @@ static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, s
     while (!code && finish == PP_FINISH_NONE && !pp_parts_over(&parts)) {
         int fresh = 0;
         code = pp_gen_next(gen, r->cancel, &written, &fresh, &finish, err);
-        pp_parts_add(&parts, written.data, written.len, fresh, 0);
+        pp_parts_add(&parts, written.data, NULL, written.len, fresh, 0);
         pp_buf_clear(&written);
     }
     pp_gen_free(gen);

@@ -63,6 +63,8 @@ struct pp_chat_message {
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of guessed tokens that stood; < 0: nothing was guessed */
     float speedup;          /* how often as fast as without guesses; 0: not known */
+    const uint32_t *guessed; /* [n_guessed]: lengths of runs in bytes of text, by turns chosen by the model and guessed */
+    size_t n_guessed;       /* 0: nothing was, or it is not known */
     char adapters[96];      /* of an answer: "bard 0.80", cut if need be; "" for none */
     int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */
 };
@@ -236,7 +238,7 @@ enum pp_slash {
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why; the line stays */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
-    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING,
+    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT,
 };
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);

@@ -65,6 +65,7 @@ struct ctl_running {
     int sibling, n_siblings;
     struct pp_adapter_mix set;    /* what it is written under */
     struct pp_buf text, reasoning; /* of the message, so far */
+    struct pp_guessed guessed;
     bool thinking;                /* the text has not begun */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;

@@ -21,5 +21,6 @@ void pp_event_free(struct pp_event *e)
     pp_free(e->adapter);
     pp_free(e->text);
     pp_free(e->thoughts.text);
+    pp_guessed_free(&e->guessed);
     pp_free(e);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
+#include "src/guessed.h"
 
 struct pp_job;
 
@@ -74,6 +75,7 @@ struct pp_event {
     struct pp_loaded *info;   /* owned */
     struct pp_adapter_facts *adapter; /* owned */
     char *text;               /* owned, NUL-terminated */
+    struct pp_guessed guessed; /* TEXT: of its bytes; owned */
     size_t text_len;
     struct pp_thoughts thoughts;
     struct pp_job *job;       /* owned */

@@ -60,6 +60,7 @@ void request_free(struct request *r)
     pp_free((char *)g->session_key);
     pp_free((char *)g->messages_json);
     pp_free((char *)g->continue_text);
+    pp_guessed_free(&r->continue_guessed);
     pp_free((char *)g->continue_reasoning);
     pp_free((char *)g->template_source);
     for (int i = 0; g->adapters && i < g->n_adapters; i++)
@@ -101,6 +102,9 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     g->session_key = copy(from->session_key, &ok);
     g->messages_json = copy(from->messages_json, &ok);
     g->continue_text = copy(from->continue_text, &ok);
+    if (from->continue_guessed)
+        pp_guessed_append(&r->continue_guessed, from->continue_guessed);
+    g->continue_guessed = &r->continue_guessed;
     g->continue_reasoning = copy(from->continue_reasoning, &ok);
     g->template_source = copy(from->template_source, &ok);
     struct pp_adapter_choice *adapters = pp_calloc((size_t)from->n_adapters + 1, sizeof *adapters);

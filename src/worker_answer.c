@@ -81,9 +81,9 @@ static void draft_json(const struct pp_stats *s, struct pp_buf *out)
         pp_buf_fmt(out, ",\"speedup\":%.3f", (double)s->plain_ns / (double)s->decode_ns);
 }
 
-/* parts: of an answer that has begun, or NULL. */
-static void stats_json(const struct pp_stats *s, const struct pp_parts *parts, enum pp_finish finish,
-                       enum pp_code code, struct pp_buf *out)
+/* a: an answer that has begun, or NULL. */
+static void stats_json(const struct pp_stats *s, const struct answer *a, enum pp_finish finish, enum pp_code code,
+                       struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"prompt_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"restored_tokens\":%" PRIu64,
                s->prompt_tokens, s->cached_tokens, s->restored_tokens);
@@ -92,9 +92,13 @@ static void stats_json(const struct pp_stats *s, const struct pp_parts *parts, e
                per_second(s->prefill_tokens, s->prefill_ns), s->decode_tokens,
                per_second(s->decode_tokens, s->decode_ns));
     draft_json(s, out);
-    if (parts && parts->n_reasoning)
-        pp_buf_fmt(out, ",\"reasoning_tokens\":%" PRId64 ",\"reasoning_ms\":%.0f", parts->n_reasoning,
-                   (double)parts->reasoning_ns / 1e6);
+    if (a && a->parts.n_reasoning)
+        pp_buf_fmt(out, ",\"reasoning_tokens\":%" PRId64 ",\"reasoning_ms\":%.0f", a->parts.n_reasoning,
+                   (double)a->parts.reasoning_ns / 1e6);
+    if (a && pp_guessed_any(&a->guessed)) {
+        pp_buf_str(out, ",\"guessed\":");
+        pp_guessed_json(&a->guessed, out);
+    }
     pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
                finish_name(finish, code));
 }
@@ -105,6 +109,7 @@ static void text_free(struct answer_text *t)
 {
     pp_buf_free(&t->reasoning);
     pp_buf_free(&t->text);
+    pp_guessed_free(&t->guessed);
     t->take_back = false;
 }
 
@@ -114,10 +119,12 @@ static bool text_add(struct answer_text *t, const struct pp_parts *p)
     if (p->take_back) {
         pp_buf_add(&t->reasoning, t->text.data, t->text.len);
         pp_buf_clear(&t->text);
+        pp_guessed_clear(&t->guessed);
         t->take_back = true;
     }
     pp_buf_add(&t->reasoning, p->reasoning.data, p->reasoning.len);
     pp_buf_add(&t->text, p->text.data, p->text.len);
+    pp_guessed_append(&t->guessed, &p->guessed);
     return !t->reasoning.bad && !t->text.bad;
 }
 
@@ -134,11 +141,13 @@ static void send_text(struct answer *a, bool wait)
     e->stats = figures(a);
     e->text_len = t->text.len;
     e->text = t->text.data;
+    e->guessed = t->guessed;
     e->thoughts = (struct pp_thoughts){t->reasoning.data,    t->reasoning.len,        t->take_back,
                                        a->parts.thinking,    a->parts.n_reasoning,    a->parts.reasoning_ns};
     bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
     if (!sent) {
         e->text = e->thoughts.text = NULL; /* they are still ours */
+        e->guessed = (struct pp_guessed){0};
         pp_event_free(e);
         if (!wait)
             return;
@@ -166,6 +175,7 @@ static void save_text(struct answer *a)
     save_parts(a, t->take_back, &t->reasoning, &t->text);
     pp_buf_clear(&t->reasoning);
     pp_buf_clear(&t->text);
+    pp_guessed_clear(&t->guessed);
     t->take_back = false;
 }
 
@@ -179,16 +189,22 @@ static void take_parts(struct answer *a)
         save_parts(a, p->take_back, &p->reasoning, &p->text);
     }
     text_add(&a->pending, p);
+    if (p->take_back)
+        pp_guessed_clear(&a->guessed);
+    pp_guessed_append(&a->guessed, &p->guessed);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);
+    pp_guessed_clear(&p->guessed);
     p->take_back = false;
 }
 
 bool answer_piece(struct answer *a, int n_tokens)
 {
     uint64_t now = pp_now_ns();
-    pp_parts_add(&a->parts, a->piece.data, a->piece.len, n_tokens, now);
+    bool whole = a->piece_guessed.len == a->piece.len; /* else memory has run out */
+    pp_parts_add(&a->parts, a->piece.data, whole ? a->piece_guessed.data : NULL, a->piece.len, n_tokens, now);
     pp_buf_clear(&a->piece);
+    pp_buf_clear(&a->piece_guessed);
     take_parts(a);
     a->pending_tokens += n_tokens;
     if (now - a->sent_ns >= COLLECT_NS) {
@@ -390,6 +406,9 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
         a->parts.any_reasoning = r->continue_reasoning != NULL;
         a->parts.n_reasoning = r->reasoning_tokens;
         a->parts.reasoning_ns = r->reasoning_ns;
+        if (r->continue_guessed)
+            pp_guessed_append(&a->guessed, r->continue_guessed);
+        pp_guessed_fit(&a->guessed, r->continue_text ? strlen(r->continue_text) : 0);
         code = open_slot(a, p.ids, p.n, err);
     }
     if (code == PP_OK) {
@@ -420,16 +439,15 @@ static enum pp_message_state state_after(enum pp_code code)
     return code == PP_OK ? PP_MESSAGE_COMPLETE : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED : PP_MESSAGE_PARTIAL;
 }
 
-/* Notes the end with the message and makes the event that tells of it. */
+/* Notes the end with the message and makes the event that tells of it. a: NULL if it never began. */
 static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s,
-                                 const struct pp_parts *parts, enum pp_finish finish, int64_t n_before,
-                                 const struct pp_error *err)
+                                 const struct answer *a, enum pp_finish finish, const struct pp_error *err)
 {
     struct pp_buf json = {0};
-    stats_json(s, parts, finish, err->code, &json);
+    stats_json(s, a, finish, err->code, &json);
     if (r->message_id)
         pp_io_answer_end(w->io, r->message_id, state_after(err->code), json.bad ? NULL : pp_buf_cstr(&json),
-                         n_before + (int64_t)s->decode_tokens);
+                         (a ? a->n_before : 0) + (int64_t)s->decode_tokens);
     pp_buf_free(&json);
     struct pp_event *e = pp_event_new(PP_EVENT_DONE);
     if (e) {
@@ -444,7 +462,7 @@ static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_r
 struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_error *err)
 {
     struct pp_stats none = {0};
-    return conclude(w, r, &none, NULL, PP_FINISH_NONE, 0, err);
+    return conclude(w, r, &none, NULL, PP_FINISH_NONE, err);
 }
 
 static void send_context(struct answer *a)
@@ -485,7 +503,7 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
 {
     struct pp_worker *w = a->w;
     if (a->gen && err->code != PP_OK) {
-        pp_gen_flush(a->gen, &a->piece);
+        pp_gen_flush(a->gen, &a->piece, &a->piece_guessed);
         answer_piece(a, 0);
     }
     struct pp_stats stats = figures(a);
@@ -496,11 +514,13 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
     save_text(a);
     send_text(a, true);
     send_context(a);
-    struct pp_event *done = conclude(w, asked(a), &stats, &a->parts, finish, a->n_before, err);
+    struct pp_event *done = conclude(w, asked(a), &stats, a, finish, err);
     pp_gen_free(a->gen);
     if (a->slot)
         slot_end(w, a->slot);
     pp_buf_free(&a->piece);
+    pp_buf_free(&a->piece_guessed);
+    pp_guessed_free(&a->guessed);
     pp_parts_free(&a->parts);
     text_free(&a->unsaved);
     text_free(&a->pending);

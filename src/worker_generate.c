@@ -130,7 +130,7 @@ static void take_turns(struct pp_worker *w, struct answer **line, struct pp_gen_
     static const struct pp_error none;
     for (int i = 0; i < n; i++) {
         struct pp_gen_turn *t = &turns[i];
-        if (t->code == PP_ERR_NOMEM && !line[i]->piece.bad) {
+        if (t->code == PP_ERR_NOMEM && !line[i]->piece.bad && !line[i]->piece_guessed.bad) {
             no_pages = &t->err;
             continue;
         }
@@ -156,7 +156,8 @@ bool worker_pass(struct pp_worker *w)
     if (begin_pass(w)) {
         int n = line_up(w, line);
         for (int i = 0; i < n; i++)
-            turns[i] = (struct pp_gen_turn){.gen = line[i]->gen, .text = &line[i]->piece};
+            turns[i] = (struct pp_gen_turn){
+                .gen = line[i]->gen, .text = &line[i]->piece, .guessed = &line[i]->piece_guessed};
         enum pp_code code = pp_gen_step(turns, n, &w->cancel, &err);
         end_pass(w);
         if (code == PP_OK)

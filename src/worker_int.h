@@ -43,6 +43,7 @@ struct request {
     struct request *next;                /* worker thread: in the line of those that wait */
     struct pp_load_request load;
     struct pp_generate_request generate;
+    struct pp_guessed continue_guessed;
     char *key;                           /* LEAVE, FORGET; INSPECT: the path */
     /* -- generations, protected by the worker's lock */
     struct request *live_next;           /* among those that have not ended */
@@ -199,6 +200,7 @@ void room_stop(struct pp_worker *w);                /* within milliseconds; what
 
 struct answer_text {
     struct pp_buf reasoning, text;
+    struct pp_guessed guessed;   /* of that text */
     bool take_back;              /* before these: all text so far was reasoning */
 };
 
@@ -209,6 +211,8 @@ struct answer {
     struct slot *slot;
     struct pp_gen *gen;
     struct pp_buf piece;         /* of one step, as the model wrote it */
+    struct pp_buf piece_guessed; /* as in struct pp_gen_turn */
+    struct pp_guessed guessed;   /* all of the text, that of an answer begun before included */
     struct pp_parts parts;       /* of a step, taken apart */
     struct answer_text unsaved;  /* not handed to the io thread yet */
     struct answer_text pending;  /* not sent to the screen yet */

@@ -24,7 +24,8 @@ struct fake_backend {
     /* the last generation */
     uint64_t request;
     int64_t message_id;
-    char messages[4096], continue_text[256], continue_reasoning[256], key[17], template_source[256];
+    char messages[4096], continue_text[256], continue_reasoning[256], continue_guessed[256];
+    char key[17], template_source[256];
     struct pp_sampling sampling;
     int64_t max_tokens;
     enum pp_overflow overflow;
@@ -36,6 +37,7 @@ struct fake_backend {
     bool use_draft, lookup;
     int draft_max;
     float draft_p_min;
+    const char *stats;           /* what is kept with an answer that ends; NULL: a speed */
     struct pp_thoughts thoughts; /* its counts go on with the text */
     /* what was to be read ahead */
     int preparations;
@@ -77,6 +79,8 @@ int64_t fix_ask(const char *question);
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
+/* Its bytes from .. from + n - 1 had been guessed. */
+void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n);
 /* Of its reasoning; n_tokens: since the answer began. It took 0.5 s for each. */
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
 void fake_adapter(struct fixture *f, const char *misfit); /* the one that was asked for last; NULL: it fits */

@@ -7,6 +7,7 @@
  *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
  *   "think"   thinks first, "ponder" until it is stopped
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
+ *   "guessed" every other piece of the echo was guessed
  *   "unsaved" the text is taken, but cannot be saved
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
@@ -237,6 +238,11 @@ static void speak(struct pp_controller *c)
         c->said += left < piece ? left : piece;
     }
     m->shown.revision = ++c->revisions;
+    if (strstr(pp_buf_cstr(&c->script), "guessed")) {
+        static const uint32_t pieces[64] = {[0 ... 63] = PIECE};
+        m->shown.guessed = pieces;
+        m->shown.n_guessed = (m->text.len + PIECE - 1) / PIECE;
+    }
     c->status.tokens_per_s = 1203;
     c->status.acceptance = 0.71f;
     c->status.ctx_used++;
@@ -796,6 +802,8 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
             continue;
         if (commands[i].result == PP_SLASH_DONE)
             pp_controller_regenerate(c, atoi(arg));
+        if (commands[i].result == PP_SLASH_DRAFT_MENU && strcmp(arg, "tint") == 0)
+            return PP_SLASH_TINT;
         return commands[i].result;
     }
     say(c, true, "There is no such command; /help lists them.");

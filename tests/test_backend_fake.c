@@ -67,6 +67,11 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.message_id = r->message_id;
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
     snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
+    struct pp_buf guessed = {0};
+    if (r->continue_guessed)
+        pp_guessed_json(r->continue_guessed, &guessed);
+    snprintf(fake.continue_guessed, sizeof fake.continue_guessed, "%s", pp_buf_cstr(&guessed));
+    pp_buf_free(&guessed);
     snprintf(fake.continue_reasoning, sizeof fake.continue_reasoning, "%s",
              r->continue_reasoning ? r->continue_reasoning : "");
     fake.skip_reasoning = r->skip_reasoning;
@@ -258,11 +263,11 @@ void fake_choose(struct fixture *f, int generation)
     fake.message_id = fake.asked[generation].message_id;
 }
 
-void fake_text(struct fixture *f, const char *text, int n)
+static void send_text(const char *text, int n, const struct pp_guessed *guessed)
 {
     struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
-    (void)f;
     assert_non_null(e);
+    pp_guessed_append(&e->guessed, guessed);
     pp_io_answer_add(fake.io, fake.message_id, PP_PART_ANSWER, text, strlen(text));
     e->request = fake.request;
     e->text = pp_strdup(text);
@@ -273,6 +278,26 @@ void fake_text(struct fixture *f, const char *text, int n)
     e->stats.decode_tokens = (uint64_t)n;
     e->stats.decode_ns = 1000000;
     send_event(e);
+}
+
+void fake_text(struct fixture *f, const char *text, int n)
+{
+    struct pp_guessed none = {0};
+    (void)f;
+    pp_guessed_add(&none, strlen(text), false);
+    send_text(text, n, &none);
+    pp_guessed_free(&none);
+}
+
+void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n)
+{
+    struct pp_guessed guessed = {0};
+    (void)f;
+    pp_guessed_add(&guessed, from, false);
+    pp_guessed_add(&guessed, n, true);
+    pp_guessed_fit(&guessed, strlen(text));
+    send_text(text, 1, &guessed);
+    pp_guessed_free(&guessed);
 }
 
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens)
@@ -338,7 +363,7 @@ void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code)
                      code == PP_OK              ? PP_MESSAGE_COMPLETE
                      : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
                                                 : PP_MESSAGE_PARTIAL,
-                     "{\"decode_tps\":50.0}", 3);
+                     fake.stats ? fake.stats : "{\"decode_tps\":50.0}", 3);
     e->request = fake.request;
     e->finish = finish;
     if (code != PP_OK)

@@ -244,10 +244,10 @@ static void blanks_around_tags(void **state)
             assert_true(pp_parts_begin(&p, &r, PP_BEGINS_FREE));
             for (size_t n = strlen(s), at = 0; at <= n; at += step) {
                 if (at + step > n) {
-                    pp_parts_add(&p, s + at, n - at, 1, at);
+                    pp_parts_add(&p, s + at, NULL, n - at, 1, at);
                     pp_parts_end(&p, n);
                 } else {
-                    pp_parts_add(&p, s + at, step, 1, at);
+                    pp_parts_add(&p, s + at, NULL, step, 1, at);
                 }
                 if (p.take_back) {
                     pp_buf_add(&reasoning, text.data, text.len);
@@ -275,12 +275,12 @@ static void tokens_and_time_are_counted(void **state)
     (void)state;
     assert_true(pp_parts_begin(&p, &r, PP_BEGINS_REASONING));
     assert_true(p.thinking);
-    pp_parts_add(&p, "a", 1, 1, 1000);
-    pp_parts_add(&p, "b", 1, 3, 1500);
+    pp_parts_add(&p, "a", NULL, 1, 1, 1000);
+    pp_parts_add(&p, "b", NULL, 1, 3, 1500);
     assert_true(p.thinking);
-    pp_parts_add(&p, "</think>", 8, 1, 1700);
+    pp_parts_add(&p, "</think>", NULL, 8, 1, 1700);
     assert_false(p.thinking);
-    pp_parts_add(&p, "Hi", 2, 1, 5000);
+    pp_parts_add(&p, "Hi", NULL, 2, 1, 5000);
     pp_parts_end(&p, 9000);
     assert_int_equal(p.n_reasoning, 5);
     assert_int_equal(p.reasoning_ns, 700);

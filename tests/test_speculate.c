@@ -534,13 +534,65 @@ static void allocates_nothing(void **state)
     close_pair(&p);
 }
 
+/* Every byte of an answer comes with whether its token had been guessed: so many of each pass as stood, then the one
+ * that the target chose behind them. */
+static void marked(void **state)
+{
+    struct pair p;
+    struct pp_error err;
+    uint64_t total = 0;
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    for (int i = 0; i < 4; i++) {
+        struct pp_gen *g;
+        struct pp_buf text = {0}, marks = {0}, whole = {0}, expected = {0};
+        int32_t *ids;
+        int64_t seen = 0, n;
+        uint64_t stood = 0;
+        size_t n_prompt = chat_prompt(&p, 50 + 30 * i, &ids);
+        const char *stop = i % 2 ? "zebra" : "the sea and "; /* some of the text is held back for it */
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 80, .stops = &stop, .n_stops = 1,
+                                     .ignore_end = true};
+        opt.draft = p.draft;
+        opt.lookup = true;
+        opt.draft_siblings = i % 2;
+        opt.draft_always = true;
+        assert_ok(pp_gen_start(p.seq, ids, (int64_t)n_prompt, &opt, NULL, &g, &err), err);
+        struct pp_gen_turn turn = {.gen = g, .text = &text, .guessed = &marks};
+        do {
+            assert_ok(pp_gen_step(&turn, 1, NULL, &err), err);
+            const int32_t *tokens = pp_gen_tokens(g, &n);
+            uint64_t now = pp_gen_stats(g).draft_accepted, guessed = now - stood;
+            for (; seen < n; seen++, guessed -= guessed > 0) {
+                pp_token_text(pp_model_tokenizer(p.model), tokens[seen], false, &whole);
+                while (expected.len < whole.len)
+                    pp_buf_char(&expected, guessed > 0);
+            }
+            stood = now;
+            assert_int_equal(text.len, marks.len);
+        } while (turn.finish == PP_FINISH_NONE);
+        total += stood;
+        assert_int_equal(text.len, whole.len);
+        assert_memory_equal(text.data, whole.data, whole.len);
+        assert_memory_equal(marks.data, expected.data, expected.len);
+        pp_gen_free(g);
+        pp_buf_free(&text);
+        pp_buf_free(&marks);
+        pp_buf_free(&whole);
+        pp_buf_free(&expected);
+        pp_free(ids);
+    }
+    assert_true(total > 50);
+    close_pair(&p);
+}
+
 TEST_GROUP(speculate)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookups),      cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
         cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
         cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
-        cmocka_unit_test(bridged_texts),
+        cmocka_unit_test(bridged_texts), cmocka_unit_test(marked),
     };
     return cmocka_run_group_tests_name("speculate", tests, NULL, NULL);
 }

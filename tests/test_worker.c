@@ -33,6 +33,7 @@ static struct {
     struct pp_session session;
     /* of the last answer */
     struct pp_buf text, reasoning;
+    struct pp_guessed guessed;
     int64_t n_reasoning;
     struct pp_event done;
     char notice[512];
@@ -96,6 +97,7 @@ static void end(void)
     pp_queue_free(env.events);
     pp_store_close(env.store);
     pp_session_clear(&env.session);
+    pp_guessed_free(&env.guessed);
     pp_buf_free(&env.text);
 }
 
@@ -153,6 +155,7 @@ static void post(struct pp_generate_request r)
     r.request = ++env.request;
     pp_buf_clear(&env.text);
     pp_buf_clear(&env.reasoning);
+    pp_guessed_clear(&env.guessed);
     env.notice[0] = 0;
     env.n_progress = 0;
     env.dropped = 0;
@@ -169,6 +172,7 @@ static void take_in(bool text_only)
             assert_int_equal(e->request, env.request);
             pp_buf_add(&env.text, e->text, e->text_len);
             pp_buf_add(&env.reasoning, e->thoughts.text, e->thoughts.len);
+            pp_guessed_append(&env.guessed, &e->guessed);
             env.n_reasoning = e->thoughts.n_tokens;
         } else if (type == PP_EVENT_NOTICE) {
             snprintf(env.notice, sizeof env.notice, "%s", e->text);
@@ -420,6 +424,7 @@ static void test_greedy(void **state)
     assert_true(env.done.stats.draft_accepted <= env.done.stats.draft_tokens);
     assert_true(env.done.stats.cached_tokens > 0);
     assert_true(passes > 0);
+    assert_true(pp_guessed_any(&env.guessed));
     wait_stored(id, HELLO_ANSWER);
     stored(id, &ms, stats);
     assert_int_equal(ms, PP_MESSAGE_COMPLETE);
@@ -428,6 +433,41 @@ static void test_greedy(void **state)
     assert_true(cJSON_GetObjectItem(json, "decode_tps")->valuedouble > 0);
     assert_string_equal(cJSON_GetObjectItem(json, "finish")->valuestring, "end");
     cJSON_Delete(json);
+    end();
+}
+
+/* What stands in the database of the guesses is what came to the screen; an answer that is gone on with keeps it. */
+static void test_guessed(void **state)
+{
+    enum pp_message_state ms;
+    char stats[600];
+    struct pp_guessed kept = {0}, first = {0};
+    (void)state;
+    if (!begin_starter(256, true))
+        return;
+    struct pp_generate_request r = request(HELLO);
+    r.use_draft = true;
+    r.max_tokens = 9;
+    char *begun = pp_strdup(answer_to(r));
+    pp_guessed_append(&first, &env.guessed);
+    r.max_tokens = 48;
+    r.message_id = add_messages();
+    r.continue_text = begun;
+    r.continue_guessed = &first;
+    const char *rest = answer_to(r);
+    assert_true(pp_guessed_any(&first) && pp_guessed_any(&env.guessed));
+    wait_stored(r.message_id, rest);
+    stored(r.message_id, &ms, stats);
+    cJSON *json = cJSON_Parse(stats);
+    pp_guessed_read(&kept, cJSON_GetObjectItem(json, "guessed"), strlen(begun) + strlen(rest));
+    pp_guessed_append(&first, &env.guessed);
+    pp_guessed_fit(&first, strlen(begun) + strlen(rest));
+    assert_int_equal(kept.n, first.n);
+    assert_memory_equal(kept.runs, first.runs, kept.n * sizeof *kept.runs);
+    cJSON_Delete(json);
+    pp_guessed_free(&kept);
+    pp_guessed_free(&first);
+    pp_free(begun);
     end();
 }
 
@@ -1084,7 +1124,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_prompt),
         cmocka_unit_test(test_prompt_with_reasoning),
-        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_greedy), cmocka_unit_test(test_guessed),
         cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overflow),

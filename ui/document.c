@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "ui/markdown.h"
 #include "ui/sanitize.h"
@@ -162,39 +163,93 @@ static struct segment next_segment(const struct pp_document *doc, const char *s,
 
 /* --- layout of one segment --------------------------------------------------------------------------------- */
 
+/* A piece of the source, clean, and where it was guessed. */
+struct clean {
+    struct pp_buf text;
+    uint32_t *runs;      /* as in struct pp_tint */
+    size_t n, cap;
+    struct pp_tint tint;
+};
+
+/* A place at or before `at`, not before `from`, that splits neither a character nor CR LF: cleaned in two parts there,
+ * the text is what it is in one. */
+static size_t whole_before(const char *s, size_t from, size_t at, size_t end)
+{
+    for (int i = 0; i < 3 && at > from && at < end && ((unsigned char)s[at] & 0xC0) == 0x80; i++)
+        at--;
+    return at > from && at < end && s[at] == '\n' && s[at - 1] == '\r' ? at - 1 : at;
+}
+
+static void clean_runs(struct pp_document *doc, size_t from, size_t to, struct clean *c)
+{
+    const char *s = doc->source;
+    size_t at = from, end = 0;
+    int column = 0;
+    for (size_t i = 0; at < to; i++) {
+        size_t before = c->text.len;
+        end = i < doc->n_runs ? end + doc->runs[i] : to;
+        size_t stop = end >= to ? to : end <= at ? at : whole_before(s, at, end, to);
+        pp_sanitize(&c->text, s + at, stop - at, PP_CLEAN_TEXT, &column);
+        if (pp_grow(&c->runs, &c->cap, c->n + 1, sizeof *c->runs) != 0) {
+            doc->layout.bad = true;
+            return;
+        }
+        c->runs[c->n++] = (uint32_t)(c->text.len - before);
+        at = stop;
+    }
+}
+
+/* Cleans s[0 .. n) of the source; what the layout is given of it is tinted until end_piece. */
+static void begin_piece(struct pp_document *doc, const char *s, size_t n, struct clean *c)
+{
+    *c = (struct clean){0};
+    if (!doc->runs || !n) {
+        pp_sanitize(&c->text, s, n, PP_CLEAN_TEXT, NULL);
+        return;
+    }
+    clean_runs(doc, (size_t)(s - doc->source), (size_t)(s - doc->source) + n, c);
+    c->tint = (struct pp_tint){pp_buf_cstr(&c->text), c->runs, c->n};
+    doc->layout.tint = &c->tint;
+}
+
+static void end_piece(struct pp_document *doc, struct clean *c)
+{
+    doc->layout.tint = NULL;
+    doc->layout.bad |= c->text.bad;
+    pp_buf_free(&c->text);
+    pp_free(c->runs);
+}
+
 static void show_plain(struct pp_document *doc, const char *s, size_t n)
 {
-    struct pp_buf clean = {0};
+    struct clean c;
     size_t from = doc->layout.text.len;
-    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
-    pp_layout_text(&doc->layout, pp_buf_cstr(&clean), clean.len, doc->base);
+    begin_piece(doc, s, n, &c);
+    pp_layout_text(&doc->layout, pp_buf_cstr(&c.text), c.text.len, doc->base);
     pp_layout_lines(&doc->layout, from, &(struct pp_frame){.width = doc->width});
-    doc->layout.bad |= clean.bad;
-    pp_buf_free(&clean);
+    end_piece(doc, &c);
 }
 
 static void show_markdown(struct pp_document *doc, const char *s, size_t n)
 {
-    struct pp_buf clean = {0};
-    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
+    struct clean c;
+    begin_piece(doc, s, n, &c);
     if (doc->layout.n_lines > 0 && !doc->continues)
         pp_layout_blank(&doc->layout, 0);
-    pp_markdown(&doc->layout, pp_buf_cstr(&clean), clean.len, doc->width, doc->base);
-    doc->layout.bad |= clean.bad;
-    pp_buf_free(&clean);
+    pp_markdown(&doc->layout, pp_buf_cstr(&c.text), c.text.len, doc->width, doc->base);
+    end_piece(doc, &c);
 }
 
 static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style style)
 {
-    struct pp_buf clean = {0};
+    struct clean c;
     size_t from = doc->layout.text.len;
     int indent = doc->fence_indent;
-    pp_sanitize(&clean, s, n, PP_CLEAN_TEXT, NULL);
-    pp_layout_text(&doc->layout, pp_buf_cstr(&clean), clean.len, style);
+    begin_piece(doc, s, n, &c);
+    pp_layout_text(&doc->layout, pp_buf_cstr(&c.text), c.text.len, style);
     const struct pp_frame frame = {doc->width - 1, indent + 2, indent + 2, 0, PP_LINE_CODE};
     pp_layout_lines(&doc->layout, from, &frame);
-    doc->layout.bad |= clean.bad;
-    pp_buf_free(&clean);
+    end_piece(doc, &c);
 }
 
 /* The language after the fence labels the block. */
@@ -246,12 +301,13 @@ static void show(struct pp_document *doc, const struct segment *seg, const char 
 
 /* --- updating ---------------------------------------------------------------------------------------------- */
 
-static void restart(struct pp_document *doc, int width, bool markdown, pp_style base)
+static void restart(struct pp_document *doc, int width, bool markdown, pp_style base, bool tinted)
 {
     struct pp_layout layout = doc->layout;
     pp_layout_rewind(&layout, (struct pp_layout_mark){0});
     layout.bad = layout.text.bad = false;
-    *doc = (struct pp_document){.layout = layout, .width = width, .markdown = markdown, .base = base};
+    *doc = (struct pp_document){.layout = layout, .width = width, .markdown = markdown, .base = base,
+                                .tinted = tinted};
 }
 
 static bool still_begins_so(const struct pp_document *doc, const char *s, size_t n)
@@ -268,10 +324,20 @@ static void advance(struct pp_document *doc, const char *s, size_t to)
 
 void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base)
 {
+    pp_document_update_tinted(doc, s, n, width, markdown, base, NULL, 0);
+}
+
+void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base,
+                               const uint32_t *runs, size_t n_runs)
+{
     if (width < 1)
         width = 1;
-    if (doc->width != width || doc->markdown != markdown || doc->base != base || !still_begins_so(doc, s, n))
-        restart(doc, width, markdown, base);
+    if (doc->width != width || doc->markdown != markdown || doc->base != base || doc->tinted != (runs != NULL) ||
+        !still_begins_so(doc, s, n))
+        restart(doc, width, markdown, base, runs != NULL);
+    doc->source = s;
+    doc->runs = runs;
+    doc->n_runs = n_runs;
     pp_layout_rewind(&doc->layout, doc->settled);
     while (doc->done < n && !doc->layout.bad) {
         if (markdown && !doc->fenced)

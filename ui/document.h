@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "ui/layout.h"
 
@@ -18,6 +19,7 @@ struct pp_document {
     int width;
     bool markdown;
     pp_style base;
+    bool tinted;
     /* settled part */
     struct pp_layout_mark settled;
     size_t done;            /* bytes of the source that it covers */
@@ -28,10 +30,18 @@ struct pp_document {
     bool continues;         /* the segment before was cut for its length */
     char guard[32];         /* its last bytes: a source that no longer has them is another text */
     size_t guard_len;
+    /* during an update */
+    const char *source;
+    const uint32_t *runs;   /* [n_runs], or NULL */
+    size_t n_runs;
 };
 
 /* Makes doc->layout show s[0..n). With markdown false the text is shown as it is. */
 void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base);
+/* The same with a tint where the text was guessed: `runs` as in struct pp_chat_message, of bytes of s. They may only
+ * grow with the text. NULL: no tint. */
+void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base,
+                               const uint32_t *runs, size_t n_runs);
 void pp_document_free(struct pp_document *doc);
 
 #endif

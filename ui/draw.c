@@ -10,10 +10,10 @@
 #include "ui/sanitize.h"
 #include "ui/text.h"
 
-static struct {
-    attr_t attributes[PP_SLOTS];
-    short pairs[PP_SLOTS];
-} looks;
+static struct look {
+    attr_t attributes;
+    short pair;
+} looks[PP_SLOTS], tinted[PP_SLOTS];
 
 static attr_t attributes_of(unsigned flags)
 {
@@ -27,33 +27,58 @@ static int terminal_colors(void)
     return COLORS > 256 && tigetflag("RGB") <= 0 && COLORS < 1 << 24 ? 256 : COLORS;
 }
 
+/* The pair with this number, or 0 for the terminal's own colours. */
+static short make_pair(int number, int fg, int bg)
+{
+    bool made = (fg >= 0 || bg >= 0) && number < COLOR_PAIRS && init_extended_pair(number, fg, bg) == OK;
+    return (short)(made ? number : 0);
+}
+
+/* The slot with a tint. Where no colour can be seen, an attribute shows it. */
+static struct look with_tint(const struct pp_theme *t, int slot, int colors)
+{
+    const struct pp_look *own = &t->looks[slot], *tint = &t->looks[PP_SLOT_GUESSED], *text = &t->looks[PP_SLOT_TEXT];
+    int fg = pp_color_reduce(tint->fg, colors), bg = pp_color_reduce(own->bg, colors);
+    int ground = pp_color_reduce(tint->bg, colors);
+    if (ground != pp_color_reduce(text->bg, colors))
+        bg = ground;
+    struct look l = {attributes_of(own->flags | tint->flags), colors ? make_pair(PP_SLOTS + slot + 1, fg, bg) : 0};
+    if (!l.pair) /* of the terminal, or there are no more */
+        l.pair = looks[slot].pair;
+    if (l.attributes == looks[slot].attributes && (l.pair == looks[slot].pair || fg == pp_color_reduce(own->fg, colors)))
+        l.attributes |= A_UNDERLINE;
+    return l;
+}
+
 void pp_draw_theme(const struct pp_theme *t, bool no_color)
 {
-    bool color = !no_color && has_colors();
-    int colors = color ? terminal_colors() : 0;
+    int colors = !no_color && has_colors() ? terminal_colors() : 0;
     for (int i = 0; i < PP_SLOTS; i++) {
         const struct pp_look *look = &t->looks[i];
         int fg = pp_color_reduce(look->fg, colors), bg = pp_color_reduce(look->bg, colors);
-        looks.attributes[i] = attributes_of(look->flags);
-        looks.pairs[i] = 0;
-        if (color && (fg >= 0 || bg >= 0) && i + 1 < COLOR_PAIRS && init_extended_pair(i + 1, fg, bg) == OK)
-            looks.pairs[i] = (short)(i + 1);
+        looks[i] = (struct look){attributes_of(look->flags), colors ? make_pair(i + 1, fg, bg) : 0};
+        tinted[i] = with_tint(t, i, colors);
     }
+}
+
+static const struct look *look_of(pp_style style)
+{
+    return &(style & PP_TINT ? tinted : looks)[style & PP_SLOT_MASK];
 }
 
 static void put(int y, int x, const wchar_t *chars, pp_style style)
 {
     cchar_t cell;
-    unsigned slot = style & PP_SLOT_MASK;
-    setcchar(&cell, chars, looks.attributes[slot] | attributes_of(style), looks.pairs[slot], NULL);
+    const struct look *look = look_of(style);
+    setcchar(&cell, chars, look->attributes | attributes_of(style), look->pair, NULL);
     mvadd_wch(y, x, &cell);
 }
 
 void pp_draw_erase(struct pp_area a, pp_style style)
 {
     cchar_t blank;
-    unsigned slot = style & PP_SLOT_MASK;
-    setcchar(&blank, L" ", looks.attributes[slot] | attributes_of(style), looks.pairs[slot], NULL);
+    const struct look *look = look_of(style);
+    setcchar(&blank, L" ", look->attributes | attributes_of(style), look->pair, NULL);
     for (int y = a.y; y < a.y + a.h; y++)
         if (a.w > 0)
             mvhline_set(y, a.x, &blank, a.w);

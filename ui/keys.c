@@ -128,6 +128,7 @@ static bool slash(struct pp_ui *ui, const char *text, bool *taken)
     case PP_SLASH_TEMPLATE_MENU: pp_menu_open(ui, &pp_menu_templates); break;
     case PP_SLASH_PERSONA_MENU: pp_menu_open(ui, &pp_menu_personas); break;
     case PP_SLASH_DRAFT_MENU: pp_menu_open(ui, &pp_menu_draft); break;
+    case PP_SLASH_TINT: pp_ui_toggle_tint(ui); break;
     case PP_SLASH_REASONING: *taken = choose_reasoning(ui, arg); break;
     case PP_SLASH_THEME: choose_theme(ui, arg); break;
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
@@ -273,6 +274,16 @@ static void toggle_raw(struct pp_ui *ui)
     ui->settings.raw = !ui->settings.raw;
     pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Answers are shown as they were written."
                                                    : "Markdown is shown formatted.");
+    report(ui, pp_ui_save_settings(ui, &err), &err);
+}
+
+void pp_ui_toggle_tint(struct pp_ui *ui)
+{
+    struct pp_error err;
+    ui->settings.tint = !ui->settings.tint;
+    ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
+    pp_ui_notice(ui, false, "%s", ui->settings.tint ? "What was guessed and stood is tinted in the answers."
+                                                    : "Answers are shown without a tint.");
     report(ui, pp_ui_save_settings(ui, &err), &err);
 }
 

@@ -31,7 +31,7 @@ size_t pp_layout_bytes(const struct pp_layout *l)
     return l->text.cap + l->cap_lines * sizeof *l->lines + l->cap_runs * sizeof *l->runs;
 }
 
-void pp_layout_text(struct pp_layout *l, const char *s, size_t n, pp_style style)
+static void add_text(struct pp_layout *l, const char *s, size_t n, pp_style style)
 {
     if (n == 0)
         return;
@@ -43,6 +43,22 @@ void pp_layout_text(struct pp_layout *l, const char *s, size_t n, pp_style style
         l->runs[l->n_runs++] = (struct pp_run){(uint32_t)l->text.len, style};
     pp_buf_add(&l->text, s, n);
     l->bad |= l->text.bad;
+}
+
+void pp_layout_text(struct pp_layout *l, const char *s, size_t n, pp_style style)
+{
+    const struct pp_tint *t = l->tint;
+    const char *run = t ? t->text : NULL;
+    for (size_t i = 0; t && i < t->n && n && s >= t->text; i++) {
+        const char *end = run + t->runs[i];
+        size_t here = s >= run && s < end ? (size_t)(end - s) : 0;
+        here = here < n ? here : n;
+        add_text(l, s, here, i % 2 ? style | PP_TINT : style);
+        s += here;
+        n -= here;
+        run = end;
+    }
+    add_text(l, s, n, style);
 }
 
 static void add_line(struct pp_layout *l, struct pp_line line)

@@ -32,7 +32,15 @@ struct pp_layout {
     struct pp_line *lines;
     struct pp_run *runs;
     size_t n_lines, cap_lines, n_runs, cap_runs;
+    const struct pp_tint *tint; /* or NULL */
     bool bad;
+};
+
+/* Some text of which parts came from guesses that stood: whatever pp_layout_text is given of it is tinted where it did. */
+struct pp_tint {
+    const char *text;      /* [sum of runs] */
+    const uint32_t *runs;  /* [n]: bytes that were not guessed, bytes that were, and so on */
+    size_t n;
 };
 
 struct pp_layout_mark {

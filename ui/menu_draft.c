@@ -94,6 +94,10 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         pp_controller_set_param(ui->controller, "draft-max", value);
         return true;
     }
+    if (key->type == PP_KEY_CHAR && !key->mods && key->cp == 'm') {
+        pp_ui_toggle_tint(ui);
+        return true;
+    }
     if (key->type == PP_KEY_CHAR && !key->mods && key->cp == 't') {
         double now = atof(param(ui, "draft-p-min"));
         size_t i = 0;
@@ -113,6 +117,6 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_draft = {
     .title = "Guessing ahead", .empty = "", .n_details = 4,
-    .hint = "The answers stay the same, only the speed changes.   ←→ how many   t how likely   Esc closes",
+    .hint = "The answers stay the same.   ←→ how many   t how likely   m tint",
     .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .details = details,
 };

@@ -15,6 +15,8 @@ static int on_entry(void *user, const char *section, const char *name, const cha
         strcpy(s->theme, value);
     else if (strcmp(name, "raw") == 0)
         s->raw = strcmp(value, "yes") == 0;
+    else if (strcmp(name, "tint") == 0)
+        s->tint = strcmp(value, "yes") == 0;
     return 1;
 }
 
@@ -35,7 +37,8 @@ enum pp_code pp_settings_save(const char *path, const struct pp_settings *s, str
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "%s cannot be written: %s.", path, strerror(errno));
-    int written = dprintf(fd, "theme = %s\nraw = %s\n", s->theme, s->raw ? "yes" : "no");
+    int written = dprintf(fd, "theme = %s\nraw = %s\ntint = %s\n", s->theme, s->raw ? "yes" : "no",
+                          s->tint ? "yes" : "no");
     if (close(fd) != 0 || written < 0 || rename(temporary, path) != 0) {
         int error = errno;
         unlink(temporary);

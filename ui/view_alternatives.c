@@ -23,15 +23,18 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, int i, int width)
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
     bool thoughts = pp_reasoning_open(m, ui->reasoning) && m->thinking; /* until there is something better */
     bool markdown = !ui->settings.raw && !thoughts;
+    bool tinted = ui->settings.tint && m->n_guessed && !thoughts;
     const char *text = thoughts ? m->reasoning : m->text;
     if (c->id != m->id)
         pp_document_free(&c->doc);
-    else if (c->revision == m->revision && c->doc.width == width && c->doc.markdown == markdown)
+    else if (c->revision == m->revision && c->doc.width == width && c->doc.markdown == markdown &&
+             c->doc.tinted == tinted)
         return &c->doc.layout;
     c->id = m->id;
     c->revision = m->revision;
-    pp_document_update(&c->doc, text ? text : "", !text ? 0 : thoughts ? m->reasoning_len : m->len, width, markdown,
-                       thoughts ? PP_SLOT_REASONING : PP_SLOT_ASSISTANT);
+    pp_document_update_tinted(&c->doc, text ? text : "", !text ? 0 : thoughts ? m->reasoning_len : m->len, width,
+                              markdown, thoughts ? PP_SLOT_REASONING : PP_SLOT_ASSISTANT, tinted ? m->guessed : NULL,
+                              m->n_guessed);
     return &c->doc.layout;
 }
 

@@ -270,6 +270,20 @@ plain_reasoning() {
         has "$work/out" "You said: think of it"
 }
 
+# What was guessed gets a colour of its own, and where there are no colours, a line below it; once chosen, for good.
+tint() {
+    esc=$(printf '\033')
+    start 80x24 "TERM=tmux-256color" "--theme dark" && see ready && say "guessed words" && see "said: guessed words" &&
+        see ready && screen -e >"$work/off" && ! grep -q "${esc}\\[38;5;146m[^$esc]*id: gu" "$work/off" &&
+        keys F6 && see "m tint" && text m && see "is tinted" && keys Escape && gone "m tint" &&
+        screen -e >"$work/on" && has "$work/state/pippin/ui.ini" "tint = yes" &&
+        grep -q "You sa${esc}[^ ]*38;5;146m[^ ]*id: gu" "$work/on" || { why=${why:-"no tint"}; return 1; }
+    start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say "guessed words" && see "said: guessed words" &&
+        see ready && screen -e | grep -q "${esc}\\[4mid: gu${esc}" || { why=${why:-"no line below"}; return 1; }
+    say "/draft tint" && see "without a tint" && has "$work/state/pippin/ui.ini" "tint = no" &&
+        ! screen -e | grep -q "${esc}\\[4mid: gu"
+}
+
 injection() {
     start 80x24 && see ready && say hostile && see "done hostile" && see "␛]0;owned␇␛[2J" && see "<U+009B>2J" &&
         see "<U+202E>abc" &&
@@ -336,7 +350,7 @@ cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_a
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
 multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
-no_color injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
+no_color tint injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
 plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison
 elsewhere"
 passed=0 failed=0
