@@ -36,7 +36,7 @@ struct pp_layout {
     bool bad;
 };
 
-/* Some text of which parts came from guesses that stood: whatever pp_layout_text is given of it is tinted where it did. */
+/* Some text of which parts came from guesses that stood: what pp_layout_text is given of it is tinted where it did. */
 struct pp_tint {
     const char *text;      /* [sum of runs] */
     const uint32_t *runs;  /* [n]: bytes that were not guessed, bytes that were, and so on */

@@ -16,7 +16,7 @@ enum pp_slot {
 
 enum { PP_SLOT_MASK = 0xFF };
 enum { PP_BOLD = 0x100, PP_ITALIC = 0x200, PP_UNDERLINE = 0x400, PP_FAINT = 0x800, PP_REVERSE = 0x1000 };
-enum { PP_TINT = 0x2000 }; /* the foreground and the attributes of PP_SLOT_GUESSED instead of the slot's own foreground */
+enum { PP_TINT = 0x2000 }; /* foreground and attributes of PP_SLOT_GUESSED instead of the slot's own foreground */
 
 typedef uint16_t pp_style; /* enum pp_slot | flags */
 
