@@ -1,18 +1,24 @@
 /* hf_quant.h - which tensors of a Hugging Face or MLX folder are quantised, how, and what they become. Private to the
  * engine.
  *
- * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py; compressed-tensors float-quantized),
+ * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py), gpt-oss' MXFP4 (transformers
+ * integrations/mxfp4.py: NAME_blocks [n_expert, n_out, n_in / 32, 16], NAME_scales [n_expert, n_out, n_in / 32]),
  * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
- * utils/packing_utils.py, version "gemm"), MLX affine groups (mlx/backend/cpu/quantized.cpp).
+ * utils/packing_utils.py, version "gemm"; modules/linear/gemv.py), compressed-tensors
+ * (compressors/quantized_compressors: integers packed or one in a byte, FP8, NVFP4, MXFP4), NVIDIA's modelopt (FP8,
+ * NVFP4), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and nvfp4 (the table at
+ * mlx.core.quantize).
  *
  * What a form becomes. Every product has int8 activations with one scale per 32, which are off by 0.53 %, so weights
  * whose own error is far below that lose nothing:
+ * - MXFP4 stays, bit by bit;
  * - integers of up to 4 bits in groups of a multiple of 32: Q4_0 where every zero point is 8 (symmetric GPTQ), else
  *   Q4_1: the integers stay, scale and offset are rounded to F16. That is exact for scales that are F16, and for BF16
  *   ones from 2^-17 on; GPTQ's and AWQ's offset -scale * zero is rounded by at most 2^-12 of itself;
  * - of 5 bits: Q5_1, likewise; of 8 bits with zero points of 128: Q8_0, likewise;
- * - everything else, FP8, NF4, FP4, integers of 6 and 8 bits or in GPTQ's order of activation, where neighbours are of
- *   different groups: Q8_0, whose own rounding is below 0.5 % of the weights' size and far finer than the form's steps;
+ * - everything else, FP8, NF4, FP4, NVFP4, integers of 6 and 8 bits or in GPTQ's order of activation, where neighbours
+ *   are of different groups: Q8_0, whose own rounding is below 0.5 % of the weights' size and far finer than the form's
+ *   steps;
  * - rows that 32 does not divide: F16. */
 #ifndef PP_ENGINE_HF_QUANT_H
 #define PP_ENGINE_HF_QUANT_H
@@ -34,9 +40,14 @@ struct pp_hf_quant {
         PP_QUANT_GPTQ,
         PP_QUANT_AWQ,
         PP_QUANT_MLX,
+        PP_QUANT_MXFP4,
+        PP_QUANT_COMPRESSED,
+        PP_QUANT_MODELOPT,
     } method;
-    int64_t bits, group;        /* GPTQ: group -1 is the whole row */
-    int64_t block_rows, block_cols; /* FP8 */
+    int64_t bits, group;        /* GPTQ, AWQ, MLX; GPTQ: group -1 is the whole row */
+    enum pp_mlx_mode { PP_MLX_AFFINE, PP_MLX_MXFP4, PP_MLX_MXFP8, PP_MLX_NVFP4 } mode;
+    bool along;                 /* AWQ's version gemv: words are of one row */
+    int64_t block_rows, block_cols; /* of eight-bit floats */
     bool zeros_less_one;        /* GPTQ's first format stores a zero point less one */
     const struct cJSON *layers; /* MLX: "model.layers.0.mlp.up_proj": {"bits": 6, "group_size": 64} */
 };

@@ -35,6 +35,8 @@ float pp_number(const struct pp_numbers *n, int64_t i)
         return pp_bf16_to_f32(load16(n->data + 2 * i));
     case PP_NUMBER_E8M0:
         return n->data[i] == 255 ? NAN : ldexpf(1, n->data[i] - 127);
+    case PP_NUMBER_E4M3:
+        return pp_e4m3_to_f32(n->data[i]);
     default:
         memcpy(&f, n->data + 4 * i, sizeof f);
         return f;
@@ -58,27 +60,22 @@ struct tile {
     float *scale, *zero;   /* [n, n_groups]; zero: the offset where there are offsets */
 };
 
-static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
+/* Which row of what is there a row of ours is. */
+static int64_t there(const struct pp_rows *r, int64_t row)
 {
-    const uint8_t *p = r->weights + row * (r->n_cols * r->bits / 8);
-    const unsigned bits = (unsigned)r->bits, mask = (1u << bits) - 1;
-    for (int64_t i = 0; i < r->n_cols; i++) {
-        const uint8_t *at = p + (i * r->bits >> 3);
-        const unsigned shift = (unsigned)(i * r->bits) & 7;
-        const unsigned v = shift + bits > 8 ? at[0] | (unsigned)at[1] << 8 : at[0];
-        q[i] = (uint8_t)(v >> shift & mask);
-    }
+    if (!r->n_head)
+        return row * r->row_step + r->row_first;
+    const int64_t in_head = row % r->head_dim, head = row / r->head_dim % r->n_head;
+    return (head * 3 + row / r->head_dim / r->n_head) * r->head_dim + in_head;
 }
 
-static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+/* Integer i of a stream of up to eight bits each. */
+static unsigned stream_at(const uint8_t *p, int64_t i, int bits)
 {
-    for (int64_t i = 0; i < n; i++) {
-        stream_row(r, first + i, t->q + i * r->n_cols);
-        for (int64_t g = 0; g < r->n_groups; g++) {
-            t->scale[i * r->n_groups + g] = pp_number(&r->scales, (first + i) * r->n_groups + g);
-            t->zero[i * r->n_groups + g] = pp_number(&r->offsets, (first + i) * r->n_groups + g);
-        }
-    }
+    const uint8_t *at = p + (i * bits >> 3);
+    const unsigned shift = (unsigned)(i * bits) & 7;
+    const unsigned v = shift + (unsigned)bits > 8 ? at[0] | (unsigned)at[1] << 8 : at[0];
+    return v >> shift & ((1u << bits) - 1);
 }
 
 /* Which nibble of a word a row of its eight has. */
@@ -88,31 +85,78 @@ static int across_place(int64_t row)
     return place[row & 7];
 }
 
-static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static int stored_zero(const struct pp_rows *r, int64_t row, int64_t g)
 {
     const int per = 32 / r->bits;
-    const uint32_t mask = (uint32_t)((1ull << r->bits) - 1);
+    const uint8_t *z = r->zeros;
+    switch (r->zeros_as) {
+    case PP_ZEROS_ACROSS:
+        return (int)(load32(z + 4 * (g * (r->n_rows / per) + row / per)) >> across_place(row) * r->bits & 15);
+    case PP_ZEROS_STACKED:
+        return (int)(load32(z + 4 * (row / per * r->n_groups + g)) >> (int)(row % per) * r->bits &
+                     ((1u << r->bits) - 1));
+    case PP_ZEROS_ALONG:
+        return (int)stream_at(z + 4 * row * r->zero_stride, g, r->bits);
+    case PP_ZEROS_BYTES:
+        return (int8_t)z[row * r->zero_stride + g];
+    default:
+        return (int)stream_at(z + g * (r->n_rows * r->bits / 8), row, r->bits);
+    }
+}
+
+static float zero_of(const struct pp_rows *r, int64_t row, int64_t g)
+{
+    return (float)((r->zeros ? stored_zero(r, row, g) : 0) + r->zero_bias);
+}
+
+static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
+{
+    const uint8_t *p = r->weights + row * r->row_bytes;
+    for (int64_t i = 0; i < r->n_cols; i++)
+        q[i] = (uint8_t)(stream_at(p, i, r->bits) ^ r->flip);
+}
+
+static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = there(r, first + i), at = row * r->scale_stride;
+        stream_row(r, row, t->q + i * r->n_cols);
+        for (int64_t g = 0; g < r->n_groups; g++) {
+            t->scale[i * r->n_groups + g] = pp_number(&r->scales, at + g);
+            t->zero[i * r->n_groups + g] = r->offsets.data ? pp_number(&r->offsets, at + g) : zero_of(r, row, g);
+        }
+    }
+}
+
+static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
     for (int64_t g = 0; g < r->n_groups; g++)
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = first + i;
-            const uint32_t word = load32(r->zeros + 4 * (g * (r->n_rows / per) + row / per));
-            const int place = r->form == PP_FORM_ACROSS ? across_place(row) : (int)(row % per);
-            t->zero[i * r->n_groups + g] = (float)((int)(word >> place * r->bits & mask) + r->zero_bias);
+            const int64_t row = there(r, first + i);
+            t->zero[i * r->n_groups + g] = zero_of(r, row, g);
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * r->n_rows + row);
         }
 }
 
+/* The integers that begin in a row's word w; the last one may end in the next. */
+static void down_word(const struct pp_rows *r, int64_t w, int64_t row, uint8_t *q)
+{
+    const uint32_t word = load32(r->weights + 4 * (w * r->n_rows + row)), mask = (uint32_t)((1ull << r->bits) - 1);
+    const int64_t begin = (32 * w + r->bits - 1) / r->bits, end = (32 * w + 31) / r->bits + 1;
+    for (int64_t c = begin; c < end && c < r->n_cols; c++) {
+        const int shift = (int)(c * r->bits - 32 * w);
+        uint64_t v = word;
+        if (shift + r->bits > 32)
+            v |= (uint64_t)load32(r->weights + 4 * ((w + 1) * r->n_rows + row)) << 32;
+        q[c] = (uint8_t)(v >> shift & mask);
+    }
+}
+
 static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
-    const int per = 32 / r->bits;
-    const uint32_t mask = (uint32_t)((1ull << r->bits) - 1);
-    for (int64_t w = 0; w < r->n_cols / per; w++)
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t word = load32(r->weights + 4 * (w * r->n_rows + first + i));
-            uint8_t *q = t->q + i * r->n_cols + w * per;
-            for (int k = 0; k < per; k++, word >>= r->bits)
-                q[k] = (uint8_t)(word & mask);
-        }
+    for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++)
+        for (int64_t i = 0; i < n; i++)
+            down_word(r, w, there(r, first + i), t->q + i * r->n_cols);
     words_groups(r, first, n, t);
 }
 
@@ -120,7 +164,7 @@ static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struc
 {
     for (int64_t c = 0; c < r->n_cols; c++)
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = first + i;
+            const int64_t row = there(r, first + i);
             const uint32_t word = load32(r->weights + 4 * (c * (r->n_rows / 8) + row / 8));
             t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
         }
@@ -238,6 +282,37 @@ static void tile_blocks(const struct pp_rows *r, const struct tile *t, int64_t i
     }
 }
 
+/* GGUF's blocks have weights 0 to 15 in the low bits. */
+static void mxfp4_row(const struct pp_rows *r, int64_t row, uint8_t *to)
+{
+    const uint8_t *p = r->weights + row * (r->n_cols / 2), *scale = r->scales.data + row * r->scale_stride;
+    for (int64_t g = 0; g < r->n_groups; g++, p += 16) {
+        struct pp_block_mxfp4 b = {.e = scale[g]};
+        for (int i = 0; i < 16; i += 2) {
+            b.q[i] = (uint8_t)((p[i / 2] & 15) | p[i / 2 + 8] << 4);
+            b.q[i + 1] = (uint8_t)(p[i / 2] >> 4 | (p[i / 2 + 8] & 0xF0));
+        }
+        memcpy(to + (size_t)g * sizeof b, &b, sizeof b);
+    }
+}
+
+static enum pp_code check_blocks(const struct pp_rows *r, const uint8_t *row, struct pp_error *err)
+{
+    if (pp_row_finite(r->type, row, r->n_cols))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "a scale is not a number, or too large; the file is damaged");
+}
+
+static enum pp_code read_mxfp4(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < n && !code; i++, to += pp_type_row_bytes(r->type, r->n_cols)) {
+        mxfp4_row(r, there(r, first + i), to);
+        code = check_blocks(r, to, err);
+    }
+    return code;
+}
+
 static enum pp_code read_blocks(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
 {
     const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
@@ -251,8 +326,7 @@ static enum pp_code read_blocks(const struct pp_rows *r, int64_t first, int64_t 
         for (int64_t i = 0; i < m && !code; i++) {
             uint8_t *row = to + (size_t)(at + i) * row_bytes;
             tile_blocks(r, &t, i, row);
-            if (!pp_row_finite(r->type, row, r->n_cols))
-                code = pp_fail(err, PP_ERR_FORMAT, "a scale is not a number, or too large; the file is damaged");
+            code = check_blocks(r, row, err);
         }
     }
     free_tile(&t);
@@ -269,6 +343,17 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
         const float scale = pp_number(&r->scales, at + c / r->block_cols);
         for (int64_t i = c; i < c + r->block_cols && i < r->n_cols; i++)
             to[i] = pp_e4m3_to_f32(p[i]) * scale;
+    }
+}
+
+static void fp4_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    static const float value[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    const uint8_t *p = r->weights + row * (r->n_cols / 2);
+    for (int64_t g = 0; g < r->n_groups; g++) {
+        const float scale = pp_number(&r->scales, row * r->scale_stride + g) * r->factor;
+        for (int64_t c = g * r->group; c < (g + 1) * r->group; c++)
+            to[c] = value[c & 1 ? p[c / 2] >> 4 : p[c / 2] & 15] * scale;
     }
 }
 
@@ -312,24 +397,45 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
     if (is_integers(r))
         return integer_floats(r, first, n, to, err);
     for (int64_t i = 0; i < n; i++, to += r->n_cols) {
+        const int64_t row = there(r, first + i);
         if (r->form == PP_FORM_FP8)
-            fp8_row(r, first + i, to);
+            fp8_row(r, row, to);
+        else if (r->form == PP_FORM_FP4)
+            fp4_row(r, row, to);
         else if (r->form == PP_FORM_TABLE)
-            table_row(r, first + i, to);
+            table_row(r, row, to);
         else
-            pp_dequantize_row(r->type_there,
-                              r->weights + (size_t)(first + i) * pp_type_row_bytes(r->type_there, r->n_cols), to,
+            pp_dequantize_row(r->type_there, r->weights + (size_t)row * pp_type_row_bytes(r->type_there, r->n_cols), to,
                               r->n_cols);
     }
     return PP_OK;
 }
 
+void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd)
+{
+    r->n_rows /= 2;
+    r->row_step = 2;
+    *odd = *r;
+    odd->row_first = 1;
+}
+
 size_t pp_rows_bytes(const struct pp_rows *r)
 {
     const size_t n = (size_t)(r->n_rows * r->n_cols);
-    if (r->form == PP_FORM_FLOATS)
+    switch (r->form) {
+    case PP_FORM_FLOATS:
         return (size_t)r->n_rows * pp_type_row_bytes(r->type_there, r->n_cols);
-    return r->form == PP_FORM_FP8 ? n : r->form == PP_FORM_TABLE ? n / 2 : n * (size_t)r->bits / 8;
+    case PP_FORM_FP8:
+        return n;
+    case PP_FORM_TABLE:
+        return n / 2;
+    case PP_FORM_FP4:
+        return n / 2 * (size_t)r->row_step;
+    case PP_FORM_STREAM:
+        return (size_t)(r->n_rows * r->row_bytes);
+    default:
+        return n * (size_t)r->bits / 8;
+    }
 }
 
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)
@@ -358,7 +464,7 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
 {
     const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
     if (r->as_blocks)
-        return read_blocks(r, first, n, to, err);
+        return r->form == PP_FORM_FP4 ? read_mxfp4(r, first, n, to, err) : read_blocks(r, first, n, to, err);
     float *floats = pp_calloc(TILE * (size_t)r->n_cols, sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
     for (int64_t at = 0; at < n && !code; at += TILE)

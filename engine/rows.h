@@ -16,17 +16,27 @@
 /* Numbers of a file at any address. */
 struct pp_numbers {
     const uint8_t *data;
-    enum pp_number_kind { PP_NUMBER_F32, PP_NUMBER_F16, PP_NUMBER_BF16, PP_NUMBER_E8M0 } kind;
+    enum pp_number_kind { PP_NUMBER_F32, PP_NUMBER_F16, PP_NUMBER_BF16, PP_NUMBER_E8M0, PP_NUMBER_E4M3 } kind;
 };
 
 enum pp_rows_form {
     PP_FORM_FLOATS,   /* of `type_there`, rows without gaps */
     PP_FORM_FP8,      /* E4M3, one scale per block [block_rows, block_cols] */
     PP_FORM_TABLE,    /* four bits, the earlier weight in the high ones; bitsandbytes */
-    PP_FORM_STREAM,   /* integers: a row is a stream of bits, lowest first; MLX */
-    PP_FORM_DOWN,     /* integers: words [n_cols / per word, n_rows], a word holds one row's; GPTQ */
+    PP_FORM_FP4,      /* E2M1, the earlier weight in the low bits, a scale per group */
+    PP_FORM_STREAM,   /* integers: a row is a stream of bits, lowest first; MLX, compressed-tensors, AWQ for one row */
+    PP_FORM_DOWN,     /* integers: words [n_cols * bits / 32, n_rows], of which a column is one row's stream; GPTQ */
     PP_FORM_ACROSS,   /* integers: words [n_cols, n_rows / 8], a word holds eight rows' in the order 0, 2, 4, 6, 1, 3,
                          5, 7; AWQ */
+};
+
+/* Where the zero points of integers are, as integers of the same bits but for BYTES. */
+enum pp_zeros {
+    PP_ZEROS_DOWN,    /* [n_groups], of each a stream of all rows; GPTQ */
+    PP_ZEROS_ACROSS,  /* likewise, eight in the order of AWQ's weights */
+    PP_ZEROS_STACKED, /* words [n_rows / per word, n_groups]: of a word the rows are one after the other */
+    PP_ZEROS_ALONG,   /* [n_rows, zero_stride words], of each a stream of its groups; AWQ for one row */
+    PP_ZEROS_BYTES,   /* signed bytes [n_rows, zero_stride] */
 };
 
 /* w = scale * (q - zero), or scale * q + offset where there are offsets. */
@@ -40,11 +50,19 @@ struct pp_rows {
     /* integers */
     int bits;
     int64_t group, n_groups;    /* columns of a group; groups of a row */
-    struct pp_numbers scales;   /* STREAM: [n_rows, n_groups]; DOWN, ACROSS: [n_groups, n_rows] */
+    struct pp_numbers scales;   /* STREAM, FP4: [n_rows, scale_stride]; DOWN, ACROSS: [n_groups, n_rows] */
     struct pp_numbers offsets;  /* STREAM: as scales */
-    const uint8_t *zeros;       /* DOWN, ACROSS: words [n_groups, n_rows / per word] */
+    int64_t row_bytes;          /* STREAM: from one row to the next */
+    uint8_t flip;               /* STREAM of bytes: bits that are the other way round; 128: signed integers */
+    const uint8_t *zeros;       /* NULL: all are 0 */
+    enum pp_zeros zeros_as;
+    int64_t zero_stride;
     int zero_bias;              /* added to each zero point */
-    const uint8_t *group_of;    /* DOWN: int32 [n_cols], the group of each column; NULL: they are in order */
+    const uint8_t *group_of;    /* STREAM, DOWN: int32 [n_cols], the group of each column; NULL: they are in order */
+    /* FP4: the rows are row_first, row_first + row_step ... of what is there; else row_step is 1 */
+    int64_t row_first, row_step;
+    int64_t n_head, head_dim;   /* of what is there each head has rows of q, k and v; n_head 0: it is in our order */
+    float factor;               /* FP4: of each scale */
     /* FP8: scales is [rows of blocks, scale_stride] */
     int64_t block_rows, block_cols, scale_stride;
     /* TABLE: over all weights, row after row */
@@ -60,6 +78,8 @@ float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */
 
 /* to: float [n, n_cols]; rows first .. first + n - 1. */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);
+/* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
+void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
 /* Bytes of the matrix where `weights` points. */
 size_t pp_rows_bytes(const struct pp_rows *r);
 /* The same of any tensor of a source, rows or not. */

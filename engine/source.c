@@ -249,25 +249,61 @@ static struct pp_rows *new_rows(struct pp_source *s)
     return rows;
 }
 
+/* A stack of FP4 in which the rows of the gate and of the value take turns. */
+static enum pp_code add_in_turns(struct pp_source *s, struct pp_tensor *t, const struct pp_buf *name,
+                                 const struct pp_buf *second, struct pp_error *err)
+{
+    struct pp_rows *odd = new_rows(s);
+    if (!odd)
+        return pp_fail_nomem(err, "the list of tensors");
+    if (t->ne[1] % 2 != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s: %s and %s need an even number of rows between them", s->path,
+                       pp_buf_cstr(name), pp_buf_cstr(second));
+    pp_rows_in_turns((struct pp_rows *)(uintptr_t)t->rows, odd); /* ours */
+    t->ne[1] /= 2;
+    t->size /= 2;
+    enum pp_code code = add_tensor(s, t, pp_buf_cstr(name), false, err);
+    t->rows = odd;
+    return code ? code : add_tensor(s, t, pp_buf_cstr(second), false, err);
+}
+
+/* Whether a matrix that is quantised is in the order that a form of floats has to be brought into: MXFP4's experts, and
+ * GPTQ's and AWQ's matrices of any kind, are [n_out, n_in]. */
+static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
+{
+    if (method == PP_QUANT_MXFP4)
+        return form == PP_HF_EXPERTS_TURNED;
+    return form == PP_HF_SAME || (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
+}
+
 /* Adds the matrix whose first part is tensor i. */
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
-                               struct pp_error *err)
+                               const struct pp_buf *second, struct pp_error *err)
 {
+    const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_GATE_UP;
+    const bool by_head = form == PP_HF_QKV_BY_HEAD;
     struct pp_tensor t;
     struct pp_rows *rows = new_rows(s);
     if (!rows)
         return pp_fail_nomem(err, "the list of tensors");
-    if (form != PP_HF_SAME)
+    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
                        "another order; take a model that is not quantised, or a GGUF file",
                        s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
     enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
+    if (!code && by_head && (t.n_dims != 2 || t.ne[1] != 3 * s->hp.n_head * s->hp.head_dim))
+        code = pp_fail(err, PP_ERR_FORMAT, "tensor %.200s does not have the rows of %lld heads",
+                       pp_hf_at(s->hf, i)->name, (long long)s->hp.n_head);
     if (code) {
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
-    return add_tensor(s, &t, pp_buf_cstr(name), false, err);
+    if (by_head) {
+        rows->n_head = s->hp.n_head;
+        rows->head_dim = s->hp.head_dim;
+    }
+    return in_turns ? add_in_turns(s, &t, name, second, err) : add_tensor(s, &t, pp_buf_cstr(name), false, err);
 }
 
 /* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
@@ -297,7 +333,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
     if (packed)
-        return add_packed(s, i, entry->form, name, err);
+        return add_packed(s, i, entry->form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
@@ -397,7 +433,7 @@ static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t t
     if (!rows && !(rows = new_rows(s)))
         return pp_fail_nomem(err, "the list of tensors");
     if (!t->rows)
-        *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type_there = t->type, .weights = t->data,
+        *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type_there = t->type, .weights = t->data, .row_step = 1,
                                  .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3]};
     rows->type = type;
     rows->as_blocks = false;

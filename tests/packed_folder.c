@@ -69,6 +69,7 @@ struct matrix {
     const struct packed_options *opt;
     int64_t n, k;
     float *w;                   /* [n, k] */
+    int64_t stack;              /* n are the rows of so many matrices; 0: it is no stack */
 };
 
 struct packed_form {
@@ -85,9 +86,12 @@ static void add(const struct matrix *m, const char *end, const char *dtype, int6
                 size_t size)
 {
     char name[200];
-    const int64_t shape[2] = {n0, n1};
+    const int64_t shape[2] = {n0, n1}, stacked[3] = {m->stack, m->stack ? n0 / m->stack : 0, n1};
     snprintf(name, sizeof name, "%s%s", m->module, end);
-    tensor_file_add(m->f, name, dtype, n1 < 0 ? 1 : 2, shape, data, size);
+    if (m->stack)
+        tensor_file_add(m->f, name, dtype, 3, stacked, data, size);
+    else
+        tensor_file_add(m->f, name, dtype, n1 < 0 ? 1 : 2, shape, data, size);
 }
 
 static void *zeros(int64_t n, size_t size)
@@ -156,7 +160,8 @@ static void pack_fp8(const struct matrix *m)
         add(m, ".weight_scale", "BF16", m->n, 1, halves, 2 * (size_t)m->n);
         free(halves);
     } else {
-        add(m, ".weight_scale_inv", "F32", down, across, scales, (size_t)(across * down) * sizeof *scales);
+        add(m, is(m->form->kind, "groups") ? ".weight_scale" : ".weight_scale_inv", "F32", down, across, scales,
+            (size_t)(across * down) * sizeof *scales);
     }
     free(scales);
     free(q);
@@ -307,21 +312,29 @@ static void add_scales(const struct matrix *m, const struct groups *g)
     free(halves);
 }
 
+/* Integer i of a stream of words, of which one follows the other by `step`: bit by bit, lowest first. */
+static void put_in_words(uint32_t *words, int64_t step, int64_t i, int bits, unsigned v)
+{
+    for (int64_t b = 0; b < bits; b++)
+        words[(i * bits + b) / 32 * step] |= (v >> b & 1u) << (i * bits + b) % 32;
+}
+
 static void pack_gptq(const struct matrix *m)
 {
-    const int bits = m->form->bits, per = 32 / bits;
+    const int bits = m->form->bits;
+    const int64_t q_words = m->k * bits / 32, z_words = m->n * bits / 32;
     struct groups g = quantized(m, true);
-    uint32_t *q = zeros(m->k / per * m->n, sizeof *q), *z = zeros(g.n_groups * m->n / per, sizeof *z);
+    uint32_t *q = zeros(q_words * m->n, sizeof *q), *z = zeros(g.n_groups * z_words, sizeof *z);
     for (int64_t r = 0; r < m->n; r++) {
         for (int64_t c = 0; c < m->k; c++)
-            q[c / per * m->n + r] |= (uint32_t)g.q[r * m->k + c] << bits * (int)(c % per);
+            put_in_words(q + r, m->n, c, bits, g.q[r * m->k + c]);
         for (int64_t i = 0; i < g.n_groups; i++)
-            z[(i * m->n + r) / per] |= (uint32_t)(g.zero[r * g.n_groups + i] - m->form->v1) << bits * (int)(r % per);
+            put_in_words(z + i * z_words, 1, r, bits, (unsigned)(g.zero[r * g.n_groups + i] - m->form->v1));
     }
     if (m->opt->bad_group)
         g.of[m->k / 2] = (int32_t)g.n_groups;
-    add(m, ".qweight", "I32", m->k / per, m->n, q, (size_t)(m->k / per * m->n) * 4);
-    add(m, ".qzeros", "I32", g.n_groups, m->n / per, z, (size_t)(g.n_groups * m->n / per) * 4);
+    add(m, ".qweight", "I32", q_words, m->n, q, (size_t)(q_words * m->n) * 4);
+    add(m, ".qzeros", "I32", g.n_groups, z_words, z, (size_t)(g.n_groups * z_words) * 4);
     add_scales(m, &g);
     add(m, ".g_idx", "I32", m->k, -1, g.of, (size_t)m->k * 4);
     free(q);
@@ -349,6 +362,179 @@ static void pack_awq(const struct matrix *m)
     free(z);
     free_groups(&g);
 }
+
+/* For one row at a time: zero points and scales fill as many words as groups of 64 make an even number of. */
+static void pack_awq_along(const struct matrix *m)
+{
+    struct groups g = quantized(m, true);
+    const int64_t words = ((g.n_groups + 7) / 8 + 1) / 2 * 2, n_scales = 8 * words;
+    uint32_t *q = zeros(m->k * m->n / 8, sizeof *q), *z = zeros(m->n * words, sizeof *z);
+    uint16_t *scales = zeros(m->n * n_scales, sizeof *scales);
+    for (int64_t r = 0; r < m->n; r++) {
+        for (int64_t c = 0; c < m->k; c++)
+            put_in_words(q + r * m->k / 8, 1, c, 4, g.q[r * m->k + c]);
+        for (int64_t i = 0; i < g.n_groups; i++) {
+            put_in_words(z + r * words, 1, i, 4, (unsigned)g.zero[r * g.n_groups + i]);
+            scales[r * n_scales + i] = scale_bits(m, g.scale[r * g.n_groups + i]);
+        }
+    }
+    add(m, ".qweight", "I32", m->n, m->k / 8, q, (size_t)(m->k * m->n / 8) * 4);
+    add(m, ".qzeros", "I32", m->n, words, z, (size_t)(m->n * words) * 4);
+    add(m, ".scales", "F16", m->n, n_scales, scales, 2 * (size_t)(m->n * n_scales));
+    free(q);
+    free(z);
+    free(scales);
+    free_groups(&g);
+}
+
+/* --- compressed-tensors ------------------------------------------------------------------------------------------- */
+
+static void add_row_scales(const struct matrix *m, const struct groups *g)
+{
+    uint16_t *halves = zeros(m->n * g->n_groups, sizeof *halves);
+    for (int64_t i = 0; i < m->n * g->n_groups; i++)
+        halves[i] = scale_bits(m, g->scale[i]);
+    add(m, ".weight_scale", "F16", m->n, g->n_groups, halves, 2 * (size_t)(m->n * g->n_groups));
+    free(halves);
+}
+
+/* Integers of a row beside each other; zero points, if not all in the middle, below each other. */
+static void pack_compressed(const struct matrix *m)
+{
+    const int bits = m->form->bits, per = 32 / bits;
+    struct groups g = quantized(m, true);
+    const int64_t words = (m->k + per - 1) / per, down = (m->n + per - 1) / per, shape[2] = {m->n, m->k};
+    uint32_t *q = zeros(m->n * words, sizeof *q), *z = zeros(down * g.n_groups, sizeof *z);
+    for (int64_t r = 0; r < m->n; r++) {
+        for (int64_t c = 0; c < m->k; c++)
+            put_in_words(q + r * words, 1, c, bits, g.q[r * m->k + c]);
+        for (int64_t i = 0; i < g.n_groups; i++)
+            put_in_words(z + i, g.n_groups, r, bits, (unsigned)g.zero[r * g.n_groups + i]);
+    }
+    if (m->opt->bad_group)
+        g.of[m->k / 2] = (int32_t)g.n_groups;
+    add(m, ".weight_packed", "I32", m->n, words, q, (size_t)(m->n * words) * 4);
+    add(m, ".weight_shape", "I64", 2, -1, shape, sizeof shape);
+    add_row_scales(m, &g);
+    if (!m->form->symmetric)
+        add(m, ".weight_zero_point", "I32", down, g.n_groups, z, (size_t)(down * g.n_groups) * 4);
+    if (m->form->ordered)
+        add(m, ".weight_g_idx", "I32", m->k, -1, g.of, (size_t)m->k * 4);
+    free(q);
+    free(z);
+    free_groups(&g);
+}
+
+/* One signed byte each; a scale per row, or per group, or one alone, which is then the first row's everywhere. */
+static void pack_bytes(const struct matrix *m)
+{
+    struct packed_form own = *m->form;
+    own.group = own.group ? own.group : m->k;
+    struct matrix mine = *m;
+    mine.form = &own;
+    struct groups g = quantized(&mine, true);
+    uint8_t *q = zeros(m->n * m->k, 1), *z = zeros(m->n * g.n_groups, 1);
+    for (int64_t i = 0; i < m->n * m->k; i++)
+        q[i] = (uint8_t)(g.q[i] - 128);
+    for (int64_t i = 0; i < m->n * g.n_groups; i++)
+        z[i] = (uint8_t)(g.zero[i] - 128);
+    add(m, ".weight", "I8", m->n, m->k, q, (size_t)(m->n * m->k));
+    if (is(m->form->kind, "alone")) {
+        const uint16_t scale = scale_bits(m, g.scale[0]);
+        for (int64_t i = 0; i < m->n * m->k; i++)
+            m->w[i] = (float)((int)g.q[i] - 128) * g.scale[0];
+        add(m, ".weight_scale", "F16", 1, -1, &scale, sizeof scale);
+    } else {
+        add_row_scales(m, &g);
+    }
+    if (!m->form->symmetric)
+        add(m, ".weight_zero_point", "I8", m->n, g.n_groups, z, (size_t)(m->n * g.n_groups));
+    free(q);
+    free(z);
+    free_groups(&g);
+}
+
+/* --- small floats with a scale of one byte for a few of them ------------------------------------------------------ */
+
+static float e2m1(int v)
+{
+    const double magnitude = (v & 6) ? pow(2, (v >> 1 & 3) - 1) * (1 + (v & 1) / 2.0) : (v & 1) / 2.0;
+    return (float)(v & 8 ? -magnitude : magnitude);
+}
+
+static int nearest_e2m1(float x)
+{
+    int best = 0;
+    for (int v = 0; v < 16; v++)
+        if (fabsf(e2m1(v) - x) < fabsf(e2m1(best) - x))
+            best = v;
+    return best;
+}
+
+/* The byte of a group's scale, and what it stands for. */
+static uint8_t group_scale(const struct matrix *m, const float *w, bool power, float whole, float *scale)
+{
+    const float top = m->form->bits == 8 ? 448 : 6;
+    float most = 0;
+    for (int64_t c = 0; c < m->form->group; c++)
+        most = fmaxf(most, fabsf(w[c]));
+    if (power) {
+        const int e = most > 0 ? (int)ceilf(log2f(most / top)) + 127 : 0;
+        *scale = ldexpf(1, e - 127);
+        return (uint8_t)(m->opt->not_a_number ? 255 : e);
+    }
+    const uint8_t byte = nearest_e4m3(most / top / whole);
+    *scale = e4m3(byte) * whole;
+    return m->opt->not_a_number ? 127 : byte;
+}
+
+/* Names and shapes of the published gpt-oss. */
+static void add_blocks(const struct matrix *m, const uint8_t *q, const uint8_t *scales)
+{
+    const int64_t shape[4] = {m->stack, m->n / m->stack, m->k / 32, 16};
+    char name[200];
+    snprintf(name, sizeof name, "%s_blocks", m->module);
+    tensor_file_add(m->f, name, "U8", 4, shape, q, (size_t)(m->n * m->k / 2));
+    snprintf(name, sizeof name, "%s_scales", m->module);
+    tensor_file_add(m->f, name, "U8", 3, shape, scales, (size_t)(m->n * m->k / 32));
+}
+
+/* kind: whose names and kinds of numbers; of groups of 16 the scales are E4M3, else powers of two. */
+static void pack_small(const struct matrix *m)
+{
+    const bool power = m->form->group != 16, mlx = is(m->form->kind, "mlx"), opt = is(m->form->kind, "modelopt");
+    const int64_t n_groups = m->k / m->form->group, bits = m->form->bits;
+    const float whole = power || mlx ? 1 : 0x1p-7f;
+    uint8_t *q = zeros(m->n * m->k * bits / 8, 1), *scales = zeros(m->n * n_groups, 1);
+    for (int64_t at = 0; at < m->n * n_groups; at++) {
+        float *w = m->w + at * m->form->group, scale;
+        scales[at] = group_scale(m, w, power, whole, &scale);
+        for (int64_t c = 0; c < m->form->group; c++) {
+            const int64_t i = at * m->form->group + c;
+            const float x = scale != 0.0f ? w[c] / scale : 0;
+            const int v = bits == 8 ? nearest_e4m3(x) : nearest_e2m1(x);
+            q[i * bits / 8] = (uint8_t)(q[i * bits / 8] | v << (bits == 4 && i % 2 ? 4 : 0));
+            w[c] = (bits == 8 ? e4m3(v) : e2m1(v)) * scale;
+        }
+    }
+    const size_t size = (size_t)(m->n * m->k * bits / 8);
+    const float divisor = 1 / whole;
+    if (is(m->form->kind, "gpt-oss"))
+        add_blocks(m, q, scales);
+    else if (mlx)
+        add(m, ".weight", "U32", m->n, m->k * bits / 32, q, size);
+    else
+        add(m, opt ? ".weight" : ".weight_packed", "U8", m->n, m->k * bits / 8, q, size);
+    if (!is(m->form->kind, "gpt-oss"))
+        add(m, mlx ? ".scales" : ".weight_scale", power || mlx ? "U8" : "F8_E4M3", m->n, n_groups, scales,
+            (size_t)(m->n * n_groups));
+    if (!power && !mlx)
+        add(m, opt ? ".weight_scale_2" : ".weight_global_scale", "F32", 1, -1, opt ? &whole : &divisor, sizeof whole);
+    free(q);
+    free(scales);
+}
+
+/* --- MLX ---------------------------------------------------------------------------------------------------------- */
 
 static void pack_mlx(const struct matrix *m)
 {
@@ -385,6 +571,11 @@ static void pack_mlx(const struct matrix *m)
 #define GPTQ(b, g, more) \
     "\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":" #b ",\"group_size\":" #g more "}"
 #define MLX(b, g, more) "\"quantization\":{\"group_size\":" #g ",\"bits\":" #b more "}"
+#define COMPRESSED(format, bits, type) \
+    "\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"" format "\",\"config_groups\":{" \
+    "\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":" #bits ",\"type\":\"" type "\"}}}," \
+    "\"ignore\":[\"lm_head\"]}"
+#define MODE(b, g, name) "\"quantization\":{\"group_size\":" #g ",\"bits\":" #b ",\"mode\":\"" name "\"}"
 #define BNB(type) "\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true," \
                   "\"load_in_8bit\":false,\"bnb_4bit_quant_type\":\"" type "\"}"
 
@@ -418,7 +609,34 @@ static const struct packed_form forms[] = {
     {"mlx-mixed", MLX(4, 128, ",\"lm_head\":false,\"model.layers.0.mlp.down_proj\":{\"bits\":8,\"group_size\":32},"
      "\"model.layers.1.mlp.down_proj\":{\"bits\":8,\"group_size\":32}"), pack_mlx, .bits = 4, .group = 128,
      .kind = "mixed"},
+    {"gptq-3", GPTQ(3, 64, ""), pack_gptq, .bits = 3, .group = 64, .v1 = true},
+    {"awq-gemv", "\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,\"version\":\"gemv\","
+     "\"zero_point\":true}", pack_awq_along, .bits = 4, .group = 64},
+    {"ct-4", COMPRESSED("pack-quantized", 4, "int"), pack_compressed, .bits = 4, .group = 128, .symmetric = true},
+    {"ct-4-zero", COMPRESSED("pack-quantized", 4, "int"), pack_compressed, .bits = 4, .group = 32},
+    {"ct-4-order", COMPRESSED("pack-quantized", 4, "int"), pack_compressed, .bits = 4, .group = 32, .ordered = true,
+     .symmetric = true},
+    {"ct-8", COMPRESSED("pack-quantized", 8, "int"), pack_compressed, .bits = 8, .group = 64, .symmetric = true},
+    {"ct-2", COMPRESSED("pack-quantized", 2, "int"), pack_compressed, .bits = 2, .group = 32},
+    {"ct-int8", COMPRESSED("int-quantized", 8, "int"), pack_bytes, .bits = 8, .symmetric = true},
+    {"ct-int8-alone", COMPRESSED("naive-quantized", 8, "int"), pack_bytes, .bits = 8, .symmetric = true,
+     .kind = "alone"},
+    {"ct-int8-zero", COMPRESSED("int-quantized", 8, "int"), pack_bytes, .bits = 8, .group = 64},
+    {"ct-nvfp4", COMPRESSED("nvfp4-pack-quantized", 4, "float"), pack_small, .bits = 4, .group = 16, .kind = "packed"},
+    {"ct-mxfp4", COMPRESSED("mxfp4-pack-quantized", 4, "float"), pack_small, .bits = 4, .group = 32, .kind = "packed"},
+    {"ct-fp8-groups", COMPRESSED("float-quantized", 8, "float"), pack_fp8, .group = 1, .block_cols = 64,
+     .kind = "groups"},
+    {"modelopt", "\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}", pack_small,
+     .bits = 4, .group = 16, .kind = "modelopt"},
+    {"mlx-mxfp4", MODE(4, 32, "mxfp4"), pack_small, .bits = 4, .group = 32, .kind = "mlx", .embeddings = true},
+    {"mlx-mxfp8", MODE(8, 32, "mxfp8"), pack_small, .bits = 8, .group = 32, .kind = "mlx", .embeddings = true},
+    {"mlx-nvfp4", MODE(4, 16, "nvfp4"), pack_small, .bits = 4, .group = 16, .kind = "mlx"},
 };
+
+/* Only stacks of experts have it. */
+static const struct packed_form gpt_oss_form = {
+    "gpt-oss", "\"quantization_config\":{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"lm_head\"]}",
+    pack_small, .bits = 4, .group = 32, .kind = "gpt-oss"};
 
 const struct packed_form *packed_form_at(size_t i)
 {
@@ -430,6 +648,8 @@ const struct packed_form *packed_form(const char *name)
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (is(forms[i].name, name))
             return &forms[i];
+    if (is(gpt_oss_form.name, name))
+        return &gpt_oss_form;
     fail_msg("no form %s", name);
     return NULL;
 }
@@ -441,9 +661,17 @@ const char *packed_form_name(const struct packed_form *f)
 
 /* --- folders ----------------------------------------------------------------------------------------------------- */
 
-/* config.json of the family, with `more` in it. */
-static void write_config(const char *family, const char *more, const struct packed_options *opt, const char *folder)
+void packed_matrix(struct tensor_file *f, const struct packed_form *form, const struct packed_options *opt,
+                   const char *module, int64_t stack, int64_t n, int64_t k, float *w)
 {
+    form->pack(&(struct matrix){.f = f, .module = module, .form = form, .opt = opt, .n = n, .k = k, .w = w,
+                                .stack = stack});
+}
+
+void packed_config(const char *family, const struct packed_form *form, const struct packed_options *opt,
+                   const char *folder)
+{
+    const char *more = form ? form->config : "";
     char path[600], *text;
     size_t n;
     struct pp_error err;
@@ -476,8 +704,7 @@ static void pack_tensor(const struct pp_tensor *t, const struct packed_form *for
     pp_dequantize_row(t->type, t->data, w, n);
     snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
     if (wanted)
-        form->pack(&(struct matrix){.f = packed, .module = module, .form = form, .opt = opt, .n = t->ne[1],
-                                    .k = t->ne[0], .w = w});
+        packed_matrix(packed, form, opt, module, 0, t->ne[1], t->ne[0], w);
     else
         tensor_file_add(packed, t->name, "F32", t->n_dims, shape, w, (size_t)n * sizeof *w);
     tensor_file_add(floats, t->name, "F32", t->n_dims, shape, w, (size_t)n * sizeof *w);
@@ -498,7 +725,7 @@ void packed_folder(const char *family, const struct packed_form *form, const str
         pack_tensor(pp_safetensors_at(s, i), form, opt, &packed, &plain);
     pp_safetensors_close(s);
     mkdir(folder, 0700);
-    write_config(family, form->config, opt, folder);
+    packed_config(family, form, opt, folder);
     tensor_file_write(&packed, folder, "model.safetensors");
     if (!floats) {
         pp_buf_free(&plain.header);
@@ -506,7 +733,7 @@ void packed_folder(const char *family, const struct packed_form *form, const str
         return;
     }
     mkdir(floats, 0700);
-    write_config(family, "", opt, floats);
+    packed_config(family, NULL, opt, floats);
     tensor_file_write(&plain, floats, "model.safetensors");
 }
 

@@ -36,7 +36,14 @@ struct packed_options {
 void packed_folder(const char *family, const struct packed_form *form, const struct packed_options *opt,
                    const char *folder, const char *floats);
 
-/* All forms; i from 0, NULL at the end. */
+/* Their pieces: one matrix [n, k], which becomes what its form defines, or as many of them as `stack` says, 0 being
+ * none; and config.json of the family with the form's part, or without one. */
+void packed_matrix(struct tensor_file *f, const struct packed_form *form, const struct packed_options *opt,
+                   const char *module, int64_t stack, int64_t n, int64_t k, float *w);
+void packed_config(const char *family, const struct packed_form *form, const struct packed_options *opt,
+                   const char *folder);
+
+/* All forms but "gpt-oss", which only stacks have; i from 0, NULL at the end. */
 const struct packed_form *packed_form_at(size_t i);
 const struct packed_form *packed_form(const char *name);
 const char *packed_form_name(const struct packed_form *f);

@@ -253,7 +253,7 @@ static void refusals(void **state)
         struct pp_convert_options opt;
         const char *word;
     } cases[] = {
-        {"mixtral", "model.gguf", {0}, "ffn_gate_exps"},
+        {"mixtral", "model.gguf", {0}, "with experts"},
         {"llama3-rope", "model.gguf", {0}, "rope_freqs"},
         {"phi2", "model.gguf", {0}, "phi2"},
         {"gpt2", "", {0}, "another order"},

@@ -1,4 +1,5 @@
-/* gpt2.c - GPT-2: learned positions, LayerNorm, q, k and v in one matrix; matrices are stored [n_in, n_out]. */
+/* gpt2.c - GPT-2: learned positions, LayerNorm, q, k and v in one matrix; matrices are stored [n_in, n_out], by MLX
+ * [n_out, n_in]. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -8,9 +9,10 @@
     {.hf = "transformer.h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},  \
     {.hf = "transformer.h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                   \
     {.hf = "h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},              \
-    {.hf = "h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true}
+    {.hf = "h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                               \
+    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
 
-/* The first publication's names had no "transformer." */
+/* The first publication's names had no "transformer."; MLX's have "model." */
 static const struct pp_arch_name names[] = {
     {.hf = "transformer.wte", .gguf = "token_embd"},
     {.hf = "transformer.wpe", .gguf = "position_embd"},
@@ -18,6 +20,9 @@ static const struct pp_arch_name names[] = {
     {.hf = "wte", .gguf = "token_embd"},
     {.hf = "wpe", .gguf = "position_embd"},
     {.hf = "ln_f", .gguf = "output_norm"},
+    {.hf = "model.wte", .gguf = "token_embd"},
+    {.hf = "model.wpe", .gguf = "position_embd"},
+    {.hf = "model.ln_f", .gguf = "output_norm"},
     {.hf = "lm_head", .gguf = "output"},
     LAYER("ln_1", "attn_norm", PP_HF_SAME),
     LAYER("attn.c_attn", "attn_qkv", PP_HF_TURNED),

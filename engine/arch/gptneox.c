@@ -5,16 +5,24 @@
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
+#define LAYER(hf_name, gguf_name, how)                                                                                 \
+    {.hf = "gpt_neox.layers.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how},                                   \
+    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how}
+
+/* MLX has names of its own. */
 static const struct pp_arch_name names[] = {
     {.hf = "gpt_neox.embed_in", .gguf = "token_embd"},
     {.hf = "embed_out", .gguf = "output"},
     {.hf = "gpt_neox.final_layer_norm", .gguf = "output_norm"},
-    {.hf = "gpt_neox.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},
-    {.hf = "gpt_neox.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
-    {.hf = "gpt_neox.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
-    {.hf = "gpt_neox.layers.{}.attention.dense", .gguf = "blk.{}.attn_output"},
-    {.hf = "gpt_neox.layers.{}.mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up"},
-    {.hf = "gpt_neox.layers.{}.mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down"},
+    {.hf = "model.embed_in", .gguf = "token_embd"},
+    {.hf = "model.embed_out", .gguf = "output"},
+    {.hf = "model.final_layer_norm", .gguf = "output_norm"},
+    LAYER("input_layernorm", "attn_norm", PP_HF_SAME),
+    LAYER("post_attention_layernorm", "ffn_norm", PP_HF_SAME),
+    LAYER("attention.query_key_value", "attn_qkv", PP_HF_QKV_BY_HEAD),
+    LAYER("attention.dense", "attn_output", PP_HF_SAME),
+    LAYER("mlp.dense_h_to_4h", "ffn_up", PP_HF_SAME),
+    LAYER("mlp.dense_4h_to_h", "ffn_down", PP_HF_SAME),
     {.hf = NULL},
 };
 

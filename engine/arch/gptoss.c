@@ -15,6 +15,9 @@ static const struct pp_arch_name names[] = {
     EXPERTS("gate_up_proj_bias", PP_HF_BIASES_GATE_UP, "ffn_gate_exps.bias", .second = "blk.{}.ffn_up_exps.bias"),
     EXPERTS("down_proj", PP_HF_EXPERTS_TURNED, "ffn_down_exps.weight", .second = NULL),
     EXPERTS("down_proj_bias", PP_HF_SAME, "ffn_down_exps.bias", .second = NULL),
+    {.hf = "model.layers.{}.mlp.experts.gate_proj", .gguf = "blk.{}.ffn_gate_exps"}, /* MLX */
+    {.hf = "model.layers.{}.mlp.experts.up_proj", .gguf = "blk.{}.ffn_up_exps"},
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps"},
     {.hf = NULL},
 };
 

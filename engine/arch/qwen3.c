@@ -13,6 +13,9 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.mlp.experts.{}.gate_proj", .gguf = "blk.{}.ffn_gate.{}"},
     {.hf = "model.layers.{}.mlp.experts.{}.up_proj", .gguf = "blk.{}.ffn_up.{}"},
     {.hf = "model.layers.{}.mlp.experts.{}.down_proj", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = "model.layers.{}.mlp.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps"}, /* MLX */
+    {.hf = "model.layers.{}.mlp.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps"},
+    {.hf = "model.layers.{}.mlp.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps"},
     {.hf = NULL},
 };
 
