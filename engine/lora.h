@@ -19,6 +19,8 @@
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
+#include <stdatomic.h>
+
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/ops.h"
 #include "engine/engine.h"
@@ -30,8 +32,10 @@ struct pp_lora_target {
     float scale;           /* alpha / rank */
     struct pp_matrix a;    /* [rank, n_in] */
     struct pp_low_rank b;  /* [n_out, rank] */
-    void *a_data, *b_data; /* theirs, aligned to 64 bytes */
+    void *a_data, *b_data; /* theirs, aligned to 64 bytes, in the adapter's arena */
     size_t a_bytes, b_bytes;
+    size_t room_at;        /* of both, there */
+    bool taken;            /* the file has something for it */
     struct pp_matrix w;    /* in place of W [n_out, n_in]; data NULL: there is none. Q8_0 if W meets quantised
                               activations, else as it is stored */
     void *w_data;
@@ -60,11 +64,12 @@ struct pp_adapter {
     struct pp_adapter_info info;
     struct pp_lora_target *targets; /* [n_linears of the model's plan] */
     int n_linears;
+    uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
     struct pp_lora_embedding embedding;
     float **norms;                  /* [n_ops of the model's plan]: in place of that norm's weight; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
-    bool acts;                      /* some target changes something */
+    atomic_bool acts;               /* some target changes something */
     int32_t *invocation;            /* [n_invocation]: acts from the last time on that they stand in the prompt */
     int n_invocation;               /* 0: acts everywhere */
 };
@@ -83,14 +88,47 @@ int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear);
 struct pp_adapter_file;
 struct pp_adapter_target;
 
-/* B [n_out, rank] as add_low_rank reads it; pp_free *data. */
-enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, struct pp_low_rank *out,
-                               void **data, size_t *bytes, struct pp_error *err);
-/* A row of n floats as Q8_0, by the kernels. q [n], aligned to 64 bytes, d and sum [n / 32] are room for it. */
-void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to);
-/* Values of a file's tensor as floats [rows, n]; refuses NaN and infinity, which would poison every answer. pp_free. */
+/* lora_load.c: everything that the file changes. */
+enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_file *f, bool exact,
+                                  struct pp_error *err);
+
+/* lora_hold.c: A and B as floats, and as the kernels read them. */
+
+/* Work space of a load, which grows and serves one matrix after the other. Zeroed at first. */
+enum { PP_LORA_ROOMS = 8 };
+struct pp_lora_room {
+    void *parts[PP_LORA_ROOMS];
+    size_t bytes[PP_LORA_ROOMS];
+};
+void pp_lora_room_free(struct pp_lora_room *r);
+
+/* Outputs lie in the file in the other order of heads of rotated dimensions (see engine/arch/arch.h). */
+struct pp_lora_order {
+    int64_t head_dim;
+    bool from_hf;          /* namely Hugging Face's */
+};
+
+/* Values of a file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]]; rows of the result moved if there is an
+ * order. *out: half 0 (A) or 1 (B) of the room. *most: the largest of the absolute values. Refuses NaN and infinity,
+ * which would poison every answer. */
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
+                          const struct pp_lora_order *order, struct pp_lora_room *room, int half, const float **out,
+                          float *most, struct pp_error *err);
+/* The same in memory of its own, pp_free, in the file's order. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);
+
+/* What A [rank, n_in] and B [n_out, rank] of W take. */
+size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type);
+enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err);
+/* Makes of them, in the target's place in the arena, what the kernels read. */
+enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
+                          const float *down, const float *up, struct pp_lora_room *room, struct pp_error *err);
+/* B [n_out, rank] as add_low_rank reads it; to: blocks of pp_low_rank_block_bytes. */
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, uint8_t *to,
+                               struct pp_lora_room *room, struct pp_error *err);
+/* A row of n floats as Q8_0, by the kernels. q [n], aligned to 64 bytes, d and sum [n / 32] are room for it. */
+void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to);
 
 /* What a target changes besides its A [rank, n_in] and B [n_out, rank], as in the file (rows of B not moved; NULL if
  * rank is 0): biases, IA3, DoRA. to->rank and to->scale are set. permuted: outputs are in the other order in the file.

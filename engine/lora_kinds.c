@@ -287,6 +287,8 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
 {
     const struct pp_model_info *info = &a->model->info;
     struct pp_lora_embedding *e = &a->embedding;
+    const int64_t n_blocks = (t->n_out + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    struct pp_lora_room room = {0};
     float *up = NULL;
     if (t->n_in != info->n_vocab || t->n_out != info->n_embd)
         return pp_fail(err, PP_ERR_MISMATCH,
@@ -299,8 +301,13 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* a row for each token */
     if (!code)
         code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
+    e->b_bytes = (size_t)n_blocks * pp_low_rank_block_bytes(PP_TYPE_F32, (int)t->rank);
+    if (!code && !(e->b_data = pp_aligned(64, e->b_bytes)))
+        code = pp_fail_nomem(err, "an adapter");
     if (!code)
-        code = pp_lora_lay_out_b(up, t->n_out, (int)t->rank, PP_TYPE_F32, &e->b, &e->b_data, &e->b_bytes, err);
+        code = pp_lora_lay_out_b(up, t->n_out, (int)t->rank, PP_TYPE_F32, e->b_data, &room, err);
+    e->b = (struct pp_low_rank){.type = PP_TYPE_F32, .rank = (int)t->rank, .data = e->b_data};
+    pp_lora_room_free(&room);
     pp_free(up);
     e->a_bytes = (size_t)t->n_in * (size_t)t->rank * sizeof *e->a;
     e->rank = (int)t->rank;

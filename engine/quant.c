@@ -64,6 +64,43 @@ uint16_t pp_f32_to_f16(float f)
     return (uint16_t)(sign | half);
 }
 
+/* yes ? a : b, without a branch, so that loops become vectors. */
+static uint32_t pick(bool yes, uint32_t a, uint32_t b)
+{
+    const uint32_t mask = 0u - (uint32_t)yes;
+    return (a & mask) | (b & ~mask);
+}
+
+void pp_floats_to_f16(const float *x, uint16_t *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t bits = bits_of_float(x[i]), magnitude = bits & 0x7fffffffu;
+        const uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+        const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+        /* below 1 floats from 1/2 on are 2^-24 apart: the addition rounds to subnormal halves */
+        const uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
+        uint32_t half = pick((int32_t)magnitude >= 0x38800000, normal, subnormal);
+        half = pick((int32_t)magnitude >= 0x47800000, 0x7c00u, half);
+        half = pick((int32_t)magnitude > 0x7f800000, nan, half);
+        out[i] = (uint16_t)((bits >> 16 & 0x8000u) | half);
+    }
+}
+
+static void floats_of_f16(const uint8_t *p, float *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, sizeof h);
+        const uint32_t exponent = h & 0x7c00u, mantissa = h & 0x3ffu;
+        const uint32_t subnormal = bits_of_float((float)(int32_t)mantissa * 0x1p-24f);
+        const uint32_t normal = ((uint32_t)(h & 0x7fffu) << 13) + (112u << 23);
+        const uint32_t special = 0x7f800000u | mantissa << 13 | pick(mantissa != 0, 0x400000u, 0u); /* quiet NaNs */
+        uint32_t bits = pick(exponent == 0, subnormal, normal);
+        bits = pick(exponent == 0x7c00u, special, bits);
+        out[i] = float_of_bits(bits | (uint32_t)(h & 0x8000u) << 16);
+    }
+}
+
 float pp_bf16_to_f32(uint16_t h)
 {
     return float_of_bits((uint32_t)h << 16);
@@ -168,11 +205,13 @@ void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
         memcpy(dst, src, (size_t)n * sizeof *dst);
         break;
     case PP_TYPE_F16:
+        floats_of_f16(p, dst, n);
+        break;
     case PP_TYPE_BF16:
         for (int64_t i = 0; i < n; i++) {
             uint16_t h;
             memcpy(&h, p + 2 * i, sizeof h);
-            dst[i] = type == PP_TYPE_F16 ? pp_f16_to_f32(h) : pp_bf16_to_f32(h);
+            dst[i] = float_of_bits((uint32_t)h << 16);
         }
         break;
     case PP_TYPE_Q8_0:

@@ -13,6 +13,7 @@
 
 float pp_f16_to_f32(uint16_t h);
 uint16_t pp_f32_to_f16(float f);  /* round to nearest even; overflow gives infinity */
+void pp_floats_to_f16(const float *x, uint16_t *out, int64_t n); /* the same for n */
 float pp_bf16_to_f32(uint16_t h);
 uint16_t pp_f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
 

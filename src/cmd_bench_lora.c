@@ -146,8 +146,6 @@ static void remove_files(const struct lora *l)
 
 static enum pp_code load_one(struct lora *l, int i, struct pp_error *err)
 {
-    pp_adapter_free(l->adapters[i]);
-    l->adapters[i] = NULL;
     const enum pp_code code = pp_adapter_load(l->b->model, l->paths[i], &l->adapters[i], err);
     l->uses[i] = (struct pp_adapter_use){.adapter = l->adapters[i], .scale = 0.5f};
     return code;
@@ -169,6 +167,8 @@ static enum pp_code measure_loads(struct lora *l, struct pp_error *err)
     for (int i = 1; i < l->n_sets && !code; i++) {
         if (sets[i].n > 1)
             continue;
+        pp_adapter_free(l->adapters[sets[i].first]);
+        l->adapters[sets[i].first] = NULL;
         const uint64_t t0 = pp_now_ns();
         code = load_one(l, sets[i].first, err);
         add_sample(l, l->load[i], (double)(pp_now_ns() - t0) / 1e6);

@@ -2,8 +2,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
+#include "engine/pool.h"
 #include "engine/types.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -86,6 +88,55 @@ static void held_forms(void **state)
     }
 }
 
+/* --- loading ----------------------------------------------------------------------------------------------------- */
+
+static void damage(uint8_t *at)
+{
+    const uint32_t nan = 0x7fc00000;
+    memcpy(at, &nan, sizeof nan);
+}
+
+/* One large enough for several threads is the same as one that a single thread loads; so is the complaint about the
+ * first of its damages. */
+static void loaded_by_threads(void **state)
+{
+    enum { RANK = 500, THREADS = 3 };
+    static const uint32_t types[] = {PP_TYPE_Q8_0, PP_TYPE_F16};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tiny_shape shape = tiny_shape(types[i]);
+        struct pp_error err, other;
+        struct pp_model *m;
+        struct pp_adapter *one, *many;
+        char *bytes;
+        size_t n;
+        const char *path = tiny_adapter(&shape, RANK);
+        assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+        pp_pool_assume_cpus(1);
+        assert_ok(pp_adapter_load(m, path, &one, &err), err);
+        pp_pool_assume_cpus(THREADS);
+        assert_ok(pp_adapter_load(m, path, &many, &err), err);
+        assert_memory_equal(&one->identity, &many->identity, sizeof one->identity);
+        pp_adapter_free(one);
+        pp_adapter_free(many);
+        assert_ok(pp_read_file(path, SIZE_MAX / 2, &bytes, &n, &err), err);
+        damage((uint8_t *)bytes + n - 8);
+        for (size_t at = n / 3 / 4 * 4; at < n; at += n / 6 / 4 * 4)
+            damage((uint8_t *)bytes + at);
+        assert_ok(pp_write_file(path, bytes, n, 0600, &err), err);
+        pp_pool_assume_cpus(1);
+        assert_int_equal(pp_adapter_load(m, path, &one, &other), PP_ERR_FORMAT);
+        pp_pool_assume_cpus(THREADS);
+        for (int k = 0; k < 10; k++) {
+            assert_int_equal(pp_adapter_load(m, path, &many, &err), PP_ERR_FORMAT);
+            assert_string_equal(err.text, other.text);
+        }
+        pp_pool_assume_cpus(0);
+        pp_free(bytes);
+        pp_model_close(m);
+    }
+}
+
 /* --- a long conversation under two sets ------------------------------------------------------------------------ */
 
 enum { LONG = 600 };
@@ -154,6 +205,7 @@ static void switched_back(void **state)
 
 TEST_GROUP(lora)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(switched_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(loaded_by_threads),
+                                       cmocka_unit_test(switched_back)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

@@ -73,6 +73,32 @@ static void norm_and_activations(void **state)
     }
 }
 
+/* All halves, from an odd address, and as many as fill no vector. */
+static void halves_to_floats(void **state)
+{
+    enum { N = 0x10000 };
+    static uint8_t halves[2 * N + 1];
+    static float exact[N], y[N];
+    (void)state;
+    for (uint32_t h = 0; h < N; h++) {
+        const uint16_t half = (uint16_t)h;
+        memcpy(halves + 1 + 2 * h, &half, sizeof half);
+        exact[h] = pp_f16_to_f32(half);
+    }
+    for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+        if (!pp_isa_runs((enum pp_isa)isa))
+            continue;
+        pp_cpu_ops((enum pp_isa)isa)->widen(halves + 1, N, y);
+        assert_memory_equal(y, exact, sizeof y);
+        for (int64_t n = 0; n < 40; n++) {
+            memset(y, 0, sizeof y);
+            pp_cpu_ops((enum pp_isa)isa)->widen(halves + 1 + 2 * 0x3c00, n, y);
+            assert_memory_equal(y, exact + 0x3c00, (size_t)n * sizeof *y);
+            assert_true(y[n] == 0);
+        }
+    }
+}
+
 /* --- functions of one number ----------------------------------------------------------------------------------- */
 
 static double exact_fn(enum pp_fn fn, double number, double x)
@@ -736,7 +762,8 @@ static void copied_positions(void **state)
 TEST_GROUP(ops)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_and_activations), cmocka_unit_test(rope_and_hadamard),
+        cmocka_unit_test(norm_and_activations),
+        cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(functions),            cmocka_unit_test(layer_norms),
         cmocka_unit_test(attention_capped),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),

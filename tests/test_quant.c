@@ -80,6 +80,34 @@ static void halves_agree_with_the_hardware(void **state)
 #endif
 }
 
+/* Whole rows go another way than single values. */
+static void rows_of_halves(void **state)
+{
+    enum { N = 1000, ROWS = 1000 };
+    static uint16_t halves[0x10000];
+    static float floats[0x10000];
+    uint32_t u = 12345;
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++)
+        halves[h] = (uint16_t)h;
+    pp_dequantize_row(PP_TYPE_F16, halves, floats, 0x10000);
+    for (uint32_t h = 0; h < 0x10000; h++)
+        assert_int_equal(bits(floats[h]), bits(pp_f16_to_f32((uint16_t)h)));
+    pp_floats_to_f16(floats, halves, 0x10000);
+    for (uint32_t h = 0; h < 0x10000; h++)
+        assert_int_equal(halves[h], pp_f32_to_f16(floats[h]));
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < N; i++) {
+            u = u * 1664525u + 1013904223u;
+            const uint32_t near = row % 2 ? u : 0x32000000u + (u >> 3) % 0x16000000u; /* what is no 0 as halves */
+            memcpy(&floats[i], &near, sizeof near);
+        }
+        pp_floats_to_f16(floats, halves, N);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(halves[i], pp_f32_to_f16(floats[i]));
+    }
+}
+
 static void brain_floats(void **state)
 {
     (void)state;
@@ -397,6 +425,7 @@ TEST_GROUP(quant)
         cmocka_unit_test(halves_are_exact),
         cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(halves_agree_with_the_hardware),
+        cmocka_unit_test(rows_of_halves),
         cmocka_unit_test(brain_floats),
         cmocka_unit_test(blocks_have_the_reference_values),
         cmocka_unit_test(a_block_by_hand),

@@ -135,6 +135,8 @@ struct pp_cpu_ops {
                             const struct pp_attention_sums *total);
     /* Writes a row's result, float [group, head_dim]. */
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
+    /* y = x, which are halves at any address */
+    void (*widen)(const void *x, int64_t n, float *y);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
     /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to

@@ -136,6 +136,19 @@ static void add(float *y, const float *x, int64_t n)
         v_store_n(y + i, v_add(v_load_n(y + i, n - i, 0), v_load_n(x + i, n - i, 0)), n - i);
 }
 
+static void widen(const void *x, int64_t n, float *y)
+{
+    const uint8_t *p = x;
+    int64_t i = 0;
+    uint16_t rest[LANES] = {0};
+    for (; i + LANES <= n; i += LANES) {
+        memcpy(rest, p + 2 * i, sizeof rest);
+        v_store(y + i, v_load_f16(rest));
+    }
+    memcpy(rest, p + 2 * i, (size_t)(n - i) * sizeof *rest);
+    v_store_n(y + i, v_load_f16(rest), n - i);
+}
+
 static void add_scaled(float *y, const float *x, float scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES)
@@ -458,6 +471,7 @@ const struct pp_cpu_ops OPS_TABLE = {
     .attention_chunk = ATTENTION_CHUNK,
     .attention_merge = attention_merge,
     .attention_finish = attention_finish,
+    .widen = widen,
     .add_scaled = add_scaled,
     .add_low_rank = add_low_rank,
 };

@@ -1,0 +1,280 @@
+/* lora_hold.c - A and B of an adapter, from the file's tensors to what the kernels read. A load is to be short beside a
+ * blink: the values are read from the mapped file once and converted while they are in the cache. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/cpu/layout.h"
+#include "engine/lora.h"
+#include "engine/quant.h"
+
+/* Parts of the work space. */
+enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TURNED };
+
+/* Part of the work space, at least so large, aligned to 64 bytes; NULL: out of memory. */
+static void *room_for(struct pp_lora_room *r, int part, size_t bytes)
+{
+    if (bytes > r->bytes[part]) {
+        pp_free(r->parts[part]);
+        r->parts[part] = pp_aligned(64, bytes);
+        r->bytes[part] = r->parts[part] ? bytes : 0;
+    }
+    return r->parts[part];
+}
+
+void pp_lora_room_free(struct pp_lora_room *r)
+{
+    for (int i = 0; i < PP_LORA_ROOMS; i++)
+        pp_free(r->parts[i]);
+}
+
+/* --- floats ---------------------------------------------------------------------------------------------------- */
+
+typedef int32_t ints __attribute__((vector_size(16)));
+enum { INTS = 4 };
+
+/* The largest of |x| and *most; false: some are no numbers. Their bits are compared: as whole numbers they are in the
+ * order of the floats, with infinity and NaN at the end. */
+static bool look_at(const float *x, int64_t n, float *most)
+{
+    enum { APART = 4 };
+    const int32_t infinity = 0x7f800000;
+    ints largest[APART] = {0};
+    float rest[APART * INTS] = {0};
+    for (int64_t i = 0; i < n; i += APART * INTS) {
+        const bool whole = n - i >= APART * INTS;
+        if (!whole)
+            memcpy(rest, x + i, (size_t)(n - i) * sizeof *x);
+        for (int k = 0; k < APART; k++) {
+            ints bits;
+            memcpy(&bits, (whole ? x + i : rest) + k * INTS, sizeof bits);
+            bits &= INT32_MAX;
+            const ints above = bits > largest[k];
+            largest[k] = (bits & above) | (largest[k] & ~above);
+        }
+    }
+    int32_t all;
+    memcpy(&all, most, sizeof all);
+    for (int k = 0; k < APART * INTS; k++)
+        all = largest[k / INTS][k % INTS] > all ? largest[k / INTS][k % INTS] : all;
+    memcpy(most, &all, sizeof *most);
+    return all < infinity;
+}
+
+static int64_t file_row(const struct pp_lora_order *order, int64_t row)
+{
+    return !order         ? row
+           : order->from_hf ? pp_hf_row(row, order->head_dim)
+                            : pp_gguf_row(row, order->head_dim);
+}
+
+static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
+{
+    if (type == PP_TYPE_F16)
+        pp_cpu_ops(pp_isa_best())->widen(from, n, to);
+    else
+        pp_dequantize_row(type, from, to, n);
+}
+
+/* n rows of a tensor, rows r to r + n - 1 of the result. */
+static void read_rows(const struct pp_tensor *t, const struct pp_lora_order *order, int64_t r, int64_t n, float *to)
+{
+    const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
+    const uint8_t *data = t->data;
+    if (!order) /* they are neighbours, and whole blocks each */
+        to_floats(t->type, data + (size_t)r * row_bytes, n * t->ne[0], to);
+    for (int64_t i = 0; order && i < n; i++)
+        to_floats(t->type, data + (size_t)file_row(order, r + i) * row_bytes, t->ne[0], to + i * t->ne[0]);
+}
+
+/* Rows that are read at a time: what they take stays in the nearest cache. */
+static int64_t rows_at_once(const struct pp_tensor *t)
+{
+    const int64_t floats = 4096;
+    return t->ne[0] < floats ? floats / t->ne[0] : 1;
+}
+
+/* row: [ne[0]], room; used only if turned. */
+static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
+                                const struct pp_lora_order *order, float *row, float *out, float *most,
+                                struct pp_error *err)
+{
+    const int64_t n = t->ne[0], rows = t->ne[1], most_rows = turned ? 1 : rows_at_once(t);
+    *most = 0;
+    for (int64_t r = 0; r < rows; r += most_rows) {
+        const int64_t n_rows = rows - r < most_rows ? rows - r : most_rows;
+        float *to = turned ? row : out + r * n;
+        read_rows(t, turned ? NULL : order, r, n_rows, to);
+        if (!look_at(to, n_rows * n, most))
+            return pp_fail(err, PP_ERR_FORMAT,
+                           "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
+                           a->path, t->name);
+        for (int64_t i = 0; turned && i < n; i++)
+            out[i * rows + r] = row[file_row(order, i)];
+    }
+    return PP_OK;
+}
+
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
+                          const struct pp_lora_order *order, struct pp_lora_room *room, int half, const float **out,
+                          float *most, struct pp_error *err)
+{
+    const size_t row = (size_t)t->ne[0] * sizeof(float), all = row * (size_t)t->ne[1]; /* in a file: no overflow */
+    float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned ? room_for(room, ROW, row) : NULL;
+    *out = to;
+    return to && (one || !turned) ? read_tensor(a, t, turned, order, one, to, most, err)
+                                  : pp_fail_nomem(err, "an adapter");
+}
+
+enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
+                            struct pp_error *err)
+{
+    const size_t bytes = (size_t)t->ne[0] * sizeof **out;
+    float *row = pp_malloc(bytes), most;
+    *out = pp_malloc(bytes * (size_t)t->ne[1]);
+    const enum pp_code code = *out && row ? read_tensor(a, t, turned, NULL, row, *out, &most, err)
+                                          : pp_fail_nomem(err, "an adapter");
+    pp_free(row);
+    return code;
+}
+
+/* --- held forms ------------------------------------------------------------------------------------------------ */
+
+void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to)
+{
+    pp_matmul_kernels(pp_isa_best())->quantize(x, n, q, d, sum);
+    for (int64_t i = 0; i < n / PP_ACT_BLOCK; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
+        const uint16_t scale = pp_f32_to_f16(d[i]);
+        memcpy(to, &scale, sizeof scale);
+        memcpy(to + sizeof scale, q + i * PP_ACT_BLOCK, PP_ACT_BLOCK);
+    }
+}
+
+/* A as rows of Q8_0, then packed. */
+static bool pack_a(const float *a, int64_t rank, int64_t n_in, uint8_t *out, struct pp_lora_room *room)
+{
+    const size_t n_blocks = (size_t)(n_in / PP_ACT_BLOCK), row_bytes = pp_type_row_bytes(PP_TYPE_Q8_0, n_in);
+    uint8_t *rows = room_for(room, ROWS, (size_t)rank * row_bytes);
+    int8_t *q = room_for(room, QUANTS, (size_t)n_in);
+    float *d = room_for(room, SCALES, n_blocks * sizeof *d);
+    int32_t *sum = room_for(room, SUMS, n_blocks * sizeof *sum);
+    if (!rows || !q || !d || !sum)
+        return false;
+    for (int64_t k = 0; k < rank; k++)
+        pp_lora_q8_row(a + k * n_in, n_in, q, d, sum, rows + (size_t)k * row_bytes);
+    pp_pack_rows(PP_TYPE_Q8_0, rows, rank, n_in, 0, rank, out);
+    return true;
+}
+
+typedef float four __attribute__((vector_size(16)));
+
+/* Four rows of four, turned: to[k][r] = from[r][k]. */
+static void turn_four(const float *from, int64_t from_stride, float *to, int64_t to_stride)
+{
+    four x[4], y[4];
+    for (int r = 0; r < 4; r++)
+        memcpy(&x[r], from + r * from_stride, sizeof x[r]);
+    y[0] = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+    y[1] = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+    y[2] = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+    y[3] = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+    x[0] = __builtin_shufflevector(y[0], y[2], 0, 1, 4, 5);
+    x[1] = __builtin_shufflevector(y[0], y[2], 2, 3, 6, 7);
+    x[2] = __builtin_shufflevector(y[1], y[3], 0, 1, 4, 5);
+    x[3] = __builtin_shufflevector(y[1], y[3], 2, 3, 6, 7);
+    for (int k = 0; k < 4; k++)
+        memcpy(to + k * to_stride, &x[k], sizeof x[k]);
+}
+
+/* 32 rows of B, zeros behind the last one, turned: [rank][32], or for floats [2][rank][16]. */
+static void turn_block(const float *b, int64_t n_rows, int rank, bool halves, float *out)
+{
+    const int width = halves ? 16 : PP_LOW_RANK_ROWS;
+    for (int r = 0; r < PP_LOW_RANK_ROWS; r += 4) {
+        float *to = out + r / width * rank * width + r % width;
+        int k = 0;
+        for (; r + 4 <= n_rows && k + 4 <= rank; k += 4)
+            turn_four(b + (int64_t)r * rank + k, rank, to + k * width, width);
+        for (; k < rank; k++)
+            for (int i = 0; i < 4; i++)
+                to[k * width + i] = r + i < n_rows ? b[(int64_t)(r + i) * rank + k] : 0;
+    }
+}
+
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, uint8_t *to,
+                               struct pp_lora_room *room, struct pp_error *err)
+{
+    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
+    const size_t block_bytes = pp_low_rank_block_bytes(type, rank), n = (size_t)rank * PP_LOW_RANK_ROWS;
+    float *turned = room_for(room, TURNED, n * sizeof *turned), *d = room_for(room, SCALES, (size_t)rank * sizeof *d);
+    int8_t *q = room_for(room, QUANTS, n);
+    int32_t *sum = room_for(room, SUMS, (size_t)rank * sizeof *sum);
+    if (!turned || !d || !q || !sum)
+        return pp_fail_nomem(err, "an adapter");
+    for (int64_t r = 0; r < n_out; r += PP_LOW_RANK_ROWS, to += block_bytes) {
+        turn_block(b + r * rank, n_out - r, rank, type != PP_TYPE_Q8_0, turned);
+        if (type == PP_TYPE_F32)
+            memcpy(to, turned, block_bytes);
+        else if (type == PP_TYPE_F16)
+            pp_floats_to_f16(turned, (uint16_t *)(void *)to, (int64_t)n);
+        if (type != PP_TYPE_Q8_0)
+            continue;
+        mm->quantize(turned, (int64_t)n, q, d, sum);
+        memset(to, 0, block_bytes - n);
+        pp_floats_to_f16(d, (uint16_t *)(void *)to, rank);
+        memcpy(to + block_bytes - n, q, n);
+    }
+    return PP_OK;
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static size_t a_bytes(const struct pp_tensor *w, int rank, uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 ? pp_pack_bytes(type, rank, w->ne[0])
+                                : (size_t)rank * pp_type_row_bytes(type, w->ne[0]);
+}
+
+static size_t b_bytes(const struct pp_tensor *w, int rank, uint32_t type)
+{
+    return (size_t)((w->ne[1] + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * pp_low_rank_block_bytes(type, rank);
+}
+
+size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type)
+{
+    return round_up(a_bytes(w, rank, type)) + round_up(b_bytes(w, rank, type));
+}
+
+/* In huge pages if it is large: fewer faults while loading, and a token reads all of it. */
+enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err)
+{
+    const size_t huge = 2 << 20;
+    if (!(a->arena = pp_aligned(bytes < huge ? 64 : huge, bytes)))
+        return pp_fail_nomem(err, "an adapter");
+    if (bytes >= huge)
+        madvise(a->arena, bytes, MADV_HUGEPAGE);
+    return PP_OK;
+}
+
+enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
+                          const float *down, const float *up, struct pp_lora_room *room, struct pp_error *err)
+{
+    const int64_t n_in = w->ne[0];
+    t->a_bytes = a_bytes(w, t->rank, type);
+    t->b_bytes = b_bytes(w, t->rank, type);
+    t->a_data = a->arena + t->room_at;
+    t->b_data = a->arena + t->room_at + round_up(t->a_bytes);
+    if (type == PP_TYPE_Q8_0 && !pack_a(down, t->rank, n_in, t->a_data, room))
+        return pp_fail_nomem(err, "an adapter");
+    if (type == PP_TYPE_F16)
+        pp_floats_to_f16(down, t->a_data, t->rank * n_in);
+    else if (type == PP_TYPE_F32)
+        memcpy(t->a_data, down, t->a_bytes);
+    t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data};
+    t->b = (struct pp_low_rank){.type = type, .rank = t->rank, .data = t->b_data};
+    return pp_lora_lay_out_b(up, w->ne[1], t->rank, type, t->b_data, room, err);
+}

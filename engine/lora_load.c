@@ -1,0 +1,277 @@
+/* lora_load.c - all that an adapter's file changes, read and converted. First everything is held against the model, and
+ * what is held in the end gets its place; then the matrices are converted by several threads, each by one of them. */
+#include <string.h>
+
+#include "engine/adapter_file.h"
+#include "engine/base/mem.h"
+#include "engine/hparams.h"
+#include "engine/lora.h"
+#include "engine/model.h"
+#include "engine/pool.h"
+
+/* Ranks are added up over adapters and projections, and work space is made for the sum. */
+enum { MAX_RANK = 1 << 16 };
+/* Models of this size and above keep adapters in F16: there the few bytes more are nothing beside the weights'. */
+static const int64_t LARGE_MODEL = 4000000000;
+
+/* A matrix that is changed. */
+struct job {
+    const struct pp_adapter_target *target;
+    int linear;
+};
+
+/* What a thread needs for itself. */
+struct hand {
+    struct pp_lora_room room;
+    int failed;              /* the first of its jobs that did; none: the number of all */
+    struct pp_error error;   /* and why */
+};
+
+struct loading {
+    struct pp_adapter *a;
+    const struct pp_adapter_file *file;
+    bool exact;
+    struct job *jobs;        /* [n] */
+    int n;
+    struct hand *hands;      /* [threads] */
+};
+
+/* --- held against the model ------------------------------------------------------------------------------------ */
+
+/* Where a model has no matrix for its output, that is the one of the embeddings, and what an adapter does to either
+ * leaves the other alone. */
+static int linear_by_name(const struct pp_plan *plan, const char *name)
+{
+    const bool is_output = strcmp(name, "output.weight") == 0;
+    int tied = -1;
+    for (int i = 0; i < plan->n_linears; i++) {
+        if (strcmp(plan->linears[i].w->name, name) == 0)
+            return i;
+        if (is_output && strcmp(plan->linears[i].w->name, "token_embd.weight") == 0)
+            tied = i;
+    }
+    return tied;
+}
+
+/* Whether a tensor is one of a mixture of experts, whose matrices cannot be changed. */
+static bool is_of_experts(const char *name)
+{
+    static const char *const kinds[] = {".ffn_gate", ".ffn_up", ".ffn_down"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(name, kinds[i]);
+        at = at ? at + strlen(kinds[i]) : "";
+        if (strncmp(at, "_exps", 5) == 0 || (at[0] == '.' && at[1] >= '0' && at[1] <= '9'))
+            return true;
+    }
+    return false;
+}
+
+/* A folder may have a tensor in another form than the model that was made of it. */
+static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
+                               const struct pp_adapter_target *t, bool hf, struct pp_error *err)
+{
+    const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
+    if (!hf || form == PP_HF_SAME || (form == PP_HF_TURNED && !t->weight.data))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED,
+                   "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
+                   "that is not supported", a->path, t->name, m->info.arch);
+}
+
+static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a,
+                                 const struct pp_adapter_target *t, int *linear, struct pp_error *err)
+{
+    *linear = linear_by_name(&m->plan, t->name);
+    if (*linear < 0 && is_of_experts(t->name))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, a matrix of an expert; adapters of experts are not supported", a->path,
+                       t->name);
+    if (*linear < 0)
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
+                       m->info.name);
+    const struct pp_tensor *w = m->plan.linears[*linear].w;
+    if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && t->n_out != w->ne[1]))
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
+                       t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
+                       m->info.name, (long long)w->ne[1], (long long)w->ne[0]);
+    if (a->targets[*linear].taken)
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
+    if (t->rank > MAX_RANK)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
+                       (long long)t->rank, MAX_RANK);
+    return PP_OK;
+}
+
+/* --- where it is held -------------------------------------------------------------------------------------------- */
+
+static bool is_q8(const struct pp_model *m, const struct pp_tensor *w)
+{
+    return pp_pack_needed(w->type) && m->info.n_params < LARGE_MODEL && w->ne[0] % PP_ACT_BLOCK == 0;
+}
+
+static uint32_t held_type(const struct pp_model *m, const struct pp_tensor *w, bool exact, float most)
+{
+    const float most_f16 = 65504.0f;
+    return exact ? PP_TYPE_F32 : is_q8(m, w) ? PP_TYPE_Q8_0 : most < most_f16 ? PP_TYPE_F16 : PP_TYPE_F32;
+}
+
+/* Gives all halves their places in one piece of memory, in the order in which a token reads them. In what type halves
+ * are held beside float weights depends on their values: there is room for the largest, and what is not used of it is
+ * never made. */
+static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error *err)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < a->n_linears; i++) {
+        struct pp_lora_target *t = &a->targets[i];
+        const struct pp_tensor *w = a->model->plan.linears[i].w;
+        t->room_at = bytes;
+        if (t->rank)
+            bytes += pp_lora_held_bytes(w, t->rank, exact || !is_q8(a->model, w) ? PP_TYPE_F32 : PP_TYPE_Q8_0);
+    }
+    return bytes ? pp_lora_arena_new(a, bytes, err) : PP_OK;
+}
+
+/* --- matrices ---------------------------------------------------------------------------------------------------- */
+
+/* Reads A and B, and holds them. */
+static enum pp_code load_halves(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
+                                const struct pp_lora_order *order, bool exact, struct pp_lora_room *room,
+                                const float **down, const float **up, bool *product, struct pp_error *err)
+{
+    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    float most[2] = {0, 0};
+    enum pp_code code = pp_lora_read(a, &t->a, t->a_turned, NULL, room, 0, down, &most[0], err);
+    if (!code)
+        code = pp_lora_read(a, &t->b, t->b_turned, order, room, 1, up, &most[1], err);
+    *product = most[0] != 0.0f && most[1] != 0.0f;
+    if (code)
+        return code;
+    const uint32_t type = held_type(a->model, w, exact, most[0] > most[1] ? most[0] : most[1]);
+    return pp_lora_hold(a, &a->targets[linear], type, w, *down, *up, room, err);
+}
+
+static enum pp_code load_matrix(const struct loading *l, const struct job *job, struct pp_lora_room *room,
+                                struct pp_error *err)
+{
+    struct pp_adapter *a = l->a;
+    const struct pp_adapter_target *t = job->target;
+    const struct pp_hparams *hp = pp_source_hparams(a->model->source);
+    const struct pp_tensor *w = a->model->plan.linears[job->linear].w;
+    const struct pp_lora_target *own = &a->targets[job->linear];
+    const bool hf = pp_adapter_file_hf_order(l->file);
+    const enum pp_row_order rows = pp_arch_rows(pp_arch_by_name(hp->arch), t->name);
+    const bool permuted = rows != PP_ROWS_SAME && hf != hp->rope_neox;
+    const struct pp_lora_order order = {hp->head_dim, hf};
+    const float *down = NULL, *up = NULL;
+    bool product = false;
+    enum pp_code code = PP_OK;
+    if (t->rank)
+        code = load_halves(a, job->linear, t, permuted ? &order : NULL, l->exact, room, &down, &up, &product, err);
+    if (!code && t->weight.data)
+        code = pp_lora_load_matrix(a, job->linear, t, permuted, hf, err);
+    if (!code)
+        code = pp_lora_load_kinds(a, job->linear, t, permuted, hf, down, up, err);
+    if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) && (own->scale == 0.0f || !product)))
+        atomic_store_explicit(&a->acts, true, memory_order_relaxed);
+    return code;
+}
+
+static void do_job(void *arg, int part, int item, int thread)
+{
+    const struct loading *l = arg;
+    struct hand *h = &l->hands[thread];
+    struct pp_error err;
+    (void)part;
+    if (load_matrix(l, &l->jobs[item], &h->room, &err) && item < h->failed) {
+        h->failed = item;
+        h->error = err;
+    }
+}
+
+/* Threads for what one does not do in a millisecond or two. */
+static int threads_for(const struct loading *l)
+{
+    enum { MOST = 8 };
+    const size_t few_bytes = 2 << 20;
+    size_t bytes = 0;
+    for (int i = 0; i < l->n; i++) {
+        const struct pp_adapter_target *t = l->jobs[i].target;
+        const struct pp_tensor *w = l->a->model->plan.linears[l->jobs[i].linear].w;
+        bytes += t->a.size + t->b.size + t->weight.size + (t->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
+    }
+    return bytes > few_bytes ? MOST : 1;
+}
+
+static enum pp_code do_jobs(struct loading *l, struct pp_error *err)
+{
+    struct pp_pool *pool;
+    enum pp_code code = pp_pool_new(threads_for(l), &pool, err);
+    if (code)
+        return code;
+    const int n = pp_pool_n(pool);
+    if ((l->hands = pp_calloc((size_t)n, sizeof *l->hands))) {
+        for (int i = 0; i < n; i++)
+            l->hands[i].failed = l->n;
+        pp_pool_run(pool, do_job, l, &l->n, 1);
+    } else {
+        code = pp_fail_nomem(err, "an adapter");
+    }
+    pp_pool_free(pool);
+    int first = l->n;
+    for (int i = 0; l->hands && i < n; i++) {
+        if (l->hands[i].failed < first) {
+            first = l->hands[i].failed;
+            code = l->hands[i].error.code;
+            if (err)
+                *err = l->hands[i].error;
+        }
+        pp_lora_room_free(&l->hands[i].room);
+    }
+    pp_free(l->hands);
+    return code;
+}
+
+/* --- all of it --------------------------------------------------------------------------------------------------- */
+
+/* A matrix, a norm, or the table of embeddings: the last two are loaded. */
+static enum pp_code list_target(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    struct pp_adapter *a = l->a;
+    struct job job = {.target = t};
+    enum pp_code code = check_form(a->model, a, t, pp_adapter_file_hf_order(l->file), err);
+    if (code)
+        return code;
+    if (t->weight.n_dims == 1)
+        return pp_lora_load_norm(a, t, err);
+    if (t->embedding) {
+        code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
+        return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
+    }
+    code = check_target(a->model, a, t, &job.linear, err);
+    if (code)
+        return code;
+    struct pp_lora_target *own = &a->targets[job.linear];
+    own->taken = true;
+    own->rank = (int)t->rank;
+    own->scale = t->scale;
+    l->jobs[l->n++] = job;
+    return PP_OK;
+}
+
+enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_file *f, bool exact,
+                                  struct pp_error *err)
+{
+    const size_t n = pp_adapter_file_n(f);
+    struct loading l = {.a = a, .file = f, .exact = exact, .jobs = pp_calloc(n, sizeof *l.jobs)};
+    enum pp_code code = l.jobs ? PP_OK : pp_fail_nomem(err, "an adapter");
+    for (size_t i = 0; i < n && !code; i++)
+        code = list_target(&l, pp_adapter_file_at(f, i), err);
+    if (!code)
+        code = make_room(a, exact, err);
+    if (!code && l.n)
+        code = do_jobs(&l, err);
+    pp_free(l.jobs);
+    return code;
+}
