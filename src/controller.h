@@ -63,7 +63,7 @@ struct pp_chat_message {
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of guessed tokens that stood; < 0: nothing was guessed */
     float speedup;          /* how often as fast as without guesses; 0: not known */
-    const uint32_t *guessed; /* [n_guessed]: lengths of runs in bytes of text, by turns chosen by the model and guessed */
+    const uint32_t *guessed; /* [n_guessed]: bytes of text that the model chose, that had been guessed, and so on */
     size_t n_guessed;       /* 0: nothing was, or it is not known */
     char adapters[96];      /* of an answer: "bard 0.80", cut if need be; "" for none */
     int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */

@@ -1,6 +1,6 @@
 /* guessed.h - which bytes of an answer come from guesses that stood: lengths of runs, by turns bytes that the model
- * chose and bytes that had been guessed. Kept with the message as "guessed": [12, 5, 3, 9]; at most PP_GUESSED_MOST runs,
- * all text behind them counts as chosen. Zero-initialise. Not thread-safe.
+ * chose and bytes that had been guessed. Kept with the message as "guessed": [12, 5, 3, 9]; at most PP_GUESSED_MOST
+ * runs, all text behind them counts as chosen. Zero-initialise. Not thread-safe.
  *
  * Nothing but a tint on the screen depends on it: when memory runs out it is empty, and stays so until it is freed. */
 #ifndef PP_SRC_GUESSED_H

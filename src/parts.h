@@ -31,8 +31,8 @@ struct pp_parts {
 
 /* Zero-initialise before. False: out of memory. */
 bool pp_parts_begin(struct pp_parts *p, const struct pp_reasoning *r, enum pp_answer_begin begins);
-/* Bytes as the generation gives them, for each whether it had been guessed (struct pp_gen_turn; NULL: none), with n_tokens
- * new tokens, at a time of pp_now_ns. */
+/* Bytes as the generation gives them, for each whether it had been guessed (struct pp_gen_turn; NULL: none), with
+ * n_tokens new tokens, at a time of pp_now_ns. */
 void pp_parts_add(struct pp_parts *p, const char *bytes, const char *guessed, size_t n, int n_tokens, uint64_t now);
 void pp_parts_end(struct pp_parts *p, uint64_t now); /* nothing more comes */
 bool pp_parts_over(const struct pp_parts *p);        /* the generation is to stop: pp_reasoner_over */

@@ -327,8 +327,8 @@ void pp_document_update(struct pp_document *doc, const char *s, size_t n, int wi
     pp_document_update_tinted(doc, s, n, width, markdown, base, NULL, 0);
 }
 
-void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base,
-                               const uint32_t *runs, size_t n_runs)
+void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown,
+                               pp_style base, const uint32_t *runs, size_t n_runs)
 {
     if (width < 1)
         width = 1;

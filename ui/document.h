@@ -40,8 +40,8 @@ struct pp_document {
 void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base);
 /* The same with a tint where the text was guessed: `runs` as in struct pp_chat_message, of bytes of s. They may only
  * grow with the text. NULL: no tint. */
-void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base,
-                               const uint32_t *runs, size_t n_runs);
+void pp_document_update_tinted(struct pp_document *doc, const char *s, size_t n, int width, bool markdown,
+                               pp_style base, const uint32_t *runs, size_t n_runs);
 void pp_document_free(struct pp_document *doc);
 
 #endif

@@ -45,7 +45,8 @@ static struct look with_tint(const struct pp_theme *t, int slot, int colors)
     struct look l = {attributes_of(own->flags | tint->flags), colors ? make_pair(PP_SLOTS + slot + 1, fg, bg) : 0};
     if (!l.pair) /* of the terminal, or there are no more */
         l.pair = looks[slot].pair;
-    if (l.attributes == looks[slot].attributes && (l.pair == looks[slot].pair || fg == pp_color_reduce(own->fg, colors)))
+    bool same = l.pair == looks[slot].pair || fg == pp_color_reduce(own->fg, colors);
+    if (same && l.attributes == looks[slot].attributes)
         l.attributes |= A_UNDERLINE;
     return l;
 }
