@@ -33,6 +33,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     pp_free(t->slots);
     pp_free(t->merges);
     pp_free(t->pairs);
+    pp_free(t->byte_merges);
     pp_free(t->special.ids);
     pp_free(t->pieces.ids);
     pp_free(t->charsmap);
@@ -195,6 +196,19 @@ static enum pp_code word(void *merger, const char *text, size_t n, struct pp_err
     return tok_merge_word(merger, text, n, err);
 }
 
+/* A word that lies alone in its buffer. */
+static enum pp_code lone_word(void *merger, const char *text, size_t n, struct pp_error *err)
+{
+    ((struct tok_merger *)merger)->end = text + n;
+    return tok_merge_word(merger, text, n, err);
+}
+
+static enum pp_code split(struct run *r, const char *text, size_t n, const char *end, struct pp_error *err)
+{
+    r->merger.end = end;
+    return tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
+}
+
 static bool has_space_at(const struct pp_buf *b, size_t at)
 {
     return at + TOK_SPACE_LEN <= b->len && memcmp(b->data + at, TOK_SPACE, TOK_SPACE_LEN) == 0;
@@ -206,6 +220,7 @@ static enum pp_code merge_spaced(struct run *r, struct pp_error *err)
     const struct pp_buf *b = &r->spaced;
     size_t begin = 0;
     bool in_run = true;
+    r->merger.end = b->data + b->len;
     for (size_t i = 0; r->t->words_at_space && i < b->len;) {
         bool space = has_space_at(b, i);
         if (space && !in_run) {
@@ -262,16 +277,16 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
     if (r->t->kind == TOK_SPM || r->t->kind == TOK_UNIGRAM) {
         code = spm_stretch(r, text, n, err);
     } else if (r->t->kind == TOK_WORDPIECE) {
-        code = tok_bert_words(r->t, text, n, &r->normal, word, &r->merger, err);
+        code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
     } else if (r->t->add_space && !is_space(text[0])) {
         pp_buf_clear(&r->spaced);
         pp_buf_char(&r->spaced, ' ');
         pp_buf_add(&r->spaced, text, n);
         if (r->spaced.bad)
             return pp_fail_nomem(err, "a copy of the text");
-        code = tok_split(r->t->splitter, r->split, r->spaced.data, r->spaced.len, word, &r->merger, err);
+        code = split(r, r->spaced.data, r->spaced.len, r->spaced.data + r->spaced.len, err);
     } else {
-        code = tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
+        code = split(r, text, n, r->end, err);
     }
     r->prefix = TOK_PREFIX_NEVER;
     return code;
@@ -283,15 +298,26 @@ static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
     return tok_ids_add(&r->merger.ids, (int32_t)id, err);
 }
 
+/* The first place from i on where a special token may begin, or n. */
+static size_t next_special(const struct pp_tokenizer *t, const char *text, size_t i, size_t n, bool control)
+{
+    const int only = t->special_only[control];
+    if (only >= 0) {
+        const char *found = memchr(text + i, only, n - i);
+        return found ? (size_t)(found - text) : n;
+    }
+    while (i < n && !t->special_first[control][(uint8_t)text[i]])
+        i++;
+    return i;
+}
+
 static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
 {
     const struct pp_tokenizer *t = r->t;
     size_t begin = 0;
     enum pp_code code;
-    for (size_t i = 0; i < n;) {
-        uint32_t id = TOK_NONE;
-        if (t->special_first[control][(uint8_t)text[i]])
-            id = special_here(t, text + i, n - i, control);
+    for (size_t i = 0; (i = next_special(t, text, i, n, control)) < n;) {
+        const uint32_t id = special_here(t, text + i, n - i, control);
         if (id == TOK_NONE) {
             i++;
             continue;
@@ -321,7 +347,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     if (t->splitter && !(r.split = tok_split_state_new(t->splitter, n)))
         return pp_fail_nomem(err, "splitting the text into words");
     if (n >= LONG_TEXT && t->kind != TOK_UNIGRAM) /* there words have a past */
-        tok_merge_use_cache(&r.merger);
+        tok_merge_use_cache(&r.merger, n);
     /* A template that writes BOS itself does not get a second one. */
     bool bos_written = ends && t->add_bos && control && n && special_here(t, text, n, true) == (uint32_t)t->bos;
     enum pp_code code = PP_OK;

@@ -10,29 +10,12 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-enum {
-    SHORT_WORD = 40,      /* symbols, up to which scanning is faster than a heap */
-    CACHE_BITS = 12,
-    CACHED_BYTES = 24,
-    CACHED_IDS = 9,
-};
-
-struct tok_cached_word {
-    uint64_t key[CACHED_BYTES / 8]; /* the bytes, zeros behind them */
-    uint16_t len;                   /* 0: empty slot */
-    uint16_t n_ids;
-    int32_t ids[CACHED_IDS];
-};
+enum { SHORT_WORD = 40 }; /* symbols, up to which scanning is faster than a heap */
 
 /* A symbol of a word: a piece of its text. */
 struct piece {
     uint32_t start, len;
     uint32_t symbol;
-};
-
-/* What two neighbours would become. A smaller priority comes first; TOK_NONE: they do not merge. */
-struct merge {
-    uint32_t priority, symbol;
 };
 
 struct tok_link { /* a piece in a long word; len 0: merged away */
@@ -46,38 +29,29 @@ struct tok_candidate {
     uint32_t symbol;
 };
 
-enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err)
-{
-    if (ids->n == ids->cap && pp_grow(&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v))
-        return pp_fail_nomem(err, "the tokens of the text");
-    ids->v[ids->n++] = id;
-    return PP_OK;
-}
-
-void tok_merge_free(struct tok_merger *m)
-{
-    pp_free(m->ids.v);
-    pp_free(m->cache);
-    pp_free(m->links);
-    pp_free(m->heap);
-    pp_free(m->cuts);
-    pp_buf_free(&m->spelled);
-    memset(m, 0, sizeof *m);
-}
-
 /* --- which pairs merge --------------------------------------------------------------------------------- */
 
-static struct merge merge_by_rank(const struct pp_tokenizer *t, uint32_t left, uint32_t right)
+static inline uint64_t pair_hash(uint32_t left, uint32_t right)
 {
-    struct merge none = {TOK_NONE, TOK_NONE};
-    if (left == TOK_NONE || right == TOK_NONE || !t->pairs)
-        return none;
-    uint64_t key = (uint64_t)left << 32 | right;
-    uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->pair_mask;
-    for (; t->pairs[i].key != UINT64_MAX; i = (i + 1) & t->pair_mask)
-        if (t->pairs[i].key == key)
-            return (struct merge){t->pairs[i].rank, t->pairs[i].symbol};
-    return none;
+    return ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> 32;
+}
+
+struct tok_merge tok_merge_by_rank(const struct pp_tokenizer *t, uint32_t left, uint32_t right)
+{
+    const uint64_t key = (uint64_t)left << 32 | right;
+    if (left != TOK_NONE && right != TOK_NONE && t->pairs)
+        for (uint32_t i = (uint32_t)pair_hash(left, right) & t->pair_mask; t->pairs[i].key != UINT64_MAX;
+             i = (i + 1) & t->pair_mask)
+            if (t->pairs[i].key == key)
+                return (struct tok_merge){t->pairs[i].rank, t->pairs[i].symbol};
+    return (struct tok_merge){TOK_NONE, TOK_NONE};
+}
+
+/* The table is larger than caches are. */
+static inline void expect_merge(const struct pp_tokenizer *t, uint32_t left, uint32_t right)
+{
+    if (t->pairs)
+        __builtin_prefetch(&t->pairs[(uint32_t)pair_hash(left, right) & t->pair_mask]);
 }
 
 /* Float order turned round: the highest score gets the smallest number. */
@@ -90,21 +64,21 @@ static uint32_t score_priority(float score)
     return ascending == 0 ? TOK_NONE - 1 : ~ascending;
 }
 
-static struct merge merge_by_score(const struct pp_tokenizer *t, const char *text, size_t n)
+static struct tok_merge merge_by_score(const struct pp_tokenizer *t, const char *text, size_t n)
 {
-    struct merge none = {TOK_NONE, TOK_NONE};
+    struct tok_merge none = {TOK_NONE, TOK_NONE};
     uint32_t symbol = n <= t->max_len ? tok_lookup(t, text, n) : TOK_NONE;
     if (symbol == TOK_NONE || !tok_mergeable(t, symbol))
         return none;
-    return (struct merge){score_priority(t->score[symbol]), symbol};
+    return (struct tok_merge){score_priority(t->score[symbol]), symbol};
 }
 
-static struct merge merge_of(const struct pp_tokenizer *t, const char *word, const struct piece *a,
+static struct tok_merge merge_of(const struct pp_tokenizer *t, const char *word, const struct piece *a,
                              const struct piece *b)
 {
     if (t->score)
         return merge_by_score(t, word + a->start, (size_t)a->len + b->len);
-    return merge_by_rank(t, a->symbol, b->symbol);
+    return tok_merge_by_rank(t, a->symbol, b->symbol);
 }
 
 /* --- output -------------------------------------------------------------------------------------------- */
@@ -143,7 +117,7 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
 /* --- short words --------------------------------------------------------------------------------------- */
 
 /* The first character of word[from..n). */
-static struct piece first_piece(const struct pp_tokenizer *t, const char *word, size_t from, size_t n)
+static inline struct piece first_piece(const struct pp_tokenizer *t, const char *word, size_t from, size_t n)
 {
     struct piece p = {.start = (uint32_t)from, .len = 1};
     uint8_t byte = (uint8_t)word[from];
@@ -161,16 +135,25 @@ static struct piece first_piece(const struct pp_tokenizer *t, const char *word, 
     return p;
 }
 
+/* Of two single characters. */
+static inline struct tok_merge first_merge(const struct pp_tokenizer *t, const char *word, const struct piece *a,
+                                           const struct piece *b)
+{
+    if (t->byte_merges)
+        return t->byte_merges[(uint8_t)word[a->start] << 8 | (uint8_t)word[b->start]];
+    return merge_of(t, word, a, b);
+}
+
 static enum pp_code merge_short(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
     const struct pp_tokenizer *t = m->t;
     struct piece pieces[SHORT_WORD];
-    struct merge merges[SHORT_WORD]; /* [i]: of pieces i and i + 1 */
+    struct tok_merge merges[SHORT_WORD]; /* [i]: of pieces i and i + 1 */
     size_t count = 0;
     for (size_t at = 0; at < n; at += pieces[count++].len)
         pieces[count] = first_piece(t, word, at, n);
     for (size_t i = 0; i + 1 < count; i++)
-        merges[i] = merge_of(t, word, &pieces[i], &pieces[i + 1]);
+        merges[i] = first_merge(t, word, &pieces[i], &pieces[i + 1]);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
@@ -183,6 +166,8 @@ static enum pp_code merge_short(struct tok_merger *m, const char *word, size_t n
         count--;
         memmove(&pieces[best + 1], &pieces[best + 2], (count - best - 1) * sizeof *pieces);
         memmove(&merges[best], &merges[best + 1], (count - best - 1) * sizeof *merges);
+        if (best > 0 && best + 1 < count)
+            expect_merge(t, pieces[best].symbol, pieces[best + 1].symbol); /* while the other is looked for */
         if (best > 0)
             merges[best - 1] = merge_of(t, word, &pieces[best - 1], &pieces[best]);
         if (best + 1 < count)
@@ -228,7 +213,7 @@ static enum pp_code offer(struct tok_merger *m, const char *word, uint32_t left,
     if (right == TOK_NONE)
         return PP_OK;
     const struct piece *a = &m->links[left].piece, *b = &m->links[right].piece;
-    struct merge merge = merge_of(m->t, word, a, b);
+    struct tok_merge merge = merge_of(m->t, word, a, b);
     if (merge.priority == TOK_NONE)
         return PP_OK;
     if (m->heap_n == m->heap_cap && pp_grow(&m->heap, &m->heap_cap, m->heap_n + 1, sizeof *m->heap))
@@ -287,64 +272,7 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
     return PP_OK;
 }
 
-/* --- words --------------------------------------------------------------------------------------------- */
-
-static enum pp_code merge_uncached(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
-    const struct pp_tokenizer *t = m->t;
-    if (t->kind == TOK_UNIGRAM)
-        return tok_unigram_word(m, word, n, err);
-    if (t->kind == TOK_WORDPIECE)
-        return tok_wordpiece_word(m, word, n, err);
-    if (t->ignore_merges && n <= t->max_len) {
-        pp_buf_clear(&m->spelled);
-        if (t->kind == TOK_BYTE_LEVEL)
-            tok_spell_bytes(word, n, &m->spelled);
-        else
-            pp_buf_add(&m->spelled, word, n);
-        if (m->spelled.bad)
-            return pp_fail_nomem(err, "a word");
-        uint32_t symbol = tok_lookup(t, m->spelled.data, m->spelled.len);
-        if (symbol < t->n_vocab && tok_mergeable(t, symbol))
-            return tok_ids_add(&m->ids, (int32_t)symbol, err);
-    }
     return n <= SHORT_WORD ? merge_short(m, word, n, err) : merge_long(m, word, n, err);
-}
-
-void tok_merge_use_cache(struct tok_merger *m)
-{
-    if (!m->cache)
-        m->cache = pp_calloc((size_t)1 << CACHE_BITS, sizeof *m->cache);
-}
-
-enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
-{
-    if (n == 0)
-        return PP_OK;
-    if (!m->cache || n > CACHED_BYTES)
-        return merge_uncached(m, word, n, err);
-    uint64_t key[CACHED_BYTES / 8] = {0};
-    memcpy(key, word, n);
-    uint64_t hash = (key[0] ^ (uint64_t)n) * 0x9e3779b97f4a7c15u;
-    hash = (hash ^ (hash >> 29) ^ key[1]) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ (hash >> 32) ^ key[2]) * 0x94d049bb133111ebu;
-    struct tok_cached_word *slot = &m->cache[hash >> (64 - CACHE_BITS)];
-    if (slot->len == n && memcmp(slot->key, key, sizeof key) == 0) {
-        if (pp_grow(&m->ids.v, &m->ids.cap, m->ids.n + slot->n_ids, sizeof *m->ids.v))
-            return pp_fail_nomem(err, "the tokens of the text");
-        memcpy(m->ids.v + m->ids.n, slot->ids, slot->n_ids * sizeof *slot->ids);
-        m->ids.n += slot->n_ids;
-        return PP_OK;
-    }
-    size_t before = m->ids.n;
-    enum pp_code code = merge_uncached(m, word, n, err);
-    size_t made = m->ids.n - before;
-    if (!code && made <= CACHED_IDS) {
-        memcpy(slot->key, key, sizeof key);
-        slot->len = (uint16_t)n;
-        slot->n_ids = (uint16_t)made;
-        if (made)
-            memcpy(slot->ids, m->ids.v + before, made * sizeof *slot->ids);
-    }
-    return code;
 }

@@ -308,6 +308,19 @@ static void build_bytes(struct pp_tokenizer *t)
     }
 }
 
+/* Most merges of a word's first round are among few pairs of bytes, and a small table is nearer than a large one. */
+static enum pp_code build_byte_merges(struct pp_tokenizer *t, struct pp_error *err)
+{
+    t->byte_merges = pp_realloc_array(NULL, 65536, sizeof *t->byte_merges);
+    if (!t->byte_merges)
+        return pp_fail_nomem(err, "the tokenizer's merges");
+    memset(t->byte_merges, 0xff, 65536 * sizeof *t->byte_merges); /* TOK_NONE everywhere */
+    for (unsigned a = 0; a < 256; a++)
+        for (unsigned b = 0; t->byte_symbol[a] != TOK_NONE && b < 256; b++)
+            t->byte_merges[a << 8 | b] = tok_merge_by_rank(t, t->byte_symbol[a], t->byte_symbol[b]);
+    return PP_OK;
+}
+
 static bool starts_with_space(const char *text, size_t n)
 {
     return n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0;
@@ -409,6 +422,17 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token)
     return w->lo < w->hi;
 }
 
+/* The one byte that is set; -1: there are several; 0: there is none. */
+static int only_one(const bool set[256])
+{
+    int only = 0, n = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        only = set[byte] ? byte : only;
+        n += set[byte];
+    }
+    return n > 1 ? -1 : only;
+}
+
 static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
 {
     enum pp_code code = build_index(t, is_special, &t->special, err);
@@ -418,6 +442,8 @@ static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
         if (t->type[t->special.ids[i]] == TOK_USER)
             t->special_first[0][byte] = true;
     }
+    for (int control = 0; control < 2; control++)
+        t->special_only[control] = only_one(t->special_first[control]);
     return code;
 }
 
@@ -514,6 +540,10 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (code)
         return code;
     build_bytes(t);
+    if (t->kind == TOK_BYTE_LEVEL && !t->score)
+        code = build_byte_merges(t, err);
+    if (code)
+        return code;
     t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
     mark_ends(t);
     code = build_specials(t, err);

@@ -3,8 +3,9 @@
  * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c) fills a struct tok_spec whose strings point
  * into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing needs.
  * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_normalize.c), cut
- * into words (tokenizer_split.c and there), and each word becomes tokens: by merging single characters
- * (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece (tokenizer_wordpiece.c). */
+ * into words (tokenizer_split.c and there), and each word becomes tokens (tokenizer_words.c): by merging single
+ * characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece
+ * (tokenizer_wordpiece.c). */
 #ifndef PP_ENGINE_TOKENIZER_INTERNAL_H
 #define PP_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -73,7 +74,12 @@ extern const char tok_pattern_gpt2[]; /* what ByteLevel with use_regex means */
 
 struct tok_splitter; /* compiled; immutable, for any thread */
 enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err);
+/* The same by regular expressions alone: the reference. */
+enum pp_code tok_splitter_new_plain(const struct pp_str *patterns, size_t n, struct tok_splitter **out,
+                                    struct pp_error *err);
 void tok_splitter_free(struct tok_splitter *s);
+/* How many of the patterns are matched as regular expressions. */
+size_t tok_splitter_expressions(const struct tok_splitter *s);
 
 /* Gets each word in turn; an error ends the splitting. */
 typedef enum pp_code (*tok_word_fn)(void *ctx, const char *word, size_t n, struct pp_error *err);
@@ -83,6 +89,36 @@ void tok_split_state_free(struct tok_split_state *st);
 /* text: any n bytes. A byte that is not UTF-8 counts as a symbol. */
 enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
                        tok_word_fn fn, void *ctx, struct pp_error *err);
+
+/* --- the same without regular expressions (tokenizer_scan.c, tokenizer_class.c) --------------------------- */
+
+/* What patterns ask of a character. */
+enum tok_char_class {
+    TOK_LETTER = 1, TOK_UPPER = 2, TOK_LOWER = 4, /* those with case are letters too; title case counts as upper */
+    TOK_MARK = 8, TOK_NUMBER = 16, TOK_PUNCT = 32, TOK_SYMBOL = 64,
+    TOK_SPACE_CHAR = 128, /* Unicode's White_Space */
+    TOK_LINE_END = 256,   /* of these CR and LF */
+};
+/* enum tok_char_class; 0 for what is none of these, and for c < 0. */
+unsigned tok_char_class(int32_t c);
+
+/* The length of the match at p, p < end; 0: none. */
+typedef size_t (*tok_scan_fn)(const char *p, const char *end);
+size_t tok_scan_gpt2(const char *p, const char *end);
+size_t tok_scan_llama3(const char *p, const char *end);
+size_t tok_scan_qwen2(const char *p, const char *end);
+size_t tok_scan_tekken(const char *p, const char *end);
+size_t tok_scan_gpt4o(const char *p, const char *end);
+size_t tok_scan_deepseek_v3(const char *p, const char *end);
+/* Where the white space begins that the text ends with; NULL: none. */
+const char *tok_trailing_spaces(const char *p, const char *end);
+
+struct tok_runs; /* a pattern that is a run of characters of one class; immutable */
+/* *out: NULL if the pattern is no such thing. */
+enum pp_code tok_runs_new(struct pp_str pattern, struct tok_runs **out, struct pp_error *err);
+void tok_runs_free(struct tok_runs *r);
+/* The first match at or after p, and where it stops; NULL: none. */
+const char *tok_runs_find(const struct tok_runs *r, const char *p, const char *end, const char **stop);
 
 /* --- building (tokenizer_build.c) ---------------------------------------------------------------------- */
 
@@ -130,6 +166,11 @@ struct tok_pair { /* of the hash table over merges */
     uint32_t symbol; /* what the two become */
 };
 
+/* What two neighbours become. A smaller priority comes first; TOK_NONE: they do not merge. */
+struct tok_merge {
+    uint32_t priority, symbol;
+};
+
 /* Tokens in the order of their texts, those with a common beginning side by side, the shortest first. */
 struct tok_index {
     uint32_t *ids;     /* [n] */
@@ -153,6 +194,7 @@ struct pp_tokenizer {
     uint32_t n_merges;
     struct tok_pair *pairs;
     uint32_t pair_mask;
+    struct tok_merge *byte_merges; /* byte level: [65536] of two bytes, the first << 8 | the second; or NULL */
     uint32_t byte_symbol[256];  /* byte level: the character of a byte; SPM: its byte token; or TOK_NONE */
     uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
     bool words_at_space;   /* SPM, UNIGRAM: no symbol reaches across the start of a run of U+2581 */
@@ -164,6 +206,7 @@ struct pp_tokenizer {
     bool squeeze;
     struct tok_bert bert;
     bool special_first[2][256];   /* some special begins with this byte; [1]: with control tokens */
+    int special_only[2];          /* the one such byte; -1: there are several; 0: none, or NUL */
     int32_t bos, eos, eot, unk;
     bool add_bos, add_eos, ignore_merges, add_space;
     struct tok_prefix prefix;
@@ -184,6 +227,8 @@ int32_t tok_byte_to_char(unsigned byte);
 int tok_char_to_byte(int32_t c);
 /* Appends the byte-level spelling of raw bytes. */
 void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out);
+/* What two symbols become by rank. */
+struct tok_merge tok_merge_by_rank(const struct pp_tokenizer *t, uint32_t left, uint32_t right);
 /* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens. */
 bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol);
 
@@ -210,7 +255,7 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
 enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
                             tok_word_fn fn, void *ctx, struct pp_error *err);
 
-/* --- merging (tokenizer_bpe.c) ------------------------------------------------------------------------- */
+/* --- words (tokenizer_words.c, and a file for each way to cut one) --------------------------------------- */
 
 struct tok_ids {
     int32_t *v;
@@ -222,7 +267,8 @@ enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err);
 struct tok_merger {
     const struct pp_tokenizer *t;
     struct tok_ids ids; /* the result grows here */
-    struct tok_cached_word *cache;
+    const char *end;    /* how far memory may be read from where a word lies */
+    struct tok_cache *cache; /* or NULL */
     struct tok_link *links;
     size_t links_cap;
     struct tok_candidate *heap;
@@ -232,16 +278,18 @@ struct tok_merger {
     float score;          /* of the words so far: single precision decides between cuts that are nearly equal */
     struct pp_buf spelled;
 };
-/* Remembers the words of a long text from now on. Without memory for it things go on, slower. */
-void tok_merge_use_cache(struct tok_merger *m);
+/* Remembers the words of a text of this many bytes from now on. Without memory for it things go on, slower. */
+void tok_merge_use_cache(struct tok_merger *m, size_t n_text);
+/* Appends the tokens of a word of n bytes that lie before m->end. */
 enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 void tok_merge_free(struct tok_merger *m);
+/* tokenizer_bpe.c, tokenizer_unigram.c, tokenizer_wordpiece.c: a word, n > 0, in these kinds of vocabularies. */
+enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 /* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
 enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
                               struct pp_error *err);
-/* tokenizer_unigram.c, tokenizer_wordpiece.c: a word in these kinds of vocabularies. */
-enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
-enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 
 /* --- readers ------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,8 @@
 /* tokenizer_split.c - the regular expressions that cut text into words before byte-level merging.
  *
+ * Those of the known rules, and others that are a run of one class of characters, are matched by functions
+ * (tokenizer_scan.c, tokenizer_class.c) that do the same faster; PCRE2 is for the rest.
+ *
  * The rules bear the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families,
  * with two liberties that llama.cpp takes as well: contractions are case-insensitive in ASCII only, and \s is Unicode's
  * White_Space (PCRE2's \s would add U+180E). */
@@ -54,6 +57,9 @@ enum {
     "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"                   \
     "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}"
 
+/* The look-behind changes no match, but saves trying every part of a long run. */
+#define TRAILING_SPACES "(?<!" SPACE ")" SPACE "+$"
+
 const char tok_pattern_gpt2[] = GPT2;
 
 static const char *const gpt2[] = {GPT2, NULL};
@@ -70,7 +76,7 @@ static const char *const deepseek_llm[] = {
     "[\\r\\n]",
     SPACE "?[" CASED_LETTERS "]+",
     SPACE "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",
-    "(?<!" SPACE ")" SPACE "+$", /* the look-behind changes no match, but saves trying every part of a long run */
+    TRAILING_SPACES,
     HAN_HANGUL,
     "\\p{N}+",
     NULL,
@@ -206,21 +212,45 @@ void tok_rule_names(struct pp_buf *out)
         pp_buf_fmt(out, "%s%s", i ? ", " : "", rules[i].name);
 }
 
-/* --- matching ------------------------------------------------------------------------------------------ */
+/* --- patterns ------------------------------------------------------------------------------------------ */
+
+/* One pattern, in the first of these ways that can be had. */
+struct level {
+    tok_scan_fn scan;
+    bool total;             /* it matches something at every place */
+    bool trailing;          /* tok_trailing_spaces() */
+    struct tok_runs *runs;
+    pcre2_code *code;
+};
 
 struct tok_splitter {
     size_t n;
-    pcre2_code *code[TOK_MAX_PATTERNS];
+    struct level levels[TOK_MAX_PATTERNS];
     pcre2_match_context *limits;
 };
 
 struct tok_split_state {
-    size_t n;
-    pcre2_match_data *found[TOK_MAX_PATTERNS];
+    pcre2_match_data *found[TOK_MAX_PATTERNS]; /* NULL where no expression is */
     struct pp_buf valid; /* a copy of text that is not UTF-8, of the same length */
     unsigned matches;    /* since the clock was read */
     uint64_t deadline_ns;
 };
+
+/* Patterns that functions stand for. */
+static const struct {
+    const char *const *pattern;
+    tok_scan_fn scan;
+    bool total;
+} scans[] = {
+    {&gpt2[0], tok_scan_gpt2, true},     {&llama3[0], tok_scan_llama3, true}, {&qwen2[0], tok_scan_qwen2, true},
+    {&tekken[0], tok_scan_tekken, true}, {&gpt4o[0], tok_scan_gpt4o, true},
+    {&deepseek_v3[2], tok_scan_deepseek_v3, false},
+};
+
+static bool is_pattern(const struct pp_str *p, const char *text)
+{
+    return strlen(text) == p->len && memcmp(text, p->data, p->len) == 0;
+}
 
 static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, struct pp_error *err)
 {
@@ -241,7 +271,22 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
     return PP_OK;
 }
 
-enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err)
+static enum pp_code make_level(const struct pp_str *pattern, bool expressions, struct level *l, struct pp_error *err)
+{
+    for (size_t i = 0; !expressions && i < sizeof scans / sizeof *scans; i++)
+        if (is_pattern(pattern, *scans[i].pattern))
+            l->scan = scans[i].scan, l->total = scans[i].total;
+    l->trailing = !expressions && is_pattern(pattern, TRAILING_SPACES);
+    enum pp_code code = PP_OK;
+    if (!expressions && !l->scan && !l->trailing)
+        code = tok_runs_new(*pattern, &l->runs, err);
+    if (!code && !l->scan && !l->trailing && !l->runs)
+        code = compile(pattern, &l->code, err);
+    return code;
+}
+
+static enum pp_code new_splitter(const struct pp_str *patterns, size_t n, bool expressions, struct tok_splitter **out,
+                                 struct pp_error *err)
 {
     struct tok_splitter *s = pp_calloc(1, sizeof *s);
     *out = NULL;
@@ -251,7 +296,7 @@ enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct to
     }
     pcre2_set_match_limit(s->limits, MATCH_LIMIT);
     for (size_t i = 0; i < n; i++) {
-        enum pp_code code = compile(&patterns[i], &s->code[i], err);
+        enum pp_code code = make_level(&patterns[i], expressions, &s->levels[i], err);
         if (code) {
             tok_splitter_free(s);
             return code;
@@ -262,14 +307,35 @@ enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct to
     return PP_OK;
 }
 
+enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err)
+{
+    return new_splitter(patterns, n, false, out, err);
+}
+
+enum pp_code tok_splitter_new_plain(const struct pp_str *patterns, size_t n, struct tok_splitter **out,
+                                    struct pp_error *err)
+{
+    return new_splitter(patterns, n, true, out, err);
+}
+
 void tok_splitter_free(struct tok_splitter *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; i < s->n; i++)
-        pcre2_code_free(s->code[i]);
+    for (size_t i = 0; i < s->n; i++) {
+        tok_runs_free(s->levels[i].runs);
+        pcre2_code_free(s->levels[i].code);
+    }
     pcre2_match_context_free(s->limits);
     pp_free(s);
+}
+
+size_t tok_splitter_expressions(const struct tok_splitter *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++)
+        n += s->levels[i].code != NULL;
+    return n;
 }
 
 struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t n)
@@ -278,9 +344,8 @@ struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t
     if (!st)
         return NULL;
     st->deadline_ns = pp_now_ns() + (PATIENCE_S + (uint64_t)n / 1000000) * 1000000000u;
-    for (st->n = 0; st->n < s->n; st->n++) {
-        st->found[st->n] = pcre2_match_data_create(1, NULL);
-        if (!st->found[st->n]) {
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->levels[i].code && !(st->found[i] = pcre2_match_data_create(1, NULL))) {
             tok_split_state_free(st);
             return NULL;
         }
@@ -292,20 +357,27 @@ void tok_split_state_free(struct tok_split_state *st)
 {
     if (!st)
         return;
-    for (size_t i = 0; i < st->n; i++)
+    for (size_t i = 0; i < TOK_MAX_PATTERNS; i++)
         pcre2_match_data_free(st->found[i]);
     pp_buf_free(&st->valid);
     pp_free(st);
 }
 
+/* --- matching ------------------------------------------------------------------------------------------ */
+
 /* What is the same while one text is split. */
 struct splitting {
     const struct tok_splitter *s;
     struct tok_split_state *st;
-    const char *valid, *text; /* the same positions, the first made of valid UTF-8 */
+    const char *valid, *text; /* the same positions, the first made of valid UTF-8 if there is an expression */
     tok_word_fn fn;
     void *ctx;
     struct pp_error *err;
+};
+
+/* Where a pattern matches: piece[begin, end), or nowhere: both are the piece's end. */
+struct match {
+    size_t begin, end;
 };
 
 /* Patterns may be slow on purpose. */
@@ -317,21 +389,69 @@ static bool in_time(struct tok_split_state *st)
     return pp_now_ns() < st->deadline_ns;
 }
 
-/* Finds the next match of a pattern at or after `from`; false in *found if there is none. */
-static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
-                               bool *found, struct pp_error *err)
+static enum pp_code match_expression(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
+                                     struct match *m)
 {
-    const pcre2_code *code = sp->s->code[level];
-    uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
-    int rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options, sp->st->found[level], sp->s->limits);
+    const pcre2_code *code = sp->s->levels[level].code;
+    pcre2_match_data *found = sp->st->found[level];
+    const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    int rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options, found, sp->s->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options | PCRE2_NO_JIT, sp->st->found[level], sp->s->limits);
-    *found = rc >= 0;
-    if ((rc >= 0 || rc == PCRE2_ERROR_NOMATCH) && in_time(sp->st))
-        return PP_OK;
+        rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options | PCRE2_NO_JIT, found, sp->s->limits);
     if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
-        return pp_fail_nomem(err, "splitting the text into words");
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer takes too long on this text");
+        return pp_fail_nomem(sp->err, "splitting the text into words");
+    if ((rc < 0 && rc != PCRE2_ERROR_NOMATCH) || !in_time(sp->st))
+        return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer takes too long on this text");
+    if (rc < 0)
+        return PP_OK;
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(found);
+    if (at[0] < from || at[1] <= at[0] || at[1] > n)
+        return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer moves backwards");
+    *m = (struct match){at[0], at[1]};
+    return PP_OK;
+}
+
+static const char *find_scan(tok_scan_fn scan, const char *p, const char *end, const char **stop)
+{
+    for (size_t width; p < end; p += width) {
+        int32_t c;
+        const size_t n = scan(p, end);
+        *stop = p + n;
+        if (n)
+            return p;
+        width = pp_utf8_decode(p, (size_t)(end - p), &c);
+    }
+    return NULL;
+}
+
+/* The next match of a pattern at or after `from`. */
+static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
+                               struct match *m)
+{
+    const struct level *l = &sp->s->levels[level];
+    const char *end = piece + n, *stop = end, *begin;
+    *m = (struct match){n, n};
+    if (l->code)
+        return match_expression(sp, level, piece, n, from, m);
+    if (l->scan)
+        begin = find_scan(l->scan, piece + from, end, &stop);
+    else if (l->runs)
+        begin = tok_runs_find(l->runs, piece + from, end, &stop);
+    else
+        begin = tok_trailing_spaces(piece + from, end);
+    if (begin)
+        *m = (struct match){(size_t)(begin - piece), (size_t)(stop - piece)};
+    return PP_OK;
+}
+
+/* The last pattern, if it matches everywhere: no place is looked at twice. */
+static enum pp_code split_words(const struct splitting *sp, tok_scan_fn scan, const char *piece, size_t n)
+{
+    const char *const end = piece + n;
+    enum pp_code code = PP_OK;
+    for (size_t width; piece < end && !code && (width = scan(piece, end)) > 0; piece += width)
+        code = sp->fn(sp->ctx, sp->text + (piece - sp->valid), width, sp->err);
+    return code;
 }
 
 /* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
@@ -339,22 +459,18 @@ static enum pp_code split_piece(const struct splitting *sp, size_t level, const 
 {
     if (level == sp->s->n)
         return sp->fn(sp->ctx, sp->text + (piece - sp->valid), n, sp->err);
+    if (level + 1 == sp->s->n && sp->s->levels[level].total)
+        return split_words(sp, sp->s->levels[level].scan, piece, n);
     for (size_t pos = 0; pos < n;) {
-        bool found;
-        enum pp_code code = next_match(sp, level, piece, n, pos, &found, sp->err);
+        struct match m;
+        enum pp_code code = next_match(sp, level, piece, n, pos, &m);
+        if (!code && m.begin > pos)
+            code = split_piece(sp, level + 1, piece + pos, m.begin - pos);
+        if (!code && m.end > m.begin)
+            code = split_piece(sp, level + 1, piece + m.begin, m.end - m.begin);
         if (code)
             return code;
-        const PCRE2_SIZE *at = pcre2_get_ovector_pointer(sp->st->found[level]);
-        size_t begin = found ? at[0] : n, end = found ? at[1] : n;
-        if (begin < pos || end < begin || end > n || (found && begin == end))
-            return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer moves backwards");
-        if (begin > pos)
-            code = split_piece(sp, level + 1, piece + pos, begin - pos);
-        if (!code && end > begin)
-            code = split_piece(sp, level + 1, piece + begin, end - begin);
-        if (code)
-            return code;
-        pos = end;
+        pos = m.end;
     }
     return PP_OK;
 }
@@ -380,7 +496,7 @@ enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st,
     struct splitting sp = {.s = s, .st = st, .valid = text, .text = text, .fn = fn, .ctx = ctx, .err = err};
     if (n == 0)
         return PP_OK;
-    if (!pp_utf8_valid(text, n)) {
+    if (tok_splitter_expressions(s) > 0 && !pp_utf8_valid(text, n)) {
         if (!make_valid(&st->valid, text, n))
             return pp_fail_nomem(err, "a copy of the text");
         sp.valid = st->valid.data;

@@ -1,0 +1,332 @@
+/* tokenizer_scan.c - the patterns of the known split rules as plain functions.
+ *
+ * Each does at one place of the text what its regular expression in tokenizer_split.c says, alternative by
+ * alternative, in one pass; test_tokenizer_split.c holds them against the regular expressions. A character's class
+ * comes from a table if it is ASCII, else from its Unicode category. A byte that is not UTF-8 has no class at all, like
+ * most control characters. */
+#include <string.h>
+#include <utf8proc.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+
+/* --- classes ------------------------------------------------------------------------------------------- */
+
+enum {
+    UPPER = TOK_LETTER | TOK_UPPER,
+    LOWER = TOK_LETTER | TOK_LOWER,
+    LINE = TOK_SPACE_CHAR | TOK_LINE_END,
+};
+
+static const uint16_t ascii_class[128] = {
+    ['\t'] = TOK_SPACE_CHAR, ['\n'] = LINE, ['\v' ... '\f'] = TOK_SPACE_CHAR, ['\r'] = LINE, [' '] = TOK_SPACE_CHAR,
+    ['!' ... '#'] = TOK_PUNCT, ['$'] = TOK_SYMBOL, ['%' ... '*'] = TOK_PUNCT, ['+'] = TOK_SYMBOL,
+    [',' ... '/'] = TOK_PUNCT, ['0' ... '9'] = TOK_NUMBER, [':' ... ';'] = TOK_PUNCT, ['<' ... '>'] = TOK_SYMBOL,
+    ['?' ... '@'] = TOK_PUNCT, ['A' ... 'Z'] = UPPER, ['[' ... ']'] = TOK_PUNCT, ['^'] = TOK_SYMBOL,
+    ['_'] = TOK_PUNCT, ['`'] = TOK_SYMBOL, ['a' ... 'z'] = LOWER, ['{'] = TOK_PUNCT, ['|'] = TOK_SYMBOL,
+    ['}'] = TOK_PUNCT, ['~'] = TOK_SYMBOL,
+};
+
+unsigned tok_char_class(int32_t c)
+{
+    static const uint16_t of_category[] = {
+        [UTF8PROC_CATEGORY_LU] = UPPER,       [UTF8PROC_CATEGORY_LL] = LOWER,       [UTF8PROC_CATEGORY_LT] = UPPER,
+        [UTF8PROC_CATEGORY_LM] = TOK_LETTER,  [UTF8PROC_CATEGORY_LO] = TOK_LETTER,  [UTF8PROC_CATEGORY_MN] = TOK_MARK,
+        [UTF8PROC_CATEGORY_MC] = TOK_MARK,    [UTF8PROC_CATEGORY_ME] = TOK_MARK,    [UTF8PROC_CATEGORY_ND] = TOK_NUMBER,
+        [UTF8PROC_CATEGORY_NL] = TOK_NUMBER,  [UTF8PROC_CATEGORY_NO] = TOK_NUMBER,  [UTF8PROC_CATEGORY_PC] = TOK_PUNCT,
+        [UTF8PROC_CATEGORY_PD] = TOK_PUNCT,   [UTF8PROC_CATEGORY_PS] = TOK_PUNCT,   [UTF8PROC_CATEGORY_PE] = TOK_PUNCT,
+        [UTF8PROC_CATEGORY_PI] = TOK_PUNCT,   [UTF8PROC_CATEGORY_PF] = TOK_PUNCT,   [UTF8PROC_CATEGORY_PO] = TOK_PUNCT,
+        [UTF8PROC_CATEGORY_SM] = TOK_SYMBOL,  [UTF8PROC_CATEGORY_SC] = TOK_SYMBOL,  [UTF8PROC_CATEGORY_SK] = TOK_SYMBOL,
+        [UTF8PROC_CATEGORY_SO] = TOK_SYMBOL,  [UTF8PROC_CATEGORY_ZS] = TOK_SPACE_CHAR,
+        [UTF8PROC_CATEGORY_ZL] = TOK_SPACE_CHAR, [UTF8PROC_CATEGORY_ZP] = TOK_SPACE_CHAR,
+        [UTF8PROC_CATEGORY_CC] = 0,           [UTF8PROC_CATEGORY_CF] = 0,           [UTF8PROC_CATEGORY_CO] = 0,
+    };
+    if (c < 0)
+        return 0;
+    if (c < 128)
+        return ascii_class[c];
+    return c == 0x85 ? TOK_SPACE_CHAR : of_category[utf8proc_category(c)];
+}
+
+/* A character of the text. */
+struct ch {
+    unsigned class;
+    uint32_t width;
+};
+
+static struct ch wide(const char *p, const char *end)
+{
+    int32_t c;
+    const size_t width = pp_utf8_decode(p, (size_t)(end - p), &c);
+    return (struct ch){tok_char_class(c), (uint32_t)width};
+}
+
+static inline struct ch at(const char *p, const char *end)
+{
+    const uint8_t byte = (uint8_t)*p;
+    return byte < 128 ? (struct ch){ascii_class[byte], 1} : wide(p, end);
+}
+
+/* --- runs ---------------------------------------------------------------------------------------------- */
+
+/* Where a run of these classes that begins at p ends. */
+static const char *run(const char *p, const char *end, unsigned classes)
+{
+    while (p < end) {
+        const struct ch c = at(p, end);
+        if (!(c.class & classes))
+            break;
+        p += c.width;
+    }
+    return p;
+}
+
+static const char *run_without(const char *p, const char *end, unsigned classes)
+{
+    while (p < end) {
+        const struct ch c = at(p, end);
+        if (c.class & classes)
+            break;
+        p += c.width;
+    }
+    return p;
+}
+
+/* Which of eight bytes are no ASCII letters: 0x80 in each of those. */
+static inline uint64_t not_letters(uint64_t bytes)
+{
+    const uint64_t ones = 0x0101010101010101u, high = ones * 0x80;
+    const uint64_t small = (bytes | ones * 0x20) & ~high;
+    const uint64_t from_a = small + ones * (0x80 - 'a'), past_z = small + ones * (0x7f - 'z');
+    return (~from_a | past_z | bytes) & high;
+}
+
+/* Eight at a time: where a word ends is hard to foresee for a loop over bytes. */
+static inline const char *letters(const char *p, const char *end)
+{
+    for (uint64_t bytes; end - p >= 8; p += 8) {
+        memcpy(&bytes, p, sizeof bytes);
+        bytes = not_letters(bytes);
+        if (!bytes)
+            continue;
+        p += __builtin_ctzll(bytes) >> 3;
+        return (uint8_t)*p < 128 ? p : run(p, end, TOK_LETTER);
+    }
+    return run(p, end, TOK_LETTER);
+}
+
+static const char *numbers(const char *p, const char *end, unsigned most)
+{
+    for (unsigned i = 0; i < most && p < end; i++) {
+        const struct ch c = at(p, end);
+        if (!(c.class & TOK_NUMBER))
+            break;
+        p += c.width;
+    }
+    return p;
+}
+
+static const char *line_ends(const char *p, const char *end, char also)
+{
+    while (p < end && (*p == '\r' || *p == '\n' || *p == also))
+        p++;
+    return p;
+}
+
+/* A run of white space: up to its last line end if `lines` and there is one; else all of it, without its last character
+ * if something follows, unless that is all there is. */
+static const char *spaces(const char *p, const char *end, bool lines)
+{
+    const char *const begin = p, *last = p, *line = p;
+    while (p < end) {
+        const struct ch c = at(p, end);
+        if (!(c.class & TOK_SPACE_CHAR))
+            break;
+        last = p;
+        p += c.width;
+        if (c.class & TOK_LINE_END)
+            line = p;
+    }
+    if (lines && line > begin)
+        return line;
+    return p < end && last > begin ? last : p;
+}
+
+/* " ?" and then characters that are none of these. NULL: there is none. */
+static const char *others(const char *p, const char *end, unsigned none_of)
+{
+    const char *begin = p + (*p == ' ');
+    const char *stop = run_without(begin, end, none_of);
+    return stop > begin ? stop : NULL;
+}
+
+static inline char small(char c)
+{
+    return (char)(c | 0x20);
+}
+
+/* An apostrophe and what English puts after one; 0: none. */
+static size_t contraction(const char *p, const char *end, bool any_case)
+{
+    if (end - p < 2 || *p != '\'')
+        return 0;
+    const char a = any_case ? small(p[1]) : p[1];
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if (end - p < 3)
+        return 0;
+    const char b = any_case ? small(p[2]) : p[2];
+    return (b == 'e' && (a == 'r' || a == 'v')) || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
+/* --- the patterns -------------------------------------------------------------------------------------- */
+
+size_t tok_scan_gpt2(const char *p, const char *end)
+{
+    const size_t apostrophe = contraction(p, end, false);
+    if (apostrophe)
+        return apostrophe;
+    const char *q = p + (*p == ' ' && p + 1 < end);
+    const unsigned class = at(q, end).class;
+    if (class & TOK_LETTER)
+        return (size_t)(letters(q, end) - p);
+    if (class & TOK_NUMBER)
+        return (size_t)(run(q, end, TOK_NUMBER) - p);
+    if (class & TOK_SPACE_CHAR)
+        return (size_t)(spaces(p, end, false) - p);
+    return (size_t)(run_without(q, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER) - p);
+}
+
+static inline size_t scan_llama3_digits(const char *p, const char *end, unsigned digits)
+{
+    const struct ch c = at(p, end);
+    const char *q = p + c.width;
+    if (c.class & TOK_LETTER)
+        return (size_t)(letters(p, end) - p);
+    const size_t apostrophe = contraction(p, end, true);
+    if (apostrophe)
+        return apostrophe;
+    if (c.class & TOK_NUMBER)
+        return (size_t)(numbers(p, end, digits) - p);
+    if (!(c.class & TOK_LINE_END) && q < end && at(q, end).class & TOK_LETTER)
+        return (size_t)(letters(q, end) - p);
+    const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER);
+    return (size_t)((stop ? line_ends(stop, end, '\n') : spaces(p, end, true)) - p);
+}
+
+size_t tok_scan_llama3(const char *p, const char *end)
+{
+    return scan_llama3_digits(p, end, 3);
+}
+
+size_t tok_scan_qwen2(const char *p, const char *end)
+{
+    return scan_llama3_digits(p, end, 1);
+}
+
+/* Either [upper]*[lower]+ or else [upper]+, where caseless letters and marks are both; the tail of a word. NULL: no
+ * such word at p. */
+static const char *cased_word(const char *p, const char *end)
+{
+    const char *both = NULL, *q = p;
+    struct ch c = {0};
+    for (; q < end; q += c.width) {
+        c = at(q, end);
+        if (!(c.class & (TOK_LETTER | TOK_MARK)) || c.class & TOK_LOWER)
+            break;
+        if (!(c.class & TOK_UPPER))
+            both = q + c.width;
+    }
+    if (q < end && c.class & TOK_LOWER) {
+        for (; q < end; q += c.width) {
+            c = at(q, end);
+            if (!(c.class & (TOK_LETTER | TOK_MARK)) || c.class & TOK_UPPER)
+                break;
+        }
+        return q;
+    }
+    return both;
+}
+
+static const char *upper_word(const char *p, const char *end)
+{
+    const char *q = p;
+    while (q < end) {
+        const struct ch c = at(q, end);
+        if (!(c.class & (TOK_LETTER | TOK_MARK)) || c.class & TOK_LOWER)
+            break;
+        q += c.width;
+    }
+    return q > p ? q : NULL;
+}
+
+static size_t scan_cased(const char *p, const char *end, unsigned digits, bool contractions)
+{
+    const struct ch c = at(p, end);
+    const char *after = p + c.width, *word = NULL;
+    const bool prefix = !(c.class & (TOK_LINE_END | TOK_LETTER | TOK_NUMBER)) && after < end;
+    if (prefix)
+        word = cased_word(after, end);
+    if (!word)
+        word = cased_word(p, end);
+    if (!word && prefix)
+        word = upper_word(after, end);
+    if (!word)
+        word = upper_word(p, end);
+    if (word)
+        return (size_t)(word - p) + (contractions ? contraction(word, end, true) : 0);
+    if (c.class & TOK_NUMBER)
+        return (size_t)(numbers(p, end, digits) - p);
+    const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER);
+    return (size_t)((stop ? line_ends(stop, end, '/') : spaces(p, end, true)) - p);
+}
+
+size_t tok_scan_tekken(const char *p, const char *end)
+{
+    return scan_cased(p, end, 1, false);
+}
+
+size_t tok_scan_gpt4o(const char *p, const char *end)
+{
+    return scan_cased(p, end, 3, true);
+}
+
+static bool is_ascii_letter(const char *p, const char *end)
+{
+    return p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= 'a' && *p <= 'z'));
+}
+
+/* Numbers and control characters without a word after them do not match. */
+size_t tok_scan_deepseek_v3(const char *p, const char *end)
+{
+    const struct ch c = at(p, end);
+    const char *q = p + c.width;
+    if ((uint8_t)*p < 128 && c.class & (TOK_PUNCT | TOK_SYMBOL) && is_ascii_letter(q, end)) {
+        while (is_ascii_letter(q, end))
+            q++;
+        return (size_t)(q - p);
+    }
+    if (!(c.class & (TOK_LINE_END | TOK_LETTER | TOK_PUNCT | TOK_SYMBOL)) && q < end &&
+        at(q, end).class & (TOK_LETTER | TOK_MARK))
+        return (size_t)(run(q, end, TOK_LETTER | TOK_MARK) - p);
+    if (c.class & (TOK_LETTER | TOK_MARK))
+        return (size_t)(run(p, end, TOK_LETTER | TOK_MARK) - p);
+    const char *signs = p + (*p == ' '), *stop = run(signs, end, TOK_PUNCT | TOK_SYMBOL);
+    if (stop > signs)
+        return (size_t)(line_ends(stop, end, '\n') - p);
+    return (size_t)(spaces(p, end, true) - p);
+}
+
+const char *tok_trailing_spaces(const char *p, const char *end)
+{
+    const char *begin = NULL;
+    while (p < end) {
+        const struct ch c = at(p, end);
+        const bool space = c.class & TOK_SPACE_CHAR;
+        if (!space || !begin)
+            begin = space ? p : NULL;
+        p += c.width;
+    }
+    return begin;
+}
