@@ -223,6 +223,18 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
     return code;
 }
 
+/* A vocabulary alone will do. */
+static enum pp_code open_tokenizer(struct bench *b, struct pp_error *err)
+{
+    enum pp_code code = pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
+    if (code)
+        return code;
+    code = pp_tokenizer_open(b->path, &b->tokenizer, err);
+    return code == PP_ERR_NOT_FOUND
+               ? pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so there is no tokenizer to measure", b->path)
+               : code;
+}
+
 /* --write: nothing is measured. */
 static enum pp_code keep_random(struct bench *b, struct pp_error *err)
 {
@@ -263,7 +275,9 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
         return code;
     if (b->o->bench.write)
         return keep_random(b, err);
-    if (b->what != BENCH_SESSIONS)
+    if (b->what == BENCH_TOKENIZER && !b->o->bench.shape)
+        code = open_tokenizer(b, err);
+    else if (b->what != BENCH_SESSIONS)
         code = open_model(b, err);
     if (!code && b->what & BENCH_PASSES)
         code = bench_measure(b, err);
@@ -310,6 +324,7 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
         pp_adapter_free(b.adapters[i]);
     if (b.model)
         pp_model_close(b.model);
+    pp_tokenizer_free(b.tokenizer);
     if (b.temporary)
         unlink(b.path);
     bench_report_free(&b.report);

@@ -84,6 +84,7 @@ struct bench {
     char path[1024];
     bool temporary;                    /* the model is a random one that goes with us */
     struct pp_model *model;
+    struct pp_tokenizer *tokenizer;    /* instead of a model, where no more of one is asked */
     struct pp_adapter *adapters[PP_MAX_LORA_OPTIONS];
     struct pp_adapter_use uses[PP_MAX_LORA_OPTIONS];
     int n_adapters;

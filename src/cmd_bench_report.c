@@ -193,6 +193,8 @@ static void json_about(struct pp_buf *out, const struct bench *b)
     const struct bench_report *r = &b->report;
     if (!b->model) {
         pp_cli_json_int(out, "repetitions", b->repetitions);
+        if (b->tokenizer)
+            pp_cli_json_int(out, "n_vocab", pp_tokenizer_n(b->tokenizer));
         return;
     }
     const struct pp_model_info *info = pp_model_info(b->model);
@@ -252,19 +254,27 @@ void bench_print_json(const struct bench *b)
 
 /* --- text ------------------------------------------------------------------------------------------------------- */
 
-static void text_head(const struct bench *b)
+static void model_head(const struct bench *b, struct pp_buf *head)
 {
     const struct pp_model_info *info = pp_model_info(b->model);
-    struct pp_buf head = {0};
-    pp_buf_fmt(&head, "%s  %s  %.1f MB", info->name, info->type_name, (double)info->bytes / 1e6);
+    pp_buf_fmt(head, "%s  %s  %.1f MB", info->name, info->type_name, (double)info->bytes / 1e6);
     if (b->report.full_layers)
-        pp_buf_fmt(&head, " (%lld of %lld layers)", (long long)info->n_layer, (long long)b->report.full_layers);
+        pp_buf_fmt(head, " (%lld of %lld layers)", (long long)info->n_layer, (long long)b->report.full_layers);
     if (b->n_threads == 1 && b->what & BENCH_PASSES)
-        pp_buf_fmt(&head, "  %d thread%s", b->report.results[0].threads, b->report.results[0].threads == 1 ? "" : "s");
+        pp_buf_fmt(head, "  %d thread%s", b->report.results[0].threads, b->report.results[0].threads == 1 ? "" : "s");
     if (b->what & BENCH_PASSES)
-        pp_buf_fmt(&head, "  %s", b->kernels_name);
+        pp_buf_fmt(head, "  %s", b->kernels_name);
     if (b->n_kv_types == 1)
-        pp_buf_fmt(&head, "  KV %s", pp_kv_type_name((enum pp_kv_type)b->kv_types[0]));
+        pp_buf_fmt(head, "  KV %s", pp_kv_type_name((enum pp_kv_type)b->kv_types[0]));
+}
+
+static void text_head(const struct bench *b)
+{
+    struct pp_buf head = {0};
+    if (b->model)
+        model_head(b, &head);
+    else
+        pp_buf_fmt(&head, "%s  %d tokens", b->path, pp_tokenizer_n(b->tokenizer));
     pp_buf_char(&head, '\n');
     pp_cli_print(pp_buf_cstr(&head), head.len);
     pp_buf_free(&head);

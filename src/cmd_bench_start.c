@@ -163,7 +163,7 @@ static void own_text(struct pp_buf *text)
 static enum pp_code time_tokenizer(struct bench *b, const struct pp_buf *text, size_t to, size_t from,
                                    struct pp_error *err)
 {
-    const struct pp_tokenizer *t = pp_model_tokenizer(b->model);
+    const struct pp_tokenizer *t = b->tokenizer ? b->tokenizer : pp_model_tokenizer(b->model);
     for (int round = -1; round < b->repetitions; round++) {
         int32_t *ids;
         size_t n_ids;
@@ -190,7 +190,7 @@ enum pp_code bench_tokenizer(struct bench *b, struct pp_error *err)
 {
     struct pp_buf text = {0};
     enum pp_code code = PP_OK;
-    if (!pp_model_tokenizer(b->model))
+    if (!b->tokenizer && !pp_model_tokenizer(b->model))
         return b->what == BENCH_TOKENIZER
                    ? pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so there is no tokenizer to measure", b->path)
                    : PP_OK;

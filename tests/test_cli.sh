@@ -369,6 +369,10 @@ run bench trace --lora engine/starter/bard.gguf --lora engine/starter/barista.gg
 expect_match "a trace over given adapters" "$tmp/out" '^trace: latency, 99 of 100 '
 run bench tokenizer -f "$tmp/absent"; expect "bench of an absent text" 1
 run bench tokenizer -m "$tmp/random.gguf"; expect "bench of no tokenizer" 2
+if [ -r "$data/tokenizers/gpt-2.gguf" ]; then
+    run bench tokenizer -m "$data/tokenizers/gpt-2.gguf" -r 1
+    expect_match "bench of a vocabulary without a model" "$tmp/out" 'gpt-2.gguf  50257 tokens' 'detokenize it .* MB/s'
+fi
 run bench micro --rows 1,3 --depth 64 -r 1
 expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
     '^attention llama-3.1-8b KV q8_0, 128 rows @ 64 '
