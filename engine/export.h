@@ -40,6 +40,13 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const uint32_t *types, int file_type,
                              const struct pp_convert_options *opt, struct pp_error *err);
 
+/* export_config.c: config.json of a model, of a GGUF file's or a folder's. tied: the output is the embeddings; t: the
+ * vocabulary, or NULL. cJSON_Delete. PP_ERR_UNSUPPORTED: there are no words for it. */
+struct cJSON;
+struct pp_tokenizer;
+enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokenizer *t, bool tied, struct cJSON **json,
+                              struct pp_error *err);
+
 /* convert_adapter.c: a PEFT or MLX folder to GGUF. wanted: the type of the matrices, or -1: as they are stored. */
 enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, const struct pp_convert_options *opt,
                                 struct pp_error *err);

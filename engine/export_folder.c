@@ -4,10 +4,12 @@
  * MLX's form (mlx/backend/cpu/quantized.cpp): per group of a row w = scale * q + bias, q a stream of bits from the
  * lowest on. */
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,14 +31,27 @@
 
 enum { SLICE = 1 << 20, MAX_COPY = 256 << 20, NAME = 240 };
 
-/* One tensor of ours, which becomes one of the file, or three. */
+/* How the values of a tensor of ours go into one of the file. */
+enum order {
+    AS_THEY_ARE,
+    BY_HALVES,  /* rows of q and k, from GGUF's order to Hugging Face's; of a bias elements */
+    BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
+    TURNED,     /* columns become rows */
+};
+
+/* One tensor of the file, or three of it if it is quantised. */
 struct item {
     const struct pp_tensor *from;
+    const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those; or NULL */
     char name[NAME];            /* without ".weight" if it is quantised */
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
-    int64_t head_dim;           /* > 0: rows of q and k go from GGUF's order to Hugging Face's */
+    enum order order;
+    int64_t head_dim, n_head;   /* BY_HALVES, BY_HEAD */
+    int64_t first_row;          /* of `from`: an expert's */
     float add;                  /* to every value */
+    int n_dims;                 /* as it is written, the fastest first */
+    int64_t ne[PP_MAX_DIMS];
     uint64_t at, scales_at, biases_at; /* in the data */
 };
 
@@ -48,6 +63,8 @@ struct folder {
     int64_t group;              /* MLX */
     struct item *items;
     size_t n;
+    bool tied;                  /* the output is the embeddings */
+    cJSON *config;
     uint64_t data_size, data_at;
     char *temp, *path;
     int fd;
@@ -61,55 +78,83 @@ static enum pp_code fail_write(const struct folder *f)
 
 /* --- what is written --------------------------------------------------------------------------------------------- */
 
-static int64_t n_rows_of(const struct pp_tensor *t)
+static int64_t n_rows_of(const struct item *item)
 {
-    return t->ne[1] * t->ne[2] * t->ne[3];
-}
-
-static bool is_vector(const struct pp_tensor *t)
-{
-    return t->n_dims == 1;
+    return item->ne[1] * item->ne[2];
 }
 
 /* Ours that folders have in config.json instead. */
-static bool is_said_elsewhere(const struct folder *f, const struct pp_tensor *t)
+static bool is_said_elsewhere(const struct pp_tensor *t)
 {
-    return pp_source_folder(f->s) && strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0;
+    return strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 || strcmp(t->name, "rope_freqs.weight") == 0;
 }
 
-static enum pp_code name_item(const struct folder *f, struct item *item)
+static enum pp_code fail_place(const struct folder *f, const char *name)
 {
-    static const char weight[] = ".weight", bias[] = ".bias";
-    const char *name = item->from->name;
-    const size_t n = strlen(name);
-    const bool is_bias = n > strlen(bias) && strcmp(name + n - strlen(bias), bias) == 0;
-    char asked[NAME + 8];
-    struct pp_buf module = {0};
-    snprintf(asked, sizeof asked, "%.*s%s", (int)(is_bias ? n - strlen(bias) : n), name, is_bias ? weight : "");
-    const bool known = pp_arch_hf_module(f->arch, asked, &module) && !module.bad && module.len + 8 < NAME;
-    if (known)
-        snprintf(item->name, sizeof item->name, "%s%s", pp_buf_cstr(&module),
-                 is_bias ? bias : item->bits ? "" : weight);
-    pp_buf_free(&module);
-    return known ? PP_OK
-                 : pp_fail(f->err, PP_ERR_UNSUPPORTED,
-                           "tensor %.200s of the family %s has no place in a model folder%s", name, f->arch->name,
-                           strcmp(name, "rope_freqs.weight") == 0
-                               ? ": config.json has only the numbers that its factors were computed from" : "");
+    return pp_fail(f->err, PP_ERR_UNSUPPORTED, "tensor %.200s of the family %s has no place in a model folder", name,
+                   f->arch->name);
 }
 
-static enum pp_code shape_item(const struct folder *f, struct item *item)
+/* Quantised, what there are three of is called by the module's name. */
+static enum pp_code name_item(const struct folder *f, struct item *item, const struct pp_buf *name)
+{
+    static const char weight[] = ".weight";
+    size_t n = name->len;
+    if (name->bad)
+        return pp_fail_nomem(f->err, "a tensor's name");
+    if (n >= NAME)
+        return fail_place(f, item->from->name);
+    if (item->bits && n > strlen(weight) && strcmp(name->data + n - strlen(weight), weight) == 0)
+        n -= strlen(weight);
+    else
+        item->bits = 0;
+    snprintf(item->name, sizeof item->name, "%.*s", (int)n, name->data);
+    return PP_OK;
+}
+
+/* The other one of a gate and a value that are one tensor. */
+static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
+{
+    static const char gate[] = ".ffn_gate_exps", up[] = ".ffn_up_exps";
+    char name[NAME];
+    const char *at = strstr(t->name, gate);
+    if (!at)
+        return NULL;
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, up, at + strlen(gate));
+    const struct pp_tensor *other = pp_source_tensor(f->s, name);
+    return other && memcmp(other->ne, t->ne, sizeof t->ne) == 0 ? other : NULL;
+}
+
+static void turn(struct item *item)
+{
+    const int64_t n = item->ne[0];
+    item->order = TURNED;
+    item->ne[0] = item->ne[1];
+    item->ne[1] = n;
+}
+
+static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
+                               enum pp_row_order rows)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const enum pp_hf_form form = pp_arch_form(f->arch, item->from->name);
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP;
+    item->head_dim = hp->head_dim;
+    item->n_head = hp->n_head;
+    if (in_turns && !(item->with = other_of(f, item->from)))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
+    if (form == PP_HF_BEHIND_RESERVED)
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
+                       f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
-    else if (form != PP_HF_SAME)
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED,
-                       "tensor %.200s: folders of the family %s store it in another order, which pippin cannot write "
-                       "yet", item->from->name, f->arch->name);
-    if (!hp->rope_neox && !f->arch->hf_pairs && pp_arch_rows(f->arch, item->from->name) != PP_ROWS_SAME)
-        item->head_dim = hp->head_dim;
+    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP)
+        turn(item);
+    if (form == PP_HF_QKV_BY_HEAD)
+        item->order = BY_HEAD;
+    if (item->with)
+        item->ne[0] *= 2;
+    if (!hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
+        item->order = BY_HALVES;
     return PP_OK;
 }
 
@@ -123,7 +168,7 @@ static uint32_t float_type(const struct folder *f, const struct pp_tensor *t)
 
 static bool is_wanted_in_groups(const struct folder *f, const struct pp_tensor *t)
 {
-    return f->opt->bits && t->n_dims == 2 && !pp_export_keeps_f32(t) && t->ne[0] % f->group == 0;
+    return f->opt->bits && t->n_dims >= 2 && !pp_export_keeps_f32(t) && t->ne[0] % f->group == 0;
 }
 
 static uint64_t take(struct folder *f, uint64_t size)
@@ -139,7 +184,7 @@ static void place_items(struct folder *f)
     for (int half = 0; half < 2; half++)
         for (size_t i = 0; i < f->n; i++) {
             struct item *item = &f->items[i];
-            const uint64_t n = (uint64_t)(item->from->ne[0] * n_rows_of(item->from));
+            const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
             const uint64_t size = (uint64_t)pp_type_info(item->type)->block_bytes;
             if (item->bits && !half)
                 item->at = take(f, n * (uint64_t)item->bits / 8);
@@ -152,29 +197,90 @@ static void place_items(struct folder *f)
         }
 }
 
+/* Lists what tensor t becomes, or, from row first_row on, one matrix of a stack, which is called by_name then. */
+static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const char *by_name, int64_t first_row)
+{
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    const bool stacked = t->n_dims > 2 && by_name == t->name;
+    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, by_name, f->opt->bits != 0, &name);
+    *item = (struct item){.from = t, .type = float_type(f, t), .bits = is_wanted_in_groups(f, t) ? f->opt->bits : 0,
+                          .first_row = first_row, .n_dims = stacked ? 3 : t->n_dims > 1 ? 2 : 1,
+                          .ne = {t->ne[0], t->ne[1], stacked ? t->ne[2] : 1, 1}};
+    if (item->bits && item->type == PP_TYPE_F32)
+        item->type = PP_TYPE_F16;
+    enum pp_code code = line ? name_item(f, item, &name) : fail_place(f, t->name);
+    if (!code)
+        code = shape_item(f, item, line->form, line->rows);
+    pp_buf_free(&name);
+    if (!code && item->bits && (item->order == TURNED || item->with))
+        code = fail_place(f, t->name);
+    f->n += !code;
+    return code;
+}
+
+/* A stack of experts, where folders have a matrix of each. */
+static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
+{
+    static const char stack[] = "_exps.weight";
+    const size_t n = strlen(t->name) - strlen(stack);
+    enum pp_code code = PP_OK;
+    for (int64_t e = 0; e < t->ne[2] && !code; e++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.%lld.weight", (int)n, t->name, (long long)e);
+        code = list_item(f, t, name, e * t->ne[1]);
+    }
+    return code;
+}
+
+/* Whether the tensor is written where another one is. */
+static bool is_second(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    const bool second = line && line->second && strstr(t->name, ".ffn_up_exps");
+    pp_buf_free(&name);
+    return second;
+}
+
+/* A stack that folders have no name for, but for its matrices. */
+static bool is_split(const struct folder *f, const struct pp_tensor *t)
+{
+    const char *end = strstr(t->name, "_exps.weight");
+    struct pp_buf name = {0};
+    const bool split = t->n_dims == 3 && end && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    pp_buf_free(&name);
+    return split;
+}
+
+/* GGUF files of some families hold the embeddings twice where folders hold them once. */
+static bool is_embeddings(const struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_tensor *e = pp_source_tensor(f->s, "token_embd.weight");
+    return f->arch->gguf_untied && strcmp(t->name, "output.weight") == 0 && e && e->type == t->type && !t->rows &&
+           !e->rows && e->size == t->size && memcmp(e->data, t->data, t->size) == 0;
+}
+
 static enum pp_code list_items(struct folder *f)
 {
-    f->items = pp_calloc(pp_source_n_tensors(f->s), sizeof *f->items);
+    const size_t n = pp_source_n_tensors(f->s);
+    size_t most = n;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < n; i++)
+        most += (size_t)pp_source_tensor_at(f->s, i)->ne[2];
+    f->items = pp_calloc(most, sizeof *f->items);
     if (!f->items)
         return pp_fail_nomem(f->err, "the list of tensors");
-    for (size_t i = 0; i < pp_source_n_tensors(f->s); i++) {
+    f->tied = !pp_source_tensor(f->s, "output.weight");
+    for (size_t i = 0; i < n && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
-        struct item *item = &f->items[f->n];
-        if (is_said_elsewhere(f, t))
-            continue;
-        *item = (struct item){.from = t, .type = float_type(f, t),
-                              .bits = is_wanted_in_groups(f, t) ? f->opt->bits : 0};
-        if (item->bits && item->type == PP_TYPE_F32)
-            item->type = PP_TYPE_F16;
-        enum pp_code code = name_item(f, item);
-        if (!code)
-            code = shape_item(f, item);
-        if (code)
-            return code;
-        f->n++;
+        if (is_embeddings(f, t))
+            f->tied = true;
+        else if (!is_said_elsewhere(t) && !is_second(f, t))
+            code = is_split(f, t) ? list_experts(f, t) : list_item(f, t, t->name, 0);
     }
     place_items(f);
-    return PP_OK;
+    return code;
 }
 
 /* --- the header -------------------------------------------------------------------------------------------------- */
@@ -190,23 +296,23 @@ static void describe(struct pp_buf *b, const char *name, const char *end, const 
 
 static void describe_item(const struct folder *f, const struct item *item, struct pp_buf *b)
 {
-    const struct pp_tensor *t = item->from;
     const char *dtype = pp_type_info(item->type)->name;
-    const uint64_t n = (uint64_t)(t->ne[0] * n_rows_of(t));
+    const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
+    const int last = item->n_dims - 1;
     int64_t shape[PP_MAX_DIMS];
-    for (int d = 0; d < t->n_dims; d++)
-        shape[d] = t->ne[t->n_dims - 1 - d];
+    for (int d = 0; d < item->n_dims; d++)
+        shape[d] = item->ne[last - d];
     if (!item->bits) {
-        describe(b, item->name, "", dtype, t->n_dims, shape, item->at,
+        describe(b, item->name, "", dtype, item->n_dims, shape, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);
         return;
     }
     const uint64_t n_groups = n / (uint64_t)f->group;
-    shape[1] = t->ne[0] * item->bits / 32;
-    describe(b, item->name, ".weight", "U32", 2, shape, item->at, n * (uint64_t)item->bits / 8);
-    shape[1] = t->ne[0] / f->group;
-    describe(b, item->name, ".scales", dtype, 2, shape, item->scales_at, 2 * n_groups);
-    describe(b, item->name, ".biases", dtype, 2, shape, item->biases_at, 2 * n_groups);
+    shape[last] = item->ne[0] * item->bits / 32;
+    describe(b, item->name, ".weight", "U32", item->n_dims, shape, item->at, n * (uint64_t)item->bits / 8);
+    shape[last] = item->ne[0] / f->group;
+    describe(b, item->name, ".scales", dtype, item->n_dims, shape, item->scales_at, 2 * n_groups);
+    describe(b, item->name, ".biases", dtype, item->n_dims, shape, item->biases_at, 2 * n_groups);
 }
 
 static enum pp_code put(const struct folder *f, const void *data, size_t size, uint64_t at)
@@ -330,15 +436,26 @@ static enum pp_code read_blocks(const struct item *item, int64_t row, int64_t n,
     return PP_OK;
 }
 
+/* Which row of ours, or element of a bias, row r of the new tensor is. */
+static int64_t row_of(const struct item *item, int64_t r)
+{
+    const int64_t dim = item->head_dim;
+    if (item->order == BY_HALVES)
+        return pp_gguf_row(r, dim);
+    if (item->order == BY_HEAD)
+        return (r / dim % 3 * item->n_head + r / dim / 3) * dim + r % dim;
+    return r;
+}
+
 /* Rows first .. first + n - 1 of the new tensor; in another order they are read one by one. */
 static enum pp_code read_rows(const struct folder *f, const struct item *item, int64_t first, int64_t n,
                               const struct room *room)
 {
-    const int64_t n_cols = item->from->ne[0], run = item->head_dim ? 1 : n;
+    const int64_t n_cols = item->from->ne[0], run = item->order == AS_THEY_ARE ? n : 1;
     const size_t bytes = pp_type_row_bytes(item->from->type, n_cols);
     enum pp_code code = PP_OK;
     for (int64_t r = 0; r < n && !code; r += run) {
-        const int64_t row = item->head_dim ? pp_gguf_row(first + r, item->head_dim) : first + r;
+        const int64_t row = item->first_row + row_of(item, first + r);
         code = keeps_blocks(f, item) ? read_blocks(item, row, run, room->blocks + (size_t)r * bytes, f->err)
                                      : pp_tensor_floats(item->from, row, run, room->floats + r * n_cols, f->err);
     }
@@ -375,38 +492,72 @@ static enum pp_code write_groups(const struct folder *f, const struct item *item
 static enum pp_code write_floats(const struct folder *f, const struct item *item, int64_t first, int64_t n,
                                  const struct room *room)
 {
-    const int64_t n_cols = item->from->ne[0];
+    const int64_t n_cols = item->ne[0];
     const size_t row_bytes = pp_type_row_bytes(item->type, n_cols);
     enum pp_code code = pp_quantize_rows(item->type, room->floats, room->out, n, n_cols, NULL, f->err);
     return code ? code : put(f, room->out, (size_t)n * row_bytes, f->data_at + item->at + (uint64_t)first * row_bytes);
 }
 
-/* The elements of a bias of q or k go where the rows go. */
-static enum pp_code write_turned_vector(const struct folder *f, const struct item *item)
+/* --- matrices as a whole ------------------------------------------------------------------------------------------ */
+
+/* Every `step`-th value of the new matrix's rows, from `begin` on, is of tensor t: of a turned one column r, else row
+ * r. row: room for one of t. */
+static enum pp_code spread(const struct item *item, const struct pp_tensor *t, int64_t matrix, int64_t begin,
+                           int64_t step, float *row, float *to, struct pp_error *err)
 {
-    const int64_t n = item->from->ne[0];
-    float *from = pp_calloc(2 * (size_t)n, sizeof *from), *to = from + n;
-    uint8_t *out = pp_calloc((size_t)n, 4);
-    enum pp_code code = from && out ? pp_tensor_floats(item->from, 0, 1, from, f->err)
-                                    : pp_fail_nomem(f->err, item->name);
-    for (int64_t i = 0; i < n && !code; i++)
-        to[i] = from[pp_gguf_row(i, item->head_dim)];
-    if (!code)
-        code = pp_quantize_rows(item->type, to, out, 1, n, NULL, f->err);
-    if (!code)
-        code = put(f, out, pp_type_row_bytes(item->type, n), f->data_at + item->at);
-    pp_free(from);
-    pp_free(out);
+    const bool turned = item->order == TURNED;
+    const int64_t n_rows = turned ? t->ne[1] : item->ne[1], n_cols = item->ne[0];
+    enum pp_code code = PP_OK;
+    for (int64_t r = 0; r < n_rows && !code; r++) {
+        code = pp_tensor_floats(t, matrix * n_rows + r, 1, row, err);
+        for (int64_t c = 0; c < t->ne[0] && !code; c++)
+            to[turned ? c * n_cols + r * step + begin : r * n_cols + row_of(item, c) * step + begin] = row[c];
+    }
+    return code;
+}
+
+/* The elements of a bias of q or k go where the rows go. */
+static enum pp_code arrange(const struct item *item, float *row, float *to, struct pp_error *err)
+{
+    enum pp_code code = pp_tensor_floats(item->from, 0, 1, row, err);
+    for (int64_t i = 0; i < item->ne[0] && !code; i++)
+        to[i] = row[row_of(item, i)];
+    return code;
+}
+
+/* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
+static enum pp_code write_whole(const struct folder *f, const struct item *item)
+{
+    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], step = item->with ? 2 : 1;
+    const size_t n = (size_t)(n_cols * n_rows);
+    struct room room = {.floats = pp_calloc(n, sizeof(float)), .out = pp_calloc(n, 4)};
+    float *row = pp_calloc((size_t)item->from->ne[0], sizeof *row);
+    enum pp_code code = room.floats && room.out && row ? PP_OK : pp_fail_nomem(f->err, item->name);
+    for (int64_t m = 0; m < item->ne[2] && !code; m++) {
+        if (pp_cancelled(f->opt->cancel))
+            code = pp_fail(f->err, PP_ERR_CANCELLED, "stopped; no model was written");
+        else if (item->n_dims == 1)
+            code = arrange(item, row, room.floats, f->err);
+        else
+            code = spread(item, item->from, m, 0, step, row, room.floats, f->err);
+        if (!code && item->with)
+            code = spread(item, item->with, m, 1, step, row, room.floats, f->err);
+        if (!code)
+            code = write_floats(f, item, m * n_rows, n_rows, &room);
+    }
+    pp_free(room.floats);
+    pp_free(room.out);
+    pp_free(row);
     return code;
 }
 
 static enum pp_code write_item(const struct folder *f, const struct item *item)
 {
-    const int64_t n_cols = item->from->ne[0], n_rows = n_rows_of(item->from);
+    const int64_t n_cols = item->ne[0], n_rows = n_rows_of(item);
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
-    if (is_vector(item->from) && item->head_dim)
-        return write_turned_vector(f, item);
+    if (item->order == TURNED || item->with || (item->n_dims == 1 && item->order != AS_THEY_ARE))
+        return write_whole(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
                         .scales = pp_calloc(n, 2), .biases = pp_calloc(n, 2)};
     enum pp_code code = room.floats && room.blocks && room.out && room.scales && room.biases
@@ -419,7 +570,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
             code = read_rows(f, item, first, m, &room);
         if (!code)
             code = item->bits ? write_groups(f, item, first, m, &room) : write_floats(f, item, first, m, &room);
-        pp_source_let_go(f->s, item->from, first, m);
+        pp_source_let_go(f->s, item->from, item->first_row + first, m);
     }
     pp_free(room.floats);
     pp_free(room.blocks);
@@ -438,7 +589,7 @@ static enum pp_code write_items(const struct folder *f)
         if (f->opt->progress)
             f->opt->progress(f->opt->user, f->items[i].name, done, total);
         code = write_item(f, &f->items[i]);
-        done += f->items[i].from->size;
+        done += pp_type_row_bytes(f->items[i].from->type, f->items[i].ne[0]) * (size_t)n_rows_of(&f->items[i]);
     }
     return code ? code : pp_source_check(f->s, f->err);
 }
@@ -470,82 +621,6 @@ static enum pp_code write_tensors(struct folder *f)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Families whose config.json follows from the numbers of a GGUF file. */
-static const struct known_config {
-    const char *arch, *hf_class, *model_type;
-} known_configs[] = {
-    {"llama", "LlamaForCausalLM", "llama"},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2"},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3"},
-};
-
-static bool add_scaling(cJSON *json, const struct pp_hparams *hp)
-{
-    if (hp->rope_scaling == PP_ROPE_NONE)
-        return true;
-    cJSON *rope = cJSON_AddObjectToObject(json, "rope_scaling");
-    const bool yarn = hp->rope_scaling == PP_ROPE_YARN;
-    cJSON_AddStringToObject(rope, "rope_type", yarn ? "yarn" : "linear");
-    cJSON_AddNumberToObject(rope, "factor", (double)hp->rope_factor);
-    if (yarn) {
-        cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)hp->rope_orig_ctx);
-        cJSON_AddNumberToObject(rope, "beta_fast", (double)hp->rope_beta_fast);
-        cJSON_AddNumberToObject(rope, "beta_slow", (double)hp->rope_beta_slow);
-        if (hp->rope_attn_factor != 0.0f)
-            cJSON_AddNumberToObject(rope, "attention_factor", (double)hp->rope_attn_factor);
-    }
-    return yarn || hp->rope_scaling == PP_ROPE_LINEAR;
-}
-
-/* A decimal number that is the same float again. */
-static void add_float(cJSON *json, const char *key, float v)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.9g", (double)v);
-    cJSON_AddRawToObject(json, key, text);
-}
-
-static enum pp_code config_of_gguf(const struct folder *f, cJSON *json)
-{
-    const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const struct {
-        const char *key;
-        int64_t v;
-    } numbers[] = {
-        {"vocab_size", hp->n_vocab}, {"hidden_size", hp->n_embd}, {"num_hidden_layers", hp->n_layer},
-        {"num_attention_heads", hp->n_head}, {"num_key_value_heads", hp->n_head_kv}, {"head_dim", hp->head_dim},
-        {"intermediate_size", hp->n_ff}, {"max_position_embeddings", hp->n_ctx_train},
-    };
-    const struct known_config *known = NULL;
-    for (size_t i = 0; i < sizeof known_configs / sizeof *known_configs; i++)
-        if (strcmp(known_configs[i].arch, hp->arch) == 0)
-            known = &known_configs[i];
-    if (!known || hp->n_expert || hp->window || hp->rope_dim != hp->head_dim || !add_scaling(json, hp))
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED,
-                       "%s is of the family %s%s: the config.json of its folder cannot be written yet; llama, qwen2 "
-                       "and qwen3 without experts and windows, with linear or YaRN scaling, can",
-                       pp_source_path(f->s), hp->arch, hp->n_expert ? " with experts" : "");
-    cJSON_AddItemToObject(json, "architectures", cJSON_CreateStringArray(&known->hf_class, 1));
-    cJSON_AddStringToObject(json, "model_type", known->model_type);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        cJSON_AddNumberToObject(json, numbers[i].key, (double)numbers[i].v);
-    add_float(json, "rms_norm_eps", hp->norm_eps);
-    add_float(json, "rope_theta", hp->rope_base);
-    cJSON_AddStringToObject(json, "hidden_act", "silu");
-    cJSON_AddBoolToObject(json, "tie_word_embeddings", !pp_source_tensor(f->s, "output.weight"));
-    cJSON_AddBoolToObject(json, "attention_bias", pp_source_tensor(f->s, "blk.0.attn_q.bias") != NULL);
-    cJSON_AddBoolToObject(json, "mlp_bias", pp_source_tensor(f->s, "blk.0.ffn_up.bias") != NULL);
-    return PP_OK;
-}
-
-static void add_ids(cJSON *json, const struct pp_tokenizer *t)
-{
-    if (t && pp_tokenizer_bos(t) >= 0)
-        cJSON_AddNumberToObject(json, "bos_token_id", pp_tokenizer_bos(t));
-    if (t && pp_tokenizer_eos(t) >= 0)
-        cJSON_AddNumberToObject(json, "eos_token_id", pp_tokenizer_eos(t));
-}
-
 static enum pp_code write_text(const struct folder *f, const char *name, const char *text, size_t n)
 {
     char *path = pp_path_join(f->dst, name);
@@ -556,30 +631,31 @@ static enum pp_code write_text(const struct folder *f, const char *name, const c
     return code;
 }
 
-static enum pp_code write_config(const struct folder *f, const struct pp_tokenizer *t)
+static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
 {
-    static const char *const gone[] = {"quantization", "quantization_config"};
-    const char *folder = pp_source_folder(f->s);
-    cJSON *json = NULL;
-    enum pp_code code = PP_OK;
-    if (folder) {
-        code = pp_json_read(folder, "config.json", &json, f->err);
-    } else if (!(json = cJSON_CreateObject()) || (code = config_of_gguf(f, json))) {
-        code = code ? code : pp_fail_nomem(f->err, "config.json");
-    } else {
-        add_ids(json, t);
-    }
-    for (int i = 0; i < 2 && !code; i++)
+    static const char *const gone[] = {"quantization", "quantization_config", "dtype"};
+    static const char *const types[] = {[PP_TYPE_F32] = "float32", [PP_TYPE_F16] = "float16"};
+    enum pp_code code = pp_export_config(f->s, t, f->tied, &f->config, f->err);
+    cJSON *json = f->config;
+    if (code)
+        return code;
+    for (int i = 0; i < 3; i++)
         cJSON_DeleteItemFromObjectCaseSensitive(json, gone[i]);
-    for (int i = 0; i < 2 && !code && f->opt->bits; i++) { /* MLX writes both */
+    for (int i = 0; i < 2 && f->opt->bits; i++) { /* MLX writes both */
         cJSON *q = cJSON_AddObjectToObject(json, gone[i]);
         cJSON_AddNumberToObject(q, "group_size", (double)f->group);
         cJSON_AddNumberToObject(q, "bits", f->opt->bits);
     }
-    char *text = code ? NULL : cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!code)
-        code = text ? write_text(f, "config.json", text, strlen(text)) : pp_fail_nomem(f->err, "config.json");
+    const struct pp_tensor *e = pp_source_tensor(f->s, "token_embd.weight");
+    const uint32_t type = e ? float_type(f, e) : PP_TYPE_F32;
+    pp_config_put_text(json, "torch_dtype", type == PP_TYPE_BF16 ? "bfloat16" : types[type]);
+    return PP_OK;
+}
+
+static enum pp_code write_config(const struct folder *f)
+{
+    char *text = cJSON_Print(f->config);
+    enum pp_code code = text ? write_text(f, "config.json", text, strlen(text)) : pp_fail_nomem(f->err, "config.json");
     cJSON_free(text);
     return code;
 }
@@ -604,17 +680,71 @@ static enum pp_code copy_file(const struct folder *f, const char *name)
     return code;
 }
 
+static int is_tiktoken(const struct dirent *d)
+{
+    static const char end[] = ".tiktoken";
+    const size_t n = strlen(d->d_name);
+    return d->d_name[0] != '.' && n > strlen(end) && strcmp(d->d_name + n - strlen(end), end) == 0;
+}
+
+static enum pp_code copy_tiktoken(const struct folder *f)
+{
+    struct dirent **found;
+    const int n = scandir(pp_source_folder(f->s), &found, is_tiktoken, alphasort);
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < n; i++) {
+        code = code ? code : copy_file(f, found[i]->d_name);
+        free(found[i]);
+    }
+    if (n >= 0)
+        free(found);
+    return code;
+}
+
+/* The modules of sentence-transformers, of which those with a folder of their own have a config.json there. */
+static enum pp_code copy_modules(const struct folder *f)
+{
+    static const char modules_file[] = "modules.json";
+    cJSON *modules;
+    if (!pp_file_exists(pp_source_folder(f->s), modules_file))
+        return PP_OK;
+    enum pp_code code = pp_hf_modules(pp_source_folder(f->s), &modules, f->err);
+    if (code)
+        return code;
+    for (const cJSON *module = modules->child; module && !code; module = module->next) {
+        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        char name[NAME];
+        char *folder = path && *path ? pp_path_join(f->dst, path) : NULL;
+        if (!path || !*path)
+            continue;
+        snprintf(name, sizeof name, "%s/config.json", path);
+        if (!folder)
+            code = pp_fail_nomem(f->err, "a file name");
+        else if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+            code = pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+        else
+            code = copy_file(f, name);
+        pp_free(folder);
+    }
+    cJSON_Delete(modules);
+    return code ? code : copy_file(f, modules_file);
+}
+
 static enum pp_code write_vocabulary(const struct folder *f, const struct pp_tokenizer *t)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
                                         "merges.txt", "special_tokens_map.json", "added_tokens.json",
-                                        "chat_template.jinja", "generation_config.json"};
+                                        "chat_template.jinja", "chat_template.json", "generation_config.json",
+                                        "vocab.txt", "tiktoken.model", "config_sentence_transformers.json",
+                                        "sentence_bert_config.json"};
     const char *chat = pp_source_chat_template(f->s);
     enum pp_code code = PP_OK;
     for (size_t i = 0; pp_source_folder(f->s) && i < sizeof files / sizeof *files && !code; i++)
         code = copy_file(f, files[i]);
+    if (!code && pp_source_folder(f->s))
+        code = copy_tiktoken(f);
     if (pp_source_folder(f->s))
-        return code;
+        return code ? code : copy_modules(f);
     if (t)
         code = pp_tokenizer_to_folder(t, f->dst, f->err);
     return !code && chat ? write_text(f, "chat_template.jinja", chat, strlen(chat)) : code;
@@ -627,7 +757,7 @@ static int64_t group_size(const struct folder *f)
 {
     for (size_t i = 0; i < pp_source_n_tensors(f->s); i++) {
         const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
-        if (t->n_dims == 2 && !pp_export_keeps_f32(t) &&
+        if (t->n_dims >= 2 && !pp_export_keeps_f32(t) &&
             (t->ne[0] % 64 != 0 || (f->opt->bits == 4 && (t->type == PP_TYPE_Q4_0 || t->type == PP_TYPE_Q4_1))))
             return 32;
     }
@@ -668,13 +798,16 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     if (!code && !pp_source_folder(s) && (code = pp_tokenizer_from_source(s, &t, err)) == PP_ERR_NOT_FOUND)
         code = PP_OK;
     if (!code)
+        code = make_config(&f, t);
+    if (!code)
         code = check_options(&f);
     if (!code)
         code = write_vocabulary(&f, t);
     if (!code)
         code = write_tensors(&f);
     if (!code)
-        code = write_config(&f, t); /* last: without it the folder is no model */
+        code = write_config(&f); /* last: without it the folder is no model */
+    cJSON_Delete(f.config);
     pp_tokenizer_free(t);
     pp_free(f.items);
     pp_free(f.temp);

@@ -273,18 +273,14 @@ static const char *default_template(const cJSON *list)
     return NULL;
 }
 
-enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err)
+/* Of one file, if it is there and has one. */
+static enum pp_code template_of_json(const char *folder, const char *name, char **text, struct pp_error *err)
 {
-    static const char jinja_file[] = "chat_template.jinja", config_file[] = "tokenizer_config.json";
     cJSON *config;
-    size_t size;
-    *text = NULL;
-    if (pp_file_exists(folder, jinja_file))
-        return read_text(folder, jinja_file, MAX_TEMPLATE, text, &size, err);
-    if (!pp_file_exists(folder, config_file))
+    enum pp_code code;
+    if (!pp_file_exists(folder, name))
         return PP_OK;
-    enum pp_code code = pp_json_read(folder, config_file, &config, err);
-    if (code)
+    if ((code = pp_json_read(folder, name, &config, err)))
         return code;
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
     const char *found = cJSON_IsString(item) ? item->valuestring : cJSON_IsArray(item) ? default_template(item) : NULL;
@@ -292,6 +288,17 @@ enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_erro
         code = pp_fail_nomem(err, "the chat template");
     cJSON_Delete(config);
     return code;
+}
+
+enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err)
+{
+    static const char jinja_file[] = "chat_template.jinja";
+    size_t size;
+    *text = NULL;
+    if (pp_file_exists(folder, jinja_file))
+        return read_text(folder, jinja_file, MAX_TEMPLATE, text, &size, err);
+    enum pp_code code = template_of_json(folder, "chat_template.json", text, err);
+    return code || *text ? code : template_of_json(folder, "tokenizer_config.json", text, err);
 }
 
 /* --- pooling ------------------------------------------------------------------------------------------- */
@@ -327,13 +334,28 @@ static enum pp_code read_pooling(const char *folder, const char *module, int *po
                    "knows the first token's, the mean and the last one's", folder);
 }
 
+enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error *err)
+{
+    enum pp_code code = read_json(folder, modules_file, cJSON_Array, modules, err);
+    for (const cJSON *module = code ? NULL : (*modules)->child; module && !code; module = module->next) {
+        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        if (path && *path && !plain_name(path))
+            code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is no name of a module", folder, modules_file, path);
+    }
+    if (code) {
+        cJSON_Delete(*modules);
+        *modules = NULL;
+    }
+    return code;
+}
+
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
 {
     cJSON *modules;
     *pooling = PP_POOLING_UNKNOWN;
     if (!pp_file_exists(folder, modules_file))
         return PP_OK;
-    enum pp_code code = read_json(folder, modules_file, cJSON_Array, &modules, err);
+    enum pp_code code = pp_hf_modules(folder, &modules, err);
     if (code)
         return code;
     for (const cJSON *module = modules->child; module && !code; module = module->next) {

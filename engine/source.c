@@ -694,6 +694,11 @@ const char *pp_source_folder(const struct pp_source *s)
     return s->hf ? s->path : NULL;
 }
 
+const cJSON *pp_source_config(const struct pp_source *s)
+{
+    return s->hf ? text_config(s) : NULL;
+}
+
 const char *pp_source_quant(const struct pp_source *s)
 {
     return s->quantized;

@@ -90,6 +90,10 @@ const struct pp_gguf *pp_source_gguf(const struct pp_source *s);  /* NULL for a 
 int pp_source_n_files(const struct pp_source *s);                 /* GGUF files; 0 for a folder */
 const struct pp_gguf *pp_source_file(const struct pp_source *s, int i); /* the first is pp_source_gguf's */
 const char *pp_source_folder(const struct pp_source *s);          /* NULL for a GGUF file */
+/* Of a folder, what config.json says of the language model, with what it need not say of one that sees, too; NULL for a
+ * GGUF file. */
+struct cJSON;
+const struct cJSON *pp_source_config(const struct pp_source *s);
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
 /* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that

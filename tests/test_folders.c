@@ -4,11 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cjson/cJSON.h>
+
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/export.h"
+#include "engine/hf.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
@@ -92,7 +97,8 @@ static void assert_same_weights(const char *a, const char *b, double most, bool 
     assert_int_equal(pp_source_n_tensors(x), pp_source_n_tensors(y));
     for (size_t i = 0; i < pp_source_n_tensors(x); i++) {
         const struct pp_tensor *t = pp_source_tensor_at(x, i), *u = pp_source_tensor(y, t->name);
-        assert_non_null(u);
+        if (!u)
+            fail_msg("%s has no %s", b, t->name);
         assert_memory_equal(t->ne, u->ne, sizeof t->ne);
         if (!all && (strstr(t->name, "attn_q.") || strstr(t->name, "attn_k.")))
             continue;
@@ -143,23 +149,127 @@ static void assert_same_ids(const char *a, const char *b)
 
 /* --- floats ------------------------------------------------------------------------------------------------------ */
 
-/* Of a GGUF file: the weights of the folder that it was made of, and its answers; and GGUF again. */
+static const char *const all_families[] = {
+    "cohere2", "gemma", "gemma2", "gemma3", "gpt2", "gptneox", "gptoss", "granite", "llama", "llama-bias", "llama-k256",
+    "llama-linear", "llama-yarn", "llama3-rope", "mistral-swa", "mixtral", "olmo2", "phi2", "phi3", "qwen2", "qwen3",
+    "qwen3moe", "smollm3", "stablelm", "starcoder2",
+};
+enum { N_FAMILIES = sizeof all_families / sizeof *all_families };
+
+/* The file that another converter made of the family's folder; NULL: there is none. */
+static const char *given_file(const char *original)
+{
+    static char path[600];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/model.gguf", original);
+    return stat(path, &st) == 0 ? path : NULL;
+}
+
+/* A folder, the file made of it, the folder made of that: the same weights, ids and answers; and GGUF again. Of all
+ * families. The file that another converter made, if there is one, gives the same folder. */
 static void of_files(void **state)
 {
-    static const char *const families[] = {"llama", "llama-k256", "llama-bias", "llama-linear", "llama-yarn", "qwen2",
-                                           "qwen3"};
     (void)state;
     if (!testdata("architectures"))
         skip();
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        const char *original = data_of(families[i], ""), *file = data_of(families[i], "model.gguf");
-        const char *folder = folder_made_of(file, 0, NULL);
-        assert_same_weights(folder, original, 0, true);
-        assert_same_answers(families[i], folder, original, 1e-5);
-        assert_same_ids(folder, file);
-        const char *again = file_made_of(folder);
-        assert_same_weights(again, file, 0, true);
-        assert_same_ids(again, file);
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        const char *family = all_families[i], *original = data_of(family, "");
+        for (int k = 0; k < 2; k++) {
+            const char *file = k ? given_file(original) : file_made_of(original);
+            if (!file)
+                continue;
+            const char *folder = folder_made_of(file, 0, NULL);
+            assert_same_weights(folder, original, 1e-6, true);
+            assert_same_answers(family, folder, original, 1e-5);
+            assert_same_ids(folder, file);
+            const char *again = file_made_of(folder);
+            assert_same_weights(again, file, 1e-6, true);
+            assert_same_ids(again, file);
+        }
+    }
+}
+
+/* A folder of the family with some keys of config.json in place of its own. */
+static const char *folder_with(const char *family, const char *keys)
+{
+    const char *folder = fresh("changed");
+    char path[600], to[700], name[200];
+    struct pp_error err;
+    cJSON *config, *more = cJSON_Parse(keys), *item;
+    assert_non_null(more);
+    assert_ok(pp_json_read(data_of(family, ""), "config.json", &config, &err), err);
+    while ((item = more->child)) {
+        snprintf(name, sizeof name, "%s", item->string);
+        cJSON_DeleteItemFromObjectCaseSensitive(config, name);
+        cJSON_AddItemToObject(config, name, cJSON_DetachItemViaPointer(more, item));
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_parameters");
+    char *text = cJSON_Print(config);
+    cJSON_Delete(config);
+    cJSON_Delete(more);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    snprintf(path, sizeof path, "%s/model.safetensors", data_of(family, ""));
+    snprintf(to, sizeof to, "%s/model.safetensors", folder);
+    assert_int_equal(symlink(path, to), 0);
+    return folder;
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!cJSON_IsNumber(item))
+        fail_msg("no number %s", key);
+    return item->valuedouble;
+}
+
+/* Through GGUF the same numbers come back: also Llama 3's, of which the file has only what follows from them. */
+static void rope_scalings(void **state)
+{
+    static const struct {
+        const char *family, *keys, *type, *numbers[5];
+    } cases[] = {
+        {"llama", "{\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}", "llama3",
+         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+        {"llama-k256", "{\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":6,\"original_max_position_embeddings\":8192}}", "llama3",
+         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+        {"llama", "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":4,\"low_freq_factor\":1,"
+         "\"high_freq_factor\":1.01,\"original_max_position_embeddings\":3000}}", "llama3", {"factor"}},
+        {"llama", "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,"
+         "\"beta_fast\":24,\"beta_slow\":2,\"attention_factor\":1.25}}", "yarn",
+         {"factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "attention_factor"}},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", "linear", {"factor"}},
+        {"phi3", "{\"max_position_embeddings\":512,\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":"
+         "\"longrope\",\"short_factor\":[1,1.0625,1.3,1.7,2,2.5,3,3.3],\"long_factor\":[1,1.5,2.1,4,8,16.3,31,64]}}",
+         "longrope", {NULL}},
+    };
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *original = folder_with(cases[i].family, cases[i].keys);
+        const char *file = file_made_of(original), *folder = folder_made_of(file, 0, NULL);
+        cJSON *a, *b;
+        struct pp_error err;
+        assert_ok(pp_json_read(original, "config.json", &a, &err), err);
+        assert_ok(pp_json_read(folder, "config.json", &b, &err), err);
+        const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, "rope_scaling");
+        const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, "rope_scaling");
+        const cJSON *type = cJSON_GetObjectItemCaseSensitive(y, "rope_type");
+        type = type ? type : cJSON_GetObjectItemCaseSensitive(y, "type");
+        assert_true(cJSON_IsString(type));
+        assert_string_equal(type->valuestring, cases[i].type);
+        for (int k = 0; k < 5 && cases[i].numbers[k]; k++)
+            assert_near(number_of(x, cases[i].numbers[k]), number_of(y, cases[i].numbers[k]),
+                        1e-5 * number_of(x, cases[i].numbers[k]));
+        cJSON_Delete(a);
+        cJSON_Delete(b);
+        assert_same_weights(folder, original, 1e-6, true);
+        assert_same_answers(cases[i].family, folder, original, 1e-4);
     }
 }
 
@@ -186,6 +296,54 @@ static void of_folders(void **state)
     }
 }
 
+/* Files beside the weights: whatever they are called, and in folders of their own. */
+static void other_files(void **state)
+{
+    static const char *const files[][2] = {
+        {"modules.json", "[{\"path\":\"\",\"type\":\"sentence_transformers.models.Transformer\"},"
+         "{\"path\":\"1_Pooling\",\"type\":\"sentence_transformers.models.Pooling\"},"
+         "{\"path\":\"2_Normalize\",\"type\":\"sentence_transformers.models.Normalize\"}]"},
+        {"1_Pooling/config.json", "{\"pooling_mode_mean_tokens\":true}"},
+        {"chat_template.json", "{\"chat_template\":\"{{ messages[0].content }}\"}"},
+        {"generation_config.json", "{\"eos_token_id\":7}"},
+        {"special_tokens_map.json", "{}"},
+        {"words.tiktoken", "YQ== 0\n"},
+    };
+    enum { N = sizeof files / sizeof *files };
+    struct pp_error err;
+    struct pp_source *s;
+    char path[600];
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *original = folder_with("llama", "{}");
+    snprintf(path, sizeof path, "%s/1_Pooling", original);
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (int i = 0; i < N; i++) {
+        snprintf(path, sizeof path, "%s/%s", original, files[i][0]);
+        assert_ok(pp_write_file(path, files[i][1], strlen(files[i][1]), 0600, &err), err);
+    }
+    const char *folder = folder_made_of(original, 0, NULL);
+    for (int i = 0; i < N; i++) {
+        char *text;
+        size_t n;
+        snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
+        assert_ok(pp_read_file(path, 4096, &text, &n, &err), err);
+        assert_int_equal(n, strlen(files[i][1]));
+        assert_memory_equal(text, files[i][1], n);
+        pp_free(text);
+    }
+    assert_ok(pp_source_open(folder, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "{{ messages[0].content }}");
+    assert_int_equal(pp_source_hparams(s)->pooling, PP_POOLING_MEAN);
+    pp_source_close(s);
+    snprintf(path, sizeof path, "%s/modules.json", original);
+    assert_ok(pp_write_file(path, "[{\"path\":\"../../x\"}]", 21, 0600, &err), err);
+    assert_int_equal(pp_convert_to_folder(original, fresh("refused"), &(struct pp_convert_options){0}, &err),
+                     PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "../../x"));
+}
+
 /* --- MLX --------------------------------------------------------------------------------------------------------- */
 
 /* The mean error of rounding to 2^bits steps, beside the weights of such models. */
@@ -207,6 +365,34 @@ static void in_groups(void **state)
         const char *file = file_made_of(folder);
         assert_same_answers(cases[i].family, file, folder, 0.02);
         assert_same_answers(cases[i].family, folder, original, cases[i].bits == 8 ? 0.1 : 0.8);
+    }
+}
+
+/* A folder, MLX's of it in 8 bits, and a folder of floats of that: of all families. What MLX's holds is within half of
+ * a step of what was there, and the floats are what it holds. Answers are about as far off as those of Q8_0: where
+ * experts are chosen, small differences become large ones. */
+static void mlx_and_back(void **state)
+{
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        const char *family = all_families[i], *original = data_of(family, "");
+        const char *mlx = folder_made_of(original, 8, NULL), *back = folder_made_of(mlx, 0, "F32");
+        assert_same_weights(mlx, original, 0.008, false);
+        assert_same_weights(back, mlx, 1e-6, true);
+        assert_same_ids(back, original);
+        const char *q8_0 = fresh("q8_0.gguf");
+        const struct pp_convert_options opt = {0};
+        struct pp_error err;
+        int64_t n;
+        assert_ok(pp_quantize_file(original, q8_0, "Q8_0", &opt, &err), err);
+        float *exact = logits_of(family, original, &n), *usual = logits_of(family, q8_0, &n);
+        const double most = fmax(0.02, 1.5 * difference(usual, exact, n));
+        free(exact);
+        free(usual);
+        assert_same_answers(family, back, original, most);
+        assert_same_answers(family, mlx, original, most);
     }
 }
 
@@ -246,6 +432,26 @@ static void integers_stay(void **state)
 
 /* --- what cannot be ---------------------------------------------------------------------------------------------- */
 
+/* A file whose frequencies are divided by no scaling that folders know. */
+static const char *odd_divisors(void)
+{
+    const char *path = fresh("odd.gguf");
+    char *text;
+    size_t size;
+    struct pp_source *s;
+    struct pp_error err;
+    assert_ok(pp_source_open(data_of("llama3-rope", "model.gguf"), &s, &err), err);
+    const struct pp_tensor *t = pp_source_tensor(s, "rope_freqs.weight");
+    assert_ok(pp_read_file(data_of("llama3-rope", "model.gguf"), 64 << 20, &text, &size, &err), err);
+    float *d = memmem(text, size, t->data, t->size);
+    assert_non_null(d);
+    memcpy(d, &(float){3}, sizeof *d); /* of the highest frequency, which scalings leave alone */
+    assert_ok(pp_write_file(path, text, size, 0600, &err), err);
+    pp_free(text);
+    pp_source_close(s);
+    return path;
+}
+
 static void refusals(void **state)
 {
     static const struct {
@@ -253,10 +459,6 @@ static void refusals(void **state)
         struct pp_convert_options opt;
         const char *word;
     } cases[] = {
-        {"mixtral", "model.gguf", {0}, "with experts"},
-        {"llama3-rope", "model.gguf", {0}, "rope_freqs"},
-        {"phi2", "model.gguf", {0}, "phi2"},
-        {"gpt2", "", {0}, "another order"},
         {"llama", "", {.out_type = "Q8_0"}, "Q8_0"},
         {"llama", "", {.bits = 5}, "4 or 8"},
     };
@@ -275,8 +477,13 @@ static void refusals(void **state)
         snprintf(config, sizeof config, "%s/config.json", dst);
         assert_int_not_equal(stat(config, &st), 0); /* what is left is no model */
     }
+    const char *odd = odd_divisors();
+    assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
+                     PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "rope_freqs.weight"));
     const char *there = folder_made_of(data_of("llama", ""), 0, NULL);
-    assert_int_equal(pp_convert_to_folder(data_of("llama", ""), there, &cases[0].opt, &err), PP_ERR_USAGE);
+    const struct pp_convert_options plain = {0};
+    assert_int_equal(pp_convert_to_folder(data_of("llama", ""), there, &plain, &err), PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "already"));
 }
 
@@ -331,9 +538,10 @@ static void let_go(void **state)
 TEST_GROUP(folders)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_files),      cmocka_unit_test(of_folders), cmocka_unit_test(in_groups),
-        cmocka_unit_test(integers_stay), cmocka_unit_test(refusals),   cmocka_unit_test(stopped),
-        cmocka_unit_test(let_go),
+        cmocka_unit_test(of_files),      cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
+        cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
+        cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
+        cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests_name("folders", tests, NULL, NULL);
 }

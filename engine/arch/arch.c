@@ -210,6 +210,37 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
     return n ? n->form : PP_HF_SAME;
 }
 
+/* The line of a table by a GGUF name. */
+static const struct pp_arch_name *find_line(const struct pp_arch_name *table, const char *gguf_name, bool mlx,
+                                            struct holes *holes, const char **rest)
+{
+    for (const struct pp_arch_name *n = table; n && n->hf; n++) {
+        if (n->mlx != mlx)
+            continue;
+        if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+            return n;
+        if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0)
+            return n;
+    }
+    return NULL;
+}
+
+const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const char *gguf_name, bool mlx,
+                                           struct pp_buf *name)
+{
+    struct holes holes;
+    const char *rest;
+    const struct pp_arch_name *n = mlx ? find_line(a->names, gguf_name, true, &holes, &rest) : NULL;
+    if (!n && !(n = find_line(a->names, gguf_name, false, &holes, &rest)))
+        n = find_line(a->more_names, gguf_name, false, &holes, &rest);
+    pp_buf_clear(name);
+    if (n) {
+        fill_in(n->hf, &holes, name);
+        pp_buf_str(name, n->whole ? "" : rest);
+    }
+    return n;
+}
+
 bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module)
 {
     static const char weight[] = ".weight";

@@ -45,6 +45,7 @@ struct pp_arch_name {
     enum pp_row_order rows;
     enum pp_hf_form form;
     bool whole;
+    bool mlx;             /* only MLX has it so */
     const char *second;
 };
 
@@ -107,6 +108,10 @@ struct pp_arch {
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
     /* Writes what only this family has (export.c writes the rest). May be NULL. */
     void (*to_gguf)(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+    /* config.json of a GGUF file: adds what export_config.c does not, and replaces what is not so in this family. NULL:
+     * none can be written. */
+    void (*to_config)(const struct pp_hparams *hp, struct cJSON *config);
+    const char *hf_eps;               /* what it calls the norms' epsilon; NULL: rms_norm_eps */
 };
 
 /* All families; i from 0, NULL at the end. */
@@ -126,9 +131,20 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, co
 /* The row order of a tensor by its GGUF name, and the form that its folder has it in. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
 enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);
+/* What a tensor with a GGUF name is called in a folder, as Hugging Face has it or MLX, and the line of the table that
+ * says so; of a `second` one, too, whose values are then in the tensor of that name together with the first one's.
+ * NULL: it has no place there. */
+const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const char *gguf_name, bool mlx,
+                                           struct pp_buf *name);
 /* The module in a Hugging Face model whose weight is called that in GGUF files: "blk.3.attn_q.weight" gives
  * "model.layers.3.self_attn.q_proj". False: there is none. */
 bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module);
+
+/* For writing config.json: a value in place of what was there under the key; floats in digits that give the same. */
+void pp_config_put(struct cJSON *config, const char *key, int64_t v);
+void pp_config_put_float(struct cJSON *config, const char *key, float v);
+void pp_config_put_text(struct cJSON *config, const char *key, const char *v);
+void pp_config_put_class(struct cJSON *config, const char *hf_class, const char *model_type);
 
 /* Plans the layers of a decoder: decoder.c. */
 enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,

@@ -49,6 +49,12 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_layer_types(config, hp);
+    pp_config_put_float(config, "logit_scale", hp->logit_scale != 0.0f ? hp->logit_scale : 1);
+}
+
 const struct pp_arch pp_arch_cohere2 = {
     .name = "cohere2",
     .hf_classes = classes,
@@ -59,4 +65,6 @@ const struct pp_arch pp_arch_cohere2 = {
     .from_config = from_config,
     .from_gguf = from_gguf,
     .layer_pattern = 4,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_eps",
 };

@@ -1,5 +1,6 @@
 /* common.c - what families share: names of tensors, and ways of reading config.json. */
 #include <cjson/cJSON.h>
+#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
@@ -71,4 +72,58 @@ enum pp_code pp_config_qwen_window(const cJSON *config, struct pp_hparams *hp, s
     for (int64_t l = 0; l < first && l < PP_MAX_LAYERS; l++)
         hp->layer[l] |= PP_LAYER_WIDE;
     return code ? code : pp_config_layer_types(config, hp, err);
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static void put_item(cJSON *config, const char *key, cJSON *item)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
+    cJSON_AddItemToObject(config, key, item);
+}
+
+void pp_config_put(cJSON *config, const char *key, int64_t v)
+{
+    put_item(config, key, cJSON_CreateNumber((double)v));
+}
+
+void pp_config_put_float(cJSON *config, const char *key, float v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.9g", (double)v);
+    put_item(config, key, cJSON_CreateRaw(text));
+}
+
+void pp_config_put_text(cJSON *config, const char *key, const char *v)
+{
+    put_item(config, key, cJSON_CreateString(v));
+}
+
+void pp_config_put_class(cJSON *config, const char *hf_class, const char *model_type)
+{
+    put_item(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
+    pp_config_put_text(config, "model_type", model_type);
+}
+
+void pp_config_put_layer_types(cJSON *config, const struct pp_hparams *hp)
+{
+    cJSON *types = cJSON_CreateArray();
+    pp_config_put(config, "sliding_window", hp->window);
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const bool wide = !hp->window || hp->layer[l] & PP_LAYER_WIDE;
+        cJSON_AddItemToArray(types, cJSON_CreateString(wide ? "full_attention" : "sliding_attention"));
+    }
+    put_item(config, "layer_types", types);
+}
+
+void pp_config_put_qwen_window(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON_AddBoolToObject(config, "use_sliding_window", hp->window != 0);
+    if (hp->window)
+        pp_config_put_layer_types(config, hp);
+}
+
+void pp_config_put_nothing(const struct pp_hparams *hp, cJSON *config)
+{
+    (void)hp, (void)config;
 }

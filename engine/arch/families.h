@@ -33,4 +33,11 @@ enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams
 enum pp_code pp_config_float(const struct cJSON *config, const char *key, float *v, struct pp_error *err);
 enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t *v, struct pp_error *err);
 
+/* For to_config: the window and each layer's type. */
+void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);
+/* Qwen's, if there is a window. */
+void pp_config_put_qwen_window(const struct pp_hparams *hp, struct cJSON *config);
+/* The family needs no more than all. */
+void pp_config_put_nothing(const struct pp_hparams *hp, struct cJSON *config);
+
 #endif

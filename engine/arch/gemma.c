@@ -178,6 +178,12 @@ static const struct pp_arch_parts parts3 = {
     .others = others3,
 };
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    (void)hp;
+    pp_config_put_text(config, "hidden_activation", "gelu_pytorch_tanh");
+}
+
 const struct pp_arch pp_arch_gemma = {
     .name = "gemma",
     .hf_classes = classes,
@@ -188,7 +194,24 @@ const struct pp_arch pp_arch_gemma = {
     .decoder = {.fn = PP_FN_GELU_TANH},
     .from_config = from_config,
     .from_gguf = from_gguf,
+    .to_config = to_config,
 };
+
+static void later_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    to_config(hp, config);
+    pp_config_put_layer_types(config, hp);
+    pp_config_put_float(config, "query_pre_attn_scalar",
+                        hp->attn_scale != 0.0f ? 1.0f / (hp->attn_scale * hp->attn_scale) : (float)hp->head_dim);
+    if (hp->attn_softcap != 0.0f)
+        pp_config_put_float(config, "attn_logit_softcapping", hp->attn_softcap);
+    else
+        cJSON_AddNullToObject(config, "attn_logit_softcapping");
+    if (hp->final_softcap != 0.0f)
+        pp_config_put_float(config, "final_logit_softcapping", hp->final_softcap);
+    else
+        cJSON_AddNullToObject(config, "final_logit_softcapping");
+}
 
 const struct pp_arch pp_arch_gemma2 = {
     .name = "gemma2",
@@ -201,7 +224,14 @@ const struct pp_arch pp_arch_gemma2 = {
     .from_config = from_config2,
     .from_gguf = from_gguf2,
     .layer_pattern = 2,
+    .to_config = later_to_config,
 };
+
+static void to_config3(const struct pp_hparams *hp, struct cJSON *config)
+{
+    later_to_config(hp, config);
+    pp_config_put_float(config, "rope_local_base_freq", hp->rope_base_local);
+}
 
 const struct pp_arch pp_arch_gemma3 = {
     .name = "gemma3",
@@ -216,4 +246,5 @@ const struct pp_arch pp_arch_gemma3 = {
     .to_gguf = to_gguf3,
     .parts = &parts3,
     .layer_pattern = 6,
+    .to_config = to_config3,
 };

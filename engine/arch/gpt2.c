@@ -10,7 +10,7 @@
     {.hf = "transformer.h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                   \
     {.hf = "h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},              \
     {.hf = "h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                               \
-    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
+    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .mlx = true}
 
 /* The first publication's names had no "transformer."; MLX's have "model." */
 static const struct pp_arch_name names[] = {
@@ -20,9 +20,9 @@ static const struct pp_arch_name names[] = {
     {.hf = "wte", .gguf = "token_embd"},
     {.hf = "wpe", .gguf = "position_embd"},
     {.hf = "ln_f", .gguf = "output_norm"},
-    {.hf = "model.wte", .gguf = "token_embd"},
-    {.hf = "model.wpe", .gguf = "position_embd"},
-    {.hf = "model.ln_f", .gguf = "output_norm"},
+    {.hf = "model.wte", .gguf = "token_embd", .mlx = true},
+    {.hf = "model.wpe", .gguf = "position_embd", .mlx = true},
+    {.hf = "model.ln_f", .gguf = "output_norm", .mlx = true},
     {.hf = "lm_head", .gguf = "output"},
     LAYER("ln_1", "attn_norm", PP_HF_SAME),
     LAYER("attn.c_attn", "attn_qkv", PP_HF_TURNED),
@@ -51,6 +51,17 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : pp_config_int(config, "n_inner", &hp->n_ff, err);
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_text(config, "activation_function", "gelu_new");
+    pp_config_put(config, "n_embd", hp->n_embd);
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "n_positions", hp->n_ctx_train);
+    pp_config_put(config, "n_ctx", hp->n_ctx_train);
+    pp_config_put(config, "n_inner", hp->n_ff);
+}
+
 const struct pp_arch pp_arch_gpt2 = {
     .name = "gpt2",
     .hf_classes = classes,
@@ -61,4 +72,6 @@ const struct pp_arch pp_arch_gpt2 = {
                 .fn = PP_FN_GELU_TANH, .positions = true},
     .from_config = from_config,
     .gguf_untied = true,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
 };

@@ -7,16 +7,16 @@
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \
     {.hf = "gpt_neox.layers.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how},                                   \
-    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how}
+    {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how, .mlx = true}
 
 /* MLX has names of its own. */
 static const struct pp_arch_name names[] = {
     {.hf = "gpt_neox.embed_in", .gguf = "token_embd"},
     {.hf = "embed_out", .gguf = "output"},
     {.hf = "gpt_neox.final_layer_norm", .gguf = "output_norm"},
-    {.hf = "model.embed_in", .gguf = "token_embd"},
-    {.hf = "model.embed_out", .gguf = "output"},
-    {.hf = "model.final_layer_norm", .gguf = "output_norm"},
+    {.hf = "model.embed_in", .gguf = "token_embd", .mlx = true},
+    {.hf = "model.embed_out", .gguf = "output", .mlx = true},
+    {.hf = "model.final_layer_norm", .gguf = "output_norm", .mlx = true},
     LAYER("input_layernorm", "attn_norm", PP_HF_SAME),
     LAYER("post_attention_layernorm", "ffn_norm", PP_HF_SAME),
     LAYER("attention.query_key_value", "attn_qkv", PP_HF_QKV_BY_HEAD),
@@ -47,6 +47,14 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON_AddBoolToObject(config, "use_parallel_residual", hp->parallel);
+    pp_config_put_float(config, "rotary_pct", (float)hp->rope_dim / (float)hp->head_dim);
+    pp_config_put_float(config, "rotary_emb_base", hp->rope_base);
+    cJSON_ReplaceItemInObjectCaseSensitive(config, "attention_bias", cJSON_CreateTrue());
+}
+
 const struct pp_arch pp_arch_gptneox = {
     .name = "gptneox",
     .hf_classes = classes,
@@ -57,4 +65,6 @@ const struct pp_arch pp_arch_gptneox = {
                 .fn = PP_FN_GELU},
     .from_config = from_config,
     .gguf_says_parallel = true,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_eps",
 };

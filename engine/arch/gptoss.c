@@ -15,9 +15,9 @@ static const struct pp_arch_name names[] = {
     EXPERTS("gate_up_proj_bias", PP_HF_BIASES_GATE_UP, "ffn_gate_exps.bias", .second = "blk.{}.ffn_up_exps.bias"),
     EXPERTS("down_proj", PP_HF_EXPERTS_TURNED, "ffn_down_exps.weight", .second = NULL),
     EXPERTS("down_proj_bias", PP_HF_SAME, "ffn_down_exps.bias", .second = NULL),
-    {.hf = "model.layers.{}.mlp.experts.gate_proj", .gguf = "blk.{}.ffn_gate_exps"}, /* MLX */
-    {.hf = "model.layers.{}.mlp.experts.up_proj", .gguf = "blk.{}.ffn_up_exps"},
-    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps"},
+    {.hf = "model.layers.{}.mlp.experts.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.experts.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
 
@@ -46,6 +46,15 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_layer_types(config, hp);
+    pp_config_put(config, "num_local_experts", hp->n_expert);
+    pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
+    pp_config_put(config, "intermediate_size", hp->n_ff_expert);
+    pp_config_put_float(config, "swiglu_limit", 7);
+}
+
 const struct pp_arch pp_arch_gptoss = {
     .name = "gpt-oss",
     .hf_classes = classes,
@@ -58,4 +67,5 @@ const struct pp_arch pp_arch_gptoss = {
     .from_gguf = from_gguf,
     .layer_pattern = 2,
     .yarn_no_truncate = true,
+    .to_config = to_config,
 };

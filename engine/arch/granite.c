@@ -1,4 +1,6 @@
 /* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits. */
+#include <math.h>
+
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
@@ -36,6 +38,15 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return hp->logit_scale != 0.0f ? divide_logits(hp->logit_scale, hp, err) : PP_OK;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    const float attn = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)hp->head_dim);
+    pp_config_put_float(config, "attention_multiplier", attn);
+    pp_config_put_float(config, "embedding_multiplier", hp->embd_scale != 0.0f ? hp->embd_scale : 1);
+    pp_config_put_float(config, "residual_multiplier", hp->residual_scale != 0.0f ? hp->residual_scale : 1);
+    pp_config_put_float(config, "logits_scaling", hp->logit_scale != 0.0f ? 1.0f / hp->logit_scale : 1);
+}
+
 const struct pp_arch pp_arch_granite = {
     .name = "granite",
     .hf_classes = classes,
@@ -45,4 +56,5 @@ const struct pp_arch pp_arch_granite = {
     .from_config = from_config,
     .from_gguf = from_gguf,
     .gguf_divides_logits = true,
+    .to_config = to_config,
 };

@@ -14,9 +14,9 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
     {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
     {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
-    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps"}, /* MLX */
-    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps"},
-    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps"},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
 
@@ -60,6 +60,19 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    if (hp->n_expert) {
+        pp_config_put_class(config, "MixtralForCausalLM", "mixtral");
+        pp_config_put(config, "num_local_experts", hp->n_expert);
+        pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
+    } else if (hp->window) {
+        pp_config_put_class(config, "MistralForCausalLM", "mistral");
+    }
+    if (hp->window)
+        pp_config_put(config, "sliding_window", hp->window);
+}
+
 const struct pp_arch pp_arch_llama = {
     .name = "llama",
     .hf_classes = classes,
@@ -68,4 +81,5 @@ const struct pp_arch pp_arch_llama = {
     .ignored = pp_common_ignored,
     .from_config = from_config,
     .from_gguf = from_gguf,
+    .to_config = to_config,
 };

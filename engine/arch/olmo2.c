@@ -28,4 +28,5 @@ const struct pp_arch pp_arch_olmo2 = {
     .gguf_neox = true,
     .decoder = {.no_pre_norm = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
     .from_config = from_config,
+    .to_config = pp_config_put_nothing,
 };

@@ -64,7 +64,15 @@ const struct pp_arch pp_arch_phi2 = {
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config2,
     .from_gguf = from_gguf2,
+    .to_config = pp_config_put_nothing,
+    .hf_eps = "layer_norm_eps",
 };
+
+static void to_config3(const struct pp_hparams *hp, struct cJSON *config)
+{
+    if (hp->window)
+        pp_config_put(config, "sliding_window", hp->window);
+}
 
 const struct pp_arch pp_arch_phi3 = {
     .name = "phi3",
@@ -77,4 +85,5 @@ const struct pp_arch pp_arch_phi3 = {
     .from_config = from_config3,
     .from_gguf = from_gguf3,
     .gguf_says_window = true,
+    .to_config = to_config3,
 };

@@ -17,4 +17,5 @@ const struct pp_arch pp_arch_qwen2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .from_config = from_config,
+    .to_config = pp_config_put_qwen_window,
 };

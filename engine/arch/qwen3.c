@@ -13,9 +13,9 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.mlp.experts.{}.gate_proj", .gguf = "blk.{}.ffn_gate.{}"},
     {.hf = "model.layers.{}.mlp.experts.{}.up_proj", .gguf = "blk.{}.ffn_up.{}"},
     {.hf = "model.layers.{}.mlp.experts.{}.down_proj", .gguf = "blk.{}.ffn_down.{}"},
-    {.hf = "model.layers.{}.mlp.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps"}, /* MLX */
-    {.hf = "model.layers.{}.mlp.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps"},
-    {.hf = "model.layers.{}.mlp.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps"},
+    {.hf = "model.layers.{}.mlp.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
 
@@ -90,7 +90,22 @@ const struct pp_arch pp_arch_qwen3 = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = from_config,
+    .to_config = pp_config_put_qwen_window,
 };
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON *dense = cJSON_AddArrayToObject(config, "mlp_only_layers");
+    pp_config_put_qwen_window(hp, config);
+    pp_config_put(config, "num_experts", hp->n_expert);
+    pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
+    pp_config_put(config, "moe_intermediate_size", hp->n_ff_expert);
+    pp_config_put(config, "decoder_sparse_step", 1);
+    cJSON_AddBoolToObject(config, "norm_topk_prob", !hp->expert_shares);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (hp->layer[l] & PP_LAYER_DENSE)
+            cJSON_AddItemToArray(dense, cJSON_CreateNumber((double)l));
+}
 
 const struct pp_arch pp_arch_qwen3moe = {
     .name = "qwen3moe",
@@ -103,4 +118,5 @@ const struct pp_arch pp_arch_qwen3moe = {
     .from_config = moe_from_config,
     .from_gguf = moe_from_gguf,
     .to_gguf = moe_to_gguf,
+    .to_config = moe_to_config,
 };

@@ -37,6 +37,14 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON *list = cJSON_AddArrayToObject(config, "no_rope_layers");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(hp->layer[l] & PP_LAYER_UNROTATED ? 0 : 1));
+    pp_config_put_qwen_window(hp, config);
+}
+
 const struct pp_arch pp_arch_smollm3 = {
     .name = "smollm3",
     .hf_classes = classes,
@@ -46,4 +54,5 @@ const struct pp_arch pp_arch_smollm3 = {
     .from_config = from_config,
     .from_gguf = from_gguf,
     .unrotated_pattern = 4,
+    .to_config = to_config,
 };

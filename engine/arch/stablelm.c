@@ -1,5 +1,7 @@
 /* stablelm.c - StableLM 2 and 3B: Llama with LayerNorm, a quarter of each head rotated, and perhaps biases of q, k
  * and v. */
+#include <cjson/cJSON.h>
+
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
@@ -17,6 +19,12 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     return code ? code : pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON_AddBoolToObject(config, "use_parallel_residual", hp->parallel);
+    cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+}
+
 const struct pp_arch pp_arch_stablelm = {
     .name = "stablelm",
     .hf_classes = classes,
@@ -26,4 +34,6 @@ const struct pp_arch pp_arch_stablelm = {
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = from_config,
     .gguf_says_parallel = true,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_eps",
 };

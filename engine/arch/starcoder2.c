@@ -1,4 +1,6 @@
 /* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere. */
+#include <cjson/cJSON.h>
+
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
@@ -19,6 +21,15 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON_AddBoolToObject(config, "use_bias", true);
+    if (hp->window)
+        pp_config_put(config, "sliding_window", hp->window);
+    else
+        cJSON_AddNullToObject(config, "sliding_window");
+}
+
 const struct pp_arch pp_arch_starcoder2 = {
     .name = "starcoder2",
     .hf_classes = classes,
@@ -28,4 +39,6 @@ const struct pp_arch pp_arch_starcoder2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config,
+    .to_config = to_config,
+    .hf_eps = "norm_epsilon",
 };
