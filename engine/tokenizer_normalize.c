@@ -112,7 +112,7 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
 
 static bool is_white(int32_t c)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r') || utf8proc_category(c) == UTF8PROC_CATEGORY_ZS;
+    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x80 && utf8proc_category(c) == UTF8PROC_CATEGORY_ZS);
 }
 
 /* Not letters or digits in ASCII, although Unicode calls some of them symbols. */
@@ -120,6 +120,8 @@ static bool is_punctuation(int32_t c)
 {
     if ((c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~'))
         return true;
+    if (c < 0x80)
+        return false;
     const utf8proc_category_t k = utf8proc_category(c);
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
@@ -189,6 +191,21 @@ static enum pp_code add_character(struct words *w, int32_t c)
     return code;
 }
 
+/* The same for ASCII, which has no accents and needs no tables. */
+static enum pp_code add_ascii(struct words *w, char c)
+{
+    if (is_white(c))
+        return end_word(w);
+    if ((c < ' ' || c == 0x7F) && w->t->bert.clean)
+        return PP_OK;
+    if (w->t->bert.lower && c >= 'A' && c <= 'Z')
+        c = (char)(c + ('a' - 'A'));
+    const bool alone = is_punctuation(c);
+    enum pp_code code = alone ? end_word(w) : PP_OK;
+    pp_buf_char(w->word, c);
+    return !code && alone ? end_word(w) : code;
+}
+
 enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
                             tok_word_fn fn, void *ctx, struct pp_error *err)
 {
@@ -197,6 +214,10 @@ enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size
     pp_buf_clear(scratch);
     for (size_t i = 0; i < n && !code;) {
         int32_t c;
+        if ((uint8_t)text[i] < 0x80) {
+            code = add_ascii(&w, text[i++]);
+            continue;
+        }
         i += pp_utf8_decode(text + i, n - i, &c);
         if (c < 0 || (!is_white(c) && t->bert.clean && is_control(c)))
             continue;

@@ -102,11 +102,17 @@ void hostile_tokenize(const struct pp_tokenizer *t)
     static const char text[] =
         "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\xa6\x99\n\n\t</s><s>[INST] x\xff\x80 \xe2\x96\x81"
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <|eot_id|> ";
-    for (unsigned flags = 0; flags < 4; flags++) {
+    static char twentyfold[20 * (sizeof text - 1)]; /* long enough that words are remembered */
+    for (size_t i = 0; i < sizeof twentyfold; i++)
+        twentyfold[i] = text[i % (sizeof text - 1)];
+    for (unsigned how = 0; how < 5; how++) {
+        const unsigned flags = how & 3;
         int32_t *ids;
         size_t n;
         struct pp_buf out = {0};
-        if (pp_tokenize(t, text, sizeof text - 1, flags, &ids, &n, NULL))
+        const struct pp_str s = how < 4 ? (struct pp_str){text, sizeof text - 1}
+                                        : (struct pp_str){twentyfold, sizeof twentyfold};
+        if (pp_tokenize(t, s.data, s.len, flags, &ids, &n, NULL))
             continue;
         for (size_t i = 0; i < n; i++)
             require(ids[i] >= 0 && ids[i] < pp_tokenizer_n(t));

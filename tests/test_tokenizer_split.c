@@ -5,7 +5,6 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <utf8proc.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -58,29 +57,6 @@ static size_t random_text(char *text, size_t room)
             break;
     }
     return n;
-}
-
-/* Characters that one of the two libraries does not know yet. */
-static bool is_new(const char *text, size_t n)
-{
-    static pcre2_code *unassigned;
-    static pcre2_match_data *found;
-    int problem;
-    PCRE2_SIZE where;
-    if (!unassigned) {
-        unassigned = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", 6, PCRE2_UTF | PCRE2_UCP, &problem, &where, NULL);
-        found = pcre2_match_data_create(1, NULL);
-    }
-    assert_non_null(unassigned);
-    for (size_t i = 0; i < n;) {
-        int32_t c;
-        const size_t width = pp_utf8_decode(text + i, n - i, &c);
-        if (c >= 0x80 && (utf8proc_category(c) == UTF8PROC_CATEGORY_CN ||
-                          pcre2_match(unassigned, (PCRE2_SPTR)text + i, width, 0, 0, found, NULL) >= 0))
-            return true;
-        i += width;
-    }
-    return false;
 }
 
 /* --- words --------------------------------------------------------------------------------------------- */
@@ -145,7 +121,7 @@ static void expect_same(const struct both *b, const char *text, size_t n)
     split(b->plain, text, n, &plain);
     if (fast.n == plain.n && memcmp(fast.len, plain.len, fast.n * sizeof *fast.len) == 0)
         return;
-    if (is_new(text, n))
+    if (has_new_characters(text, n))
         return;
     for (size_t i = 0; i < n; i++)
         pp_buf_fmt(&shown, (uint8_t)text[i] > ' ' && (uint8_t)text[i] < 0x7f ? "%c" : "\\x%02x", (uint8_t)text[i]);
@@ -258,7 +234,7 @@ static void every_character(void **state)
             char utf8[4];
             const size_t n = pp_utf8_encode(c, utf8);
             const bool want = pcre2_match(code, (PCRE2_SPTR)utf8, n, 0, PCRE2_NO_UTF_CHECK, found, NULL) >= 0;
-            if (want != ((tok_char_class(c) & known[k].class) != 0) && !is_new(utf8, n))
+            if (want != ((tok_char_class(c) & known[k].class) != 0) && !has_new_characters(utf8, n))
                 fail_msg("U+%04X %s %s", (unsigned)c, want ? "is" : "is not", known[k].pattern);
         }
         pcre2_match_data_free(found);
@@ -302,7 +278,7 @@ static void expect_plain_ids(const char *vocabulary, const char *const *patterns
             n += random_text(text + n, 200);
         for (size_t k = 0; k < n; k++) /* user-defined tokens are another matter */
             text[k] = text[k] == '<' ? '=' : text[k];
-        if (is_new(text, n))
+        if (has_new_characters(text, n))
             continue;
         assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
         tokenize_plainly(t, b.plain, text, n, &m);

@@ -4,7 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <utf8proc.h>
+
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
 
@@ -45,4 +50,26 @@ void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flag
     assert_string_equal(pp_buf_cstr(&got), want);
     pp_buf_free(&got);
     pp_free(ids);
+}
+
+bool has_new_characters(const char *text, size_t n)
+{
+    static pcre2_code *unassigned;
+    static pcre2_match_data *found;
+    int problem;
+    PCRE2_SIZE where;
+    if (!unassigned) {
+        unassigned = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", 6, PCRE2_UTF | PCRE2_UCP, &problem, &where, NULL);
+        found = pcre2_match_data_create(1, NULL);
+    }
+    assert_non_null(unassigned);
+    for (size_t i = 0; i < n;) {
+        int32_t c;
+        const size_t width = pp_utf8_decode(text + i, n - i, &c);
+        if (c >= 0x80 && (utf8proc_category(c) == UTF8PROC_CATEGORY_CN ||
+                          pcre2_match(unassigned, (PCRE2_SPTR)text + i, width, 0, 0, found, NULL) >= 0))
+            return true;
+        i += width;
+    }
+    return false;
 }
