@@ -110,9 +110,9 @@ void hostile_tokenize(const struct pp_tokenizer *t)
         int32_t *ids;
         size_t n;
         struct pp_buf out = {0};
-        const struct pp_str s = how < 4 ? (struct pp_str){text, sizeof text - 1}
-                                        : (struct pp_str){twentyfold, sizeof twentyfold};
-        if (pp_tokenize(t, s.data, s.len, flags, &ids, &n, NULL))
+        const char *bytes = how < 4 ? text : twentyfold;
+        const size_t n_bytes = how < 4 ? sizeof text - 1 : sizeof twentyfold;
+        if (pp_tokenize(t, bytes, n_bytes, flags, &ids, &n, NULL))
             continue;
         for (size_t i = 0; i < n; i++)
             require(ids[i] >= 0 && ids[i] < pp_tokenizer_n(t));
