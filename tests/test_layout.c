@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -759,6 +760,83 @@ static void packing_writes_every_byte(void **state)
         }
 }
 
+/* Bytes of files with this in their names that the process has in large pages. */
+static size_t in_large_pages(const char *name)
+{
+    char line[1024];
+    bool ours = false;
+    size_t all = 0, kb;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strchr("0123456789abcdef", line[0]) && strchr(line, '-'))
+            ours = strstr(line, name) != NULL;
+        else if (ours && sscanf(line, "FilePmdMapped: %zu", &kb) == 1)
+            all += kb << 10;
+    }
+    if (f)
+        fclose(f);
+    return all;
+}
+
+/* Whether this kernel and file system keep a file in large pages that is written in such pieces. */
+static bool files_have_large_pages(void)
+{
+    enum { N = 4 };
+    char path[PATH];
+    snprintf(path, sizeof path, "%s/large-pages-probe", test_tmpdir());
+    uint8_t *piece = pp_calloc(1, PP_LARGE_PAGE);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0 && piece);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(write(fd, piece, PP_LARGE_PAGE), PP_LARGE_PAGE);
+    pp_free(piece);
+    void *room = mmap(NULL, (N + 1) * (size_t)PP_LARGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(room != MAP_FAILED);
+    const uint8_t *at = (uint8_t *)room + (PP_LARGE_PAGE - (uintptr_t)room % PP_LARGE_PAGE);
+    assert_true(pp_map_over((void *)(uintptr_t)at, N * (size_t)PP_LARGE_PAGE, fd, 0));
+    unsigned sum = 0;
+    for (size_t i = 0; i < N * (size_t)PP_LARGE_PAGE; i += 4096)
+        sum += at[i];
+    assert_int_equal(sum, 0);
+    bool large = in_large_pages("large-pages-probe") == N * (size_t)PP_LARGE_PAGE;
+    munmap(room, (N + 1) * (size_t)PP_LARGE_PAGE);
+    close(fd);
+    unlink(path);
+    return large;
+}
+
+/* What kernels read lies in large pages, while the file is written and when it is found. */
+static void large_pages(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    char cache[PATH], model[PATH];
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    if (!files_have_large_pages()) {
+        print_message("this system keeps no files in large pages: there is nothing to look at\n");
+        return;
+    }
+    shape.n_ff = 32768;
+    shape.n_layer = 1;
+    snprintf(cache, sizeof cache, "%s", fresh_cache());
+    snprintf(model, sizeof model, "%s", tiny_model(&shape));
+    assert_ok(pp_model_open(model, &m, &err), err);
+    for (int found = 0; found < 2; found++) {
+        struct pp_weights *w = place_weights(m, cache, 0);
+        assert_true(w->from_cache == found && w->region_bytes > 8 * (size_t)PP_LARGE_PAGE);
+        if (!found) {
+            write_some(w, w->n);
+            assert_true(pp_layout_complete(w));
+        }
+        assert_packed(w);
+        /* Memory may be too much in pieces for all of it: but not for most. */
+        assert_true(in_large_pages("/layouts/") >= w->region_bytes / 2);
+        pp_weights_free(w);
+    }
+    pp_model_close(m);
+}
+
 TEST_GROUP(layout)
 {
     const struct CMUnitTest tests[] = {
@@ -781,6 +859,7 @@ TEST_GROUP(layout)
         cmocka_unit_test(work_space_is_small),
         cmocka_unit_test(form_belongs_to_version),
         cmocka_unit_test(packing_writes_every_byte),
+        cmocka_unit_test(large_pages),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 
 #include "engine/base/mem.h"
 
-enum { MAX_MAPS = 1024 };
+enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26 };
 
 /* Read by the signal handler: begin is published last and withdrawn first. */
 static struct watched {
@@ -34,7 +34,11 @@ static long page_size;
 bool pp_map_over(void *at, size_t size, int fd, uint64_t offset)
 {
     int flags = MAP_PRIVATE | MAP_FIXED | (fd < 0 ? MAP_ANONYMOUS : 0);
-    return syscall(SYS_mmap, at, size, PROT_READ, flags, fd, offset) != -1;
+    if (syscall(SYS_mmap, at, size, PROT_READ, flags, fd, offset) == -1)
+        return false;
+    if (fd >= 0)
+        madvise(at, size, MADV_HUGEPAGE); /* what is read from the disk comes in large pages, where those exist */
+    return true;
 }
 
 static void on_sigbus(int sig, siginfo_t *info, void *context)
@@ -155,6 +159,8 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
         pp_free(name);
         return code;
     }
+    if (size >= LARGE_FILE)
+        madvise(data, size, MADV_HUGEPAGE); /* as in pp_map_over */
     *map = (struct pp_map){.data = data, .size = size, .path = name, .id = id, .slot = slot};
     return PP_OK;
 }

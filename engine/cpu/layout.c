@@ -30,8 +30,8 @@ void pp_weights_free(struct pp_weights *w)
         return;
     pp_weights_stop_keeping(w);
     pp_map_unwatch(w->watch);
-    if (w->region)
-        munmap(w->region, w->region_bytes);
+    if (w->room)
+        munmap(w->room, w->region_bytes + PP_LARGE_PAGE);
     for (int i = 0; i < w->n; i++)
         pp_free(w->list[i]);
     pp_free(w->list);
@@ -73,15 +73,16 @@ struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tenso
 }
 
 /* Fresh pages; large ones where the system has them, because they are filled and read from end to end. Nothing is
- * behind them yet: a file that is found is mapped over them. */
+ * behind them yet: a file that is found is mapped over them. Both have their large pages at the same places. */
 static enum pp_code take_region(struct pp_weights *w, struct pp_error *err)
 {
-    void *p = mmap(NULL, w->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, w->region_bytes + PP_LARGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return pp_fail_nomem(err, "the model's weights");
-    madvise(p, w->region_bytes, MADV_HUGEPAGE);
-    w->region = p;
-    w->watch = w->keeps ? pp_map_watch(p, w->region_bytes) : -1;
+    w->room = p;
+    w->region = (uint8_t *)p + (w->store.data_offset - (uintptr_t)p) % PP_LARGE_PAGE;
+    madvise(p, w->region_bytes + PP_LARGE_PAGE, MADV_HUGEPAGE);
+    w->watch = w->keeps ? pp_map_watch(w->region, w->region_bytes) : -1;
     return PP_OK;
 }
 
@@ -92,10 +93,10 @@ enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint6
     w->sums = pp_calloc((size_t)w->n_groups, sizeof *w->sums);
     if (!w->states || !w->sums)
         return pp_fail_nomem(err, "the model's weights");
+    pp_layout_store_init(w, cache_dir, quota);
     enum pp_code code = w->region_bytes ? take_region(w, err) : PP_OK;
     if (code)
         return code;
-    pp_layout_store_init(w, cache_dir, quota);
     w->from_cache = pp_layout_find(w);
     for (int i = 0; i < w->n; i++) {
         struct pp_weight *m = w->list[i];

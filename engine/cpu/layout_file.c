@@ -13,7 +13,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 
-enum { PATH_CAP = 640, WRITE_BYTES = 1 << 22 };
+enum { PATH_CAP = 640 };
 static const uint64_t DEFAULT_QUOTA = (uint64_t)64 << 30;
 static const char MAGIC[16] = "pippin layout\n";
 
@@ -133,7 +133,7 @@ static bool write_at(int fd, const void *data, size_t n, size_t offset)
 {
     const uint8_t *p = data;
     while (n) {
-        ssize_t done = pwrite(fd, p, n < WRITE_BYTES ? n : WRITE_BYTES, (off_t)offset);
+        ssize_t done = pwrite(fd, p, n, (off_t)offset);
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)
@@ -225,6 +225,7 @@ static bool map_weights(struct pp_weights *w, int fd, int n_done)
         return false;
     for (int i = 0; i < n_done; i++)
         w->list[i]->from_file = true;
+    w->store.written = bytes;
     return true;
 }
 
@@ -452,20 +453,36 @@ bool pp_layout_begin(struct pp_weights *w)
     return false;
 }
 
+/* The region up to `end` goes to the file, a large page at a time, and comes back as pages of the file. */
+static bool write_region(struct pp_weights *w, size_t end)
+{
+    struct pp_layout_store *s = &w->store;
+    size_t begin = s->written;
+    for (size_t at = begin, n; at < end; at += n) {
+        n = PP_LARGE_PAGE - (s->data_offset + at) % PP_LARGE_PAGE;
+        n = n < end - at ? n : end - at;
+        if (atomic_load(&w->stop) || !write_at(s->fd, w->region + at, n, s->data_offset + at))
+            return false;
+    }
+    if (end > begin) {
+        s->written = end;
+        map_bytes(w, s->fd, begin, end - begin);
+    }
+    return true;
+}
+
+static size_t bytes_done(const struct pp_weights *w)
+{
+    int n = w->store.n_done;
+    return n ? w->list[n - 1]->offset + pp_weight_span(w->list[n - 1]) : 0;
+}
+
 bool pp_layout_write(struct pp_weights *w)
 {
     struct pp_layout_store *s = &w->store;
-    struct pp_weight *m = w->list[s->n_done];
-    size_t from = s->data_offset + m->offset;
-    for (size_t at = 0; at < m->bytes; at += WRITE_BYTES) {
-        size_t n = m->bytes - at < WRITE_BYTES ? m->bytes - at : WRITE_BYTES;
-        if (atomic_load(&w->stop) || !write_at(s->fd, w->region + m->offset + at, n, from + at))
-            return false;
-    }
     s->n_done++;
-    if (m->bytes)
-        map_bytes(w, s->fd, m->offset, pp_weight_span(m));
-    return true;
+    size_t end = bytes_done(w), rest = s->n_done < w->n ? (s->data_offset + end) % PP_LARGE_PAGE : 0;
+    return write_region(w, end > s->written + rest ? end - rest : s->written);
 }
 
 bool pp_layout_complete(struct pp_weights *w)
@@ -482,6 +499,14 @@ bool pp_layout_complete(struct pp_weights *w)
     return good;
 }
 
+/* What is in the file: the matrices that are whole, after the rest of the last one if that can be had. */
+static bool write_rest(struct pp_weights *w)
+{
+    struct pp_layout_store *s = &w->store;
+    size_t end = bytes_done(w);
+    return s->written >= end || write_at(s->fd, w->region + s->written, end - s->written, s->data_offset + s->written);
+}
+
 void pp_layout_suspend(struct pp_weights *w, bool drop)
 {
     struct pp_layout_store *s = &w->store;
@@ -489,7 +514,7 @@ void pp_layout_suspend(struct pp_weights *w, bool drop)
     if (s->fd < 0)
         return;
     part_name(s, path);
-    if (drop || !s->n_done || !write_header(w))
+    if (drop || !write_rest(w) || !s->n_done || !write_header(w))
         unlink(path);
     close(s->fd);
     s->fd = -1;

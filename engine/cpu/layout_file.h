@@ -14,6 +14,11 @@
  *                 matrices that are read in the model's file)
  *   data_offset   the matrices, each at a multiple of 64 KiB
  *
+ * The file is written in pieces that end at multiples of 2 MiB, and the region lies so that these are multiples of
+ * 2 MiB of its addresses too: where the file system keeps files in large pages (ext4 since Linux 6.16, XFS), kernels
+ * then read the weights through 2 MiB of address translation at a time, as in memory of our own. On a Zen 4 under a
+ * hypervisor, Q4_0, pages of 4 KiB cost decode and four rows a fifth of their speed.
+ *
  * Nothing is synchronised to disk, and no file is read before it is used. That is safe, because a header whose
  * checksums do not match, or that describes another version, model or shape, counts as no file at all; and because
  * every group is compared with its checksum when a process first needs it (layout.c). Whatever a crash, a bad disk or a
@@ -31,7 +36,8 @@ void pp_layout_store_init(struct pp_weights *w, const char *cache_dir, uint64_t 
 bool pp_layout_find(struct pp_weights *w);
 /* Takes the lock and the room for a part, within the quota: others go, the least recently used first. */
 bool pp_layout_begin(struct pp_weights *w);
-/* Writes the next matrix, all of whose groups are READY, and maps the file's pages in place of its own. */
+/* The next matrix, all of whose groups are READY, goes to the file, and the file's pages take the place of its own;
+ * what is behind the last multiple of 2 MiB waits for the next one. */
 bool pp_layout_write(struct pp_weights *w);
 /* The part becomes the file. */
 bool pp_layout_complete(struct pp_weights *w);

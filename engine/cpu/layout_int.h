@@ -6,8 +6,10 @@
 
 #include "engine/cpu/layout.h"
 
-/* Of matrices in the region and in the file: whole pages on every machine, so that each can be mapped alone. */
-enum { PP_LAYOUT_ALIGN = 65536 };
+enum {
+    PP_LAYOUT_ALIGN = 65536,     /* of matrices in the region and in the file: whole pages on every machine */
+    PP_LARGE_PAGE = 1 << 21      /* what the region and the file are cut at, see layout_file.h */
+};
 
 /* Where the packed weights are kept. */
 struct pp_layout_store {
@@ -19,7 +21,8 @@ struct pp_layout_store {
     int fd;                      /* of the unfinished file, locked by us; -1: none */
     size_t data_offset;          /* of the region in the file */
     size_t file_bytes;
-    int n_done;                  /* matrices that are in the file, the first ones of the list */
+    int n_done;                  /* matrices that are made, the first ones of the list */
+    size_t written;              /* bytes of the region that are in the file and mapped from it */
 };
 
 struct pp_weights {
@@ -31,6 +34,7 @@ struct pp_weights {
     uint64_t *sums;              /* [n_groups]: pp_hash64 of each packed group; 0 for matrices that are used in place */
     size_t region_bytes;
     uint8_t *region;             /* NULL: nothing is packed */
+    void *room;                  /* what was mapped for it, region_bytes + PP_LARGE_PAGE */
     int watch;                   /* of the region, see pp_map_watch; -1: no file may be mapped there */
     _Atomic(const struct pp_tensor *) bad;
     atomic_ullong mapped;        /* bytes of the region that are pages of a file */
