@@ -132,11 +132,33 @@ INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_
     }
 }
 
+/* The products of eight columns, of which a slice has four in its low nibbles and four in its high ones, with M rows:
+ * of T halves from w on. */
+INLINE void add_q4_0(const uint8_t *w, const int8_t *q, __m256i *words, bool first, const int T, const int M)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i w0[2], w1[2];
+    UNROLL for (int h = 0; h < T; h++)
+    {
+        __m256i slice = load_i(w + 32 * h);
+        w0[h] = now(_mm256_and_si256(slice, low));
+        w1[h] = now(_mm256_and_si256(_mm256_srli_epi16(slice, 4), low));
+    }
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        __m256i x0 = broadcast4(q + 32 * i), x1 = broadcast4(q + 32 * i + 16);
+        UNROLL for (int h = 0; h < T; h++)
+        {
+            __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(w0[h], x0), _mm256_maddubs_epi16(w1[h], x1));
+            words[h * M + i] = now(first ? two : _mm256_add_epi16(words[h * M + i], two));
+        }
+    }
+}
+
 /* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
 INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
                       const int H, const int M)
 {
-    const __m256i low = _mm256_set1_epi8(15);
     const uint8_t *scales = group + 32 * x->block0;
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * x->block0;
     enum { PACE = 4 * PP_SLICE + 32 }; /* as above */
@@ -147,17 +169,10 @@ INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_
             stream_ahead(group + PACE * (x->block0 + b), PACE);
         UNROLL for (int v = 0; v < 4; v++)
         {
-            UNROLL for (int h = 0; h < H; h++)
-            {
-                __m256i slice = load_i(w + PP_SLICE * v + 32 * (half + h));
-                __m256i w0 = _mm256_and_si256(slice, low), w1 = _mm256_and_si256(_mm256_srli_epi16(slice, 4), low);
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(w0, broadcast4(q + 32 * i + 4 * v)),
-                                                   _mm256_maddubs_epi16(w1, broadcast4(q + 32 * i + 16 + 4 * v)));
-                    words[h * M + i] = now(v ? _mm256_add_epi16(words[h * M + i], two) : two);
-                }
-            }
+            /* Four rows fill the registers with their sums for both halves only if activations are met once. */
+            const int T = M < 4 ? 1 : H;
+            UNROLL for (int h = 0; h < H; h += T)
+                add_q4_0(w + PP_SLICE * v + 32 * (half + h), q + 4 * v, words + h * M, v == 0, T, M);
         }
         UNROLL for (int h = 0; h < H; h++)
         {
@@ -368,7 +383,7 @@ static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 3);
+        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 4);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
 }
