@@ -24,8 +24,8 @@ const char *pp_hf_dtype(const struct pp_hf *hf, size_t i); /* as the file calls 
 const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, const char **dtype);
 bool pp_hf_lost(const struct pp_hf *hf);
 
-/* The folder's chat template: chat_template.jinja, or `chat_template` of chat_template.json or tokenizer_config.json (of
- * a list the one called "default"). *text (pp_free) is NULL if there is none. */
+/* The folder's chat template: chat_template.jinja, or `chat_template` of chat_template.json or tokenizer_config.json
+ * (of a list the one called "default"). *text (pp_free) is NULL if there is none. */
 enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err);
 
 /* modules.json of sentence-transformers, an array of objects; where one has a path, it is "" or the name of a folder

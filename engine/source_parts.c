@@ -7,31 +7,21 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
-
-/* "-00001-of-00003.gguf" */
-enum { DIGITS = 5, ENDING = 1 + DIGITS + 4 + DIGITS + 5 };
-
-static bool digits(const char *s)
-{
-    for (int i = 0; i < DIGITS; i++)
-        if (s[i] < '0' || s[i] > '9')
-            return false;
-    return true;
-}
+#include "engine/base/part_name.h"
 
 char *pp_part_path(const char *path, int i, int n, struct pp_error *err)
 {
-    const size_t len = strlen(path);
-    const char *end = len > ENDING ? path + len - ENDING : NULL;
+    static const char suffix[] = ".gguf";
+    const size_t len = strlen(path), base = len > strlen(suffix) ? len - strlen(suffix) : 0;
+    const size_t ending = strcmp(path + base, suffix) == 0 ? pp_part_ending(path, base) : 0;
     struct pp_buf out = {0};
-    if (!end || end[0] != '-' || !digits(end + 1) || memcmp(end + 1 + DIGITS, "-of-", 4) != 0 ||
-        !digits(end + 5 + DIGITS) || strcmp(end + 5 + 2 * DIGITS, ".gguf") != 0) {
+    if (!ending) {
         pp_fail(err, PP_ERR_NOT_FOUND,
                 "%s is one of %d parts of a model, but is not named so; the others are looked for beside a name like "
                 "model-00001-of-%05d.gguf", path, n, n);
         return NULL;
     }
-    pp_buf_fmt(&out, "%.*s-%05d-of-%05d.gguf", (int)(end - path), path, i + 1, n);
+    pp_buf_fmt(&out, "%.*s-%05d-of-%05d%s", (int)(base - ending), path, i + 1, n, suffix);
     if (out.bad)
         pp_fail_nomem(err, "the parts of the model");
     return out.bad ? (pp_buf_free(&out), NULL) : pp_buf_take(&out);

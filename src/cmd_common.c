@@ -76,6 +76,19 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
     return lost ? 1 : 0;
 }
 
+void pp_cli_duration(double seconds, char out[static PP_CLI_DURATION])
+{
+    const double most = 1e9; /* thirty years */
+    const bool known = seconds >= 0 && seconds <= most;
+    const long s = known ? (long)(seconds + 0.5) : 0;
+    if (!known)
+        snprintf(out, PP_CLI_DURATION, "?");
+    else if (s >= 3600)
+        snprintf(out, PP_CLI_DURATION, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, PP_CLI_DURATION, "%ld:%02ld", s / 60, s % 60);
+}
+
 void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, uint64_t total)
 {
     enum { EVERY_NS = 100 * 1000 * 1000 };

@@ -34,6 +34,9 @@ struct pp_cli_bar {
 };
 void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, uint64_t total);
 void pp_cli_bar_clear(struct pp_cli_bar *bar);
+/* "4:05", "2:13:05"; of what is no time "?". */
+enum { PP_CLI_DURATION = 24 };
+void pp_cli_duration(double seconds, char out[static PP_CLI_DURATION]);
 
 /* --- input and output ------------------------------------------------------------------------------------- */
 

@@ -82,11 +82,9 @@ static void bar(struct pp_buf *out, double share)
 
 static void add_time(struct pp_buf *out, double seconds)
 {
-    long s = (long)(seconds + 0.5);
-    if (s >= 3600)
-        pp_buf_fmt(out, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        pp_buf_fmt(out, "%ld:%02ld", s / 60, s % 60);
+    char text[PP_CLI_DURATION];
+    pp_cli_duration(seconds, text);
+    pp_buf_str(out, text);
 }
 
 static int terminal_width(void)

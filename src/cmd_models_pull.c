@@ -16,6 +16,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/part_name.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/fetch.h"
@@ -55,13 +56,31 @@ static char *safe_name(const char *name)
     return copy;
 }
 
+/* Of a file in a folder both names. */
+static char *safe_path(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    char *folder = slash ? pp_strndup(path, (size_t)(slash - path)) : NULL;
+    char *safe = folder ? safe_name(folder) : NULL, *file = safe_name(slash ? slash + 1 : path);
+    struct pp_buf both = {0};
+    pp_free(folder);
+    if (!slash || !safe || !file) {
+        pp_free(safe);
+        return slash ? (pp_free(file), NULL) : file;
+    }
+    pp_buf_fmt(&both, "%s/%s", safe, file);
+    pp_free(safe);
+    pp_free(file);
+    return pp_buf_take(&both);
+}
+
 static enum pp_code add_file(struct pull *l, const char *url, const char *name, uint64_t size, const char *sha256,
                              struct pp_error *err)
 {
     struct remote *r = &l->files[l->n_files];
     if (l->n_files == MAX_FILES)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has more than %d files", MAX_FILES);
-    *r = (struct remote){.url = pp_strdup(url), .name = safe_name(name), .size = size};
+    *r = (struct remote){.url = pp_strdup(url), .name = safe_path(name), .size = size};
     snprintf(r->sha256, sizeof r->sha256, "%s", sha256 && strlen(sha256) == 64 ? sha256 : "");
     l->n_files++;
     return r->url && r->name && *r->name ? PP_OK : pp_fail_nomem(err, "the list of files");
@@ -108,11 +127,19 @@ static void add_escaped(struct pp_buf *url, const char *path)
             pp_buf_fmt(url, "%%%02X", (unsigned)(unsigned char)*c);
 }
 
+/* "1_Pooling/config.json": what modules.json of sentence-transformers names begins with its number. */
+static bool is_of_module(const char *path)
+{
+    const size_t digits = strspn(path, "0123456789");
+    const char *slash = strchr(path, '/');
+    return digits && path[digits] == '_' && slash && strcmp(slash, "/config.json") == 0;
+}
+
 static enum pp_code add_hub_file(struct pull *l, const char *base, const char *repository, const cJSON *file,
                                  struct pp_error *err)
 {
     struct pp_buf url = {0};
-    const char *path = path_of(file), *slash = strrchr(path, '/');
+    const char *path = path_of(file), *slash = is_of_module(path) ? NULL : strrchr(path, '/');
     const cJSON *lfs = cJSON_GetObjectItemCaseSensitive(file, "lfs");
     pp_buf_fmt(&url, "%s/%s/resolve/main/", base, repository);
     add_escaped(&url, path);
@@ -126,9 +153,9 @@ static enum pp_code add_hub_file(struct pull *l, const char *base, const char *r
 /* Whether two GGUF files are parts of one model: equal but for the number of the part. */
 static bool same_split(const char *a, const char *b)
 {
-    const size_t n = strlen(a), ending = strlen("-00001-of-00002.gguf");
-    return n == strlen(b) && n > ending && strncmp(a + n - ending + 6, "-of-", 4) == 0 &&
-           memcmp(a, b, n - ending) == 0 && strcmp(a + n - ending + 6, b + n - ending + 6) == 0;
+    const size_t n = strlen(a), base = ends_with(a, ".gguf") ? n - strlen(".gguf") : 0, ending = pp_part_ending(a, base);
+    return n == strlen(b) && ending && pp_part_ending(b, base) && memcmp(a, b, base - ending) == 0 &&
+           strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
 }
 
 /* The GGUF file that was asked for: that name, or part of one; else the type that most people take, or the only one. */
@@ -156,12 +183,17 @@ static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
 /* What a folder in Hugging Face's format needs. */
 static bool belongs_to_folder(const char *path)
 {
-    static const char *const names[] = {"model.safetensors.index.json", "config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "tokenizer.model", "generation_config.json",
-                                        "chat_template.jinja", "chat_template.json", "special_tokens_map.json"};
+    static const char *const names[] = {
+        "model.safetensors.index.json", "config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+        "generation_config.json", "chat_template.jinja", "chat_template.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model", "modules.json",
+        "config_sentence_transformers.json", "sentence_bert_config.json",
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(path, names[i]) == 0)
             return true;
+    if (is_of_module(path) || (!strchr(path, '/') && ends_with(path, ".tiktoken")))
+        return true;
     /* some repositories have the weights again in one file, or an adapter beside them */
     return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && ends_with(path, ".safetensors");
 }
@@ -308,9 +340,9 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     char what[120];
     int n = snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9);
     if (rate > 0 && n > 0 && (size_t)n < sizeof what) {
-        const double left = (double)(total > done ? total - done : 0) / rate;
-        snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s, %d:%02d left,", rate / 1e6, (int)(left / 60),
-                 (int)left % 60);
+        char left[PP_CLI_DURATION];
+        pp_cli_duration((double)(total > done ? total - done : 0) / rate, left);
+        snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s, %s left,", rate / 1e6, left);
     }
     pp_cli_bar_show(&l->bar, what, done, total);
 }
@@ -341,6 +373,15 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
     pp_buf_fmt(&path, "%s/%s", folder, r->name);
     if (path.bad)
         return pp_fail_nomem(err, "a path");
+    if (strchr(r->name, '/')) { /* a module's folder */
+        path.data[path.len - strlen(strrchr(r->name, '/'))] = 0;
+        const enum pp_code made = pp_make_dirs(path.data, err);
+        path.data[path.len - strlen(strrchr(r->name, '/'))] = '/';
+        if (made) {
+            pp_buf_free(&path);
+            return made;
+        }
+    }
     const struct pp_fetch f = {
         .url = r->url,
         .path = path.data,

@@ -10,24 +10,10 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/part_name.h"
 #include "engine/engine.h"
 
 /* --- what is noted ------------------------------------------------------------------------------------------ */
-
-/* "-00001-of-00003" at the end of a name; its length, or 0. */
-static size_t part_ending(const char *name, size_t n)
-{
-    static const char pattern[] = "-#####-of-#####";
-    const size_t len = sizeof pattern - 1;
-    if (n <= len)
-        return 0;
-    for (size_t i = 0; i < len; i++) {
-        const char c = name[n - len + i];
-        if (pattern[i] == '#' ? c < '0' || c > '9' : c != pattern[i])
-            return 0;
-    }
-    return len;
-}
 
 static bool ends_with(const char *s, size_t n, const char *ending)
 {
@@ -47,7 +33,7 @@ static char *name_of(const char *path)
     n = (size_t)(path + n - begin);
     if (ends_with(begin, n, ".gguf"))
         n -= strlen(".gguf");
-    return pp_strndup(begin, n - part_ending(begin, n));
+    return pp_strndup(begin, n - pp_part_ending(begin, n));
 }
 
 bool pp_registry_looks_like(const char *path)
@@ -63,8 +49,8 @@ bool pp_registry_looks_like(const char *path)
     }
     if (!S_ISREG(st.st_mode) || !ends_with(path, n, ".gguf"))
         return false;
-    const size_t base = n - strlen(".gguf"), part = part_ending(path, base);
-    return !part || memcmp(path + base - part, "-00001", 6) == 0;
+    const size_t base = n - strlen(".gguf"), part = pp_part_ending(path, base);
+    return !part || memcmp(path + base - part, "-00001", PP_PART_NUMBER) == 0;
 }
 
 static char *facts_of(const struct pp_model_info *info)

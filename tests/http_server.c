@@ -110,7 +110,11 @@ static void send_file(const struct answer *a)
     char path[1024], head[1024], tag[64];
     struct stat st;
     const int n = times(a->how, a->file);
-    snprintf(path, sizeof path, "%s/%s", folder, strrchr(a->file, '/') ? strrchr(a->file, '/') + 1 : a->file);
+    if (strstr(a->file, "..")) {
+        status(a->fd, "404 Not Found", "");
+        return;
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, a->file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
         status(a->fd, "404 Not Found", "");

@@ -115,6 +115,20 @@ for n in config.json tokenizer.json model.safetensors model-a%20b.safetensors; d
 done
 grep -q "fetching .*\(adapter_config\|consolidated\)" "$tmp/err" && fail "a folder: what else lies there" "was fetched" || pass "a folder: what else lies there"
 [ -s "$models/o_n/config.json" ] && pass "in a folder of its own" || fail "in a folder of its own" "$(ls "$models")"
+# what goes along: vocabularies of any name, templates, and the modules of sentence-transformers in their folders
+mkdir -p "$tmp/www/1_Pooling"
+printf '{"pooling_mode_mean_tokens":true}' >"$tmp/www/1_Pooling/config.json"
+printf 'YQ== 0' >"$tmp/www/qwen.tiktoken"
+for n in modules.json generation_config.json chat_template.json chat_template.jinja vocab.txt; do echo '{}' >"$tmp/www/$n"; done
+printf '[%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file model.safetensors 3 x)" \
+    "$(file 1_Pooling/config.json 33 x)" "$(file qwen.tiktoken 6 x)" "$(file modules.json 3 x)" \
+    "$(file generation_config.json 3 x)" "$(file chat_template.json 3 x)" "$(file chat_template.jinja 3 x)" \
+    "$(file vocab.txt 3 x)" "$(file onnx/config.json 3 x)" "$(file ../../1_x/config.json 3 x)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"
+for n in 1_Pooling/config.json qwen.tiktoken modules.json generation_config.json chat_template.json chat_template.jinja vocab.txt; do
+    cmp -s "$tmp/www/$n" "$models/o_n/$n" && pass "goes along: $n" || fail "goes along: $n" "it is not there"
+done
+grep -q 'fetching .*\(onnx\|1_x\)' "$tmp/err" && fail "other folders stay" "fetched" || pass "other folders stay"
 printf '[%s]' "$(file README.md 12 x)" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "no model at all" 3 'neither GGUF'
 printf 'rubbish' >"$tmp/www/list.json"
