@@ -230,7 +230,7 @@ static void close_lane(struct lane *l)
 
 /* --- one cell, once --------------------------------------------------------------------------------------------- */
 
-static int32_t most_likely(const float *logits, int64_t n)
+int32_t bench_most_likely(const float *logits, int64_t n)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
@@ -272,7 +272,7 @@ static enum pp_code run_decode(struct measuring *m, const struct lane *l, const 
         if (code)
             return code;
         uint64_t computed = pp_now_ns();
-        token = most_likely(pp_step_output(l->engine, 0), n_vocab);
+        token = bench_most_likely(pp_step_output(l->engine, 0), n_vocab);
         pass_ns += computed - start;
         choose_ns += pp_now_ns() - computed;
     }

@@ -84,20 +84,11 @@ static enum pp_code load_adapters(struct trace *t, struct pp_error *err)
     return code;
 }
 
-static int32_t most_likely(const float *logits, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
 static enum pp_code take_choice(void *user, size_t i, const float *logits, struct pp_error *err)
 {
     struct trace *t = user;
     (void)i, (void)err;
-    t->choice = most_likely(logits, pp_model_info(t->b->model)->n_vocab);
+    t->choice = bench_most_likely(logits, pp_model_info(t->b->model)->n_vocab);
     return PP_OK;
 }
 
@@ -151,7 +142,7 @@ static enum pp_code answer_all(struct trace *t, struct pp_error *err)
     }
     enum pp_code code = pp_step(t->engine, rows, n, t->b->cancel, err);
     for (int i = 0; i < n && !code; i++) {
-        who[i]->token = most_likely(pp_step_output(t->engine, i), n_vocab);
+        who[i]->token = bench_most_likely(pp_step_output(t->engine, i), n_vocab);
         if (--who[i]->left > 0)
             continue;
         t->latency_ms[t->n_ended++] = (double)(pp_now_ns() - who[i]->begin) / 1e6;

@@ -278,6 +278,10 @@ void ctl_overflow_come_back(struct pp_controller *c);
 
 /* --- controller_title.c --- */
 
+/* What asks the model something for ourselves: the likeliest answer without reasoning, which nobody sees and nothing
+ * keeps. The strings and adapters stay the caller's; adapters is filled. */
+struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t request, const char *messages,
+                                     struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS]);
 /* An answer has ended: asks for a title if it is time for one. */
 void ctl_title_begin(struct pp_controller *c);
 /* The user goes on: he does not wait for a title. */

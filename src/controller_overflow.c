@@ -217,20 +217,9 @@ static void summarise(struct pp_controller *c, int64_t question, int64_t next)
     run->summary = true;
     run->question = question;
     run->next_from = next;
-    struct pp_generate_request r = {
-        .request = run->request,
-        .temporary = true,
-        .skip_reasoning = true,
-        .thinking = c->thinking,
-        .messages_json = messages,
-        .template_source = c->template_source,
-        .adapters = adapters,
-        .n_adapters = (int)ctl_active_adapters(c, adapters),
-        .sampling = pp_sampling_default(),
-        .max_tokens = pp_overflow_note_room(c->status.ctx_total),
-        .overflow = PP_OVERFLOW_SHIFT,
-    };
-    r.sampling.temp = 0;
+    struct pp_generate_request r = ctl_aside(c, run->request, messages, adapters);
+    r.max_tokens = pp_overflow_note_room(c->status.ctx_total);
+    r.overflow = PP_OVERFLOW_SHIFT;
     ctl_notice(c, false, "the context is full: the model summarises the oldest %zu messages", to - from);
     ctl_set_state(c, PP_STATE_PREFILL);
     c->backend->ops->generate(c->backend, &r);

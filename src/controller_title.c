@@ -37,6 +37,24 @@ static char *title_messages(const struct pp_controller *c)
     return asking;
 }
 
+struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t request, const char *messages,
+                                     struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS])
+{
+    struct pp_generate_request r = {
+        .request = request,
+        .temporary = true,
+        .skip_reasoning = true,
+        .thinking = c->thinking,
+        .messages_json = messages,
+        .template_source = c->template_source,
+        .adapters = adapters,
+        .n_adapters = (int)ctl_active_adapters(c, adapters),
+        .sampling = pp_sampling_default(),
+    };
+    r.sampling.temp = 0;
+    return r;
+}
+
 void ctl_title_begin(struct pp_controller *c)
 {
     static const char *const stops[] = {"\n"};
@@ -47,23 +65,12 @@ void ctl_title_begin(struct pp_controller *c)
     ctl_title_cancel(c);
     c->title_request = ++c->request;
     c->title_session = c->session.id;
-    struct pp_generate_request r = {
-        .request = c->title_request,
-        .temporary = true,
-        .skip_reasoning = true,
-        .thinking = c->thinking,
-        .messages_json = messages,
-        .template_source = c->template_source,
-        .adapters = adapters,
-        .n_adapters = (int)ctl_active_adapters(c, adapters),
-        .sampling = pp_sampling_default(),
-        .max_tokens = TITLE_TOKENS,
-        .stops = stops,
-        .n_stops = 1,
-        .overflow = PP_OVERFLOW_STOP,
-        .background = true,
-    };
-    r.sampling.temp = 0;
+    struct pp_generate_request r = ctl_aside(c, c->title_request, messages, adapters);
+    r.max_tokens = TITLE_TOKENS;
+    r.stops = stops;
+    r.n_stops = 1;
+    r.overflow = PP_OVERFLOW_STOP;
+    r.background = true;
     c->backend->ops->generate(c->backend, &r);
     pp_free(messages);
 }

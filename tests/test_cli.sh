@@ -1,25 +1,7 @@
 #!/bin/sh
 # test_cli.sh - the commands without a screen, as a script meets them: what is on stdout, what is on stderr, exit codes.
 # Drives $BUILD/pippin (or $PIPPIN) from the repository root; a line a case, exit 1 if one failed.
-set -u
-LC_ALL=C.UTF-8
-export LC_ALL
-pippin=${PIPPIN:-${BUILD:-build}/pippin}
-data=${PIPPIN_TESTDATA:-../shared/testdata}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
-passed=0 failed=0
-
-pass() { passed=$((passed + 1)); echo "ok    $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
-skip() { echo "skip: $1"; }
-# holds NAME COMMAND...: the command succeeds
-holds() {
-    name=$1
-    shift
-    if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
-}
+. tests/commands.sh
 
 # run ARGUMENTS: stdout, stderr and exit code go to $tmp/out, $tmp/err and $code; stdin is ours
 run() {
@@ -487,5 +469,4 @@ else
     skip "$data is absent: reference tokens and conversions are not tested"
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+counted

@@ -1,16 +1,7 @@
 #!/bin/sh
 # test_models.sh - pippin models: registered by path or folder, found by name and tag, forgotten; what is wrong is said.
-set -u
-LC_ALL=C.UTF-8
-export LC_ALL
-pippin=${PIPPIN:-${BUILD:-build}/pippin}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
-passed=0 failed=0
+. tests/commands.sh
 
-pass() { passed=$((passed + 1)); echo "ok    $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
 models() { "$pippin" models "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
 # expect NAME CODE [OUT-PATTERN [ERR-PATTERN]]
 expect() {
@@ -58,5 +49,4 @@ models rm "$PWD/engine/starter/starter-Q4_K_M.gguf"; expect "by its path" 0
 models; expect "all gone" 0 '' 'no model is registered'
 [ -f engine/starter/starter-Q4_K_M.gguf ] && pass "files stay" || fail "files stay" "gone"
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counted

@@ -1,20 +1,12 @@
 #!/bin/sh
 # test_models_pull.sh - pippin models pull from a server on this machine that misbehaves (tests/http_server.c).
-set -u
-LC_ALL=C.UTF-8
-export LC_ALL
+. tests/commands.sh
 build=${BUILD:-build}
-pippin=${PIPPIN:-$build/pippin}
-tmp=$(mktemp -d) || exit 1
 trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
-export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
 export no_proxy='*'
-passed=0 failed=0
 model=engine/starter/starter-draft-Q4_0.gguf
 models=$tmp/data/pippin/models
 
-pass() { passed=$((passed + 1)); echo "ok    $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
 pull() { timeout 60 "$pippin" models pull "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
 # expect NAME CODE [ERR-PATTERN]
 expect() {
@@ -135,5 +127,4 @@ printf 'rubbish' >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
 pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counted

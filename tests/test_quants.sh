@@ -1,18 +1,7 @@
 #!/bin/sh
 # test_quants.sh - the starter's weights, quantised: files of the reference's size, and a perplexity no worse than the
 # reference's by more than 1 % (quants/starter_reference.json, 64 windows of 512 tokens). With PIPPIN_LONG all types.
-set -u
-LC_ALL=C.UTF-8
-export LC_ALL
-pippin=${PIPPIN:-${BUILD:-build}/pippin}
-data=${PIPPIN_TESTDATA:-../shared/testdata}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
-passed=0 failed=0
-
-pass() { passed=$((passed + 1)); echo "ok    $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+. tests/commands.sh
 
 # check TYPE PERPLEXITY MEGABYTES: of the reference
 check() {
@@ -49,5 +38,4 @@ if [ -d "$data/starter/target" ]; then
 else
     echo "skip: no starter in $data"
 fi
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counted

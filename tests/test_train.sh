@@ -1,22 +1,8 @@
 #!/bin/sh
 # test_train.sh - pippin lora train as a script or a person meets it: messages, exit codes, the summary, an interrupt and
 # going on, the bar on a terminal. The bundled model, a few steps.
-set -u
-LC_ALL=C.UTF-8
-export LC_ALL
-pippin=${PIPPIN:-${BUILD:-build}/pippin}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
-passed=0 failed=0
+. tests/commands.sh
 
-pass() { passed=$((passed + 1)); echo "ok    $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
-holds() {
-    name=$1
-    shift
-    if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
-}
 train() {
     "$pippin" lora train "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     code=$?
@@ -112,5 +98,4 @@ else
     echo "skip: no script(1) for a terminal"
 fi
 
-printf '%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" = 0 ]
+counted

@@ -1,0 +1,24 @@
+# commands.sh - what the scripts that drive $BUILD/pippin (or $PIPPIN) share; read with `. tests/commands.sh` from the
+# repository root. Afterwards $pippin is the program, $data the test data, $tmp a folder that goes with the script, where
+# all of the program's own folders are. A line a case; `counted` at the end prints how many, and fails if one did.
+set -u
+LC_ALL=C.UTF-8
+export LC_ALL
+pippin=${PIPPIN:-${BUILD:-build}/pippin}
+data=${PIPPIN_TESTDATA:-../shared/testdata}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+# fail NAME WHY: with what the last run wrote to $tmp/err
+fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
+skip() { echo "skip: $1"; }
+# holds NAME COMMAND...: the command succeeds
+holds() {
+    name=$1
+    shift
+    if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
+}
+counted() { echo "$passed passed, $failed failed"; [ "$failed" -eq 0 ]; }
