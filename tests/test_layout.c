@@ -14,6 +14,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/memory.h"
 #include "engine/cpu/layout_file.h"
 #include "engine/cpu/matmul.h"
 #include "engine/engine_int.h"
@@ -837,6 +838,95 @@ static void large_pages(void **state)
     pp_model_close(m);
 }
 
+static bool memory_has_large_pages(void)
+{
+    char modes[64] = "";
+    int fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY);
+    bool known = fd >= 0 && read(fd, modes, sizeof modes - 1) > 0;
+    if (fd >= 0)
+        close(fd);
+    return known && !strstr(modes, "[never]");
+}
+
+/* The file at `path` as a program leaves it that copies in small pieces. */
+static void copy_in_small_pieces(const char *path)
+{
+    char copy[PATH + 8];
+    uint8_t piece[4096];
+    ssize_t n;
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    int from = open(path, O_RDONLY), to = open(copy, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(from >= 0 && to >= 0);
+    while ((n = read(from, piece, sizeof piece)) > 0)
+        assert_int_equal(write(to, piece, (size_t)n), n);
+    close(from);
+    close(to);
+    assert_int_equal(rename(copy, path), 0);
+}
+
+struct reader {
+    const struct pp_weights *w;
+    atomic_bool stop;
+    uint64_t hash;      /* of the whole region */
+    int n_read, n_wrong;
+};
+
+static void *read_again_and_again(void *arg)
+{
+    struct reader *r = arg;
+    do {
+        r->n_read++;
+        r->n_wrong += pp_hash64(r->w->region, r->w->region_bytes) != r->hash;
+    } while (!atomic_load(&r->stop));
+    return NULL;
+}
+
+/* A file in small pages is copied into large ones under the eyes of who reads it: unless memory is short. */
+static void small_pages_become_large(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    char cache[PATH], model[PATH], file[PATH];
+    struct pp_model *m;
+    struct pp_error err;
+    pthread_t thread;
+    (void)state;
+    shape.n_ff = 32768;
+    shape.n_layer = 2;
+    snprintf(cache, sizeof cache, "%s", fresh_cache());
+    snprintf(model, sizeof model, "%s", tiny_model(&shape));
+    assert_ok(pp_model_open(model, &m, &err), err);
+    struct pp_weights *w = place_weights(m, cache, 0);
+    write_some(w, w->n);
+    assert_true(pp_layout_complete(w));
+    struct reader r = {.w = NULL, .hash = pp_hash64(w->region, w->region_bytes)};
+    pp_weights_free(w);
+    assert_int_equal(count_files(cache, ".layout", file), 1);
+    copy_in_small_pieces(file);
+    for (int plenty = 0; plenty < 2; plenty++) {
+        w = place_weights(m, cache, 0);
+        assert_true(w->from_cache);
+        w->least_enlarged = 1;
+        pp_memory_pretend(w->region_bytes * 2 - !plenty);
+        r.w = w;
+        atomic_store(&r.stop, false);
+        assert_int_equal(pthread_create(&thread, NULL, read_again_and_again, &r), 0);
+        pp_weights_keep(w);
+        assert_true(pp_weights_wait_kept(w, NULL));
+        atomic_store(&r.stop, true);
+        pthread_join(thread, NULL);
+        pp_memory_pretend(0);
+        const struct pp_weights_state s = pp_weights_state(w);
+        if (plenty && memory_has_large_pages())
+            assert_true(s.anonymous + 2 * (uint64_t)PP_LARGE_PAGE > w->region_bytes);
+        else
+            assert_int_equal(s.anonymous, 0);
+        assert_packed(w);
+        pp_weights_free(w);
+    }
+    assert_true(r.n_read >= 2 && r.n_wrong == 0);
+    pp_model_close(m);
+}
+
 TEST_GROUP(layout)
 {
     const struct CMUnitTest tests[] = {
@@ -860,6 +950,7 @@ TEST_GROUP(layout)
         cmocka_unit_test(form_belongs_to_version),
         cmocka_unit_test(packing_writes_every_byte),
         cmocka_unit_test(large_pages),
+        cmocka_unit_test(small_pages_become_large),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@ enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, s
         return pp_fail_nomem(err, "the model's weights");
     (*out)->model = m;
     (*out)->watch = -1;
+    (*out)->least_enlarged = (size_t)64 << 20;
     (*out)->store.fd = -1;
     return PP_OK;
 }

@@ -8,7 +8,7 @@
  * from the model, in private memory, if it differs. So neither a damaged nor a missing file changes a result.
  *
  * Memory is one region: a mapping of the file, or pages of our own that a thread of the engine, the keeper, replaces by
- * the file's as it writes them (layout_keeper.c).
+ * the file's as it writes them (layout_keeper.c); or, where the file has only small pages, copies in large ones.
  *
  * The states of a group: NEW -> BUSY (a thread has claimed it) -> READY, or BAD. A thread that needs a BUSY group
  * waits: it takes no longer than to make one. */
@@ -46,7 +46,8 @@ struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tenso
 /* Finds memory for all: the cache's file, or pages of their own. cache_dir: NULL for none; quota: as in struct
  * pp_engine_options. Reads no weights. */
 enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint64_t quota, struct pp_error *err);
-/* Starts the thread that makes what nobody has needed yet and writes it to the cache, if that is to be done. */
+/* Starts the thread that makes what nobody has needed yet, writes it to the cache, and sees to it that it lies in large
+ * pages, if that is to be done. */
 void pp_weights_keep(struct pp_weights *w);
 
 /* Makes the groups that hold rows [row0, row1), unless they are READY. false: they are not all, because *stop or cancel

@@ -33,6 +33,7 @@ struct pp_weights {
     atomic_uchar *states;        /* [n_groups] */
     uint64_t *sums;              /* [n_groups]: pp_hash64 of each packed group; 0 for matrices that are used in place */
     size_t region_bytes;
+    size_t least_enlarged;       /* see pp_layout_enlarge: not worth it for smaller regions */
     uint8_t *region;             /* NULL: nothing is packed */
     void *room;                  /* what was mapped for it, region_bytes + PP_LARGE_PAGE */
     int watch;                   /* of the region, see pp_map_watch; -1: no file may be mapped there */
@@ -50,6 +51,9 @@ struct pp_weights {
     atomic_bool kept;            /* it has nothing left to do */
 };
 
+/* Copies what is mapped from a file in small pages into memory in large ones, where there is plenty (layout_large.c).
+ * The keeper's, when it has nothing else to do. */
+void pp_layout_enlarge(struct pp_weights *w);
 /* Ends the keeper's work; what it wrote so far stays, for another engine to go on with. */
 void pp_weights_stop_keeping(struct pp_weights *w);
 /* Until it has nothing left to do. false: cancelled. */

@@ -1,7 +1,7 @@
 /* layout_keeper.c - the thread that goes through the matrices in the program's order, makes what no pass has needed
  * yet, and writes it to the cache. A first prompt that comes at once shares the work with it; one that comes later
- * finds it done. It has the priority of the threads that compute, because they may wait for a group that it has
- * claimed. */
+ * finds it done. At last it sees to large pages. It has the priority of the threads that compute, because they may
+ * wait for a group that it has claimed. */
 #include <time.h>
 
 #include "engine/base/priority.h"
@@ -25,10 +25,8 @@ static bool write_up_to(struct pp_weights *w, int i)
     return true;
 }
 
-static void *keep(void *arg)
+static void write_all(struct pp_weights *w)
 {
-    struct pp_weights *w = arg;
-    pp_priority_compute();
     bool writes = pp_layout_begin(w);
     for (int i = 0; i < w->n; i++) {
         struct pp_weight *m = w->list[i];
@@ -43,13 +41,22 @@ static void *keep(void *arg)
         pp_layout_complete(w);
     else
         pp_layout_suspend(w, !is_good(w));
+}
+
+static void *keep(void *arg)
+{
+    struct pp_weights *w = arg;
+    pp_priority_compute();
+    if (!w->from_cache)
+        write_all(w);
+    pp_layout_enlarge(w);
     atomic_store(&w->kept, true);
     return NULL;
 }
 
 void pp_weights_keep(struct pp_weights *w)
 {
-    if (!w->keeps || w->from_cache || !w->region_bytes)
+    if (!w->keeps || !w->region_bytes || (w->from_cache && w->region_bytes < w->least_enlarged))
         return;
     w->keeps = pthread_create(&w->keeper, NULL, keep, w) == 0;
     w->started = w->keeps;

@@ -1,0 +1,103 @@
+/* layout_large.c - packed weights in large pages where the file system has none.
+ *
+ * A file that is kept in pages of 4 KiB (ext4 before Linux 6.16, or a file that another program copied) is read through
+ * as many translations of addresses, which costs up to a fifth of the speed. So while the model is already in use, the
+ * keeper copies what was mapped into memory of our own, piece by piece, and puts each piece in the place of the file's
+ * pages in one step: threads that read there find the same bytes before and after. The system can take the file's pages
+ * back whenever it needs them; the copy it cannot, therefore it is only made where memory is plentiful. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/memory.h"
+#include "engine/cpu/layout_int.h"
+
+enum { PIECE = 16 * PP_LARGE_PAGE };
+
+/* Whether memory is given in large pages to those who ask. */
+static bool system_has_large_pages(void)
+{
+    char modes[128] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    bool read = f && fgets(modes, sizeof modes, f);
+    if (f)
+        fclose(f);
+    return read && (strstr(modes, "[madvise]") || strstr(modes, "[always]"));
+}
+
+/* Whether the mapping around p, which has been read, has pages of a file that are large. */
+static bool mapped_large(const uint8_t *p)
+{
+    char line[1024];
+    unsigned long begin, end, kb;
+    bool ours = false, large = false;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f && !large && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2) {
+            if (ours)
+                break;
+            ours = begin <= (uintptr_t)p && (uintptr_t)p < end;
+        } else if (ours && sscanf(line, "FilePmdMapped: %lu", &kb) == 1) {
+            large = kb > 0;
+        }
+    }
+    if (f)
+        fclose(f);
+    return large;
+}
+
+static bool wanted(const struct pp_weights *w, size_t first)
+{
+    if (w->region_bytes < w->least_enlarged || w->region_bytes < first + PP_LARGE_PAGE || !atomic_load(&w->mapped) ||
+        w->region_bytes > pp_memory_free() / 2 || !system_has_large_pages())
+        return false;
+    const volatile uint8_t *probe = w->region + first;
+    (void)*probe;
+    return !mapped_large(w->region + first);
+}
+
+/* The n bytes at p, which nobody writes any more, get large pages. */
+static bool move_piece(struct pp_weights *w, uint8_t *p, size_t n)
+{
+    const size_t room_bytes = n + PP_LARGE_PAGE;
+    uint8_t *room = mmap(NULL, room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return false;
+    const size_t head = (0 - (uintptr_t)room) % PP_LARGE_PAGE;
+    uint8_t *copy = room + head;
+    madvise(copy, n, MADV_HUGEPAGE);
+    memcpy(copy, p, n);
+    bool moved = mprotect(copy, n, PROT_READ) == 0 &&
+                 mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, p) != MAP_FAILED;
+    if (!moved) {
+        munmap(room, room_bytes);
+        return false;
+    }
+    if (head)
+        munmap(room, head);
+    munmap(copy + n, room_bytes - head - n);
+    atomic_fetch_sub(&w->mapped, n);
+    return true;
+}
+
+void pp_layout_enlarge(struct pp_weights *w)
+{
+    size_t at = (0 - (uintptr_t)w->region) % PP_LARGE_PAGE;
+    if (!wanted(w, at))
+        return;
+    for (int i = 0; i < w->n; i++) {
+        struct pp_weight *m = w->list[i];
+        if (!m->bytes)
+            continue;
+        if (!pp_weight_make(m, 0, m->t->ne[1], &w->stop, NULL)) /* then it is checked, and nobody mends it any more */
+            return;
+        const size_t end = m->offset + pp_weight_span(m);
+        const bool last = end == w->region_bytes;
+        while (end >= at + (last ? PP_LARGE_PAGE : PIECE)) {
+            size_t n = end - at < PIECE ? (end - at) / PP_LARGE_PAGE * PP_LARGE_PAGE : PIECE;
+            if (atomic_load(&w->stop) || !move_piece(w, w->region + at, n))
+                return;
+            at += n;
+        }
+    }
+}
