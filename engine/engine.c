@@ -1,6 +1,7 @@
 /* engine.c - an engine and its sequences; steps are in step.c. */
 #include <math.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -168,10 +169,12 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         return pp_fail(err, PP_ERR_USAGE,
                        "this model knows %lld positions and no more; choose a --ctx-size of at most that",
                        (long long)m->plan.n_positions);
+    static atomic_uint_least64_t engines;
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)
         return pp_fail_nomem(err, "the engine");
     const struct pp_model_info *info = pp_model_info(m);
+    e->id = 1 + atomic_fetch_add(&engines, 1);
     e->model = m;
     e->isa = isa;
     e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;

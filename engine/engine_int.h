@@ -50,8 +50,9 @@ struct pp_engine {
     struct pp_spec_costs costs;
     struct pp_spec_habits habits; /* those of the answer that ended last: others begin with them */
     bool has_habits;
-    const struct pp_engine *costs_of; /* the draft whose steps are in costs */
-    const struct pp_engine *bridge_to; /* the draft of which it is known whether ... */
+    uint64_t id;                 /* no other has it, nor had it: addresses are given out again */
+    uint64_t costs_of;           /* the draft whose steps are in costs, and of whom the habits tell */
+    uint64_t bridge_to;          /* the draft of which it is known whether ... */
     bool bridged;                /* ... it has another vocabulary */
     struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
 
@@ -108,6 +109,7 @@ struct pp_seq {
     uint64_t copied_bytes;       /* by copy-on-write */
     struct pp_row_logits *logits; /* of the last token if logits_len is len; or NULL */
     struct pp_spec_habits habits; /* of its answers */
+    uint64_t habits_of;          /* the draft that they tell of; 0: none was asked */
     bool has_habits;
     int64_t logits_len;          /* 0 after every change of the tokens */
 

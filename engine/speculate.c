@@ -23,6 +23,16 @@ static void begin_habits(struct pp_gen *g)
     if (!e->has_habits)
         pp_habits_init(&e->habits);
     e->has_habits = true;
+    if (g->draft && e->costs_of != g->draft->engine->id) {
+        if (e->costs_of)
+            pp_habits_init(&e->habits);
+        e->costs_of = g->draft->engine->id;
+        e->costs.step = e->costs.behind = (struct pp_spec_time){0};
+    }
+    if (g->draft && g->seq->habits_of != e->costs_of) {
+        g->seq->has_habits = g->seq->has_habits && !g->seq->habits_of; /* they tell of another draft */
+        g->seq->habits_of = e->costs_of;
+    }
     if (!g->seq->has_habits) {
         g->seq->habits = e->habits;
         g->seq->habits.ledger = (struct pp_spec_ledger){0};
@@ -30,10 +40,6 @@ static void begin_habits(struct pp_gen *g)
     }
     g->seq->has_habits = true;
     pp_habits_next(&g->seq->habits);
-    if (g->draft && e->costs_of != g->draft->engine) {
-        e->costs_of = g->draft->engine;
-        e->costs.step = e->costs.behind = (struct pp_spec_time){0};
-    }
 }
 
 /* A bridge, if the draft has another vocabulary. Models without any are told apart by their sizes. */
@@ -42,13 +48,13 @@ static enum pp_code begin_bridge(struct pp_gen *g, struct pp_error *err)
     struct pp_engine *e = g->seq->engine, *d = g->draft->engine;
     const struct pp_tokenizer *a = pp_model_tokenizer(e->model), *b = pp_model_tokenizer(d->model);
     int64_t n = d->model->info.n_vocab;
-    if (e->bridge_to != d) {
+    if (e->bridge_to != d->id) {
         e->bridged = a && b ? !pp_tokenizer_equal(a, b, NULL) : n != e->model->info.n_vocab;
         if (e->bridged && !(a && b))
             return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
         if (e->bridged && !pp_tokenizer_bridges(a, b, err))
             return PP_ERR_MISMATCH;
-        e->bridge_to = d;
+        e->bridge_to = d->id;
     }
     return e->bridged ? pp_bridge_new(a, b, n, &g->bridge, err) : PP_OK;
 }

@@ -23,6 +23,8 @@ struct pp_adapter_choice {
 struct pp_load_request {
     const char *model;              /* path */
     const char *draft;              /* path, or NULL */
+    const struct pp_adapter_choice *draft_adapters; /* [n_draft_adapters]: of the draft */
+    int n_draft_adapters;
     const char *quant;              /* what a model folder is quantised to while it is loaded; or NULL */
     struct pp_engine_options engine;
     uint64_t snapshot_quota;        /* 0: PP_SNAPSHOT_QUOTA; or PP_SNAPSHOTS_OFF */
@@ -46,7 +48,8 @@ struct pp_generate_request {
     bool use_draft;                 /* the draft model guesses, if there is one */
     bool lookup;                    /* guess what followed the same words before */
     int draft_max;                  /* guesses at a time at most; 0: the engine's own */
-    float draft_p_min;              /* as in struct pp_gen_options */
+    bool draft_always;              /* as in struct pp_gen_options */
+    float draft_p_min;              /* likewise */
     struct pp_sampling sampling;
     int64_t max_tokens;             /* -1: no limit */
     const char *const *stops;
@@ -83,6 +86,10 @@ struct pp_backend_ops {
      * messages, the template, the adapters and the overflow count. */
     void (*inspect)(struct pp_backend *b, const char *adapter);
     void (*cost)(struct pp_backend *b, const struct pp_generate_request *r);
+    /* Draft models; NULL: it has none. Whether one could guess for the model that is loaded: PP_EVENT_DRAFTER. Another
+     * one from the next answer on, without adapters, while the model stays: PP_EVENT_DRAFT. */
+    void (*inspect_draft)(struct pp_backend *b, const char *path);
+    void (*draft)(struct pp_backend *b, const char *path);
     void (*close)(struct pp_backend *b);                           /* cancel, save, end; PP_EVENT_CLOSED when done */
     void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and releases */
 };

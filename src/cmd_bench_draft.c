@@ -254,7 +254,7 @@ static enum pp_code answer(struct drafting *d, const struct talk *k, int way, st
     if (!code)
         code = pp_seq_set_adapters(seq, d->b->uses, d->b->n_adapters, err);
     if (!code && w->model)
-        code = pp_seq_new(d->draft.engine, &draft, err);
+        code = pp_cli_model_seq(&d->draft, &draft, err);
     opt.draft = draft;
     if (!code)
         code = decode(d, seq, k->prompt, k->n_prompt, &opt, t, &s, err);
@@ -508,6 +508,8 @@ static enum pp_code open_draft(struct drafting *d, const struct pp_engine_option
         code = pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", d->draft.path);
     if (!code && !pp_tokenizer_equal(own, its, NULL) && !pp_tokenizer_bridges(own, its, &why))
         code = pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", d->draft.path, b->path, why.text);
+    for (int i = 0; !code && i < b->o->n_draft_lora; i++)
+        code = pp_cli_model_adapter(&d->draft, b->o->draft_lora[i].path, b->o->draft_lora[i].scale, err);
     return code ? code : pp_engine_settle(d->draft.engine, b->cancel, err);
 }
 

@@ -109,7 +109,8 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
         name = access(path, R_OK) == 0 ? path : NULL;
     }
     if (!name)
-        return PP_OK;
+        return !r->o->n_draft_lora ? PP_OK
+                                   : pp_fail(err, PP_ERR_USAGE, "--draft-lora needs a draft model; name one with -md");
     opt.share_pool = r->target.engine;
     opt.n_ctx = pp_engine_n_ctx(r->target.engine);
     enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
@@ -121,7 +122,9 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
                        "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
     if (!pp_tokenizer_equal(a, b, NULL) && !pp_tokenizer_bridges(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
-    return pp_seq_new(r->draft.engine, &r->draft_seq, err);
+    for (int i = 0; !code && i < r->o->n_draft_lora; i++)
+        code = pp_cli_model_adapter(&r->draft, r->o->draft_lora[i].path, r->o->draft_lora[i].scale, err);
+    return code ? pp_fail_prefix(err, "draft model") : pp_cli_model_seq(&r->draft, &r->draft_seq, err);
 }
 
 /* [{"path": ..., "scale": ...}] of the conversation. */

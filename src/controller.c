@@ -78,9 +78,15 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         if (access(starter_draft, R_OK) == 0)
             draft = starter_draft;
     }
+    struct pp_adapter_choice adapters[PP_MAX_LORA_OPTIONS];
+    bool first = !c->wanted_model; /* the adapters were named for its draft */
+    for (int i = 0; i < c->o->n_draft_lora; i++)
+        adapters[i] = (struct pp_adapter_choice){c->o->draft_lora[i].path, c->o->draft_lora[i].scale};
     struct pp_load_request r = {
         .model = model,
         .draft = draft,
+        .draft_adapters = adapters,
+        .n_draft_adapters = first ? c->o->n_draft_lora : 0,
         .quant = is_folder(model) ? c->o->quant : NULL, /* files that are chosen later are used as they are */
         .engine = {.n_threads = c->o->threads,
                    .kv_type = c->o->kv_type,
@@ -140,6 +146,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     if (c->wanted_model && ctl_set_string(c, &c->session.model, c->wanted_model))
         ctl_update_session(c, UPDATE_CHOICES);
     ctl_forget_fits(c);
+    ctl_forget_drafters(c);
     ctl_scan(c);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
@@ -202,6 +209,12 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         break;
     case PP_EVENT_ADAPTER:
         ctl_on_adapter(c, e);
+        break;
+    case PP_EVENT_DRAFTER:
+        ctl_on_drafter(c, e);
+        break;
+    case PP_EVENT_DRAFT:
+        ctl_on_draft(c, e);
         break;
     case PP_EVENT_COST:
         ctl_on_cost(c, e);

@@ -220,6 +220,20 @@ void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);
 void pp_controller_set_persona(struct pp_controller *c, size_t i);
 void pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none */
+/* Models that could guess: registered ones, those beside the model and in data/models, and the one that does. */
+struct pp_drafter_entry {
+    char name[128];
+    char path[512];
+    enum pp_fit fit;         /* whether it can guess for the loaded model; known after pp_controller_find_drafters */
+    char reason[256];        /* why not */
+    struct pp_drafter_facts facts; /* if it can */
+};
+const struct pp_drafter_entry *pp_controller_drafters(const struct pp_controller *c, size_t *n);
+/* Looks for them, and asks of each whether it fits; PP_DIRTY_LISTS as it becomes known. */
+void pp_controller_find_drafters(struct pp_controller *c);
+/* A file, a folder or a name in the registry guesses from the next answer on, while the model stays. A notice says how
+ * it went; if it cannot, things are as before. */
+void pp_controller_use_drafter(struct pp_controller *c, const char *model);
 /* False (with a notice that says why) if there is no draft model and it alone is wanted. */
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
 /* "auto", "off", "on", "low", ...: false (with a notice that says why) if the chat template has no such switch. */

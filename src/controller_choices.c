@@ -157,8 +157,8 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 {
     const struct pp_loaded *m = &c->status.model;
     if (d == PP_DRAFTER_MODEL && m->name[0] && !m->draft_name[0]) {
-        ctl_notice(c, true, "there is no draft model%s%s; name one with --model-draft", m->draft_reason[0] ? ": " : "",
-                   m->draft_reason);
+        ctl_notice(c, true, "there is no draft model%s%s; F6 lists those that there are",
+                   m->draft_reason[0] ? ": " : "", m->draft_reason);
         return false;
     }
     c->drafter = d;
@@ -445,6 +445,7 @@ void ctl_choices_free(struct pp_controller *c)
 {
     pp_personas_free(&c->personas);
     pp_free(c->adapters.items);
+    pp_free(c->drafters.items);
     ctl_presets_free(c);
     pp_free(c->templates.items);
     pp_free(c->persona_names.items);

@@ -38,6 +38,11 @@ struct adapter_list {
     size_t n, cap;
 };
 
+struct drafter_list {
+    struct pp_drafter_entry *items; /* [n] */
+    size_t n, cap;
+};
+
 struct named_list {
     struct pp_named *items; /* [n] */
     size_t n, cap;
@@ -152,6 +157,7 @@ struct pp_controller {
         uint64_t total, cached;
     } costs[2];
     bool inspecting;
+    bool finding_drafters;        /* a job does, or the worker is asked about one */
     float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_asked;            /* SAVING */
@@ -164,6 +170,7 @@ struct pp_controller {
 
     /* choices */
     struct adapter_list adapters;
+    struct drafter_list drafters;
     struct named_list presets;
     struct pp_adapter_mix *preset_sets; /* [presets.n] */
     size_t preset_cap;
@@ -346,6 +353,14 @@ void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const 
 void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
                      const char *text, bool flag);
 
+/* --- controller_drafters.c --- */
+
+/* Any thread, on lists that are that thread's. name NULL: by the path. */
+void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name);
+void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_draft(struct pp_controller *c, const struct pp_event *e);
+void ctl_forget_drafters(struct pp_controller *c); /* another model was loaded */
+
 /* --- controller_presets.c --- */
 
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
@@ -406,6 +421,7 @@ struct ctl_job {
     int lock_fd;                 /* -1 */
     char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
     struct adapter_list adapters;
+    struct drafter_list drafters;
     struct named_list templates;
     struct pp_adapter_note *notes; /* [n_notes] */
     size_t n_notes;
@@ -433,6 +449,7 @@ void ctl_run_unlock(struct pp_job *job, struct pp_store *st);
 /* controller_scan.c */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st);
 void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st);
+void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st);
 void ctl_run_note(struct pp_job *job, struct pp_store *st);
 void ctl_run_preset(struct pp_job *job, struct pp_store *st);
 

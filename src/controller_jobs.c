@@ -50,6 +50,7 @@ void ctl_job_free(struct pp_job *job)
     pp_adapter_note_list_free(j->notes, j->n_notes);
     pp_preset_list_free(j->presets, j->n_presets);
     pp_free(j->adapters.items);
+    pp_free(j->drafters.items);
     pp_free(j->templates.items);
     pp_free(j);
 }

@@ -10,6 +10,7 @@
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
+#include "src/registry.h"
 
 enum { MAX_ENTRIES = 256, MAX_PROBED = 64, MAX_ADAPTERS_LISTED = 64 };
 
@@ -112,6 +113,45 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
     for (size_t i = 0; i < j->n_notes; i++)
         if (j->notes[i].added)
             ctl_adapter_add(&j->adapters, j->notes[i].path);
+}
+
+static void find_models(struct ctl_job *j, const char *folder)
+{
+    char path[PATH_MAX];
+    size_t n;
+    char **names = list_folder(folder, &n);
+    for (size_t i = 0; i < n; i++) {
+        int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (len > 0 && (size_t)len < sizeof path && pp_registry_looks_like(path) && !pp_is_adapter(path))
+            ctl_drafter_add(&j->drafters, path, NULL);
+    }
+    free_names(names, n);
+}
+
+/* In: model (its path). Out: drafters, all models but that one. */
+void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    char folder[600], real[PATH_MAX];
+    struct pp_model_entry *list;
+    size_t n, left = 0;
+    snprintf(folder, sizeof folder, "%s", j->model);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0;
+    find_models(j, slash ? folder : ".");
+    snprintf(folder, sizeof folder, "%s/models", j->data_dir);
+    find_models(j, folder);
+    job->code = pp_store_model_list(st, &list, &n, &job->err);
+    for (size_t i = 0; job->code == PP_OK && i < n; i++)
+        if (pp_registry_looks_like(list[i].path))
+            ctl_drafter_add(&j->drafters, list[i].path, list[i].name);
+    if (job->code == PP_OK)
+        pp_model_entry_list_free(list, n);
+    for (size_t i = 0; realpath(j->model, real) && i < j->drafters.n; i++)
+        if (strcmp(j->drafters.items[i].path, real) != 0)
+            j->drafters.items[left++] = j->drafters.items[i];
+    j->drafters.n = left;
 }
 
 /* The path that a user means, as the file system knows it. */

@@ -19,6 +19,7 @@ void pp_event_free(struct pp_event *e)
         e->job->release(e->job);
     pp_free(e->info);
     pp_free(e->adapter);
+    pp_free(e->drafter);
     pp_free(e->text);
     pp_free(e->thoughts.text);
     pp_guessed_free(&e->guessed);

@@ -24,6 +24,8 @@ enum pp_event_type {
                                * whose values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
     PP_EVENT_ADAPTER,         /* text: path of an adapter that was looked at; adapter, or err: why it does not fit */
+    PP_EVENT_DRAFTER,         /* text: path of a draft model that was looked at; drafter, or err: why it does not fit */
+    PP_EVENT_DRAFT,           /* info: another draft model guesses; or err: why it does not, and things are as before */
     PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: of those that are at hand; or err */
     PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why, an adapter that failed) */
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
@@ -37,6 +39,7 @@ struct pp_loaded {
     char type_name[32];
     char path[512];
     char draft_name[128];     /* "" if there is no draft */
+    char draft_path[512];     /* likewise */
     char draft_reason[256];   /* why there is none although one was asked for */
     char kernels[16];
     int n_threads;
@@ -52,6 +55,14 @@ struct pp_adapter_facts {
     int n_invocation;         /* tokens behind which it acts; 0: everywhere */
     uint64_t bytes;           /* as it is held in memory */
     char targets[128];        /* "attn_q ffn_up": untrusted */
+};
+
+/* A model that could guess for the one that is loaded. */
+struct pp_drafter_facts {
+    uint64_t bytes;           /* of its weights */
+    float share;              /* of the model's */
+    bool bridged;             /* another vocabulary: it guesses by its text */
+    bool other_template;      /* it was trained for conversations that are written otherwise */
 };
 
 /* What is new of the reasoning that stands before an answer. */
@@ -74,6 +85,7 @@ struct pp_event {
     struct pp_error err;
     struct pp_loaded *info;   /* owned */
     struct pp_adapter_facts *adapter; /* owned */
+    struct pp_drafter_facts *drafter; /* owned */
     char *text;               /* owned, NUL-terminated */
     struct pp_guessed guessed; /* TEXT: of its bytes; owned */
     size_t text_len;

@@ -346,6 +346,8 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     /* A draft was chosen for the model that stands beside it, not for one that a stronger source names. */
     if (o->draft && ps.draft < ps.model)
         o->draft = NULL;
+    if (ps.draft_lora < ps.model || ps.draft_lora < ps.draft)
+        o->n_draft_lora = 0;
     return PP_OK;
 }
 

@@ -52,8 +52,10 @@ struct pp_options {
     uint64_t snapshot_quota;   /* --snapshot-quota, in bytes; 0: PP_SNAPSHOT_QUOTA; PP_SNAPSHOTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
     const char *activations;   /* --activations f32|bf16; NULL: f32 */
-    struct { const char *path; float scale; } lora[PP_MAX_LORA_OPTIONS]; /* --lora FILE, --lora-scaled FILE:SCALE */
-    int n_lora;
+    struct pp_lora_option { const char *path; float scale; }
+        lora[PP_MAX_LORA_OPTIONS],       /* --lora FILE, --lora-scaled FILE:SCALE */
+        draft_lora[PP_MAX_LORA_OPTIONS]; /* --draft-lora FILE[:SCALE]: of the draft model */
+    int n_lora, n_draft_lora;
 
     /* answer */
     struct pp_sampling sampling; /* --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n

@@ -32,7 +32,8 @@ enum pp_source { PP_SOURCE_DEFAULT, PP_SOURCE_CONFIG, PP_SOURCE_ENVIRONMENT, PP_
 struct pp_parse {
     struct pp_options *o;
     enum pp_source source;                          /* of the value being set */
-    enum pp_source model, draft, lora, stops, bias; /* of what is there: a stronger source begins a list anew */
+    /* of what is there: a stronger source begins a list anew */
+    enum pp_source model, draft, lora, draft_lora, stops, bias;
 };
 
 struct pp_option;
@@ -78,8 +79,8 @@ bool pp_next_word(const char **list, const char **word, size_t *n);
 
 pp_option_setter pp_set_flag, pp_set_text, pp_set_int, pp_set_int64, pp_set_float, pp_set_bytes, pp_set_choice,
     pp_set_layout_cache, pp_set_snapshot_quota;
-pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_seed,
-    pp_set_logit_bias;
+pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_draft_lora,
+    pp_set_seed, pp_set_logit_bias;
 pp_option_setter pp_set_threads, pp_set_percent;
 pp_option_setter pp_set_in_file, pp_set_stop, pp_set_gpu_layers, pp_set_device;
 

@@ -296,15 +296,13 @@ static void begin_list(struct pp_parse *ps, enum pp_source *have, int *n)
     *have = ps->source;
 }
 
-static enum pp_code add_lora(struct pp_parse *ps, const char *path, double scale, const char *shown,
+static enum pp_code add_lora(struct pp_lora_option *list, int *n, const char *path, double scale, const char *shown,
                              struct pp_error *err)
 {
-    begin_list(ps, &ps->lora, &ps->o->n_lora);
-    if (ps->o->n_lora == PP_MAX_LORA_OPTIONS)
+    if (*n == PP_MAX_LORA_OPTIONS)
         return pp_fail(err, PP_ERR_USAGE, "%s: more than %d adapters at once are not possible", shown,
                        (int)PP_MAX_LORA_OPTIONS);
-    ps->o->lora[ps->o->n_lora].path = path;
-    ps->o->lora[ps->o->n_lora++].scale = (float)scale;
+    list[(*n)++] = (struct pp_lora_option){path, (float)scale};
     return PP_OK;
 }
 
@@ -312,20 +310,49 @@ enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const
                          struct pp_error *err)
 {
     (void)opt;
-    return add_lora(ps, value, 1, shown, err);
+    begin_list(ps, &ps->lora, &ps->o->n_lora);
+    return add_lora(ps->o->lora, &ps->o->n_lora, value, 1, shown, err);
+}
+
+/* FILE:SCALE taken apart; *path NULL if there is no scale, or no file before it. False: out of memory. */
+static bool take_scale(const char *value, const char **path, double *scale)
+{
+    const char *colon = strrchr(value, ':');
+    *path = NULL;
+    if (!colon || colon == value || !real_number(colon + 1, scale))
+        return true;
+    *path = pp_keep_text(value, (size_t)(colon - value));
+    return *path != NULL;
 }
 
 enum pp_code pp_set_lora_scaled(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                                 struct pp_error *err)
 {
+    const char *path;
     double scale;
-    const char *colon = strrchr(value, ':');
-    if (!colon || colon == value || !real_number(colon + 1, &scale) || scale < opt->min || scale > opt->max)
+    if (!take_scale(value, &path, &scale))
+        return pp_fail_nomem(err, "a file name");
+    if (!path || !(scale >= opt->min && scale <= opt->max))
         return pp_fail(err, PP_ERR_USAGE,
                        "%s expects FILE:SCALE with a scale from %g to %g, such as bard.gguf:0.8, not \"%s\"", shown,
                        opt->min, opt->max, value);
-    const char *path = pp_keep_text(value, (size_t)(colon - value));
-    return path ? add_lora(ps, path, scale, shown, err) : pp_fail_nomem(err, "a file name");
+    begin_list(ps, &ps->lora, &ps->o->n_lora);
+    return add_lora(ps->o->lora, &ps->o->n_lora, path, scale, shown, err);
+}
+
+enum pp_code pp_set_draft_lora(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                               struct pp_error *err)
+{
+    const char *path;
+    double scale = 1;
+    if (!take_scale(value, &path, &scale))
+        return pp_fail_nomem(err, "a file name");
+    if (!*value || (path && !(scale >= opt->min && scale <= opt->max)))
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s expects FILE, or FILE:SCALE with a scale from %g to %g, such as bard.gguf:0.8, not \"%s\"",
+                       shown, opt->min, opt->max, value);
+    begin_list(ps, &ps->draft_lora, &ps->o->n_draft_lora);
+    return add_lora(ps->o->draft_lora, &ps->o->n_draft_lora, path ? path : value, path ? scale : 1, shown, err);
 }
 
 enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,

@@ -187,9 +187,13 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
         return PP_SLASH_DRAFT_MENU;
     if (strcasecmp(arg, "tint") == 0)
         return PP_SLASH_TINT;
+    if (strncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' ')) {
+        pp_controller_use_drafter(c, arg + 4 + strspn(arg + 4, " "));
+        return PP_SLASH_DONE;
+    }
     int who = is_on(arg) ? PP_DRAFTER_AUTO : is_off(arg) ? PP_DRAFTER_OFF : pp_drafter_by_name(arg);
     if (who < 0) {
-        ctl_notice(c, true, "/draft auto, model, lookup, off or tint");
+        ctl_notice(c, true, "/draft auto, model, lookup, off, tint or file NAME");
         return PP_SLASH_ERROR;
     }
     if (!pp_controller_set_drafter(c, (enum pp_drafter)who))
@@ -388,7 +392,7 @@ static const struct slash table[] = {
     {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | preset NAME | save NAME]", "adapters on and off",
      do_lora, 0},
-    {"draft", "", "[auto | model | lookup | off | tint]", "who guesses ahead", do_draft, 0},
+    {"draft", "", "[auto | model | lookup | off | tint | file NAME]", "who guesses ahead", do_draft, 0},
     {"set", "params", "[NAME VALUE]", "temperature and the other parameters", do_set, 0},
     {"system", "", "[TEXT | none]", "the system prompt", do_system, 0},
     {"persona", "", "[NAME | none]", "a system prompt by name", do_persona, 0},

@@ -48,6 +48,13 @@ void worker_notice(struct pp_worker *w, const char *fmt, ...)
 
 /* --- requests (any thread) -------------------------------------------------------------------------------- */
 
+static void free_adapters(const struct pp_adapter_choice *list, int n)
+{
+    for (int i = 0; list && i < n; i++)
+        pp_free((char *)list[i].path);
+    pp_free((struct pp_adapter_choice *)list);
+}
+
 void request_free(struct request *r)
 {
     if (!r)
@@ -56,6 +63,7 @@ void request_free(struct request *r)
     pp_free((char *)r->load.model);
     pp_free((char *)r->load.draft);
     pp_free((char *)r->load.quant);
+    free_adapters(r->load.draft_adapters, r->load.n_draft_adapters);
     pp_free((char *)r->load.engine.kernels);
     pp_free((char *)g->session_key);
     pp_free((char *)g->messages_json);
@@ -63,9 +71,7 @@ void request_free(struct request *r)
     pp_guessed_free(&r->continue_guessed);
     pp_free((char *)g->continue_reasoning);
     pp_free((char *)g->template_source);
-    for (int i = 0; g->adapters && i < g->n_adapters; i++)
-        pp_free((char *)g->adapters[i].path);
-    pp_free((struct pp_adapter_choice *)g->adapters);
+    free_adapters(g->adapters, g->n_adapters);
     for (int i = 0; g->stops && i < g->n_stops; i++)
         pp_free((char *)g->stops[i]);
     pp_free((const char **)g->stops);
@@ -81,12 +87,22 @@ static char *copy(const char *s, bool *ok)
     return c;
 }
 
+static struct pp_adapter_choice *copy_adapters(const struct pp_adapter_choice *from, int n, bool *ok)
+{
+    struct pp_adapter_choice *list = pp_calloc((size_t)n + 1, sizeof *list);
+    for (int i = 0; list && i < n; i++)
+        list[i] = (struct pp_adapter_choice){.path = copy(from[i].path, ok), .scale = from[i].scale};
+    *ok = *ok && list;
+    return list;
+}
+
 static bool copy_load(struct request *r, const struct pp_load_request *from)
 {
     bool ok = true;
     r->load = *from;
     r->load.model = copy(from->model, &ok);
     r->load.draft = copy(from->draft, &ok);
+    r->load.draft_adapters = copy_adapters(from->draft_adapters, from->n_draft_adapters, &ok);
     r->load.quant = copy(from->quant, &ok);
     r->load.engine.kernels = copy(from->engine.kernels, &ok);
     r->load.engine.share_pool = NULL;
@@ -107,16 +123,12 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     g->continue_guessed = &r->continue_guessed;
     g->continue_reasoning = copy(from->continue_reasoning, &ok);
     g->template_source = copy(from->template_source, &ok);
-    struct pp_adapter_choice *adapters = pp_calloc((size_t)from->n_adapters + 1, sizeof *adapters);
+    g->adapters = copy_adapters(from->adapters, from->n_adapters, &ok);
     const char **stops = pp_calloc((size_t)from->n_stops + 1, sizeof *stops);
-    g->adapters = adapters;
     g->stops = stops;
-    for (int i = 0; adapters && i < from->n_adapters; i++)
-        adapters[i] =
-            (struct pp_adapter_choice){.path = copy(from->adapters[i].path, &ok), .scale = from->adapters[i].scale};
     for (int i = 0; stops && i < from->n_stops; i++)
         stops[i] = copy(from->stops[i], &ok);
-    return ok && adapters && stops;
+    return ok && stops;
 }
 
 /* Takes over r. False if it cannot be taken; then it is gone. */
@@ -241,6 +253,16 @@ static void do_inspect(struct pp_backend *b, const char *adapter)
     post_key((struct pp_worker *)b, REQUEST_INSPECT, adapter); /* lost, it stays unknown */
 }
 
+static void do_inspect_draft(struct pp_backend *b, const char *path)
+{
+    post_key((struct pp_worker *)b, REQUEST_INSPECT_DRAFT, path); /* lost, it stays unknown */
+}
+
+static void do_draft(struct pp_backend *b, const char *path)
+{
+    post_key((struct pp_worker *)b, REQUEST_DRAFT, path); /* lost, things are as they were */
+}
+
 /* A request about a conversation that is not answered; lost, the answer costs more. */
 static void post_question(struct pp_backend *b, const struct pp_generate_request *from, enum request_kind kind)
 {
@@ -302,6 +324,12 @@ static void carry_out(struct pp_worker *w, struct request *r)
     case REQUEST_INSPECT:
         worker_inspect(w, r->key);
         break;
+    case REQUEST_INSPECT_DRAFT:
+        worker_inspect_draft(w, r->key);
+        break;
+    case REQUEST_DRAFT:
+        worker_want_draft(w, r);
+        return; /* it is taken over */
     case REQUEST_COST:
         worker_cost(w, &r->generate);
         break;
@@ -320,6 +348,7 @@ static void *worker_main(void *arg)
     struct pp_worker *w = arg;
     pp_priority_compute();
     for (;;) {
+        worker_change_draft(w);
         bool answering = worker_pass(w), waiting = !answering && slots_waiting(w);
         struct request *r = answering ? pp_queue_try_pop(w->requests)
                                       : pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
@@ -362,6 +391,8 @@ static const struct pp_backend_ops worker_ops = {
     .forget = do_forget,
     .inspect = do_inspect,
     .cost = do_cost,
+    .inspect_draft = do_inspect_draft,
+    .draft = do_draft,
     .close = do_close,
     .free = do_free,
 };

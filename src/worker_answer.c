@@ -388,9 +388,9 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
     enum pp_code code = slot_open(w, &wanted, &a->slot, err);
     a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;
-    if (code == PP_OK && r->use_draft && w->draft_engine && !a->slot->draft &&
-        pp_seq_new(w->draft_engine, &a->slot->draft, NULL) != PP_OK)
-        worker_notice(w, "answering without the draft: out of memory");
+    if (code == PP_OK && r->use_draft && w->draft.engine && !a->slot->draft &&
+        draft_seq(w, &a->slot->draft, &missing) != PP_OK)
+        worker_notice(w, "answering without the draft: %s", missing.text);
     return code;
 }
 
@@ -423,6 +423,7 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .draft = r->use_draft ? a->slot->draft : NULL,
             .lookup = r->lookup,
             .draft_max = r->draft_max,
+            .draft_always = r->draft_always,
             .draft_p_min = r->draft_p_min,
             .progress = on_progress,
             .user = a,

@@ -2,7 +2,8 @@
  * otherwise.
  *
  *   worker.c           the thread, requests, stopping
- *   worker_model.c     models, drafts, adapters, identities
+ *   worker_model.c     models, adapters, identities
+ *   worker_draft.c     the draft model and its adapters
  *   worker_slots.c     one sequence per conversation
  *   worker_slide.c     a conversation without its oldest turns, not computed again
  *   worker_saves.c     what is kept of them on the disk
@@ -34,7 +35,7 @@ enum {
 
 enum request_kind {
     REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST,
-    REQUEST_PREPARE,
+    REQUEST_PREPARE, REQUEST_INSPECT_DRAFT, REQUEST_DRAFT,
 };
 
 /* A copy of what was asked for: every pointer in it is owned. */
@@ -44,7 +45,7 @@ struct request {
     struct pp_load_request load;
     struct pp_generate_request generate;
     struct pp_guessed continue_guessed;
-    char *key;                           /* LEAVE, FORGET; INSPECT: the path */
+    char *key;                           /* LEAVE, FORGET; INSPECT, INSPECT_DRAFT, DRAFT: the path */
     /* -- generations, protected by the worker's lock */
     struct request *live_next;           /* among those that have not ended */
     bool cancelled;
@@ -85,6 +86,15 @@ struct slot {
     uint64_t last_use;
 };
 
+/* The draft model; all NULL: there is none. */
+struct worker_draft {
+    struct shared_model *model;
+    struct pp_engine *engine;
+    struct pp_adapter *adapters[PP_MAX_ADAPTERS]; /* [n] */
+    struct pp_adapter_use use[PP_MAX_ADAPTERS];
+    int n;
+};
+
 struct pp_worker {
     struct pp_backend base;              /* first */
     struct pp_queue *events;
@@ -104,8 +114,12 @@ struct pp_worker {
     pthread_cond_t saved;                /* a saving has ended */
 
     /* -- worker thread */
-    struct shared_model *target, *draft_model;
-    struct pp_engine *engine, *draft_engine;
+    struct shared_model *target;
+    struct pp_engine *engine;
+    struct pp_load_request loaded;       /* how: without paths */
+    char kernels[16];                    /* of that */
+    struct worker_draft draft;
+    struct request *next_draft;          /* a change that waits for the answers under way; NULL: none */
     struct cached_adapter adapters[WORKER_ADAPTERS];
     int n_adapters;
     struct slot slots[WORKER_SLOTS];
@@ -144,6 +158,24 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
 /* Tells what it is and whether it fits. */
 void worker_inspect(struct pp_worker *w, const char *path);
 
+enum pp_code model_open(const char *path, const char *quant, const char *cache_dir, struct shared_model **out,
+                        struct pp_error *err);
+void model_let_go(struct shared_model *s); /* NULL is fine */
+struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason); /* NULL: out of memory */
+
+/* --- worker_draft.c --- */
+/* The draft of a request to load, beside the engine that is there; if it cannot be had, there is none. */
+enum pp_code draft_load(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err);
+void draft_drop(struct pp_worker *w);      /* no slot may have a sequence of it */
+/* One for a conversation, under the draft's adapters. */
+enum pp_code draft_seq(struct pp_worker *w, struct pp_seq **out, struct pp_error *err);
+/* Tells whether a model could guess for the one that is loaded. */
+void worker_inspect_draft(struct pp_worker *w, const char *path);
+/* Takes over r: its model guesses from the next answer on. */
+void worker_want_draft(struct pp_worker *w, struct request *r);
+/* Does so, if that is wanted and no answer is under way, and tells how it went. */
+void worker_change_draft(struct pp_worker *w);
+
 /* --- worker_slots.c --- */
 /* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
  * shared with another conversation that begins alike. A slot of the conversation that is busy is left alone: this is
@@ -170,6 +202,7 @@ void slot_forget(struct pp_worker *w, const char *key);
 bool slots_waiting(const struct pp_worker *w);      /* some have still to be saved */
 void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is written into */
 void slots_free(struct pp_worker *w);
+void slots_drop_drafts(struct pp_worker *w);        /* no answer may be under way */
 /* Frees all that no answer is written into, to make room for pages. False if there were none. */
 bool slots_free_idle(struct pp_worker *w);
 

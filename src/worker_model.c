@@ -1,4 +1,4 @@
-/* worker_model.c - models, drafts, adapters, identities. */
+/* worker_model.c - models, adapters, identities. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ enum {
 
 /* --- a model and its identity ----------------------------------------------------------------------------- */
 
-static void let_go(struct shared_model *s)
+void model_let_go(struct shared_model *s)
 {
     if (!s)
         return;
@@ -47,7 +47,7 @@ static void *find_identity(void *arg)
     s->done = true;
     pthread_cond_broadcast(&s->known);
     pthread_mutex_unlock(&s->lock);
-    let_go(s);
+    model_let_go(s);
     return NULL;
 }
 
@@ -66,8 +66,8 @@ static void start_identity(struct shared_model *s)
     pthread_attr_destroy(&attr);
 }
 
-static enum pp_code open_shared(const char *path, const char *quant, const char *cache_dir,
-                                struct shared_model **out, struct pp_error *err)
+enum pp_code model_open(const char *path, const char *quant, const char *cache_dir, struct shared_model **out,
+                        struct pp_error *err)
 {
     struct shared_model *s = pp_calloc(1, sizeof *s);
     *out = NULL;
@@ -131,7 +131,7 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
 static enum pp_code open_target(struct pp_worker *w, const char *path, const char *quant, struct shared_model **out,
                                 struct pp_error *err)
 {
-    enum pp_code code = open_shared(path, quant, w->cache_dir, out, err);
+    enum pp_code code = model_open(path, quant, w->cache_dir, out, err);
     if (code != PP_OK)
         return code;
     code = pp_model_check_writes((*out)->model, err);
@@ -139,7 +139,7 @@ static enum pp_code open_target(struct pp_worker *w, const char *path, const cha
         code = pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has no vocabulary, so one cannot talk with it; choose another model", path);
     if (code != PP_OK) {
-        let_go(*out);
+        model_let_go(*out);
         *out = NULL;
     }
     return code;
@@ -154,48 +154,18 @@ static enum pp_code make_engine(struct pp_worker *w, const struct pp_load_reques
     return pp_engine_new(w->target->model, &opt, on_progress, &p, &w->engine, err);
 }
 
-static enum pp_code load_draft(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err)
-{
-    struct pp_engine_options opt = r->engine;
-    struct pp_error why;
-    opt.share_pool = w->engine;
-    opt.cancel = &w->load_cancel;
-    opt.cache_dir = w->cache_dir;
-    opt.n_ctx = pp_engine_n_ctx(w->engine);
-    enum pp_code code = open_shared(r->draft, NULL, "", &w->draft_model, err);
-    if (code != PP_OK)
-        return code;
-    if (pp_model_check_writes(w->draft_model->model, err) != PP_OK)
-        return PP_ERR_UNSUPPORTED;
-    const struct pp_tokenizer *t = pp_model_tokenizer(w->draft_model->model);
-    if (!t)
-        return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", r->draft);
-    const struct pp_tokenizer *own = pp_model_tokenizer(w->target->model);
-    if (!pp_tokenizer_equal(own, t, NULL) && !pp_tokenizer_bridges(own, t, &why))
-        return pp_fail(err, PP_ERR_MISMATCH, "it has another vocabulary: %.300s", why.text);
-    return pp_engine_new(w->draft_model->model, &opt, NULL, NULL, &w->draft_engine, err);
-}
-
-static void drop_draft(struct pp_worker *w)
-{
-    pp_engine_free(w->draft_engine);
-    w->draft_engine = NULL;
-    let_go(w->draft_model);
-    w->draft_model = NULL;
-}
-
 void worker_unload(struct pp_worker *w)
 {
     room_stop(w);
     slots_free(w);
     saves_finish(w, SAVE_WAIT_MS);
-    drop_draft(w);
+    draft_drop(w);
     pp_engine_free(w->engine);
     w->engine = NULL;
     for (int i = 0; i < w->n_adapters; i++)
         pp_adapter_free(w->adapters[i].adapter);
     w->n_adapters = 0;
-    let_go(w->target);
+    model_let_go(w->target);
     w->target = NULL;
     pp_template_free(w->tmpl);
     w->tmpl = NULL;
@@ -203,7 +173,7 @@ void worker_unload(struct pp_worker *w)
     w->tmpl_source = NULL;
 }
 
-static struct pp_loaded *describe(struct pp_worker *w, const char *draft_reason)
+struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
 {
     struct pp_loaded *l = pp_calloc(1, sizeof *l);
     if (!l)
@@ -212,8 +182,9 @@ static struct pp_loaded *describe(struct pp_worker *w, const char *draft_reason)
     snprintf(l->name, sizeof l->name, "%s", m->name);
     snprintf(l->type_name, sizeof l->type_name, "%s", m->type_name);
     snprintf(l->path, sizeof l->path, "%s", m->path);
-    if (w->draft_engine)
-        snprintf(l->draft_name, sizeof l->draft_name, "%s", pp_model_info(w->draft_model->model)->name);
+    const struct pp_model_info *d = w->draft.engine ? pp_model_info(w->draft.model->model) : NULL;
+    snprintf(l->draft_name, sizeof l->draft_name, "%s", d ? d->name : "");
+    snprintf(l->draft_path, sizeof l->draft_path, "%s", d ? d->path : "");
     snprintf(l->draft_reason, sizeof l->draft_reason, "%.255s", draft_reason);
     snprintf(l->kernels, sizeof l->kernels, "%s", pp_engine_kernels(w->engine));
     l->n_threads = pp_engine_n_threads(w->engine);
@@ -230,7 +201,7 @@ static void send_refusal(struct pp_worker *w, const struct pp_error *err)
     struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
     if (e) {
         e->err = *err;
-        e->info = describe(w, "");
+        e->info = worker_describe(w, "");
     }
     worker_send(w, e);
 }
@@ -248,15 +219,20 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
     worker_unload(w);
     w->told_plain = false;
     w->snapshot_quota = r->snapshot_quota;
+    w->loaded = *r;
+    w->loaded.model = w->loaded.draft = w->loaded.quant = NULL;
+    w->loaded.draft_adapters = NULL;
+    w->loaded.n_draft_adapters = 0;
+    snprintf(w->kernels, sizeof w->kernels, "%s", r->engine.kernels ? r->engine.kernels : "");
+    w->loaded.engine.kernels = r->engine.kernels ? w->kernels : NULL;
     w->target = target;
     if (code == PP_OK)
         code = make_engine(w, r, &err);
     struct pp_event *e = pp_event_new(code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
     if (code == PP_OK) {
         start_identity(w->target);
-        if (r->draft && load_draft(w, r, &draft_err) != PP_OK)
-            drop_draft(w);
-        if (e && !(e->info = describe(w, draft_err.text))) {
+        draft_load(w, r, &draft_err);
+        if (e && !(e->info = worker_describe(w, draft_err.text))) {
             e->type = PP_EVENT_LOAD_FAILED;
             code = pp_fail_nomem(&err, "the model");
         }

@@ -44,6 +44,14 @@ void slots_free(struct pp_worker *w)
         clear(&w->slots[i]);
 }
 
+void slots_drop_drafts(struct pp_worker *w)
+{
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        pp_seq_free(w->slots[i].draft);
+        w->slots[i].draft = NULL;
+    }
+}
+
 bool slots_free_idle(struct pp_worker *w)
 {
     bool any = false;

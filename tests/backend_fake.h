@@ -43,7 +43,8 @@ struct fake_backend {
     int preparations;
     char prepared[1100];         /* KEY MESSAGES */
     /* the last question about an adapter, and about the price of a set */
-    int inspections, prices;
+    int inspections, prices, drafter_inspections;
+    char drafter_inspected[700], drafter[700];
     char inspected[700], price_of[128], price_messages[1024];
     uint64_t price_request;
     bool committed;              /* the question was in the database */
@@ -84,6 +85,9 @@ void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n);
 /* Of its reasoning; n_tokens: since the answer began. It took 0.5 s for each. */
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
 void fake_adapter(struct fixture *f, const char *misfit); /* the one that was asked for last; NULL: it fits */
+/* The draft model that was asked about last, or (chosen) for; misfit NULL: it fits, guesses. */
+void fake_drafter(struct fixture *f, const char *misfit);
+void fake_draft(struct fixture *f, const char *misfit);
 void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
 void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);

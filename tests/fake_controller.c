@@ -55,6 +55,8 @@ struct pp_controller {
     size_t n_sessions;
     int64_t session;
     struct pp_adapter_entry adapters[ADAPTERS];
+    struct pp_drafter_entry drafters[3];
+    size_t n_drafters;
     struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS], preset;
     bool has_preset;
 };
@@ -149,6 +151,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
         .template_name = "",
                                    .notice = c->notice, .eta_s = -1, .acceptance = -1};
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
+    snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "/models/draft");
     fill_lists(c);
     const char *n = getenv("PIPPIN_FAKE_MESSAGES");
     for (int i = 0; n && i < atoi(n); i++) {
@@ -738,6 +741,37 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
     c->status.drafter = d;
     c->dirty |= PP_DIRTY_STATUS;
     return true;
+}
+
+const struct pp_drafter_entry *pp_controller_drafters(const struct pp_controller *c, size_t *n)
+{
+    *n = c->n_drafters;
+    return c->drafters;
+}
+
+void pp_controller_find_drafters(struct pp_controller *c)
+{
+    static const char why[] = "it has another vocabulary: the tokens of the draft lose capitals";
+    struct pp_drafter_entry *d = c->drafters;
+    d[0] = (struct pp_drafter_entry){.name = "starter-draft", .path = "/models/draft", .fit = PP_FIT_YES,
+                                     .facts = {.bytes = 2400000, .share = 0.25f}};
+    d[1] = (struct pp_drafter_entry){.name = "stories", .path = "/models/stories", .fit = PP_FIT_YES};
+    d[1].facts = (struct pp_drafter_facts){1100000, 0.1f, true, true};
+    d[2] = (struct pp_drafter_entry){.name = "tales", .path = "/models/tales", .fit = PP_FIT_NO};
+    snprintf(d[2].reason, sizeof d[2].reason, "%s", why);
+    c->n_drafters = 3;
+    c->dirty |= PP_DIRTY_LISTS;
+}
+
+void pp_controller_use_drafter(struct pp_controller *c, const char *model)
+{
+    char text[200];
+    const char *slash = strrchr(model, '/');
+    snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "%s", model);
+    snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "%.100s", slash ? slash + 1 : model);
+    snprintf(text, sizeof text, "%.100s guesses ahead from the next answer on", model);
+    say(c, false, text);
+    c->dirty |= PP_DIRTY_LISTS;
 }
 
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)

@@ -125,6 +125,19 @@ static void fake_forget(struct pp_backend *b, const char *key)
     snprintf(fake.forgotten, sizeof fake.forgotten, "%s", key);
 }
 
+static void fake_inspect_draft(struct pp_backend *b, const char *path)
+{
+    (void)b;
+    fake.drafter_inspections++;
+    snprintf(fake.drafter_inspected, sizeof fake.drafter_inspected, "%s", path);
+}
+
+static void fake_use_draft(struct pp_backend *b, const char *path)
+{
+    (void)b;
+    snprintf(fake.drafter, sizeof fake.drafter, "%s", path);
+}
+
 static void fake_inspect(struct pp_backend *b, const char *adapter)
 {
     (void)b;
@@ -164,6 +177,8 @@ static const struct pp_backend_ops fake_ops = {
     .leave = fake_leave,
     .forget = fake_forget,
     .inspect = fake_inspect,
+    .inspect_draft = fake_inspect_draft,
+    .draft = fake_use_draft,
     .cost = fake_price,
     .close = fake_close,
     .free = fake_free,
@@ -328,6 +343,38 @@ void fake_adapter(struct fixture *f, const char *misfit)
         e->adapter = pp_calloc(1, sizeof *e->adapter);
         assert_non_null(e->adapter);
         *e->adapter = (struct pp_adapter_facts){.rank = 8, .n_targets = 14, .bytes = 1000, .targets = "attn_q"};
+    }
+    send_event(e);
+}
+
+void fake_drafter(struct fixture *f, const char *misfit)
+{
+    (void)f;
+    struct pp_event *e = pp_event_new(PP_EVENT_DRAFTER);
+    assert_non_null(e);
+    e->text = pp_strdup(fake.drafter_inspected);
+    if (misfit) {
+        pp_fail(&e->err, PP_ERR_MISMATCH, "%s", misfit);
+    } else {
+        e->drafter = pp_calloc(1, sizeof *e->drafter);
+        assert_non_null(e->drafter);
+        e->drafter->share = 0.25f;
+    }
+    send_event(e);
+}
+
+void fake_draft(struct fixture *f, const char *misfit)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_DRAFT);
+    assert_non_null(e);
+    if (misfit) {
+        pp_fail(&e->err, PP_ERR_MISMATCH, "%s", misfit);
+    } else {
+        e->info = pp_calloc(1, sizeof *e->info);
+        assert_non_null(e->info);
+        *e->info = pp_controller_status(f->c)->model;
+        snprintf(e->info->draft_path, sizeof e->info->draft_path, "%.511s", fake.drafter);
+        snprintf(e->info->draft_name, sizeof e->info->draft_name, "%s", "small");
     }
     send_event(e);
 }

@@ -190,6 +190,16 @@ static void lists(void **state)
     assert_true(o.sampling.bias[1].bias == -2.0f);
     assert_true(isinf(o.sampling.bias[2].bias) && o.sampling.bias[2].bias < 0);
     assert_true(o.sampling.bias[3].bias == -3.0f);
+    accept("run|-md|d.gguf|--draft-lora|a.gguf|--draft-lora|C:b.gguf:-0.5|--draft-lora|C:c.gguf");
+    assert_int_equal(o.n_draft_lora, 3);
+    assert_string_equal(o.draft_lora[0].path, "a.gguf");
+    assert_true(o.draft_lora[0].scale == 1.0f);
+    assert_string_equal(o.draft_lora[1].path, "C:b.gguf");
+    assert_true(o.draft_lora[1].scale == -0.5f);
+    assert_string_equal(o.draft_lora[2].path, "C:c.gguf");
+    refuse("run|--draft-lora|a.gguf:1000", "--draft-lora");
+    refuse("run|--draft-lora|", "--draft-lora");
+    refuse("tokenize|--draft-lora|a.gguf", "--draft-lora");
     refuse("run|--lora|1|--lora|2|--lora|3|--lora|4|--lora|5|--lora|6|--lora|7|--lora|8|--lora|9", "--lora");
     refuse("run|--stop|", "--stop");
     static const char *const bad[] = {"--lora-scaled|b.gguf", "--lora-scaled|:1", "--lora-scaled|b:x",
@@ -353,11 +363,12 @@ static void precedence(void **state)
 {
     (void)state;
     write_conf("# mine\n[model]\nmodel = conf.gguf\nmodel-draft = draft.gguf\nthreads = 3\nctx-size = 100\n"
-               "lora = c.gguf\nno-draft = off\n"
+               "lora = c.gguf\ndraft-lora = e.gguf:0.5\nno-draft = off\n"
                "[sampling]\ntemp = 0.5\nstop = a\nstop = b\n[ui]\ntheme = light\nno-color = yes\n");
     accept("chat");
     assert_string_equal(o.model, "conf.gguf");
     assert_string_equal(o.draft, "draft.gguf");
+    assert_string_equal(o.draft_lora[0].path, "e.gguf");
     assert_int_equal(o.threads, 3);
     assert_true(o.sampling.temp == 0.5f);
     assert_string_equal(o.theme, "light");
@@ -377,6 +388,7 @@ static void precedence(void **state)
     assert_int_equal(o.n_stops, 1);
     accept("run|-m|other.gguf"); /* the draft of pippin.conf was for its model */
     assert_null(o.draft);
+    assert_int_equal(o.n_draft_lora, 0);
     accept("run|-m|other.gguf|-md|x");
     assert_string_equal(o.draft, "x");
     setenv("LLAMA_ARG_MODEL", "env.gguf", 1);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/bench.h"
 #include "engine/engine_int.h"
 #include "engine/generate_int.h"
 #include "engine/text.h"
@@ -586,6 +587,48 @@ static void marked(void **state)
     close_pair(&p);
 }
 
+/* Adapters of the draft change what is guessed and nothing else, and its pages under one set are never read under
+ * another. */
+static void adapted_draft(void **state)
+{
+    struct pair p;
+    struct pp_error err;
+    char path[300];
+    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 8, .all = true, .seed = 5};
+    struct pp_adapter_use use = {.scale = 40};
+    struct pp_adapter *adapter;
+    uint64_t stood[2] = {0}, made[2] = {0};
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    snprintf(path, sizeof path, "%s/draft-lora.gguf", test_tmpdir());
+    assert_ok(pp_random_adapter_write(p.small, &spec, path, &err), err);
+    assert_ok(pp_adapter_load(p.small, path, &adapter, &err), err);
+    use.adapter = adapter;
+    for (int on = 0; on < 2; on++) {
+        assert_ok(pp_seq_set_adapters(p.draft, &use, on, &err), err);
+        for (int i = 5; i < N_PROMPTS; i += 60) {
+            int32_t *ids;
+            size_t n = chat_prompt(&p, i, &ids);
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 60, .ignore_end = true};
+            opt.sampling.temp = temps[i / 60 % 3];
+            for (int how = 0; how < 13; how += 12) /* 1 and 6 guesses, no lookup */
+                same_answer(&p, ids, (int64_t)n, opt, how);
+            const int64_t here = pp_engine_at_hand(p.drafts, &use, on, ids, (int64_t)n);
+            const int64_t elsewhere = pp_engine_at_hand(p.drafts, &use, !on, ids, (int64_t)n);
+            assert_true(here > 0 || n <= PP_PAGE_TOKENS);
+            assert_true(on || elsewhere == 0);
+            pp_free(ids);
+        }
+        stood[on] = pp_engine_stats(p.engine)->draft_accepted - stood[0];
+        made[on] = pp_engine_stats(p.engine)->draft_tokens - made[0];
+    }
+    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noise is heard */
+    pp_seq_free(p.draft);
+    p.draft = NULL;
+    pp_adapter_free(adapter);
+    close_pair(&p);
+}
+
 TEST_GROUP(speculate)
 {
     const struct CMUnitTest tests[] = {
@@ -593,6 +636,7 @@ TEST_GROUP(speculate)
         cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
         cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
         cmocka_unit_test(bridged_texts), cmocka_unit_test(marked),
+        cmocka_unit_test(adapted_draft),
     };
     return cmocka_run_group_tests_name("speculate", tests, NULL, NULL);
 }

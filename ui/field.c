@@ -1,5 +1,6 @@
 #include "ui/field.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,4 +104,32 @@ int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style)
     int column = x + pp_text_width(s + from, cursor - from);
     pp_buf_free(&clean);
     return column;
+}
+
+void pp_field_complete_path(struct pp_field *f)
+{
+    char pattern[2 * sizeof f->text + 2];
+    size_t n = 0;
+    glob_t found;
+    for (const char *s = f->text; *s; s++) {
+        if (strchr("*?[\\", *s))
+            pattern[n++] = '\\';
+        pattern[n++] = *s;
+    }
+    pattern[n++] = '*';
+    pattern[n] = 0;
+    if (glob(pattern, GLOB_MARK | GLOB_TILDE, NULL, &found) != 0)
+        return;
+    size_t same = found.gl_pathc ? strlen(found.gl_pathv[0]) : 0;
+    for (size_t i = 1; i < found.gl_pathc; i++)
+        for (size_t k = 0; k < same; k++)
+            if (found.gl_pathv[0][k] != found.gl_pathv[i][k])
+                same = k;
+    char text[sizeof f->text];
+    if (same && same < sizeof text) {
+        memcpy(text, found.gl_pathv[0], same);
+        text[same] = 0;
+        pp_field_set(f, text);
+    }
+    globfree(&found);
 }

@@ -14,6 +14,8 @@ struct pp_field {
 };
 
 void pp_field_set(struct pp_field *f, const char *text);
+/* Makes the path that is typed as long as all paths that begin so agree. */
+void pp_field_complete_path(struct pp_field *f);
 /* True if the key was one of editing; *changed: the text is another. A paste is taken up to its first line end. */
 bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed);
 /* Draws it in w cells; returns the cursor's column on the screen. */

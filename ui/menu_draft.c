@@ -1,4 +1,5 @@
-/* menu_draft.c - F6: who guesses what comes next, how much at most, and what came of it in the last answer. */
+/* menu_draft.c - F6: who guesses what comes next, with which model, how much at most, and what came of it in the last
+ * answer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +14,52 @@ static const char *const rows[PP_DRAFTERS] = {
     "Off",
 };
 
+enum { FIRST = PP_DRAFTERS + 1 }; /* row of the first draft model, behind a heading */
+
+static const struct pp_drafter_entry *at(struct pp_ui *ui, size_t row)
+{
+    size_t n;
+    const struct pp_drafter_entry *list = pp_controller_drafters(ui->controller, &n);
+    return row >= FIRST && row - FIRST < n ? &list[row - FIRST] : NULL;
+}
+
 static void open_menu(struct pp_ui *ui, struct pp_menu *m)
 {
     m->selected = (size_t)pp_controller_status(ui->controller)->drafter;
+    pp_controller_find_drafters(ui->controller);
 }
 
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
-    (void)ui, (void)m;
-    return PP_DRAFTERS;
+    size_t n;
+    (void)m;
+    pp_controller_drafters(ui->controller, &n);
+    return n ? FIRST + n : PP_DRAFTERS;
+}
+
+static void drafter_row(const struct pp_status *s, const struct pp_drafter_entry *d, struct pp_menu_row *row)
+{
+    snprintf(row->left, sizeof row->left, "%s", d->name);
+    row->dim = d->fit == PP_FIT_NO;
+    row->current = strcmp(d->path, s->model.draft_path) == 0;
+    if (row->dim)
+        snprintf(row->right, sizeof row->right, "does not fit");
+    else if (d->fit == PP_FIT_YES)
+        snprintf(row->right, sizeof row->right, "%.1f MB", (double)d->facts.bytes / 1e6);
 }
 
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
+    const struct pp_drafter_entry *d = at(ui, i);
     bool none = !s->model.draft_name[0];
     (void)m;
-    snprintf(row->left, sizeof row->left, "%s", rows[i]);
+    if (d) {
+        drafter_row(s, d, row);
+        return;
+    }
+    row->heading = i >= PP_DRAFTERS;
+    snprintf(row->left, sizeof row->left, "%s", row->heading ? "Draft models" : rows[i]);
     if (i == PP_DRAFTER_MODEL)
         snprintf(row->right, sizeof row->right, "%.127s", none ? "there is none" : s->model.draft_name);
     row->dim = i == PP_DRAFTER_MODEL && none;
@@ -57,18 +87,31 @@ static void bars(const struct pp_status *s, char *out, size_t size)
     }
 }
 
+/* Of the selected draft model, or of the one that guesses. */
+static void describe(const struct pp_status *s, const struct pp_drafter_entry *d, char *line, size_t cap)
+{
+    if (d && d->fit == PP_FIT_NO)
+        snprintf(line, cap, "%s", d->reason);
+    else if (d && d->fit == PP_FIT_YES)
+        snprintf(line, cap, "%.0f %% of the model's size%s%s", (double)d->facts.share * 100,
+                 d->facts.bridged ? "; guesses by its text" : "", /* its vocabulary is another one */
+                 d->facts.other_template ? "; another chat template" : "");
+    else if (d)
+        snprintf(line, cap, "not looked at yet");
+    else if (s->model.draft_name[0])
+        snprintf(line, cap, "Draft model: %s", s->model.draft_name);
+    else if (s->model.draft_reason[0])
+        snprintf(line, cap, "No draft model: %s", s->model.draft_reason);
+    else
+        snprintf(line, cap, "No draft model guesses; f names the file of one.");
+}
+
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
     const char *least = param(ui, "draft-p-min");
     char plot[4 * PP_STATS_GUESSES + 1] = "";
-    (void)m;
-    if (s->model.draft_name[0])
-        snprintf(lines[0], PP_MENU_DETAIL, "Draft model: %s", s->model.draft_name);
-    else if (s->model.draft_reason[0])
-        snprintf(lines[0], PP_MENU_DETAIL, "No draft model: %s", s->model.draft_reason);
-    else
-        snprintf(lines[0], PP_MENU_DETAIL, "No draft model lies beside this one; --model-draft names one.");
+    describe(s, at(ui, m->selected), lines[0], PP_MENU_DETAIL);
     snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guesses at a time; %s%.16s.", param(ui, "draft-max"),
              atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
              atof(least) > 0 ? least : "");
@@ -85,13 +128,17 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
+    (void)m;
     static const char *const thresholds[] = {"0", "0.3", "0.5", "0.7", "0.9"};
     char value[16];
-    (void)m;
     if (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT) {
         int n = atoi(param(ui, "draft-max")) + (key->type == PP_KEY_LEFT ? -1 : 1);
         snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > 15 ? 15 : n);
         pp_controller_set_param(ui->controller, "draft-max", value);
+        return true;
+    }
+    if (key->type == PP_KEY_CHAR && !key->mods && key->cp == 'f') {
+        pp_menu_ask(ui, "File or name (Tab completes):", "");
         return true;
     }
     if (key->type == PP_KEY_CHAR && !key->mods && key->cp == 'm') {
@@ -111,12 +158,30 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
-    if (pp_controller_set_drafter(ui->controller, (enum pp_drafter)m->selected))
+    const struct pp_drafter_entry *d = at(ui, m->selected);
+    if (d && d->fit == PP_FIT_NO)
+        pp_ui_notice(ui, true, "%s does not fit: %s", d->name, d->reason);
+    else if (d)
+        pp_controller_use_drafter(ui->controller, d->path);
+    else if (m->selected < PP_DRAFTERS && pp_controller_set_drafter(ui->controller, (enum pp_drafter)m->selected))
         pp_menu_close(ui);
+}
+
+static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+{
+    (void)m;
+    pp_controller_use_drafter(ui->controller, text);
+}
+
+static void complete(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui;
+    pp_field_complete_path(&m->field);
 }
 
 const struct pp_menu_class pp_menu_draft = {
     .title = "Guessing ahead", .empty = "", .n_details = 4,
-    .hint = "The answers stay the same.   ←→ how many   t how likely   m tint",
+    .hint = "Same answers, sooner.  ←→ how many  t how likely  m tint  f file",
     .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .details = details,
+    .answered = answered, .complete = complete,
 };

@@ -1,5 +1,4 @@
 /* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; and sets of them by name. */
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,36 +185,11 @@ static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
     }
 }
 
-/* As far as all paths that begin so agree. */
 static void complete(struct pp_ui *ui, struct pp_menu *m)
 {
-    char pattern[2 * sizeof m->field.text + 2];
-    size_t n = 0;
-    glob_t found;
     (void)ui;
-    if (m->subject != ASK_PATH)
-        return;
-    for (const char *s = m->field.text; *s; s++) {
-        if (strchr("*?[\\", *s))
-            pattern[n++] = '\\';
-        pattern[n++] = *s;
-    }
-    pattern[n++] = '*';
-    pattern[n] = 0;
-    if (glob(pattern, GLOB_MARK | GLOB_TILDE, NULL, &found) != 0)
-        return;
-    size_t same = found.gl_pathc ? strlen(found.gl_pathv[0]) : 0;
-    for (size_t i = 1; i < found.gl_pathc; i++)
-        for (size_t k = 0; k < same; k++)
-            if (found.gl_pathv[0][k] != found.gl_pathv[i][k])
-                same = k;
-    char text[sizeof m->field.text];
-    if (same && same < sizeof text) {
-        memcpy(text, found.gl_pathv[0], same);
-        text[same] = 0;
-        pp_field_set(&m->field, text);
-    }
-    globfree(&found);
+    if (m->subject == ASK_PATH)
+        pp_field_complete_path(&m->field);
 }
 
 const struct pp_menu_class pp_menu_lora = {

@@ -275,13 +275,22 @@ tint() {
     esc=$(printf '\033')
     start 80x24 "TERM=tmux-256color" "--theme dark" && see ready && say "guessed words" && see "said: guessed words" &&
         see ready && screen -e >"$work/off" && ! grep -q "${esc}\\[38;5;146m[^$esc]*id: gu" "$work/off" &&
-        keys F6 && see "m tint" && text m && see "is tinted" && keys Escape && gone "m tint" &&
+        keys F6 && see "m tint" && text m && keys Escape && gone "m tint" && see "is tinted" &&
         screen -e >"$work/on" && has "$work/state/pippin/ui.ini" "tint = yes" &&
         grep -q "You sa${esc}[^ ]*38;5;146m[^ ]*id: gu" "$work/on" || { why=${why:-"no tint"}; return 1; }
     start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say "guessed words" && see "said: guessed words" &&
         see ready && screen -e | grep -q "${esc}\\[4mid: gu${esc}" || { why=${why:-"no line below"}; return 1; }
     say "/draft tint" && see "without a tint" && has "$work/state/pippin/ui.ini" "tint = no" &&
         ! screen -e | grep -q "${esc}\\[4mid: gu"
+}
+
+# Other draft models: what they are, why one does not fit, and a path that is typed.
+drafters() {
+    start 90x30 && see ready && keys F6 && see "Draft models" && see "2.4 MB" && see "does not fit" &&
+        keys Down Down Down Down Down Down && see "10 % of the model's size; guesses by its text; another chat template" &&
+        keys Enter && see "/models/stories guesses ahead" && keys Down && see "it has another vocabulary: the tokens" &&
+        keys Enter && see "tales does not fit" && keys f && see "Tab completes" && text "$work/con" && keys Tab &&
+        see "config/" && keys Enter && see "config/ guesses ahead" && keys Escape && gone "Draft models"
 }
 
 injection() {
@@ -350,7 +359,7 @@ cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_a
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
 multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
-no_color tint injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
+no_color tint drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
 plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison
 elsewhere"
 passed=0 failed=0
