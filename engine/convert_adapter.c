@@ -96,7 +96,7 @@ struct copies {
 
 static void free_copies(struct copies *c)
 {
-    for (size_t i = 0; i < c->n; i++)
+    for (size_t i = 0; c->tensors && i < c->n; i++)
         pp_free((void *)(uintptr_t)c->tensors[i].data);
     pp_free(c->tensors);
 }

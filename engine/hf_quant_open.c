@@ -425,7 +425,7 @@ static enum pp_code open_modelopt(struct opening *o)
 
 static enum pp_code compressed_fp4(struct opening *o, size_t end)
 {
-    const struct pp_tensor *lead = o->lead, *scales, *whole;
+    const struct pp_tensor *lead = o->lead, *scales, *whole = NULL;
     const char *dtype, *whole_dtype;
     float divisor = 1;
     if (lead->n_dims != 2 || lead->ne[0] > INT64_MAX / 2)
@@ -440,7 +440,7 @@ static enum pp_code compressed_fp4(struct opening *o, size_t end)
         code = need_piece(o, end, ".weight_global_scale", &whole, &whole_dtype);
     if (!code && nv)
         code = take_one(o, whole, whole_dtype, &divisor);
-    if (!code && !(divisor > 0))
+    if (!code && nv && !(divisor > 0))
         code = fail_piece(o, whole->name, "is not a positive number");
     o->rows->factor = 1 / divisor;
     return code;

@@ -91,7 +91,7 @@ enum pp_code pp_imatrix_entry(struct pp_imatrix *m, const char *name, int64_t n_
 {
     bool there;
     const size_t at = place_of(m, name, &there);
-    if (there) {
+    if (there && m->entries) {
         *out = &m->entries[at];
         return fits(*out, n_cols * n_matrices, n_matrices) ? tell_apart(*out, n_matrices, err)
                                                            : fail_columns(*out, n_cols * n_matrices, err);

@@ -172,7 +172,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
         code = add_targets(&made, folder, err);
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);
-    for (size_t i = 0; i < made.n; i++) {
+    for (size_t i = 0; made.tensors && i < made.n; i++) {
         pp_free((void *)(uintptr_t)made.tensors[i].name);
         pp_free((void *)(uintptr_t)made.tensors[i].data);
     }

@@ -455,7 +455,7 @@ static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_e
     if (!s->hf)
         return pp_fail(err, PP_ERR_USAGE, "%s is a GGUF file, which is used as it is: --quant is for model folders; "
                        "pippin quantize makes a smaller file", s->path);
-    for (size_t i = 0; i < s->n_tensors && !code; i++) {
+    for (size_t i = 0; s->tensors && i < s->n_tensors && !code; i++) {
         struct pp_tensor *t = &s->tensors[i];
         const bool matrix = t->n_dims > 1 && !pp_export_keeps_f32(t);
         const uint32_t type = pp_quantize_tensor_type(pp_file_type_by_name(s->quantized), &s->hp, tied, t);

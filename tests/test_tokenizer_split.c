@@ -143,16 +143,16 @@ static void expect_same_on_random_texts(const struct both *b, int texts)
 
 /* --- tests --------------------------------------------------------------------------------------------- */
 
-static void rules(void **state)
+/* Calls fn for each list of patterns that some rule has. */
+static void each_rule(void (*fn)(const struct both *))
 {
-    (void)state;
     struct pp_buf names = {0};
     const char *const *seen[64];
     size_t n_seen = 0;
-    random_state = 1;
     tok_rule_names(&names);
     for (char *name = strtok(names.data, ", "); name; name = strtok(NULL, ", ")) {
         const char *const *patterns = tok_rule_by_name(name, strlen(name))->patterns;
+        struct both b;
         size_t i = 0;
         while (i < n_seen && seen[i] != patterns)
             i++;
@@ -160,14 +160,63 @@ static void rules(void **state)
             continue;
         assert_true(n_seen < sizeof seen / sizeof *seen);
         seen[n_seen++] = patterns;
-        struct both b;
         both_new(&b, name, patterns);
-        assert_int_equal(tok_splitter_expressions(b.fast), 0);
-        expect_same_on_random_texts(&b, 4000);
+        fn(&b);
         both_free(&b);
     }
     assert_true(n_seen > 10);
     pp_buf_free(&names);
+}
+
+static void check_rule(const struct both *b)
+{
+    assert_int_equal(tok_splitter_expressions(b->fast), 0);
+    expect_same_on_random_texts(b, 4000);
+}
+
+static void rules(void **state)
+{
+    (void)state;
+    random_state = 1;
+    each_rule(check_rule);
+}
+
+static enum pp_code add_length(void *sum, const char *word, size_t n, struct pp_error *err)
+{
+    (void)word;
+    (void)err;
+    *(size_t *)sum += n;
+    return PP_OK;
+}
+
+/* Half a megabyte of the same over and over. What looks at a place again for every place would take hours. */
+static void check_long_runs(const struct both *b)
+{
+    enum { SIZE = 1 << 19 };
+    static const char *const runs[] = {
+        "a", "A", " ", "7", "!", "\n", "\r", "'", "/", "\xff", "\xc2\xa0", "\xcc\x81", "\xe4\xb8\xad", "\xea\xb0\x80",
+        "a ", " \n", "\xcc\x81""A", "                                               x",
+    };
+    char *text = pp_malloc(SIZE);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct tok_split_state *st = tok_split_state_new(b->fast, SIZE);
+        struct pp_error err;
+        size_t sum = 0;
+        assert_non_null(st);
+        for (size_t k = 0; k < SIZE; k++)
+            text[k] = runs[i][k % strlen(runs[i])];
+        assert_ok(tok_split(b->fast, st, text, SIZE, add_length, &sum, &err), err);
+        assert_int_equal(sum, SIZE);
+        tok_split_state_free(st);
+    }
+    pp_free(text);
+}
+
+static void long_runs(void **state)
+{
+    (void)state;
+    each_rule(check_long_runs);
 }
 
 static void classes(void **state)
@@ -341,6 +390,7 @@ TEST_GROUP(tokenizer_split)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules),
+        cmocka_unit_test(long_runs),
         cmocka_unit_test(classes),
         cmocka_unit_test(mixed),
         cmocka_unit_test(every_character),
