@@ -19,7 +19,7 @@ int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear)
 /* Of what is held, and so of all that rows depend on. */
 static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
 {
-    static const char arithmetic[] = "lora-2";
+    static const char arithmetic[] = "lora-3";
     struct pp_sha256_stream s;
     pp_sha256_begin(&s);
     pp_sha256_update(&s, arithmetic, sizeof arithmetic);
@@ -32,6 +32,7 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
         pp_sha256_update(&s, &t->a.type, sizeof t->a.type);
         pp_sha256_update(&s, &t->rank, sizeof t->rank);
         pp_sha256_update(&s, &t->scale, sizeof t->scale);
+        pp_sha256_update(&s, &t->b.unit, sizeof t->b.unit);
         pp_sha256_update(&s, sums, sizeof sums);
     }
     pp_lora_hash_kinds(a, &s);

@@ -34,7 +34,7 @@ struct pp_lora_target {
     struct pp_low_rank b;  /* [n_out, rank] */
     void *a_data, *b_data; /* theirs, aligned to 64 bytes, in the adapter's arena */
     size_t a_bytes, b_bytes;
-    size_t room_at;        /* of both, there */
+    size_t places[2];      /* of A and B, there */
     bool taken;            /* the file has something for it */
     struct pp_matrix w;    /* in place of W [n_out, n_in]; data NULL: there is none. Q8_0 if W meets quantised
                               activations, else as it is stored */
@@ -118,14 +118,16 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_tensor *t,
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);
 
-/* What A [rank, n_in] and B [n_out, rank] of W take. */
-size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type);
+/* What A [rank, n_in] (half 0) or B [n_out, rank] of W takes, whole lines of the cache. */
+size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, int half);
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err);
-/* Makes of them, in the target's place in the arena, what the kernels read. */
+/* Makes of them, most_up being the largest of |B|, in the target's place in the arena, what the kernels read. */
 enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
-                          const float *down, const float *up, struct pp_lora_room *room, struct pp_error *err);
-/* B [n_out, rank] as add_low_rank reads it; to: blocks of pp_low_rank_block_bytes. */
-enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, uint8_t *to,
+                          const float *down, const float *up, float most_up, struct pp_lora_room *room,
+                          struct pp_error *err);
+/* B [n_out, rank] as add_low_rank reads it, in the type and of the rank of *out, whose data are then `to`: blocks of
+ * pp_low_rank_block_bytes. most: the largest of |B|. */
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank *out, uint8_t *to, float most,
                                struct pp_lora_room *room, struct pp_error *err);
 /* A row of n floats as Q8_0, by the kernels. q [n], aligned to 64 bytes, d and sum [n / 32] are room for it. */
 void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to);

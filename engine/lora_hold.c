@@ -1,5 +1,6 @@
 /* lora_hold.c - A and B of an adapter, from the file's tensors to what the kernels read. A load is to be short beside a
  * blink: the values are read from the mapped file once and converted while they are in the cache. */
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -187,66 +188,87 @@ static void turn_four(const float *from, int64_t from_stride, float *to, int64_t
         memcpy(to + k * to_stride, &x[k], sizeof x[k]);
 }
 
-/* 32 rows of B, zeros behind the last one, turned: [rank][32], or for floats [2][rank][16]. */
-static void turn_block(const float *b, int64_t n_rows, int rank, bool halves, float *out)
+/* 32 rows of B, zeros behind the last one, turned: [2][rank][16]. */
+static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
 {
-    const int width = halves ? 16 : PP_LOW_RANK_ROWS;
+    enum { WIDTH = PP_LOW_RANK_ROWS / 2 };
     for (int r = 0; r < PP_LOW_RANK_ROWS; r += 4) {
-        float *to = out + r / width * rank * width + r % width;
+        float *to = out + r / WIDTH * rank * WIDTH + r % WIDTH;
         int k = 0;
         for (; r + 4 <= n_rows && k + 4 <= rank; k += 4)
-            turn_four(b + (int64_t)r * rank + k, rank, to + k * width, width);
+            turn_four(b + (int64_t)r * rank + k, rank, to + k * WIDTH, WIDTH);
         for (; k < rank; k++)
             for (int i = 0; i < 4; i++)
-                to[k * width + i] = r + i < n_rows ? b[(int64_t)(r + i) * rank + k] : 0;
+                to[k * WIDTH + i] = r + i < n_rows ? b[(int64_t)(r + i) * rank + k] : 0;
     }
 }
 
-enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, int rank, uint32_t type, uint8_t *to,
+/* A row of B as whole numbers; its scale. */
+static float whole_row(const float *b, int rank, float to_unit, int8_t *q)
+{
+    const float round = 12582912.0f; /* 1.5 * 2^23: rounds to nearest even */
+    float largest = 0;
+    for (int k = 0; k < rank; k++)
+        largest = fabsf(b[k]) > largest ? fabsf(b[k]) : largest;
+    const float d = largest * to_unit / 127.0f, inverse = d > 0.0f ? to_unit / d : 0.0f;
+    for (int k = 0; k < rank; k++)
+        q[k] = (int8_t)((b[k] * inverse + round) - round);
+    return d;
+}
+
+/* 32 rows of B in Q8_0 (ops.h). q: [rank + 1], room; its last is 0. */
+static void whole_block(const float *b, int64_t n_rows, int rank, float to_unit, int8_t *q, uint8_t *to)
+{
+    float d[PP_LOW_RANK_ROWS] = {0};
+    uint8_t *values = to + PP_LOW_RANK_ROWS * sizeof(uint16_t);
+    memset(to, 0, pp_low_rank_block_bytes(PP_TYPE_Q8_0, rank));
+    for (int r = 0; r < PP_LOW_RANK_ROWS && r < n_rows; r++) {
+        d[r] = whole_row(b + (int64_t)r * rank, rank, to_unit, q);
+        for (int k = 0; k < rank; k += 2)
+            memcpy(values + (size_t)k * PP_LOW_RANK_ROWS + 2 * r, q + k, 2);
+    }
+    pp_floats_to_f16(d, (uint16_t *)(void *)to, PP_LOW_RANK_ROWS);
+}
+
+enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank *out, uint8_t *to, float most,
                                struct pp_lora_room *room, struct pp_error *err)
 {
-    const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
-    const size_t block_bytes = pp_low_rank_block_bytes(type, rank), n = (size_t)rank * PP_LOW_RANK_ROWS;
-    float *turned = room_for(room, TURNED, n * sizeof *turned), *d = room_for(room, SCALES, (size_t)rank * sizeof *d);
-    int8_t *q = room_for(room, QUANTS, n);
-    int32_t *sum = room_for(room, SUMS, (size_t)rank * sizeof *sum);
-    if (!turned || !d || !q || !sum)
+    const int rank = out->rank;
+    const size_t block_bytes = pp_low_rank_block_bytes(out->type, rank), n = (size_t)rank * PP_LOW_RANK_ROWS;
+    float *turned = room_for(room, TURNED, n * sizeof *turned);
+    int8_t *q = room_for(room, QUANTS, (size_t)rank + 1);
+    int exponent = 0;
+    if (!turned || !q)
         return pp_fail_nomem(err, "an adapter");
+    frexpf(most, &exponent); /* the scales of rows are halves, which small values would not fit */
+    out->unit = ldexpf(1.0f, exponent > -100 ? exponent : -100);
+    out->data = to;
+    q[rank] = 0;
     for (int64_t r = 0; r < n_out; r += PP_LOW_RANK_ROWS, to += block_bytes) {
-        turn_block(b + r * rank, n_out - r, rank, type != PP_TYPE_Q8_0, turned);
-        if (type == PP_TYPE_F32)
-            memcpy(to, turned, block_bytes);
-        else if (type == PP_TYPE_F16)
-            pp_floats_to_f16(turned, (uint16_t *)(void *)to, (int64_t)n);
-        if (type != PP_TYPE_Q8_0)
+        if (out->type == PP_TYPE_Q8_0) {
+            whole_block(b + r * rank, n_out - r, rank, 1.0f / out->unit, q, to);
             continue;
-        mm->quantize(turned, (int64_t)n, q, d, sum);
-        memset(to, 0, block_bytes - n);
-        pp_floats_to_f16(d, (uint16_t *)(void *)to, rank);
-        memcpy(to + block_bytes - n, q, n);
+        }
+        turn_block(b + r * rank, n_out - r, rank, turned);
+        if (out->type == PP_TYPE_F32)
+            memcpy(to, turned, block_bytes);
+        else
+            pp_floats_to_f16(turned, (uint16_t *)(void *)to, (int64_t)n);
     }
     return PP_OK;
 }
 
-static size_t round_up(size_t bytes)
+static size_t half_bytes(const struct pp_tensor *w, int rank, uint32_t type, int half)
 {
-    return (bytes + 63) / 64 * 64;
+    const int64_t n_blocks = (w->ne[1] + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    return half                   ? (size_t)n_blocks * pp_low_rank_block_bytes(type, rank)
+           : type == PP_TYPE_Q8_0 ? pp_pack_bytes(type, rank, w->ne[0])
+                                  : (size_t)rank * pp_type_row_bytes(type, w->ne[0]);
 }
 
-static size_t a_bytes(const struct pp_tensor *w, int rank, uint32_t type)
+size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, int half)
 {
-    return type == PP_TYPE_Q8_0 ? pp_pack_bytes(type, rank, w->ne[0])
-                                : (size_t)rank * pp_type_row_bytes(type, w->ne[0]);
-}
-
-static size_t b_bytes(const struct pp_tensor *w, int rank, uint32_t type)
-{
-    return (size_t)((w->ne[1] + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * pp_low_rank_block_bytes(type, rank);
-}
-
-size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type)
-{
-    return round_up(a_bytes(w, rank, type)) + round_up(b_bytes(w, rank, type));
+    return (half_bytes(w, rank, type, half) + 63) / 64 * 64;
 }
 
 /* In huge pages if it is large: fewer faults while loading, and a token reads all of it. */
@@ -261,13 +283,14 @@ enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_err
 }
 
 enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
-                          const float *down, const float *up, struct pp_lora_room *room, struct pp_error *err)
+                          const float *down, const float *up, float most_up, struct pp_lora_room *room,
+                          struct pp_error *err)
 {
     const int64_t n_in = w->ne[0];
-    t->a_bytes = a_bytes(w, t->rank, type);
-    t->b_bytes = b_bytes(w, t->rank, type);
-    t->a_data = a->arena + t->room_at;
-    t->b_data = a->arena + t->room_at + round_up(t->a_bytes);
+    t->a_bytes = half_bytes(w, t->rank, type, 0);
+    t->b_bytes = half_bytes(w, t->rank, type, 1);
+    t->a_data = a->arena + t->places[0];
+    t->b_data = a->arena + t->places[1];
     if (type == PP_TYPE_Q8_0 && !pack_a(down, t->rank, n_in, t->a_data, room))
         return pp_fail_nomem(err, "an adapter");
     if (type == PP_TYPE_F16)
@@ -275,6 +298,6 @@ enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32
     else if (type == PP_TYPE_F32)
         memcpy(t->a_data, down, t->a_bytes);
     t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data};
-    t->b = (struct pp_low_rank){.type = type, .rank = t->rank, .data = t->b_data};
-    return pp_lora_lay_out_b(up, w->ne[1], t->rank, type, t->b_data, room, err);
+    t->b = (struct pp_low_rank){.type = type, .rank = t->rank};
+    return pp_lora_lay_out_b(up, w->ne[1], &t->b, t->b_data, most_up, room, err);
 }

@@ -301,12 +301,12 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* a row for each token */
     if (!code)
         code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
+    e->b = (struct pp_low_rank){.type = PP_TYPE_F32, .rank = (int)t->rank};
     e->b_bytes = (size_t)n_blocks * pp_low_rank_block_bytes(PP_TYPE_F32, (int)t->rank);
     if (!code && !(e->b_data = pp_aligned(64, e->b_bytes)))
         code = pp_fail_nomem(err, "an adapter");
     if (!code)
-        code = pp_lora_lay_out_b(up, t->n_out, (int)t->rank, PP_TYPE_F32, e->b_data, &room, err);
-    e->b = (struct pp_low_rank){.type = PP_TYPE_F32, .rank = (int)t->rank, .data = e->b_data};
+        code = pp_lora_lay_out_b(up, t->n_out, &e->b, e->b_data, 1.0f, &room, err);
     pp_lora_room_free(&room);
     pp_free(up);
     e->a_bytes = (size_t)t->n_in * (size_t)t->rank * sizeof *e->a;

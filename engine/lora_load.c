@@ -117,19 +117,20 @@ static uint32_t held_type(const struct pp_model *m, const struct pp_tensor *w, b
     return exact ? PP_TYPE_F32 : is_q8(m, w) ? PP_TYPE_Q8_0 : most < most_f16 ? PP_TYPE_F16 : PP_TYPE_F32;
 }
 
-/* Gives all halves their places in one piece of memory, in the order in which a token reads them. In what type halves
- * are held beside float weights depends on their values: there is room for the largest, and what is not used of it is
- * never made. */
+/* Gives all halves their places in one piece of memory, in the order in which a token reads them: all A, then all B. In
+ * what type halves are held beside float weights depends on their values: there is room for the largest, and what is
+ * not used of it is never made. */
 static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error *err)
 {
     size_t bytes = 0;
-    for (int i = 0; i < a->n_linears; i++) {
-        struct pp_lora_target *t = &a->targets[i];
-        const struct pp_tensor *w = a->model->plan.linears[i].w;
-        t->room_at = bytes;
-        if (t->rank)
-            bytes += pp_lora_held_bytes(w, t->rank, exact || !is_q8(a->model, w) ? PP_TYPE_F32 : PP_TYPE_Q8_0);
-    }
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < a->n_linears; i++) {
+            struct pp_lora_target *t = &a->targets[i];
+            const struct pp_tensor *w = a->model->plan.linears[i].w;
+            const uint32_t type = exact || !is_q8(a->model, w) ? PP_TYPE_F32 : PP_TYPE_Q8_0;
+            t->places[half] = bytes;
+            bytes += t->rank ? pp_lora_held_bytes(w, t->rank, type, half) : 0;
+        }
     return bytes ? pp_lora_arena_new(a, bytes, err) : PP_OK;
 }
 
@@ -149,7 +150,7 @@ static enum pp_code load_halves(struct pp_adapter *a, int linear, const struct p
     if (code)
         return code;
     const uint32_t type = held_type(a->model, w, exact, most[0] > most[1] ? most[0] : most[1]);
-    return pp_lora_hold(a, &a->targets[linear], type, w, *down, *up, room, err);
+    return pp_lora_hold(a, &a->targets[linear], type, w, *down, *up, most[1], room, err);
 }
 
 static enum pp_code load_matrix(const struct loading *l, const struct job *job, struct pp_lora_room *room,

@@ -8,7 +8,9 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
-enum { NEXT_TO_NOTHING = 64 }; /* tokens: less than a page is not found, and takes no time */
+/* What fills no page is not found again; only if reading it takes no time, as far as is known, is it worth no word. */
+enum { PAGE = 64, FEW = 8 };
+static const float NO_TIME = 0.1f; /* seconds */
 
 static struct pp_adapter_mix set_after(const struct pp_controller *c, size_t i)
 {
@@ -73,9 +75,9 @@ static struct pp_switch_cost tell(const struct pp_controller *c, const struct ct
 {
     struct pp_switch_cost s = {.known = cost->known, .seconds = -1};
     s.tokens = (int64_t)(cost->total - cost->cached);
-    s.at_hand = s.tokens < NEXT_TO_NOTHING;
     if (c->prefill_tps > 0)
         s.seconds = (float)s.tokens / c->prefill_tps;
+    s.at_hand = s.tokens < PAGE && (s.seconds < 0 ? s.tokens <= FEW : s.seconds < NO_TIME);
     return s;
 }
 

@@ -342,12 +342,16 @@ static void the_price_of_a_switch(void **state)
     assert_int_equal(fix.fake->prices, 1); /* not asked again */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_string_equal(fix.fake->price_of, "bard 1.00, barista 0.50");
-    fake_cost(&fix, 1000, 960);
+    fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
     assert_int_equal(fix_slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_int_equal(fix.fake->prices, 3);
+    fake_cost(&fix, 1000, 960); /* the end of it fills no page, and nobody knows how long that takes */
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
+    assert_false(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_int_equal(pp_controller_switch_cost(fix.c, 9).tokens, 40);
     fixture_turn(&fix, "more", "yes"); /* another conversation, too */
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
     assert_int_equal(fix.fake->prices, 4);

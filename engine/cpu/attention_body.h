@@ -6,11 +6,6 @@
  * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
  * (TILE_ACCUMULATORS). */
 
-#ifndef UNROLL
-#define UNROLL       _Pragma("GCC unroll 8")
-#define UNROLL_TWICE _Pragma("GCC unroll 2")
-#endif
-
 enum {
     TILE_MAX = 8,
     WIDE_MAX = 4,

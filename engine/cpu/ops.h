@@ -67,12 +67,14 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
  * last one, blocks one after the other, each
  *
  *   F32, F16   values [2][rank][16]: output 16 i + l is lane l of the i-th half
- *   Q8_0       scales f16 [rank rounded up to 16], then int8 [rank][32] */
+ *   Q8_0       scales f16 [32], one for each output, then int8 [(rank + 1) / 2][2][16][2]: of each two k the two values
+ *              of lane l of the i-th half, zero where there is no second k; all times `unit` */
 enum { PP_LOW_RANK_ROWS = 32 };
 struct pp_low_rank {
     uint32_t type;
     int rank;
     const uint8_t *data;
+    float unit;             /* of Q8_0: a power of two */
 };
 
 /* What it is applied to. */
@@ -85,12 +87,11 @@ struct pp_low_rank_rows {
 
 static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
 {
-    const size_t n = (size_t)rank, padded = (n + 15) / 16 * 16;
-    return type == PP_TYPE_Q8_0  ? padded * sizeof(uint16_t) + n * PP_LOW_RANK_ROWS
+    const size_t n = (size_t)rank;
+    return type == PP_TYPE_Q8_0  ? PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (n + 1) / 2 * 2)
            : type == PP_TYPE_F16 ? n * PP_LOW_RANK_ROWS * sizeof(uint16_t)
                                  : n * PP_LOW_RANK_ROWS * sizeof(float);
 }
-
 
 /* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
@@ -140,8 +141,10 @@ struct pp_cpu_ops {
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
     /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to
-     * row1 - 1. The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; in Q8_0 by
-     * fma(down[k] * d, (float)q, sum); then y = fma(scale, sum, y). */
+     * row1 - 1. The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; then
+     * y = fma(scale, sum, y). In Q8_0 the down of each 256 k become whole numbers: c = 32767 / their largest,
+     * w[k] = down[k] c rounded to nearest even; the sum of w[k] q[r][k] is exact, and
+     * y = fma(scale unit / c, (float)sum * d[r], y), k ascending. */
     void (*add_low_rank)(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1);
 };

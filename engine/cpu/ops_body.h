@@ -5,7 +5,15 @@
 
 #include "engine/cpu/ops.h"
 
-enum { LOW_RANK_ROWS = 4 }; /* batch rows that share the reading of an adapter */
+#ifndef UNROLL
+#define UNROLL       _Pragma("GCC unroll 8")
+#define UNROLL_TWICE _Pragma("GCC unroll 2")
+#endif
+
+enum {
+    LOW_RANK_ROWS = 4,   /* batch rows that share the reading of an adapter */
+    LOW_RANK_PART = 256, /* of a rank, whose sums fit 32 bits */
+};
 
 static void rms_norm(const float *x, const float *w, float eps, int64_t n, float *y)
 {
@@ -162,27 +170,12 @@ struct low_rank_at {
     int half;
 };
 
-/* Sums for N batch rows from i0 on: sum[g * N + i]. */
-ALWAYS_INLINE void low_rank_q8(const struct low_rank_at *at, int rank, const struct pp_low_rank_rows *rows, int i0,
-                               const int N, const int G, v16 *sum)
+/* G > 1: they begin where a block does. */
+ALWAYS_INLINE struct low_rank_at low_rank_place(const struct pp_low_rank *b, int64_t r, const int G)
 {
-    const uint16_t *d = (const uint16_t *)at->block;
-    const int8_t *q = (const int8_t *)(d + (rank + LANES - 1) / LANES * LANES) + at->half * LANES;
-    const float *down = rows->down + i0 * rows->down_stride;
-    float c[LOW_RANK_ROWS][LANES]; /* for each block and batch row */
-    for (int k = 0; k < rank; k += LANES) {
-        const int n = rank - k < LANES ? rank - k : LANES;
-        for (int g = 0; g < G; g += 2)
-            for (int i = 0; i < N; i++)
-                v_store(c[g / 2 * N + i], v_mul(v_load_n(down + i * rows->down_stride + k, n, 0),
-                                                v_load_f16(d + (size_t)(g / 2) * at->block_bytes / sizeof *d + k)));
-        for (int j = 0; j < n; j++, q += PP_LOW_RANK_ROWS)
-            for (int g = 0; g < G; g++) {
-                v16 w = v_load_i8(q + (size_t)(g / 2) * at->block_bytes + g % 2 * LANES);
-                for (int i = 0; i < N; i++)
-                    sum[g * N + i] = v_fma(v_set1(c[g / 2 * N + i][j]), w, sum[g * N + i]);
-            }
-    }
+    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
+    return (struct low_rank_at){b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes, bytes,
+                                G > 1 ? 0 : (int)(r % PP_LOW_RANK_ROWS / LANES)};
 }
 
 ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const struct pp_low_rank_rows *rows, int i0,
@@ -199,19 +192,15 @@ ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const
         }
 }
 
-/* Outputs r to r + 16 G - 1, at most n of them; several groups begin where a block does. */
-ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
-                                   const int N, const int G, float scale, int64_t r, int64_t n)
+/* Of N batch rows from i0 on the outputs r to r + 16 G - 1, at most n of them. */
+ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
+                                      const int N, const int G, float scale, int64_t r, int64_t n)
 {
-    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
-    const struct low_rank_at at = {b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes, bytes,
-                                   G > 1 ? 0 : (int)(r % PP_LOW_RANK_ROWS / LANES)};
+    const struct low_rank_at at = low_rank_place(b, r, G);
     v16 sum[LOW_RANK_ROWS];
     for (int k = 0; k < N * G; k++)
         sum[k] = v_zero();
-    if (b->type == PP_TYPE_Q8_0)
-        low_rank_q8(&at, b->rank, rows, i0, N, G, sum);
-    else if (b->type == PP_TYPE_F16)
+    if (b->type == PP_TYPE_F16)
         low_rank_floats(&at, b->rank, rows, i0, N, G, true, sum);
     else
         low_rank_floats(&at, b->rank, rows, i0, N, G, false, sum);
@@ -222,23 +211,110 @@ ALWAYS_INLINE void add_low_rank_to(const struct pp_low_rank *b, const struct pp_
         }
 }
 
+/* Values of A x of a few batch rows as whole numbers, in pairs. */
+struct low_rank_whole {
+    int32_t pairs[LOW_RANK_ROWS][LOW_RANK_PART / 2];
+    float gain[LOW_RANK_ROWS];
+};
+
+/* n of them, at most LOW_RANK_PART. What is no number makes the results none, too. */
+static void low_rank_round(const float *down, int n, float scale, int32_t *pairs, float *gain)
+{
+    int16_t whole[LOW_RANK_PART];
+    float x[LOW_RANK_PART];
+    v16 most = v_zero(), check = v_zero();
+    for (int k = 0; k < n; k += LANES) {
+        const v16 d = v_load_n(down + k, n - k, 0);
+        most = v_max(most, v_max(d, v_sub(v_zero(), d)));
+        check = v_fma(d, v_zero(), check);
+    }
+    const float largest = v_largest(most), inverse = 32767.0f / largest, round = 12582912.0f;
+    const bool numbers = v_sum(check) == 0, small = !(inverse <= FLT_MAX);
+    for (int k = 0; k < n; k += LANES)
+        v_store(x + k, v_mul(v_load_n(down + k, n - k, 0), v_set1(numbers && !small ? inverse : 0.0f)));
+    for (int k = 0; k < (n + LANES - 1) / LANES * LANES; k++)
+        whole[k] = numbers ? (int16_t)((x[k] + round) - round) : 0;
+    memcpy(pairs, whole, (size_t)((n + 1) / 2) * sizeof *pairs);
+    *gain = numbers ? scale * (largest / 32767.0f) : NAN;
+}
+
+ALWAYS_INLINE void low_rank_whole_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
+                                     const int N, const int G, const struct low_rank_whole *w, int k0, int n_pairs,
+                                     int64_t r, int64_t n)
+{
+    const struct low_rank_at at = low_rank_place(b, r, G);
+    const uint8_t *values = at.block + PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (size_t)k0) + at.half * 2 * LANES;
+    i16x32 sum[LOW_RANK_ROWS];
+    UNROLL for (int k = 0; k < N * G; k++)
+        sum[k] = i_set1(0);
+    for (int p = 0; p < n_pairs; p++, values += 2 * PP_LOW_RANK_ROWS)
+        UNROLL for (int g = 0; g < G; g++) {
+            const k16 v = pair_load_i8(values + (size_t)(g / 2) * at.block_bytes + g % 2 * 2 * LANES);
+            UNROLL for (int i = 0; i < N; i++)
+                sum[g * N + i] = i_pair(sum[g * N + i], v, w->pairs[i][p]);
+        }
+    UNROLL for (int g = 0; g < G; g++) {
+        const v16 d = v_load_f16((const uint16_t *)(const void *)(at.block + (size_t)(g / 2) * at.block_bytes) +
+                                 (at.half + g % 2) * LANES);
+        UNROLL for (int i = 0; i < N; i++) {
+            float *y = rows->y + (i0 + i) * rows->y_stride + r + g * LANES;
+            const v16 x = v_mul(i_to_float(sum[g * N + i]), d);
+            v_store_n(y, v_fma(v_set1(w->gain[i]), x, v_load_n(y, n - g * LANES, 0)), n - g * LANES);
+        }
+    }
+}
+
 /* Four sums at a time, which do not wait for each other: a group of outputs for four batch rows, or four for one. */
+enum { LOW_RANK_GROUPS = 4, LOW_RANK_MANY = LOW_RANK_GROUPS * LANES };
+
+static bool low_rank_many(int64_t r, int64_t row1)
+{
+    return r % PP_LOW_RANK_ROWS == 0 && row1 - r >= LOW_RANK_MANY;
+}
+
+static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale,
+                               int64_t row0, int64_t row1)
+{
+    struct low_rank_whole w;
+    for (int k0 = 0; k0 < b->rank; k0 += LOW_RANK_PART)
+        for (int i = 0, n; i < rows->n; i += n) {
+            const int n_k = b->rank - k0 < LOW_RANK_PART ? b->rank - k0 : LOW_RANK_PART, n_pairs = (n_k + 1) / 2;
+            n = rows->n - i < LOW_RANK_ROWS ? 1 : LOW_RANK_ROWS;
+            for (int k = 0; k < n; k++)
+                low_rank_round(rows->down + (i + k) * rows->down_stride + k0, n_k, scale * b->unit, w.pairs[k],
+                               &w.gain[k]);
+            for (int64_t r = row0, next; r < row1; r = next) {
+                const bool many = n == 1 && low_rank_many(r, row1);
+                next = r + (many ? LOW_RANK_MANY : LANES);
+                if (n > 1)
+                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, &w, k0, n_pairs, r, row1 - r);
+                else if (many)
+                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, &w, k0, n_pairs, r, LOW_RANK_MANY);
+                else
+                    low_rank_whole_to(b, rows, i, 1, 1, &w, k0, n_pairs, r, row1 - r);
+            }
+        }
+}
+
 static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
-    enum { GROUPS = 4, MANY = GROUPS * LANES };
     const int in_fours = rows->n / LOW_RANK_ROWS * LOW_RANK_ROWS;
+    if (b->type == PP_TYPE_Q8_0) {
+        add_low_rank_whole(b, rows, scale, row0, row1);
+        return;
+    }
     for (int64_t r = row0; r < row1; r += LANES)
         for (int i = 0; i < in_fours; i += LOW_RANK_ROWS)
-            add_low_rank_to(b, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
+            low_rank_floats_to(b, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
     for (int i = in_fours; i < rows->n; i++)
         for (int64_t r = row0, next; r < row1; r = next) {
-            const bool many = r % PP_LOW_RANK_ROWS == 0 && row1 - r >= MANY;
-            next = r + (many ? MANY : LANES);
+            const bool many = low_rank_many(r, row1);
+            next = r + (many ? LOW_RANK_MANY : LANES);
             if (many)
-                add_low_rank_to(b, rows, i, 1, GROUPS, scale, r, MANY);
+                low_rank_floats_to(b, rows, i, 1, LOW_RANK_GROUPS, scale, r, LOW_RANK_MANY);
             else
-                add_low_rank_to(b, rows, i, 1, 1, scale, r, row1 - r);
+                low_rank_floats_to(b, rows, i, 1, 1, scale, r, row1 - r);
         }
 }
 

@@ -20,6 +20,11 @@ static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct
     return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
 }
 
+static int64_t row_bytes(const struct pp_matrix *w)
+{
+    return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
+}
+
 /* Asks for bytes that are used once, soon: what adapters add to a token is small and in pieces, too short for the
  * processor to see a stream in it. */
 static void fetch_ahead(const void *data, size_t bytes)
@@ -36,19 +41,6 @@ static void fetch_down(const struct stage *s, const struct pp_adapter_set *set, 
         const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
         if (t->rank)
             fetch_ahead(t->a_data, t->a_bytes);
-    }
-}
-
-/* B of rows row0 .. row1 - 1 of one projection. */
-static void fetch_up(const struct stage *s, const struct pp_adapter_set *set, int projection, int64_t row0,
-                     int64_t row1)
-{
-    for (int k = 0; k < set->n; k++) {
-        const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
-        size_t block = pp_low_rank_block_bytes(b->type, b->rank);
-        if (b->rank)
-            fetch_ahead(b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block,
-                        (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * block);
     }
 }
 
@@ -505,18 +497,22 @@ static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int
     }
 }
 
+/* The stage's products if all of them are made, or NULL. */
+static const float *down_if_made(const struct pp_cpu *c, const struct stage *s, struct thread_scratch *own)
+{
+    if (!own->down && atomic_load_explicit(&c->down[s - c->stages].done, memory_order_acquire) == own->n_down)
+        own->down = c->shared.lora;
+    return own->down;
+}
+
 /* The stage's products, all of them. If who makes one is put aside by the system, they are made once more. */
 static const float *all_down(const struct pp_cpu *c, const struct stage *s, int m, const struct pp_acts *acts,
                              struct thread_scratch *own)
 {
     enum { PATIENCE = 2000 };
     struct down_unit u;
-    for (int i = 0; i < PATIENCE && !own->down; i++) {
-        if (atomic_load_explicit(&c->down[s - c->stages].done, memory_order_acquire) == own->n_down)
-            own->down = c->shared.lora;
-        else
-            pp_pool_relax();
-    }
+    for (int i = 0; i < PATIENCE && !down_if_made(c, s, own); i++)
+        pp_pool_relax();
     for (int i = 0; i < own->n_down && !own->down; i++) {
         find_unit(c, s, m, i, &u);
         run_unit(c, acts, &u, own->lora, own);
@@ -534,6 +530,21 @@ void pp_cpu_project_reset(struct pp_cpu *c)
     }
 }
 
+/* B of rows row0 .. row1 - 1 of one projection. */
+static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projection, int m, int64_t row0, int64_t row1)
+{
+    for (int first = 0; first < m; first += alike_from(c, s, first, m)) {
+        const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+        for (int k = 0; set && k < set->n; k++) {
+            const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
+            const size_t block = pp_low_rank_block_bytes(b->type, b->rank);
+            if (b->rank)
+                fetch_ahead(b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block,
+                            (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * block);
+        }
+    }
+}
+
 /* --- products ------------------------------------------------------------------------------------------------- */
 
 static struct results results_of(const struct pp_cpu *c, const struct stage *s, int projection, int64_t row0,
@@ -546,19 +557,20 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
     return (struct results){c->slots[slot], c->strides[slot]};
 }
 
-/* Rows row0 .. row1 - 1 of one projection for all m rows of the batch, adapters and bias included. */
-static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
-                         const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
-                         int64_t row1, struct results to)
+/* A step of a thread through W, in whole blocks of B for four sums at a time. */
+static int64_t step_rows(const struct pp_matrix *w)
+{
+    enum { STEP_BYTES = 1 << 20, ROWS = 2 * PP_LOW_RANK_ROWS };
+    const int64_t rows = STEP_BYTES / row_bytes(w) / ROWS * ROWS;
+    return rows < ROWS ? ROWS : rows;
+}
+
+/* Behind W x, rows row0 .. row1 - 1 of one projection for all m rows of the batch: adapters and bias. all: what
+ * lora_down made. */
+static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projection, const float *all, int m,
+                       int64_t row0, int64_t row1, struct results to)
 {
     const struct projection *p = &s->projections[projection];
-    if (!pp_cpu_weight_ready(c, p, row0, row1))
-        return;
-    const struct pp_adapter_set *first_set = batch_row(c, s, 0)->adapters;
-    if (first_set && first_set->n)
-        fetch_up(s, first_set, projection, row0, row1);
-    multiply_all(c, s, p, acts, m, row0, row1, to, own);
-    const float *all = prepared == own && own->n_down ? all_down(c, s, m, acts, own) : prepared->lora;
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const bool special = set && set->n && is_special(set, p->linear);
@@ -577,9 +589,33 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     }
 }
 
-static int64_t row_bytes(const struct pp_matrix *w)
+/* The same rows, W x included. With adapters and few rows they are worked through in steps: W x of some, then B of
+ * these, which was asked for one step before. What a thread takes at once is too much for that: W would push B out of
+ * the cache again. And nobody waits for A x while there is still something of W to do. */
+static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
+                         const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
+                         int64_t row1, struct results to)
 {
-    return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
+    const struct projection *p = &s->projections[projection];
+    const bool shares = prepared == own && own->n_down;
+    const int64_t step = shares ? step_rows(&p->w) : row1 - row0;
+    if (!pp_cpu_weight_ready(c, p, row0, row1))
+        return;
+    if (shares)
+        fetch_up(c, s, projection, m, row0, row0 + step < row1 ? row0 + step : row1);
+    for (int64_t r = row0, end, left = row0; r < row1; r = end) {
+        end = row1 - r <= step ? row1 : (r + step) / PP_LOW_RANK_ROWS * PP_LOW_RANK_ROWS;
+        if (shares && end < row1)
+            fetch_up(c, s, projection, m, end, end + step < row1 ? end + step : row1);
+        multiply_all(c, s, p, acts, m, r, end, to, own);
+        const float *all = !shares       ? prepared->lora
+                           : end == row1 ? all_down(c, s, m, acts, own)
+                                         : down_if_made(c, s, own);
+        if (all || !shares) {
+            adapt_rows(c, s, projection, all, m, left, end, to);
+            left = end;
+        }
+    }
 }
 
 /* Rows per work item, whole groups. Items are small, because a thread takes as many at once as is good; with many rows
