@@ -178,7 +178,7 @@ static bool find_long(struct long_word *w, const uint64_t key[4])
     return true;
 }
 
-/* A word of up to 31 bytes; *places: where its tokens may be kept too, if there are not too many; or NULL. */
+/* A word of up to 31 bytes. also, or NULL: where it is kept instead, by the other key, if its tokens fit there. */
 static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n, struct short_word *also,
                                 uint64_t also_key, struct pp_error *err)
 {
