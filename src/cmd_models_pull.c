@@ -153,7 +153,8 @@ static enum pp_code add_hub_file(struct pull *l, const char *base, const char *r
 /* Whether two GGUF files are parts of one model: equal but for the number of the part. */
 static bool same_split(const char *a, const char *b)
 {
-    const size_t n = strlen(a), base = ends_with(a, ".gguf") ? n - strlen(".gguf") : 0, ending = pp_part_ending(a, base);
+    const size_t n = strlen(a), base = ends_with(a, ".gguf") ? n - strlen(".gguf") : 0;
+    const size_t ending = pp_part_ending(a, base);
     return n == strlen(b) && ending && pp_part_ending(b, base) && memcmp(a, b, base - ending) == 0 &&
            strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
 }

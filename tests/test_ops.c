@@ -208,8 +208,8 @@ static double low_rank_value(const struct pp_low_rank *b, int64_t r, int k)
     if (b->type == PP_TYPE_F16)
         return (double)pp_f16_to_f32(((const uint16_t *)block)[at]);
     const int8_t *q = (const int8_t *)block + 32 * 2;
-    return (double)pp_f16_to_f32(((const uint16_t *)block)[r % 32]) * (double)q[k / 2 * 64 + (int)(r % 32) * 2 + k % 2] *
-           (double)b->unit;
+    const double d = (double)pp_f16_to_f32(((const uint16_t *)block)[r % 32]);
+    return d * (double)q[k / 2 * 64 + (int)(r % 32) * 2 + k % 2] * (double)b->unit;
 }
 
 static uint8_t *random_low_rank(uint32_t type, int rank, int64_t n_blocks)

@@ -1,4 +1,5 @@
-/* part_name.h - names of models in several files: NAME-00001-of-00003, as llama-gguf-split and transformers have them. */
+/* part_name.h - names of models in several files: NAME-00001-of-00003, as llama-gguf-split and transformers have
+ * them. */
 #ifndef PP_BASE_PART_NAME_H
 #define PP_BASE_PART_NAME_H
 
