@@ -110,10 +110,14 @@ $(BUILD)/pippin: $(OBJ_MAIN) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(LINKS
 $(BUILD)/kill-child: $(call obj,tests/kill_child.c tests/random_user.c) $(OBJ_APP) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
+# What test_peer.c compares with, if there is a libllama.
+$(BUILD)/peer: $(call obj,tests/peer.c)
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -ldl
+
 $(BUILD)/soak: $(call obj,tests/soak.c tests/random_user.c) $(OBJ_APP) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
-$(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(BUILD)/kill-child
+$(BUILD)/pippin-tests: $(OBJ_TEST) $(OBJ_UI) $(OBJ_APP) $(BUILD)/libpippin.a | $(BUILD)/kill-child $(BUILD)/peer
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_TEST) $(LIBS_APP) $(LIBS_ENGINE)
 
 $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a

@@ -1,0 +1,143 @@
+/* peer.c - another program's reading and quantising of our files, for tests/test_peer.c: llama.cpp by its public C
+ * interface, opened at run time. The structs of options, whose layout depends on the version, stay what its own
+ * functions return, but for the first numbers: of a context positions, of quantising threads and type.
+ *
+ *   peer LIBLLAMA.so quantize SOURCE TARGET TYPE    TYPE: llama_ftype, which is general.file_type of GGUF files
+ *   peer LIBLLAMA.so greedy MODEL N ID,ID,...       N times the likeliest next token, each with how much its logit is
+ *                                                  above the second one's: "ID MARGIN" a line */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 4096, CONTEXT = 1024 };
+
+struct options {
+    unsigned char bytes[512]; /* more than any version's */
+};
+
+struct batch {
+    int32_t n;
+    int32_t *token;
+    float *embd;
+    int32_t *pos, *n_seq;
+    int32_t **seq;
+    int8_t *logits;
+};
+
+static void *library;
+
+/* The function is called as what the header of the peer declares it. */
+#define FUNCTION(result, name, ...) result (*name)(__VA_ARGS__) = (result(*)(__VA_ARGS__))symbol(#name)
+
+static void (*symbol(const char *name))(void)
+{
+    void *at = dlsym(library, name);
+    void (*f)(void);
+    if (!at) {
+        fprintf(stderr, "peer: no %s: %s\n", name, dlerror());
+        exit(1);
+    }
+    memcpy(&f, &at, sizeof f);
+    return f;
+}
+
+static void quiet(int level, const char *text, void *user)
+{
+    (void)user;
+    if (level == 4)
+        fputs(text, stderr);
+}
+
+static void begin(const char *path)
+{
+    char folder[4000];
+    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+        fprintf(stderr, "peer: %s\n", dlerror());
+        exit(1);
+    }
+    FUNCTION(void, ggml_backend_load_all_from_path, const char *);
+    FUNCTION(void, llama_log_set, void (*)(int, const char *, void *), void *);
+    FUNCTION(void, llama_backend_init, void);
+    snprintf(folder, sizeof folder, "%s", path);
+    if (strrchr(folder, '/'))
+        *strrchr(folder, '/') = 0;
+    llama_log_set(quiet, NULL);
+    ggml_backend_load_all_from_path(folder);
+    llama_backend_init();
+}
+
+static int quantize(const char *source, const char *target, int32_t type)
+{
+    FUNCTION(struct options, llama_model_quantize_default_params, void);
+    FUNCTION(uint32_t, llama_model_quantize, const char *, const char *, const struct options *);
+    struct options o = llama_model_quantize_default_params();
+    memcpy(o.bytes, &(int32_t){1}, sizeof(int32_t));
+    memcpy(o.bytes + 4, &type, sizeof type);
+    return llama_model_quantize(source, target, &o) ? 1 : 0;
+}
+
+static int32_t likeliest(const float *logits, int32_t n, float *margin)
+{
+    int32_t best = 0;
+    float second = -1e30f;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    for (int32_t i = 0; i < n; i++)
+        if (i != best && logits[i] > second)
+            second = logits[i];
+    *margin = logits[best] - second;
+    return best;
+}
+
+static int greedy(const char *path, int n_new, char *ids)
+{
+    FUNCTION(struct options, llama_model_default_params, void);
+    FUNCTION(struct options, llama_context_default_params, void);
+    FUNCTION(void *, llama_model_load_from_file, const char *, struct options);
+    FUNCTION(void *, llama_init_from_model, void *, struct options);
+    FUNCTION(const void *, llama_model_get_vocab, const void *);
+    FUNCTION(int32_t, llama_vocab_n_tokens, const void *);
+    FUNCTION(struct batch, llama_batch_get_one, int32_t *, int32_t);
+    FUNCTION(int32_t, llama_decode, void *, struct batch);
+    FUNCTION(void, llama_set_n_threads, void *, int32_t, int32_t);
+    FUNCTION(float *, llama_get_logits_ith, void *, int32_t);
+    static int32_t tokens[MOST];
+    int32_t n = 0;
+    const uint32_t context = CONTEXT;
+    for (char *id = strtok(ids, ","); id && n < MOST; id = strtok(NULL, ","))
+        tokens[n++] = atoi(id);
+    void *model = llama_model_load_from_file(path, llama_model_default_params());
+    struct options o = llama_context_default_params();
+    memcpy(o.bytes, &context, sizeof context);
+    void *ctx = model ? llama_init_from_model(model, o) : NULL;
+    if (!ctx || n == 0 || n + n_new > CONTEXT)
+        return 1;
+    llama_set_n_threads(ctx, 1, 1); /* several wait for one another without pause */
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    struct batch batch = llama_batch_get_one(tokens, n);
+    for (int i = 0; i < n_new; i++) {
+        float margin;
+        if (llama_decode(ctx, batch))
+            return 1;
+        tokens[0] = likeliest(llama_get_logits_ith(ctx, -1), n_vocab, &margin);
+        printf("%d %.5f\n", tokens[0], (double)margin);
+        batch = llama_batch_get_one(tokens, 1);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const bool make = argc == 6 && strcmp(argv[2], "quantize") == 0, run = argc == 6 && strcmp(argv[2], "greedy") == 0;
+    if (!make && !run) {
+        fputs("usage: peer LIBLLAMA quantize SOURCE TARGET TYPE | peer LIBLLAMA greedy MODEL N IDS\n", stderr);
+        return 2;
+    }
+    begin(argv[1]);
+    return make ? quantize(argv[3], argv[4], atoi(argv[5])) : greedy(argv[3], atoi(argv[4]), argv[5]);
+}
