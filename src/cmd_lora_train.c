@@ -8,13 +8,9 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/map.h"
-#include "engine/base/mem.h"
 #include "engine/train.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
-
-enum { MAX_TEMPLATE = 1 << 20 };
 
 /* --- progress ------------------------------------------------------------------------------------------------- */
 
@@ -176,7 +172,7 @@ static void report(void *user, const struct pp_train_progress *p)
 struct job {
     char path[1024];            /* of the model */
     struct pp_model *model;
-    char *chat_template;        /* of --chat-template-file, or NULL */
+    struct pp_buf chat_template; /* of --chat-template-file */
     struct pp_train_data *data, *validation;
     struct pp_trainer *trainer;
     struct pp_train_options opt;
@@ -187,16 +183,9 @@ static void job_close(struct job *j)
     pp_trainer_free(j->trainer);
     pp_train_data_free(j->data);
     pp_train_data_free(j->validation);
-    pp_free(j->chat_template);
+    pp_buf_free(&j->chat_template);
     if (j->model)
         pp_model_close(j->model);
-}
-
-static enum pp_code read_template(const char *path, char **text, struct pp_error *err)
-{
-    size_t n;
-    enum pp_code code = path ? pp_read_file(path, MAX_TEMPLATE, text, &n, err) : PP_OK;
-    return code == PP_ERR_NOT_FOUND ? pp_fail(err, PP_ERR_IO, "cannot open %s: there is no such file", path) : code;
 }
 
 /* An example can be no longer than what the model was made for. */
@@ -215,8 +204,9 @@ static int64_t time_of(const char *path)
 
 static enum pp_code read_data(const struct pp_options *o, struct job *j, struct pp_error *err)
 {
-    struct pp_train_data_options opt = {.chat_template = j->chat_template, .max_tokens = max_length(o, j),
-                                        .now = time_of(o->args[0])};
+    struct pp_train_data_options opt = {.max_tokens = max_length(o, j), .now = time_of(o->args[0])};
+    if (o->chat_template_file)
+        opt.chat_template = pp_buf_cstr(&j->chat_template);
     enum pp_code code = pp_train_data_read(j->model, o->args[0], &opt, &j->data, err);
     if (code)
         return code;
@@ -264,8 +254,8 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
         code = pp_resolve_model(p, o->model, j->path, sizeof j->path, err);
     if (!code)
         code = pp_model_open(j->path, &j->model, err);
-    if (!code)
-        code = read_template(o->chat_template_file, &j->chat_template, err);
+    if (!code && o->chat_template_file)
+        code = pp_cli_read(o->chat_template_file, &j->chat_template, err);
     if (!code)
         code = read_data(o, j, err);
     return code ? code : pp_trainer_new(j->model, j->data, j->validation, &j->opt, &j->trainer, err);
@@ -296,7 +286,7 @@ static void print_json(const struct pp_options *o, const struct job *j, const st
     pp_cli_json_count(&b, "tokens", r->n_tokens);
     pp_cli_json_real(&b, "seconds", r->seconds, 3);
     pp_buf_str(&b, "}\n");
-    fputs(pp_buf_cstr(&b), stdout);
+    pp_cli_print(b.data, b.len);
     pp_buf_free(&b);
 }
 
