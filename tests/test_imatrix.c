@@ -527,7 +527,7 @@ static void out_of_memory(void **state)
     struct pp_imatrix *m;
     const char *path = gguf_file("imatrix", 1, 1, 1, PP_TYPE_F32);
     (void)state;
-    for (int form = 0; form < 2; form++)
+    for (int form = 0; form < 2; form++) {
         for (uint64_t nth = 1;; nth++) {
             pp_mem_fail_at(nth, 1);
             enum pp_code code = form ? pp_imatrix_read(path, &m, &err)
@@ -538,7 +538,8 @@ static void out_of_memory(void **state)
             assert_int_equal(code, PP_ERR_NOMEM);
             assert_true(nth < 100);
         }
-    pp_imatrix_free(m);
+        pp_imatrix_free(m);
+    }
     pp_buf_free(&b);
 }
 
