@@ -1,6 +1,7 @@
 /* test_control.c - how many guesses are tried, on a simulated clock: texts whose guesses are right or wrong are laid
  * down beforehand, so that every way of guessing decodes the very same text and only its time differs. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/speculate.h"
@@ -303,6 +304,53 @@ static void never_much_worse(void **state)
     check("the best fixed number, in the mean of all windows", sum / (MACHINES * TEXTS), 0.01, &machines[0], "all");
 }
 
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The same over many more texts of all kinds, machines and dice: how the windows' regret is spread, and how seldom a
+ * window is below 0.98 of plain decoding: two of 15,488 with these four seeds, at worst 2.6 % slower. */
+static void many_texts(void **state)
+{
+    static const struct kind *const of[][2] = {{&code, &code},   {&prose, &prose}, {&noise, &noise}, {&same, &same},
+                                               {&code, &prose},  {&code, &noise},  {&same, &noise},  {&prose, &noise}};
+    enum { KINDS = sizeof of / sizeof *of, MACHINES = sizeof machines / sizeof *machines, SEEDS = 4,
+           WINDOWS = (TEXT - WINDOW) / STRIDE + 1, ALL = KINDS * MACHINES * SEEDS * WINDOWS };
+    static double lost[ALL];
+    static struct text t;
+    double sum = 0, worst = 0;
+    size_t n = 0, slow = 0;
+    (void)state;
+    for (int i = 0; i < SEEDS; i++)
+        for (size_t k = 0; k < KINDS; k++)
+            for (size_t m = 0; m < MACHINES; m++) {
+                seed = 1000003u * (unsigned)i + 101 * k + m + 5;
+                int every = 64 + (int)(700 * uniform());
+                for (int at = 0; at < TEXT + MOST; at += every)
+                    lay(&t, at, at + every < TEXT + MOST ? at + every : TEXT + MOST, of[k][at / every % 2]);
+                decode_adaptive(&machines[m], &t, adaptive);
+                for (int g = 0; g <= MOST; g++)
+                    decode_fixed(&machines[m], &t, g, fixed[g]);
+                for (int from = 0; from + WINDOW <= TEXT; from += STRIDE) {
+                    double plain = window(adaptive, from) / window(fixed[0], from);
+                    lost[n] = regret(adaptive, from);
+                    sum += fmax(lost[n++], 0);
+                    slow += plain > 1 / 0.98;
+                    worst = fmax(worst, plain - 1);
+                }
+            }
+    assert_int_equal(n, ALL);
+    qsort(lost, n, sizeof *lost, ascending);
+    if (sum / (double)n > 0.009 || lost[n / 2] > 0.002 || lost[n * 3 / 4] > 0.008 || lost[n * 9 / 10] > 0.034 ||
+        lost[n * 99 / 100] > 0.1)
+        fail_msg("regret: mean %.2f %%, median %.2f, 75th %.2f, 90th %.2f, 99th %.2f", 100 * sum / (double)n,
+                 100 * lost[n / 2], 100 * lost[n * 3 / 4], 100 * lost[n * 9 / 10], 100 * lost[n * 99 / 100]);
+    if (slow * 1000 > n || worst > 0.035)
+        fail_msg("%zu of %zu windows are below 0.98 of plain decoding, at worst %.2f %% slower", slow, n, 100 * worst);
+}
+
 /* The first reason above, with figures. */
 static void informed(void **state)
 {
@@ -377,6 +425,7 @@ static void odds(void **state)
 TEST_GROUP(control)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(never_much_worse), cmocka_unit_test(informed),
+                                       cmocka_unit_test(many_texts),
                                        cmocka_unit_test(times), cmocka_unit_test(odds)};
     return cmocka_run_group_tests_name("control", tests, NULL, NULL);
 }
