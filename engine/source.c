@@ -539,8 +539,10 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     for (size_t i = 0; i < s->n_tensors && !code; i++) {
         if (!s->tensors[i].rows)
             continue;
-        code = fill_tensor(&s->tensors[i], pool, opt->cancel, err);
-        done += s->tensors[i].size;
+        const struct pp_tensor *t = &s->tensors[i];
+        code = fill_tensor(t, pool, opt->cancel, err);
+        pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* what it was made of is not looked at again */
+        done += t->size;
         if (!code && opt->progress)
             opt->progress(opt->user, done, total);
     }

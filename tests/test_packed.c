@@ -255,6 +255,51 @@ static void identities(void **state)
     assert_memory_equal(&ids[0], &ids[3], sizeof ids[0]);
 }
 
+/* Bytes of a mapped file that are in memory on our account. */
+static size_t resident(const char *path)
+{
+    char line[1000];
+    size_t kib, sum = 0;
+    bool ours = false;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (strchr(line, '-') && strchr(line, '/') && !strstr(line, "kB"))
+            ours = strstr(line, path) != NULL;
+        if (ours && sscanf(line, "Rss: %zu kB", &kib) == 1)
+            sum += kib << 10;
+    }
+    fclose(f);
+    return sum;
+}
+
+/* Once weights are made, what they were made of is let go of. */
+static void not_twice(void **state)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    char file[400];
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *packed = temp_path("packed-once");
+    packed_folder(family, packed_form("fp8"), &plain_options, packed, NULL);
+    snprintf(file, sizeof file, "%s/model.safetensors", packed);
+    assert_ok(pp_source_open(packed, &s, &err), err);
+    const size_t weights = pp_source_to_fill(s);
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) { /* as whoever checks them first does */
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        float row[4096];
+        for (int64_t r = 0; t->rows && t->ne[0] <= 4096 && r < t->ne[1]; r++)
+            assert_ok(pp_rows_floats(t->rows, r, 1, row, &err), err);
+    }
+    const size_t before = resident(file);
+    assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), err);
+    if (!(before > weights / 2 && resident(file) < before / 4))
+        fail_msg("of %zu bytes %zu were in memory, now %zu", weights, before, resident(file));
+    pp_source_close(s);
+}
+
 /* --- what is wrong ----------------------------------------------------------------------------------------------- */
 
 static void refusals(void **state)
@@ -407,7 +452,7 @@ TEST_GROUP(packed)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form), cmocka_unit_test(to_floats),     cmocka_unit_test(refusals),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),       cmocka_unit_test(while_loading),
-        cmocka_unit_test(identities),
+        cmocka_unit_test(identities), cmocka_unit_test(not_twice),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
