@@ -151,7 +151,9 @@ static const char *starter(void)
 
 /* --- tests ------------------------------------------------------------------------------------------------------- */
 
-/* llama.cpp quantises. Types that it makes with an importance matrix alone it refuses. */
+/* llama.cpp quantises. Types that it makes with an importance matrix alone it refuses. Three values for each weight
+ * leave nothing of a model that was not trained for it: what either one rounds decides. With the same weights as
+ * floats both go on alike. */
 static void their_types(void **state)
 {
     static const struct {
@@ -179,7 +181,7 @@ static void their_types(void **state)
             continue;
         }
         n_made++;
-        compare(types[i].name, file, question, N_QUESTION, 1.0f);
+        compare(types[i].name, file, question, N_QUESTION, types[i].type == 36 || types[i].type == 37 ? 10.0f : 1.0f);
     }
     assert_true(n_made > 15);
 }
