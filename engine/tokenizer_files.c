@@ -270,7 +270,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     const char *what = NULL;
     if (!pp_tokenizer_equal(a, b, &why))
         what = why.text;
-    else if (a->n_merges != b->n_merges || memcmp(a->merges, b->merges, a->n_merges * sizeof *a->merges) != 0)
+    else if (a->n_merges != b->n_merges ||
+             (a->n_merges && memcmp(a->merges, b->merges, a->n_merges * sizeof *a->merges) != 0))
         what = "other merges";
     else if (strcmp(a->pre, b->pre) != 0 && tok_rule_spelling(a->pre) != tok_rule_spelling(b->pre))
         what = "another rule for cutting text";
