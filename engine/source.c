@@ -530,11 +530,6 @@ static enum pp_code fill_tensor(const struct pp_tensor *t, struct pp_pool *pool,
     return PP_OK;
 }
 
-static void let_go_whole(struct pp_source *s, const struct pp_tensor *t)
-{
-    pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]);
-}
-
 static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const struct pp_fill_options *opt,
                              struct pp_error *err)
 {
@@ -546,14 +541,11 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
             continue;
         const struct pp_tensor *t = &s->tensors[i];
         code = fill_tensor(t, pool, opt->cancel, err);
-        let_go_whole(s, t); /* what it was made of is not looked at again ... */
+        pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* what it was made of is not looked at again */
         done += t->size;
         if (!code && opt->progress)
             opt->progress(opt->user, done, total);
     }
-    for (size_t i = 0; i < s->n_tensors; i++) /* ... though the system maps what lies around a page that is */
-        if (s->tensors[i].rows)
-            let_go_whole(s, &s->tensors[i]);
     if (!code)
         code = pp_source_check(s, err); /* zeros were read of what another program cut off */
     if (code && code != PP_ERR_CANCELLED)

@@ -295,8 +295,9 @@ static void not_twice(void **state)
     }
     const size_t before = resident(file);
     assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), err);
-    if (!(before > weights / 2 && resident(file) < before / 4))
-        fail_msg("of %zu bytes %zu were in memory, now %zu", weights, before, resident(file));
+    const size_t after = resident(file); /* what is used in place may be there, and more when the system looked ahead */
+    if (before < after + weights / 2)
+        fail_msg("of %zu bytes %zu were in memory, now %zu", weights, before, after);
     pp_source_close(s);
 }
 
