@@ -138,6 +138,18 @@ static void save(struct pp_seq *s)
         abort();
 }
 
+/* How many of the prompt's tokens the engine has pages of, without any file. */
+static int64_t pages_at_hand(const int32_t *tokens)
+{
+    struct pp_seq *s;
+    if (pp_seq_new(tiny_engine(), &s, NULL))
+        return 0;
+    pp_seq_adopt(s, tokens, PROMPT);
+    int64_t n = pp_seq_len(s);
+    pp_seq_free(s);
+    return n;
+}
+
 static void restore_and_go_on(const int32_t *tokens)
 {
     struct pp_seq *s;
@@ -149,8 +161,13 @@ static void restore_and_go_on(const int32_t *tokens)
     if (pp_read_file(manifest_path, 1 << 20, &data, &size, &err) == PP_OK) {
         uint8_t *copy = pp_malloc(size); /* of exactly this size, for the address sanitizer */
         memcpy(copy, data, size);
-        /* After a refusal too it may go on with pages that the engine has of earlier inputs, but no further. */
-        (void)pp_snapshot_restore_from(s, &identity, base, OWNER, copy, size, tokens, PROMPT, NULL, &err);
+        const int64_t had = pages_at_hand(tokens);
+        const uint64_t read_before = pp_engine_stats(tiny_engine())->restored_tokens;
+        /* A refusal reads nothing: the sequence is as it was, or goes on with what the engine has of earlier inputs. */
+        if (pp_snapshot_restore_from(s, &identity, base, OWNER, copy, size, tokens, PROMPT, NULL, &err) != PP_OK &&
+            ((pp_seq_len(s) != 0 && pp_seq_len(s) != had) ||
+             pp_engine_stats(tiny_engine())->restored_tokens != read_before))
+            abort();
         if (pp_seq_len(s) > PROMPT)
             abort();
         pp_free(copy);
