@@ -55,3 +55,12 @@ const char *test_tmpdir(void)
     }
     return tmpdir;
 }
+
+const char *test_path(const char *name)
+{
+    static char paths[4][300];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return path;
+}

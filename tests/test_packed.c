@@ -18,15 +18,6 @@
 static const char family[] = "llama-k256";
 static const struct packed_options plain_options = {0};
 
-static const char *temp_path(const char *name)
-{
-    static char paths[4][300];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* --- weights ----------------------------------------------------------------------------------------------------- */
 
 /* Every weight as the form defines it: read through floats exactly, apart from the order of two roundings; and as it is
@@ -127,8 +118,8 @@ static void every_form(void **state)
     if (!testdata("architectures"))
         skip();
     for (size_t i = 0; i < N_FORMS; i++) {
-        const char *form = becomes[i].form, *packed = temp_path("packed"), *floats = temp_path("floats");
-        const char *gguf = temp_path("packed.gguf");
+        const char *form = becomes[i].form, *packed = test_path("packed"), *floats = test_path("floats");
+        const char *gguf = test_path("packed.gguf");
         struct pp_error err;
         packed_folder(family, packed_form(form), &plain_options, packed, floats);
         check_weights(form, packed, floats, becomes[i].type);
@@ -155,8 +146,8 @@ static void to_floats(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    const char *packed = temp_path("packed"), *floats = temp_path("floats"), *a = temp_path("a.gguf"),
-               *b = temp_path("b.gguf");
+    const char *packed = test_path("packed"), *floats = test_path("floats"), *a = test_path("a.gguf"),
+               *b = test_path("b.gguf");
     const struct pp_convert_options opt = {.out_type = "BF16"};
     packed_folder(family, packed_form("gptq-order"), &plain_options, packed, floats);
     assert_ok(pp_convert_to_gguf(packed, a, &opt, &err), err);
@@ -185,7 +176,7 @@ static void note_filled(void *user, uint64_t done, uint64_t total)
 /* Every matrix has the bits that pippin quantize gives the file made of the same folder, but for q's and k's order. */
 static void check_quantized(const char *folder, const char *quant, const char *type)
 {
-    const char *gguf = temp_path("quantized.gguf");
+    const char *gguf = test_path("quantized.gguf");
     struct pp_source *s, *f;
     struct pp_error err;
     uint64_t done = 0;
@@ -222,7 +213,7 @@ static void while_loading(void **state)
     check_quantized(plain, "q6_k", "Q6_K");
     check_quantized(plain, "q4_0", "Q4_0");
     check_quantized(plain, "f16", "F16");
-    const char *packed = temp_path("packed");
+    const char *packed = test_path("packed");
     packed_folder(family, packed_form("fp8"), &plain_options, packed, NULL);
     check_quantized(packed, "q5_k_s", "Q5_K_S");
     assert_ok(pp_model_open_as(experts, "q4_0", &m, &err), err);
@@ -282,7 +273,7 @@ static void not_twice(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    const char *packed = temp_path("packed-once");
+    const char *packed = test_path("packed-once");
     packed_folder(family, packed_form("fp8"), &plain_options, packed, NULL);
     snprintf(file, sizeof file, "%s/model.safetensors", packed);
     assert_ok(pp_source_open(packed, &s, &err), err);
@@ -384,7 +375,7 @@ static void refusals(void **state)
     if (!testdata("architectures"))
         skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *path = temp_path("refused");
+        const char *path = test_path("refused");
         struct pp_model *m = NULL;
         struct pp_error err = {0};
         packed_folder(family, packed_form(cases[i].form), &cases[i].opt, path, NULL);
@@ -404,7 +395,7 @@ static void no_numbers(void **state)
         skip();
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         const struct packed_options opt = {.not_a_number = true};
-        const char *path = temp_path("infinite"), *gguf = temp_path("infinite.gguf");
+        const char *path = test_path("infinite"), *gguf = test_path("infinite.gguf");
         struct pp_source *s;
         struct pp_error err = {0};
         packed_folder(family, packed_form(some[i]), &opt, path, NULL);
@@ -428,7 +419,7 @@ static void stopped(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    const char *path = temp_path("packed");
+    const char *path = test_path("packed");
     packed_folder(family, packed_form("nf4-double"), &plain_options, path, NULL);
     assert_ok(pp_source_open(path, &s, &err), err);
     pp_cancel_request(&cancel);

@@ -293,15 +293,6 @@ static const struct folder folders[] = {
     {"gptneox", "ct-mxfp4", neox_gptq, NULL, 2, 0},
 };
 
-static const char *temp_path(const char *name)
-{
-    static char paths[4][300];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* Row r of a tensor of either folder: experts are in one stack, or one by one. */
 static void row_of(const struct pp_source *s, const char *name, int64_t e, int64_t r, float *to)
 {
@@ -350,7 +341,7 @@ static void every_folder(void **state)
         skip();
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         const struct folder *f = &folders[i];
-        const char *packed = temp_path("packed"), *floats = temp_path("floats"), *gguf = temp_path("packed.gguf");
+        const char *packed = test_path("packed"), *floats = test_path("floats"), *gguf = test_path("packed.gguf");
         struct pp_error err;
         int64_t n;
         write_folders(f, &(struct packed_options){0}, packed, floats);
@@ -380,7 +371,7 @@ static void stays_mxfp4(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    const char *packed = temp_path("packed"), *floats = temp_path("floats"), *gguf = temp_path("packed.gguf");
+    const char *packed = test_path("packed"), *floats = test_path("floats"), *gguf = test_path("packed.gguf");
     write_folders(&folders[0], &(struct packed_options){0}, packed, floats);
     assert_ok(pp_convert_to_gguf(packed, gguf, &(struct pp_convert_options){0}, &err), err);
     assert_ok(pp_source_open(gguf, &s, &err), err);
@@ -415,7 +406,7 @@ static void refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pp_model *m = NULL;
         struct pp_error err = {0};
-        const char *packed = temp_path("refused"), *floats = temp_path("floats");
+        const char *packed = test_path("refused"), *floats = test_path("floats");
         write_folders(&folders[0], &cases[i].opt, packed, floats);
         if (pp_model_open(packed, &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
             fail_msg("case %zu: \"%s\", which does not mention %s", i, err.text, cases[i].word);
@@ -424,8 +415,8 @@ static void refusals(void **state)
     const struct packed_options no_number = {.not_a_number = true};
     struct pp_source *s;
     struct pp_error err = {0};
-    write_folders(&folders[0], &no_number, temp_path("infinite"), temp_path("floats"));
-    assert_ok(pp_source_open(temp_path("infinite"), &s, &err), err);
+    write_folders(&folders[0], &no_number, test_path("infinite"), test_path("floats"));
+    assert_ok(pp_source_open(test_path("infinite"), &s, &err), err);
     assert_int_equal(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "_exps.weight"));
     pp_source_close(s);

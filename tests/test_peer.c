@@ -126,13 +126,6 @@ static void compare(const char *what, const char *path, const int32_t *ids, int 
                  (double)a.margins[same], (double)b.margins[same]);
 }
 
-static const char *temp_path(const char *name)
-{
-    static char path[300];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* The starter in F16, and a question to it. */
 static const int32_t question[] = {0, 2, 3027, 3, 319, 1707, 16, 569, 434, 307, 35, 4, 2, 580, 438, 387, 3, 319};
 enum { N_QUESTION = sizeof question / sizeof *question };
@@ -174,7 +167,7 @@ static void their_types(void **state)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char number[12], file[300];
         snprintf(number, sizeof number, "%d", types[i].type);
-        snprintf(file, sizeof file, "%s", temp_path("theirs.gguf"));
+        snprintf(file, sizeof file, "%s", test_path("theirs.gguf"));
         FILE *f = peer("quantize", starter(), file, number);
         if (pclose(f) != 0) {
             fprintf(stderr, "  %-28s llama.cpp does not make it\n", types[i].name);
@@ -197,7 +190,7 @@ static void our_types(void **state)
     fprintf(stderr, "pippin quantises, both read:\n");
     for (size_t i = 0; (type = pp_quantize_type(i)); i++) {
         char file[300];
-        snprintf(file, sizeof file, "%s", temp_path("ours.gguf"));
+        snprintf(file, sizeof file, "%s", test_path("ours.gguf"));
         assert_ok(pp_quantize_file(starter(), file, type, &opt, &err), err);
         compare(type, file, question, N_QUESTION, 1.0f);
     }
@@ -226,8 +219,8 @@ static void our_families(void **state)
         assert_ok(pp_safetensors_open(testdata(name), &e, &err), err);
         const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");
         snprintf(name, sizeof name, "architectures/%s", families[i]);
-        snprintf(file, sizeof file, "%s", temp_path("family.gguf"));
-        snprintf(folder, sizeof folder, "%s", temp_path("random-four"));
+        snprintf(file, sizeof file, "%s", test_path("family.gguf"));
+        snprintf(folder, sizeof folder, "%s", test_path("random-four"));
         unlink(folder);
         assert_int_equal(symlink(testdata(name), folder), 0);
         assert_ok(pp_convert_to_gguf(folder, file, &opt, &err), err);
