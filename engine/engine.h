@@ -69,8 +69,11 @@ struct pp_model_info {
  * read when an engine is made of it. */
 enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err);
 /* The same; quant: NULL, or what the matrices of a folder are quantised to when an engine is made of it, "q4_k" for
- * example (convert.h, pp_quantize_name). PP_ERR_USAGE: there is no such type, or it is a GGUF file. */
-enum pp_code pp_model_open_as(const char *path, const char *quant, struct pp_model **out, struct pp_error *err);
+ * example (convert.h, pp_quantize_name). imatrix: NULL, or the file of an importance matrix that weighs this.
+ * PP_ERR_USAGE: there is no such type, it is a GGUF file, or an imatrix without a type. PP_ERR_MISMATCH: the imatrix is
+ * another model's. */
+enum pp_code pp_model_open_as(const char *path, const char *quant, const char *imatrix, struct pp_model **out,
+                              struct pp_error *err);
 void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
 const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */

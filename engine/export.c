@@ -36,7 +36,7 @@ struct slice {
     int64_t first, n;        /* rows of the new tensor in this slice */
     float *floats;           /* [n, n_cols] */
     uint8_t *to;             /* [n, to_row] */
-    int64_t n_matrices, matrix_rows;
+    struct pp_weighing weighing;
     int n_shares;
     struct pp_error errors[MAX_THREADS];
 };
@@ -85,22 +85,6 @@ static enum pp_code read_floats(const struct slice *s, const struct pp_tensor *t
     return code;
 }
 
-/* Rows begin .. end - 1 of a slice from floats to their type, each matrix by its own importance. */
-static void quantize_rows(const struct slice *s, int64_t begin, int64_t end, struct pp_error *err)
-{
-    enum pp_code code = PP_OK;
-    for (int64_t r = begin, next; r < end && !code; r = next) {
-        const int64_t matrix = (s->first + r) / s->matrix_rows, behind = (matrix + 1) * s->matrix_rows - s->first;
-        const float *importance = NULL;
-        next = behind < end ? behind : end;
-        if (s->item->importance)
-            code = pp_importance_of(s->item->importance, s->n_cols, s->n_matrices, matrix, &importance, err);
-        if (!code)
-            code = pp_quantize_rows(s->item->type, s->floats + r * s->n_cols, s->to + (size_t)r * s->to_row, next - r,
-                                    s->n_cols, importance, err);
-    }
-}
-
 /* One share of a slice. */
 static void convert_rows(void *arg, int part, int share, int thread)
 {
@@ -118,7 +102,8 @@ static void convert_rows(void *arg, int part, int share, int thread)
                     : read_floats(s, t, row, n, s->floats + r * s->n_cols, err);
     }
     if (!code && !same && begin < end)
-        quantize_rows(s, begin, end, err);
+        pp_quantize_weighed(&s->weighing, s->item->type, s->floats + begin * s->n_cols,
+                            s->to + (size_t)begin * s->to_row, s->first + begin, end - begin, s->n_cols, err);
 }
 
 static enum pp_code convert_slice(struct pp_gguf_writer *w, struct pp_pool *pool, struct slice *s, struct pp_error *err)
@@ -156,8 +141,9 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         .from_row = pp_type_row_bytes(item->from->type, n_cols),
         .to_row = pp_type_row_bytes(item->type, n_cols),
         .n_cols = n_cols,
-        .n_matrices = item->parts ? item->n_parts : ne[2] * ne[3],
-        .matrix_rows = vector ? n_rows : ne[1],
+        .weighing = {.importance = item->importance,
+                     .n_matrices = item->parts ? item->n_parts : ne[2] * ne[3],
+                     .matrix_rows = vector ? n_rows : ne[1]},
         .n_shares = pp_pool_n(pool),
     };
     int64_t step = SLICE_FLOATS / n_cols > 0 ? SLICE_FLOATS / n_cols : 1;

@@ -8,6 +8,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
+#include "engine/quant.h"
 #include "engine/types.h"
 
 enum pp_code pp_imatrix_new(struct pp_imatrix **out, struct pp_error *err)
@@ -125,6 +126,25 @@ enum pp_code pp_importance_of(const struct pp_importance *e, int64_t n_cols, int
     if (e->counts[e->n_counts == 1 ? 0 : i] > 0)
         *out = e->sums + i * n_cols;
     return PP_OK;
+}
+
+enum pp_code pp_quantize_weighed(const struct pp_weighing *w, uint32_t type, const float *src, void *dst, int64_t row,
+                                 int64_t n_rows, int64_t n_cols, struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(type, n_cols);
+    enum pp_code code = PP_OK;
+    if (!w->importance)
+        return pp_quantize_rows(type, src, dst, n_rows, n_cols, NULL, err);
+    for (int64_t r = 0, next; r < n_rows && !code; r = next) {
+        const int64_t matrix = (row + r) / w->matrix_rows, behind = (matrix + 1) * w->matrix_rows - row;
+        const float *columns;
+        next = behind < n_rows ? behind : n_rows;
+        code = pp_importance_of(w->importance, n_cols, w->n_matrices, w->first + matrix, &columns, err);
+        if (!code)
+            code = pp_quantize_rows(type, src + r * n_cols, (uint8_t *)dst + (size_t)r * row_bytes, next - r, n_cols,
+                                    columns, err);
+    }
+    return code;
 }
 
 /* --- several ----------------------------------------------------------------------------------------------------- */

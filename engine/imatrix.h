@@ -35,6 +35,17 @@ enum pp_code pp_imatrix_entry(struct pp_imatrix *m, const char *name, int64_t n_
 enum pp_code pp_importance_of(const struct pp_importance *e, int64_t n_cols, int64_t n_matrices, int64_t i,
                               const float **out, struct pp_error *err);
 
+/* How the rows of a tensor are weighed: each matrix by its own columns. */
+struct pp_weighing {
+    const struct pp_importance *importance; /* NULL: not at all */
+    int64_t n_matrices;  /* that the entry is of */
+    int64_t first;       /* of those, the tensor's first: an expert's number where each has a tensor of its own */
+    int64_t matrix_rows; /* rows of each */
+};
+/* As pp_quantize_rows; row: the number of the first in the tensor. */
+enum pp_code pp_quantize_weighed(const struct pp_weighing *w, uint32_t type, const float *src, void *dst, int64_t row,
+                                 int64_t n_rows, int64_t n_cols, struct pp_error *err);
+
 /* Reads a file's bytes; `name` appears in errors. For tests and fuzzing. */
 enum pp_code pp_imatrix_read_memory(const void *data, size_t size, const char *name, struct pp_imatrix **out,
                                     struct pp_error *err);

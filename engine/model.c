@@ -23,10 +23,11 @@ static char *model_name(const struct pp_source *s)
 
 enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err)
 {
-    return pp_model_open_as(path, NULL, out, err);
+    return pp_model_open_as(path, NULL, NULL, out, err);
 }
 
-enum pp_code pp_model_open_as(const char *path, const char *quant, struct pp_model **out, struct pp_error *err)
+enum pp_code pp_model_open_as(const char *path, const char *quant, const char *imatrix, struct pp_model **out,
+                              struct pp_error *err)
 {
     struct pp_error own;
     err = err ? err : &own;
@@ -35,7 +36,7 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, struct pp_mod
     if (!m)
         return pp_fail_nomem(err, "the model");
     pthread_mutex_init(&m->identity_lock, NULL);
-    enum pp_code code = pp_source_open_as(path, quant, &m->source, err);
+    enum pp_code code = pp_source_open_as(path, quant, imatrix, &m->source, err);
     if (!code)
         code = pp_plan_build(m->source, &m->plan, err);
     if (!code) {
@@ -139,6 +140,8 @@ static void stat_key(const struct pp_model *m, struct pp_buf *b)
         free(names);
     if (pp_source_quant(m->source))
         pp_buf_str(b, pp_source_quant(m->source));
+    if (pp_source_imatrix(m->source))
+        add_stat(b, pp_source_imatrix(m->source));
 }
 
 /* CACHE/identity/HASH: 64 hexadecimal digits and a newline. "" if there is no such place. */

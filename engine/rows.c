@@ -457,7 +457,7 @@ static enum pp_code quantize_tile(const struct pp_rows *r, int64_t first, int64_
     enum pp_code code = pp_rows_floats(r, first, n, floats, err);
     if (!code && !pp_row_finite(PP_TYPE_F32, floats, n * r->n_cols))
         code = pp_fail(err, PP_ERR_FORMAT, "a weight is not a number; the file is damaged");
-    return code ? code : pp_quantize_rows(r->type, floats, to, n, r->n_cols, NULL, err);
+    return code ? code : pp_quantize_weighed(&r->weighing, r->type, floats, to, first, n, r->n_cols, err);
 }
 
 enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, void *to, struct pp_error *err)

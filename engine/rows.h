@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/base/error.h"
+#include "engine/imatrix.h"
 #include "engine/types.h"
 
 /* Numbers of a file at any address. */
@@ -45,6 +46,7 @@ struct pp_rows {
     uint32_t type;              /* what rows are made in */
     bool as_blocks;             /* the integers go into blocks of `type` as they are; else they go by floats */
     int64_t n_cols, n_rows;     /* rows of all matrices of a stack */
+    struct pp_weighing weighing; /* unless as_blocks */
     const uint8_t *weights;
     uint32_t type_there;        /* FLOATS */
     /* integers */

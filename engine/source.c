@@ -48,6 +48,8 @@ struct pp_source {
     bool filled;                /* -- protected by fill_lock */
     struct pp_hf_quant quant;   /* of a folder */
     const char *quantized;      /* "Q4_K_M": what it is made into; or NULL */
+    char *imatrix_path;         /* what that is weighed by; or NULL */
+    struct pp_imatrix *imatrix;
     struct pp_name_index names; /* of those */
 };
 
@@ -443,6 +445,51 @@ static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t t
     return PP_OK;
 }
 
+/* What is known of the columns of a tensor that is made anew. */
+static enum pp_code weigh(const struct pp_source *s, const struct pp_tensor *t, bool *known, struct pp_error *err)
+{
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    const char *number = pp_expert_number(t->name);
+    const float *columns = NULL;
+    char stack[256];
+    pp_stack_name(t->name, stack);
+    rows->weighing = (struct pp_weighing){
+        .importance = pp_imatrix_find(s->imatrix, stack),
+        .n_matrices = number ? s->hp.n_expert : t->ne[2] * t->ne[3],
+        .first = number ? strtol(number, NULL, 10) : 0,
+        .matrix_rows = t->ne[1],
+    };
+    if (!rows->weighing.importance || rows->weighing.first >= rows->weighing.n_matrices) {
+        rows->weighing.importance = NULL;
+        return PP_OK;
+    }
+    enum pp_code code = pp_importance_of(rows->weighing.importance, t->ne[0], rows->weighing.n_matrices,
+                                         rows->weighing.first, &columns, err);
+    *known |= columns != NULL;
+    return code;
+}
+
+/* Those that become blocks are weighed by an importance matrix. */
+static enum pp_code weigh_all(struct pp_source *s, const char *path, struct pp_error *err)
+{
+    const struct pp_tensor *first = NULL;
+    bool known = false;
+    if (!(s->imatrix_path = pp_strdup(path)))
+        return pp_fail_nomem(err, path);
+    enum pp_code code = pp_imatrix_read(path, &s->imatrix, err);
+    for (size_t i = 0; i < s->n_tensors && !code; i++) {
+        const struct pp_tensor *t = &s->tensors[i];
+        if (!t->rows || t->rows->as_blocks || pp_type_info(t->type)->block_elements == 1)
+            continue;
+        first = first ? first : t;
+        code = weigh(s, t, &known, err);
+    }
+    if (!code && first && !known)
+        code = pp_fail(err, PP_ERR_MISMATCH, "%s says nothing of %s or any other matrix that is to be quantised; it was "
+                       "made for another model", path, first->name);
+    return code;
+}
+
 /* What pippin quantize would make of the folder, its matrices are made into when they are loaded. */
 static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_error *err)
 {
@@ -608,13 +655,17 @@ enum pp_code pp_source_fill(const struct pp_source *source, struct pp_pool *pool
 
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err)
 {
-    return pp_source_open_as(path, NULL, out, err);
+    return pp_source_open_as(path, NULL, NULL, out, err);
 }
 
-enum pp_code pp_source_open_as(const char *path, const char *quant, struct pp_source **out, struct pp_error *err)
+enum pp_code pp_source_open_as(const char *path, const char *quant, const char *imatrix, struct pp_source **out,
+                               struct pp_error *err)
 {
     struct stat st;
     *out = NULL;
+    if (imatrix && !quant)
+        return pp_fail(err, PP_ERR_USAGE, "an importance matrix weighs what a folder is quantised to while it is "
+                       "loaded: give --quant, too, or leave %s out", imatrix);
     if (stat(path, &st) != 0)
         return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s",
                        path, strerror(errno));
@@ -627,6 +678,8 @@ enum pp_code pp_source_open_as(const char *path, const char *quant, struct pp_so
     enum pp_code code = S_ISDIR(st.st_mode) ? open_folder(s, err) : open_gguf(s, err);
     if (!code && quant)
         code = quantize(s, quant, err);
+    if (!code && imatrix)
+        code = weigh_all(s, imatrix, err);
     if (!code)
         code = reserve(s, err);
     if (code) {
@@ -660,6 +713,8 @@ void pp_source_close(struct pp_source *s)
     pp_free(s->parts);
     pp_gguf_close(s->gguf);
     pp_hf_close(s->hf);
+    pp_imatrix_free(s->imatrix);
+    pp_free(s->imatrix_path);
     pp_free(s->chat_template);
     pp_free(s->path);
     pp_free(s);
@@ -704,6 +759,11 @@ const cJSON *pp_source_config(const struct pp_source *s)
 const char *pp_source_quant(const struct pp_source *s)
 {
     return s->quantized;
+}
+
+const char *pp_source_imatrix(const struct pp_source *s)
+{
+    return s->imatrix_path;
 }
 
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s)

@@ -81,8 +81,11 @@ struct pp_hparams {
  * text lists those that are. */
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err);
 /* The same, with the matrices of a folder quantised when they are filled, to a type or mixture as pp_quantize_name
- * takes it. NULL: as they are. PP_ERR_USAGE: there is no such type, or it is a GGUF file, which is used as it is. */
-enum pp_code pp_source_open_as(const char *path, const char *quant, struct pp_source **out, struct pp_error *err);
+ * takes it. NULL: as they are. imatrix: the file of an importance matrix that weighs their errors; or NULL.
+ * PP_ERR_USAGE: there is no such type, an imatrix without a type, or it is a GGUF file, which is used as it is.
+ * PP_ERR_MISMATCH: the imatrix is another model's. */
+enum pp_code pp_source_open_as(const char *path, const char *quant, const char *imatrix, struct pp_source **out,
+                               struct pp_error *err);
 void pp_source_close(struct pp_source *s);
 
 const char *pp_source_path(const struct pp_source *s);
@@ -95,6 +98,7 @@ const char *pp_source_folder(const struct pp_source *s);          /* NULL for a 
 struct cJSON;
 const struct cJSON *pp_source_config(const struct pp_source *s);
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
+const char *pp_source_imatrix(const struct pp_source *s);         /* the path of what that is weighed by; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
 /* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
  * no matrix is in two stacks. */

@@ -26,6 +26,7 @@ struct pp_load_request {
     const struct pp_adapter_choice *draft_adapters; /* [n_draft_adapters]: of the draft */
     int n_draft_adapters;
     const char *quant;              /* what a model folder is quantised to while it is loaded; or NULL */
+    const char *imatrix;            /* the importance matrix that weighs this; or NULL */
     struct pp_engine_options engine;
     uint64_t snapshot_quota;        /* 0: PP_SNAPSHOT_QUOTA; or PP_SNAPSHOTS_OFF */
 };

@@ -310,7 +310,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     with_cache.cache_dir = p->cache;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
     if (!code)
-        code = pp_model_open_as(m->path, m->quant, &m->model, err);
+        code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
     if (!code && !m->embeds)
         code = pp_model_check_writes(m->model, err);
     if (!code)

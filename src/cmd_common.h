@@ -81,6 +81,7 @@ struct pp_cli_model {
     bool exact_adapters;        /* held as they are stored */
     bool embeds;                /* may be an encoder */
     const char *quant;          /* what it is quantised to while it is loaded; or NULL */
+    const char *imatrix;        /* and weighed by; or NULL */
 };
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */

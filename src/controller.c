@@ -88,6 +88,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         .draft_adapters = adapters,
         .n_draft_adapters = first ? c->o->n_draft_lora : 0,
         .quant = is_folder(model) ? c->o->quant : NULL, /* files that are chosen later are used as they are */
+        .imatrix = is_folder(model) ? c->o->imatrix.file : NULL,
         .engine = {.n_threads = c->o->threads,
                    .kv_type = c->o->kv_type,
                    .n_ctx = c->o->ctx_size,

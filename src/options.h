@@ -119,7 +119,7 @@ struct pp_options {
         int n_in_files;
         int output_frequency;  /* 10 */
         bool process_output;
-        const char *file;      /* quantize --imatrix; or NULL */
+        const char *file;      /* --imatrix, of quantize and of --quant; or NULL */
     } imatrix;
     struct pp_train_options train; /* lora train --rank --alpha ... */
     struct {

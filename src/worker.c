@@ -63,6 +63,7 @@ void request_free(struct request *r)
     pp_free((char *)r->load.model);
     pp_free((char *)r->load.draft);
     pp_free((char *)r->load.quant);
+    pp_free((char *)r->load.imatrix);
     free_adapters(r->load.draft_adapters, r->load.n_draft_adapters);
     pp_free((char *)r->load.engine.kernels);
     pp_free((char *)g->session_key);
@@ -104,6 +105,7 @@ static bool copy_load(struct request *r, const struct pp_load_request *from)
     r->load.draft = copy(from->draft, &ok);
     r->load.draft_adapters = copy_adapters(from->draft_adapters, from->n_draft_adapters, &ok);
     r->load.quant = copy(from->quant, &ok);
+    r->load.imatrix = copy(from->imatrix, &ok);
     r->load.engine.kernels = copy(from->engine.kernels, &ok);
     r->load.engine.share_pool = NULL;
     r->load.engine.cancel = NULL; /* the worker has its own */

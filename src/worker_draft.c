@@ -116,7 +116,7 @@ static enum pp_code load(struct pp_worker *w, const struct pp_load_request *r, s
     opt.cancel = &w->load_cancel;
     opt.cache_dir = w->cache_dir;
     opt.n_ctx = pp_engine_n_ctx(w->engine);
-    enum pp_code code = model_open(r->draft, NULL, "", &d->model, err);
+    enum pp_code code = model_open(r->draft, NULL, NULL, "", &d->model, err);
     if (code == PP_OK)
         code = check_vocabulary(w, d->model->model, &bridged, err);
     if (code == PP_OK)

@@ -158,8 +158,9 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
 /* Tells what it is and whether it fits. */
 void worker_inspect(struct pp_worker *w, const char *path);
 
-enum pp_code model_open(const char *path, const char *quant, const char *cache_dir, struct shared_model **out,
-                        struct pp_error *err);
+/* As pp_model_open_as. */
+enum pp_code model_open(const char *path, const char *quant, const char *imatrix, const char *cache_dir,
+                        struct shared_model **out, struct pp_error *err);
 void model_let_go(struct shared_model *s); /* NULL is fine */
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason); /* NULL: out of memory */
 

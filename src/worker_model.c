@@ -66,14 +66,14 @@ static void start_identity(struct shared_model *s)
     pthread_attr_destroy(&attr);
 }
 
-enum pp_code model_open(const char *path, const char *quant, const char *cache_dir, struct shared_model **out,
-                        struct pp_error *err)
+enum pp_code model_open(const char *path, const char *quant, const char *imatrix, const char *cache_dir,
+                        struct shared_model **out, struct pp_error *err)
 {
     struct shared_model *s = pp_calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return pp_fail_nomem(err, "the model");
-    enum pp_code code = pp_model_open_as(path, quant, &s->model, err);
+    enum pp_code code = pp_model_open_as(path, quant, imatrix, &s->model, err);
     if (code != PP_OK) {
         pp_free(s);
         return code;
@@ -128,16 +128,16 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
     worker_try_send(p->w, e);
 }
 
-static enum pp_code open_target(struct pp_worker *w, const char *path, const char *quant, struct shared_model **out,
+static enum pp_code open_target(struct pp_worker *w, const struct pp_load_request *r, struct shared_model **out,
                                 struct pp_error *err)
 {
-    enum pp_code code = model_open(path, quant, w->cache_dir, out, err);
+    enum pp_code code = model_open(r->model, r->quant, r->imatrix, w->cache_dir, out, err);
     if (code != PP_OK)
         return code;
     code = pp_model_check_writes((*out)->model, err);
     if (code == PP_OK && !pp_model_tokenizer((*out)->model))
         code = pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s has no vocabulary, so one cannot talk with it; choose another model", path);
+                       "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
     if (code != PP_OK) {
         model_let_go(*out);
         *out = NULL;
@@ -210,7 +210,7 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
 {
     struct pp_error err = {0}, draft_err = {0};
     struct shared_model *target;
-    enum pp_code code = open_target(w, r->model, r->quant, &target, &err);
+    enum pp_code code = open_target(w, r, &target, &err);
     if (code != PP_OK && w->engine) { /* a mistyped name costs nothing: the old model stays */
         send_refusal(w, &err);
         return;
@@ -220,7 +220,7 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
     w->told_plain = false;
     w->snapshot_quota = r->snapshot_quota;
     w->loaded = *r;
-    w->loaded.model = w->loaded.draft = w->loaded.quant = NULL;
+    w->loaded.model = w->loaded.draft = w->loaded.quant = w->loaded.imatrix = NULL;
     w->loaded.draft_adapters = NULL;
     w->loaded.n_draft_adapters = 0;
     snprintf(w->kernels, sizeof w->kernels, "%s", r->engine.kernels ? r->engine.kernels : "");

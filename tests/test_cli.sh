@@ -460,6 +460,13 @@ if [ -d "$data/starter" ]; then
     run convert "$tmp/llama-mlx" "$tmp/llama-8.gguf"; expect "and a file again" 0
     run bench -m "$tmp/llama-mlx" --quant q4_0 --n-prompt 8 --n-gen 2 -r 1 --json
     expect_match "a folder is quantised while it is loaded" "$tmp/out" '"type": "Q4_0"' '"decode_tps": [1-9]'
+    run imatrix -m "$tmp/llama-hf" -f "$tmp/read.txt" -c 32 --chunks 2 -o "$tmp/llama.imatrix"; expect "its imatrix" 0
+    run run --raw --temp 0 -n 2 -m "$tmp/llama-hf" --quant q4_0 --imatrix "$tmp/llama.imatrix" -p a </dev/null
+    expect "and that is weighed" 0
+    run run --raw -n 2 -m "$tmp/llama-hf" --quant q4_0 --imatrix "$tmp/whole.gguf" -p a </dev/null
+    expect "not by another model's" 1
+    run run --raw -n 2 -m "$tmp/llama-hf" --imatrix "$tmp/llama.imatrix" -p a </dev/null; expect "nor alone" 2
+    expect_match "and it says why" "$tmp/err" 'give --quant, too'
     run bench -m "$tmp/llama-8.gguf" --quant q4_0 --n-prompt 8 --n-gen 2 -r 1; expect "a file is not" 2
     run bench -m "$tmp/llama-q8.gguf" --n-prompt 8 --n-gen 2 -r 1 --json
     expect_match "the quantised file runs" "$tmp/out" '"type": "Q8_0"' '"decode_tps": [1-9]'

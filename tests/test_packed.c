@@ -8,6 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/imatrix.h"
 #include "engine/quant.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
@@ -173,31 +174,71 @@ static void note_filled(void *user, uint64_t done, uint64_t total)
     *last = done;
 }
 
+/* An importance matrix for all matrices of a folder but the outermost: of 16 columns the first half matters a hundred
+ * times as much, for odd experts the second half. */
+static void write_imatrix(const char *folder, const char *path)
+{
+    struct pp_source *s;
+    struct pp_imatrix *m;
+    struct pp_importance *e;
+    struct pp_error err;
+    char stack[256];
+    assert_ok(pp_source_open(folder, &s, &err), err);
+    assert_ok(pp_imatrix_new(&m, &err), err);
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        const int64_t n = pp_expert_number(t->name) ? pp_source_hparams(s)->n_expert : 1;
+        if (t->n_dims < 2 || strncmp(t->name, "blk.", 4) != 0)
+            continue;
+        pp_stack_name(t->name, stack);
+        assert_ok(pp_imatrix_entry(m, stack, t->ne[0], n, &e, &err), err);
+        for (int64_t c = 0; c < t->ne[0] * n; c++)
+            e->sums[c] = (c % 16 < 8) == (c / t->ne[0] % 2 == 0) ? 100 : 1;
+        for (int64_t k = 0; k < n; k++)
+            e->counts[k] = 10;
+    }
+    assert_ok(pp_imatrix_count(m, "halves", 1, 10, &err), err);
+    assert_ok(pp_imatrix_write(m, path, &err), err);
+    pp_imatrix_free(m);
+    pp_source_close(s);
+}
+
 /* Every matrix has the bits that pippin quantize gives the file made of the same folder, but for q's and k's order. */
-static void check_quantized(const char *folder, const char *quant, const char *type)
+static void check_quantized(const char *folder, const char *quant, const char *type, const char *imatrix)
 {
     const char *gguf = test_path("quantized.gguf");
+    struct pp_imatrix *m = NULL;
     struct pp_source *s, *f;
     struct pp_error err;
     uint64_t done = 0;
-    assert_ok(pp_quantize_file(folder, gguf, type, &(struct pp_convert_options){0}, &err), err);
-    assert_ok(pp_source_open_as(folder, quant, &s, &err), err);
+    char stack[256];
+    if (imatrix)
+        assert_ok(pp_imatrix_read(imatrix, &m, &err), err);
+    assert_ok(pp_quantize_file(folder, gguf, type, &(struct pp_convert_options){.imatrix = m}, &err), err);
+    assert_ok(pp_source_open_as(folder, quant, imatrix, &s, &err), err);
     assert_ok(pp_source_open(gguf, &f, &err), err);
     assert_string_equal(pp_source_type_name(s), type);
     assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){.progress = note_filled, .user = &done}, &err), err);
     assert_int_equal(done, pp_source_to_fill(s));
     for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
-        const struct pp_tensor *t = pp_source_tensor_at(s, i), *want = pp_source_tensor(f, t->name);
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        const char *number = pp_expert_number(t->name);
+        const size_t n = number ? (size_t)pp_source_hparams(s)->n_expert : 1;
+        const size_t at = number ? strtoul(number, NULL, 10) : 0;
+        pp_stack_name(t->name, stack);
+        const struct pp_tensor *want = pp_source_tensor(f, stack);
         assert_non_null(want);
-        if (t->n_dims < 2)
+        if (t->n_dims < 2 || strstr(t->name, "ffn_gate_inp")) /* a file has floats of 32 bits there */
             continue;
         assert_int_equal(t->type, want->type);
-        assert_int_equal(t->size, want->size);
-        if (!strstr(t->name, "attn_q") && !strstr(t->name, "attn_k") && memcmp(t->data, want->data, t->size) != 0)
+        assert_int_equal(t->size * n, want->size);
+        if (!strstr(t->name, "attn_q") && !strstr(t->name, "attn_k") &&
+            memcmp(t->data, (const uint8_t *)want->data + at * t->size, t->size) != 0)
             fail_msg("%s of %s is another in %s", t->name, folder, type);
     }
     pp_source_close(s);
     pp_source_close(f);
+    pp_imatrix_free(m);
 }
 
 static void while_loading(void **state)
@@ -208,22 +249,62 @@ static void while_loading(void **state)
     if (!testdata("architectures"))
         skip();
     const char *plain = testdata("architectures/llama-k256"), *experts = testdata("architectures/mixtral");
-    check_quantized(plain, "q8_0", "Q8_0");
-    check_quantized(plain, "Q4_K", "Q4_K_M");
-    check_quantized(plain, "q6_k", "Q6_K");
-    check_quantized(plain, "q4_0", "Q4_0");
-    check_quantized(plain, "f16", "F16");
+    check_quantized(plain, "q8_0", "Q8_0", NULL);
+    check_quantized(plain, "Q4_K", "Q4_K_M", NULL);
+    check_quantized(plain, "q6_k", "Q6_K", NULL);
+    check_quantized(plain, "q4_0", "Q4_0", NULL);
+    check_quantized(plain, "f16", "F16", NULL);
     const char *packed = test_path("packed");
     packed_folder(family, packed_form("fp8"), &plain_options, packed, NULL);
-    check_quantized(packed, "q5_k_s", "Q5_K_S");
-    assert_ok(pp_model_open_as(experts, "q4_0", &m, &err), err);
+    check_quantized(packed, "q5_k_s", "Q5_K_S", NULL);
+    assert_ok(pp_model_open_as(experts, "q4_0", NULL, &m, &err), err);
     assert_string_equal(pp_model_info(m)->type_name, "Q4_0");
     pp_model_close(m);
-    assert_int_equal(pp_model_open_as(plain, "q9", &m, &err), PP_ERR_USAGE);
+    check_quantized(experts, "q4_0", "Q4_0", NULL);
+    assert_int_equal(pp_model_open_as(plain, "q9", NULL, &m, &err), PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "q9"));
-    assert_int_equal(pp_model_open_as(testdata("architectures/llama-k256/model.gguf"), "q4_0", &m, &err),
+    assert_int_equal(pp_model_open_as(testdata("architectures/llama-k256/model.gguf"), "q4_0", NULL, &m, &err),
                      PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "pippin quantize"));
+}
+
+/* The same by an importance matrix, which is part of what the model is. */
+static void while_loading_weighed(void **state)
+{
+    struct pp_model *m;
+    struct pp_sha256 ids[3];
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    char plain[1024], experts[1024], im[300], im_experts[300]; /* longer than those functions keep one */
+    snprintf(plain, sizeof plain, "%s", testdata("architectures/llama-k256"));
+    snprintf(experts, sizeof experts, "%s", testdata("architectures/mixtral"));
+    snprintf(im, sizeof im, "%s", test_path("plain.imatrix"));
+    snprintf(im_experts, sizeof im_experts, "%s", test_path("experts.imatrix"));
+    write_imatrix(plain, im);
+    write_imatrix(experts, im_experts);
+    check_quantized(plain, "q4_k", "Q4_K_M", im);
+    check_quantized(plain, "q2_k", "Q2_K", im);
+    check_quantized(plain, "f16", "F16", im);
+    check_quantized(experts, "q4_0", "Q4_0", im_experts);
+    const char *packed = test_path("packed");
+    packed_folder(family, packed_form("nf4"), &plain_options, packed, NULL);
+    check_quantized(packed, "q4_k", "Q4_K_M", im);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(pp_model_open_as(plain, "q4_0", i == 1 ? NULL : im, &m, &err), err);
+        assert_ok(pp_model_identity(m, test_tmpdir(), &ids[i], &err), err);
+        pp_model_close(m);
+    }
+    assert_memory_not_equal(&ids[0], &ids[1], sizeof ids[0]);
+    assert_memory_equal(&ids[0], &ids[2], sizeof ids[0]);
+    assert_int_equal(pp_model_open_as(plain, NULL, im, &m, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "--quant"));
+    assert_int_equal(pp_model_open_as(experts, "q4_0", im, &m, &err), PP_ERR_MISMATCH);
+    assert_int_equal(pp_model_open_as(plain, "q4_0", testdata("architectures/llama-k256/model.gguf"), &m, &err),
+                     PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "importance matrix"));
+    assert_int_equal(pp_model_open_as(plain, "q4_0", test_path("not there"), &m, &err), PP_ERR_IO);
 }
 
 /* What the same folder was quantised to is part of what the model is. */
@@ -237,7 +318,7 @@ static void identities(void **state)
         skip();
     for (int i = 0; i < 4; i++) {
         struct pp_model *m;
-        assert_ok(pp_model_open_as(testdata("architectures/llama-k256"), quant[i], &m, &err), err);
+        assert_ok(pp_model_open_as(testdata("architectures/llama-k256"), quant[i], NULL, &m, &err), err);
         assert_ok(pp_model_identity(m, test_tmpdir(), &ids[i], &err), err);
         pp_model_close(m);
     }
@@ -442,9 +523,9 @@ static void stopped(void **state)
 TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form), cmocka_unit_test(to_floats),     cmocka_unit_test(refusals),
-        cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),       cmocka_unit_test(while_loading),
-        cmocka_unit_test(identities), cmocka_unit_test(not_twice),
+        cmocka_unit_test(every_form), cmocka_unit_test(to_floats),    cmocka_unit_test(refusals),
+        cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
+        cmocka_unit_test(while_loading_weighed), cmocka_unit_test(identities), cmocka_unit_test(not_twice),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
