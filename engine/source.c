@@ -485,8 +485,8 @@ static enum pp_code weigh_all(struct pp_source *s, const char *path, struct pp_e
         code = weigh(s, t, &known, err);
     }
     if (!code && first && !known)
-        code = pp_fail(err, PP_ERR_MISMATCH, "%s says nothing of %s or any other matrix that is to be quantised; it was "
-                       "made for another model", path, first->name);
+        code = pp_fail(err, PP_ERR_MISMATCH, "%s says nothing of %s or any other matrix that is to be quantised; it "
+                       "was made for another model", path, first->name);
     return code;
 }
 
