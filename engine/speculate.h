@@ -86,6 +86,8 @@ struct pp_spec_ledger {
  * by what became of guesses, by how sure the draft is, and, while it is not asked, by how sure the target is. */
 struct pp_spec_habits {
     double weight[PP_GUESSERS][PP_SPEC_LEVELS];  /* log odds of a guess at this level of confidence */
+    double odds[PP_GUESSERS][PP_SPEC_LEVELS][PP_SPEC_KINDS]; /* what follows from them for each kind of text */
+    double mean[PP_SPEC_KINDS];                  /* of odds, by the draft model's shares of the levels */
     double kind[PP_GUESSERS][PP_SPEC_KINDS];     /* probability of each kind, for each who guesses */
     double usual[PP_GUESSERS][PP_SPEC_KINDS];    /* the same, of the whole conversation */
     double share[PP_SPEC_KINDS][PP_SPEC_LEVELS]; /* of the draft model's guesses in such a text */

@@ -154,25 +154,42 @@ static bool affordable(const struct pp_spec_costs *c, const struct pp_spec_habit
 
 /* --- what pays ---------------------------------------------------------------------------------------------------- */
 
-/* Tokens per ns with so many guesses of the draft model in each pass, in a text of these kinds, or of a single one. */
-static double rate_of(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int n,
-                      const double *kind)
+/* What a pass takes with 0 .. most guesses of the draft model for each answer in it, the draft's steps included. */
+struct rounds {
+    int answers, most;
+    double ns[PP_MAX_GUESSES + 1];
+};
+
+static struct rounds rounds_of(const struct pp_spec_costs *c, int answers, int most)
 {
-    double tokens = 1;
-    for (int k = 0; n && k < PP_SPEC_KINDS; k++) {
-        double p = kind[k] > 0 ? pp_habits_mean_in(h, k) : 0, chain = kind[k];
-        for (int i = 0; i < n; i++)
-            tokens += chain *= p;
-    }
-    return answers * tokens / (pp_costs_of(c, answers * (n + 1)) + (n ? n * step_ns(c, answers) : 0));
+    struct rounds r = {.answers = answers, .most = most < PP_MAX_GUESSES ? most : PP_MAX_GUESSES};
+    const double step = step_ns(c, answers);
+    for (int n = 0; n <= r.most; n++)
+        r.ns[n] = pp_costs_of(c, answers * (n + 1)) + n * step;
+    return r;
 }
 
-static double best_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most,
-                        const double *kind)
+/* Tokens per ns with the best number of guesses in a text of these kinds. */
+static double best_rate(const struct pp_spec_habits *h, const struct rounds *r, const double *kind)
 {
-    double best = 0;
-    for (int n = 0; n <= most; n++)
-        best = fmax(best, rate_of(c, h, answers, n, kind));
+    double chain[PP_SPEC_KINDS], tokens = 1, best = r->answers / r->ns[0];
+    memcpy(chain, kind, sizeof chain);
+    for (int n = 1; n <= r->most; n++) {
+        for (int k = 0; k < PP_SPEC_KINDS; k++)
+            tokens += chain[k] *= pp_habits_mean_in(h, k);
+        best = fmax(best, r->answers * tokens / r->ns[n]);
+    }
+    return best;
+}
+
+/* The same in a text of one kind. */
+static double best_rate_in(const struct pp_spec_habits *h, const struct rounds *r, int kind)
+{
+    double p = pp_habits_mean_in(h, kind), chain = 1, tokens = 1, best = r->answers / r->ns[0];
+    for (int n = 1; n <= r->most; n++) {
+        tokens += chain *= p;
+        best = fmax(best, r->answers * tokens / r->ns[n]);
+    }
     return best;
 }
 
@@ -181,7 +198,8 @@ double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habit
     double plain = pp_costs_of(c, answers);
     if (plain <= 0 || (c->pass[1].n < SINGLE_PASSES && answers == 1))
         return 0;
-    return best_rate(c, h, answers, model ? most : 0, h->kind[PP_GUESS_MODEL]);
+    struct rounds r = rounds_of(c, answers, model ? most : 0);
+    return best_rate(h, &r, h->kind[PP_GUESS_MODEL]);
 }
 
 static double mean_odds(const struct pp_spec_habits *h)
@@ -198,23 +216,36 @@ bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spe
     return rate * pp_costs_of(c, answers) > PAYS * answers && pp_habits_odds(h, PP_GUESS_LOOKUP, level) < mean_odds(h);
 }
 
-/* Tokens won by a row for a guess at this level and, if that is better, by rows for more behind it. */
-static double gain(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
-                   enum pp_guesser who, int level)
+/* What a row for a guess costs, in tokens to be had elsewhere, and rows for more behind it. */
+struct prices {
+    int n;
+    double of[PP_MAX_GUESSES + 1]; /* [1 .. n] */
+};
+
+static struct prices prices_of(const struct pp_spec_costs *c, const struct pp_spec_place *at, enum pp_guesser who)
 {
-    double kind[PP_SPEC_KINDS], next[PP_SPEC_KINDS], base = pp_costs_of(c, at->rows), tokens = 0, best = -INFINITY;
-    double step = who == PP_GUESS_MODEL ? step_ns(c, 1) : 0;
-    pp_habits_kinds(h, who, level, kind);
-    for (int k = 0; k < PP_SPEC_KINDS; k++) {
-        kind[k] *= at->chain * pp_habits_odds_in(h, k, who, level);
-        next[k] = who == PP_GUESS_MODEL ? pp_habits_mean_in(h, k) : pp_habits_odds_in(h, k, who, level);
-    }
-    for (int n = 1; at->guesses + n <= at->most; n++) {
+    struct prices p = {.n = at->most - at->guesses < PP_MAX_GUESSES ? at->most - at->guesses : PP_MAX_GUESSES};
+    const double base = pp_costs_of(c, at->rows), step = who == PP_GUESS_MODEL ? step_ns(c, 1) : 0;
+    for (int n = 1; n <= p.n; n++)
+        p.of[n] = at->rate * (pp_costs_of(c, at->rows + n) - base + (n - 1) * step);
+    return p;
+}
+
+/* Tokens won by a row for a guess at this level and, if that is better, by rows for more behind it. kind: how likely
+ * each is, times `share`, and so is what is won. */
+static double gain(const struct pp_spec_habits *h, const struct prices *price, double chain, enum pp_guesser who,
+                   int level, const double *kind, double share)
+{
+    double stands[PP_SPEC_KINDS], tokens = 0, best = -INFINITY;
+    const double *odds = h->odds[who][level], *next = who == PP_GUESS_MODEL ? h->mean : odds;
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        stands[k] = kind[k] * chain * odds[k];
+    for (int n = 1; n <= price->n; n++) {
         for (int k = 0; k < PP_SPEC_KINDS; k++) {
-            tokens += kind[k];
-            kind[k] *= next[k];
+            tokens += stands[k];
+            stands[k] *= next[k];
         }
-        best = fmax(best, tokens - at->rate * (pp_costs_of(c, at->rows + n) - base + (n - 1) * step));
+        best = fmax(best, tokens - share * price->of[n]);
     }
     return best;
 }
@@ -222,7 +253,12 @@ static double gain(const struct pp_spec_costs *c, const struct pp_spec_habits *h
 bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                       enum pp_guesser who, int level)
 {
-    double won = at->rate > 0 ? gain(c, h, at, who, level) : 0;
+    if (at->rate <= 0)
+        return false;
+    double kind[PP_SPEC_KINDS];
+    pp_habits_kinds(h, who, level, kind);
+    const struct prices price = prices_of(c, at, who);
+    double won = gain(h, &price, at->chain, who, level, kind, 1);
     return won > 0 && affordable(c, h, at, 0, won);
 }
 
@@ -230,12 +266,13 @@ bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits
 static double gain_of_step(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                            const struct pp_spec_place *at)
 {
+    const struct prices price = prices_of(c, at, PP_GUESS_MODEL);
     double sum = 0;
     for (int i = 0; i < PP_SPEC_LEVELS; i++) {
-        double share = 0, won = gain(c, h, at, PP_GUESS_MODEL, i);
+        double kind[PP_SPEC_KINDS], share = 0;
         for (int k = 0; k < PP_SPEC_KINDS; k++)
-            share += h->kind[PP_GUESS_MODEL][k] * h->share[k][i];
-        sum += won > 0 ? share * won : 0;
+            share += kind[k] = h->kind[PP_GUESS_MODEL][k] * h->share[k][i];
+        sum += fmax(gain(h, &price, at->chain, PP_GUESS_MODEL, i, kind, share), 0);
     }
     return sum;
 }
@@ -253,13 +290,13 @@ static bool trial_pays(const struct pp_spec_costs *c, const struct pp_spec_habit
                        double ns)
 {
     int answers = at->rows - at->guesses;
-    double plain = pp_costs_of(c, answers), won = 0;
-    for (int k = 0; k < PP_SPEC_KINDS; k++) {
-        double only[PP_SPEC_KINDS] = {0};
-        only[k] = 1;
-        won += h->kind[PP_GUESS_MODEL][k] * (1 - answers / plain / best_rate(c, h, answers, at->most, only));
-    }
-    return h->budget >= 0 && won * HORIZON * plain > ns;
+    if (h->budget < 0)
+        return false;
+    const struct rounds r = rounds_of(c, answers, at->most);
+    double plain = r.ns[0], won = 0;
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        won += h->kind[PP_GUESS_MODEL][k] * (1 - answers / plain / best_rate_in(h, &r, k));
+    return won * HORIZON * plain > ns;
 }
 
 enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_habits *h,

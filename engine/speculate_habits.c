@@ -30,6 +30,22 @@ static void normalise(double *p, int n)
         p[i] = sum > 0 ? p[i] / sum : 1.0 / n;
 }
 
+/* They are needed many times for each time that a weight changes. */
+static void refresh_odds(struct pp_spec_habits *h, enum pp_guesser who, int level)
+{
+    for (int k = 0; k < PP_SPEC_KINDS; k++)
+        h->odds[who][level][k] = odds(h->weight[who][level] + shift[k]);
+}
+
+static void refresh_means(struct pp_spec_habits *h)
+{
+    for (int k = 0; k < PP_SPEC_KINDS; k++) {
+        h->mean[k] = 0;
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            h->mean[k] += h->share[k][i] * h->odds[PP_GUESS_MODEL][i][k];
+    }
+}
+
 void pp_habits_init(struct pp_spec_habits *h)
 {
     static const double first[PP_GUESSERS][PP_SPEC_LEVELS] = {
@@ -42,6 +58,9 @@ void pp_habits_init(struct pp_spec_habits *h)
         for (int i = 0; i < PP_SPEC_LEVELS; i++)
             h->weight[w][i] = log_odds(first[w][i]);
     for (int w = 0; w < PP_GUESSERS; w++)
+        for (int i = 0; i < PP_SPEC_LEVELS; i++)
+            refresh_odds(h, (enum pp_guesser)w, i);
+    for (int w = 0; w < PP_GUESSERS; w++)
         for (int k = 0; k < PP_SPEC_KINDS; k++)
             h->kind[w][k] = h->usual[w][k] = 1.0 / PP_SPEC_KINDS;
     for (int k = 0; k < PP_SPEC_KINDS; k++) {
@@ -50,6 +69,7 @@ void pp_habits_init(struct pp_spec_habits *h)
         normalise(h->share[k], PP_SPEC_LEVELS);
         memcpy(h->sure[k], h->share[k], sizeof h->sure[k]);
     }
+    refresh_means(h);
 }
 
 void pp_habits_next(struct pp_spec_habits *h)
@@ -63,15 +83,12 @@ void pp_habits_next(struct pp_spec_habits *h)
 
 double pp_habits_odds_in(const struct pp_spec_habits *h, int kind, enum pp_guesser who, int level)
 {
-    return odds(h->weight[who][level] + shift[kind]);
+    return h->odds[who][level][kind];
 }
 
 double pp_habits_mean_in(const struct pp_spec_habits *h, int kind)
 {
-    double sum = 0;
-    for (int i = 0; i < PP_SPEC_LEVELS; i++)
-        sum += h->share[kind][i] * pp_habits_odds_in(h, kind, PP_GUESS_MODEL, i);
-    return sum;
+    return h->mean[kind];
 }
 
 void pp_habits_kinds(const struct pp_spec_habits *h, enum pp_guesser who, int level, double *kind)
@@ -133,10 +150,13 @@ void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, b
     normalise(kind, PP_SPEC_KINDS);
     *seen += *seen < MOST_SEEN;
     h->weight[who][level] += fmax(WEIGHT_RATE, 1.0 / (*seen + WEIGHT_PRIOR)) * wrong;
+    refresh_odds(h, who, level);
     for (int k = 0; k < PP_SPEC_KINDS; k++)
         h->usual[who][k] += USUAL_RATE * (kind[k] - h->usual[who][k]);
-    if (who == PP_GUESS_MODEL)
+    if (who == PP_GUESS_MODEL) {
         count(h->share, h->n_share, kind, level);
+        refresh_means(h);
+    }
 }
 
 int pp_level_of_margin(float margin)
