@@ -631,6 +631,8 @@ static const struct packed_form forms[] = {
     {"mlx-mxfp4", MODE(4, 32, "mxfp4"), pack_small, .bits = 4, .group = 32, .kind = "mlx", .embeddings = true},
     {"mlx-mxfp8", MODE(8, 32, "mxfp8"), pack_small, .bits = 8, .group = 32, .kind = "mlx", .embeddings = true},
     {"mlx-nvfp4", MODE(4, 16, "nvfp4"), pack_small, .bits = 4, .group = 16, .kind = "mlx"},
+    {"awq-32", "\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32,\"version\":\"gemm\","
+     "\"zero_point\":true}", pack_awq, .bits = 4, .group = 32},
 };
 
 /* Only stacks of experts have it. */
@@ -698,7 +700,8 @@ static void pack_tensor(const struct pp_tensor *t, const struct packed_form *for
                         struct tensor_file *packed, struct tensor_file *floats)
 {
     const int64_t n = t->ne[0] * t->ne[1], shape[2] = {t->n_dims == 2 ? t->ne[1] : t->ne[0], t->ne[0]};
-    const bool wanted = t->n_dims == 2 && (form->embeddings || strstr(t->name, "layers."));
+    const bool wanted = t->n_dims == 2 && (form->embeddings || strstr(t->name, "layers.")) &&
+                        !strstr(t->name, ".gate."); /* which chooses experts */
     char module[160];
     float *w = zeros(n, sizeof *w);
     pp_dequantize_row(t->type, t->data, w, n);

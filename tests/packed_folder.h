@@ -32,7 +32,7 @@ struct packed_options {
 };
 
 /* Writes two folders of a family of the test data: its matrices in a form, and as the F32 that this form defines. Only
- * matrices of layers are quantised, and with MLX the embeddings. floats may be NULL. */
+ * matrices of layers are quantised, and with MLX the embeddings; none that chooses experts. floats may be NULL. */
 void packed_folder(const char *family, const struct packed_form *form, const struct packed_options *opt,
                    const char *folder, const char *floats);
 

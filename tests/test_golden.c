@@ -15,6 +15,7 @@
 #include "engine/hf.h"
 #include "engine/safetensors.h"
 #include "engine/text.h"
+#include "tests/packed_folder.h"
 #include "tests/support.h"
 
 static const float TOLERANCE = 1e-3f;
@@ -167,27 +168,86 @@ static void check_folder(const char *family, char expected[1024])
 /* What came out: the README tells it. */
 struct outcome {
     bool folder, theirs, ours; /* was right from */
+    bool folder_of_ours;       /* the folder made of that again */
+    bool mlx, packed;          /* as good as Q8_0 */
 };
 
-/* The folder, the file that another converter made of it, if there is one, and the one that ours makes. */
+/* Logits of a model are about as near to exact [n] as those of eight bits; where experts are chosen, as those that
+ * another choice has moved. */
+static void check_near(const char *family, const char *form, const char *path, const float *exact, double usual)
+{
+    int64_t n;
+    float *is = logits_of(family, path, &n);
+    const bool chooses = strstr(family, "moe") || strstr(family, "mixtral");
+    const double most = fmax(1.5 * usual, chooses ? 0.15 : 0.02);
+    if (!(difference(is, exact, n) <= most))
+        fail_msg("%s in %s: the logits differ by %.4f, those of Q8_0 by %.4f", family, form, difference(is, exact, n),
+                 usual);
+    free(is);
+}
+
+/* The folder in forms of other programs; those that pack whole matrices only know families that have them. */
+static bool check_packed(const char *family, double usual)
+{
+    static const char *const forms[] = {"fp8", "nf4", "gptq-order", "awq-32"};
+    char packed[256], floats[256];
+    int64_t n;
+    if (strcmp(family, "gpt2") == 0 || strcmp(family, "gptoss") == 0)
+        return false;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        snprintf(packed, sizeof packed, "%s/%s-%s", test_tmpdir(), family, forms[i]);
+        snprintf(floats, sizeof floats, "%s/%s-%s-floats", test_tmpdir(), family, forms[i]);
+        packed_folder(family, packed_form(forms[i]), &(struct packed_options){0}, packed, floats);
+        float *exact = logits_of(family, floats, &n);
+        check_near(family, forms[i], packed, exact, usual);
+        free(exact);
+    }
+    return true;
+}
+
+static void check_quantised(const char *family, const char *original, const char *file, struct outcome *outcome)
+{
+    struct pp_error err;
+    const struct pp_convert_options plain = {0}, mlx = {.bits = 8};
+    char path[256];
+    int64_t n;
+    snprintf(path, sizeof path, "%s/%s-q8_0.gguf", test_tmpdir(), family);
+    assert_ok(pp_quantize_file(original, path, "Q8_0", &plain, &err), err);
+    float *exact = logits_of(family, original, &n), *eight = logits_of(family, path, &n);
+    const double usual = difference(eight, exact, n);
+    snprintf(path, sizeof path, "%s/%s-mlx", test_tmpdir(), family);
+    assert_ok(pp_convert_to_folder(file, path, &mlx, &err), err);
+    check_near(family, "MLX's form", path, exact, usual);
+    outcome->mlx = true;
+    outcome->packed = check_packed(family, usual);
+    free(exact);
+    free(eight);
+}
+
+/* The folder, the file that another converter made of it, if there is one, and the one that ours makes, with the folder
+ * that ours makes of that; and the folder quantised. */
 static void check_family(const char *family, struct outcome *outcome)
 {
     struct pp_error err;
     struct pp_convert_options opt = {0};
-    char relative[256], path[256], expected[1024];
+    char original[1024], relative[256], path[256], again[256], expected[1024];
     check_folder(family, expected);
     outcome->folder = true;
     snprintf(relative, sizeof relative, "architectures/%s/model.gguf", family);
-    snprintf(path, sizeof path, "%s/%s", testdata("architectures"), family);
-    if (pp_file_exists(path, "model.gguf")) {
+    snprintf(original, sizeof original, "%s/%s", testdata("architectures"), family);
+    if (pp_file_exists(original, "model.gguf")) {
         check_model(testdata(relative), expected);
         outcome->theirs = true;
     }
-    snprintf(relative, sizeof relative, "architectures/%s", family);
     snprintf(path, sizeof path, "%s/%s.gguf", test_tmpdir(), family);
-    assert_ok(pp_convert_to_gguf(testdata(relative), path, &opt, &err), err);
+    assert_ok(pp_convert_to_gguf(original, path, &opt, &err), err);
     check_model(path, expected);
     outcome->ours = true;
+    snprintf(again, sizeof again, "%s/%s", test_tmpdir(), family);
+    assert_ok(pp_convert_to_folder(path, again, &opt, &err), err);
+    check_model(again, expected);
+    outcome->folder_of_ours = true;
+    check_quantised(family, original, path, outcome);
 }
 
 /* One test for each folder of testdata/architectures, and what its line of the README's table begins with. */
@@ -242,11 +302,13 @@ static void readme_table(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    pp_buf_str(&table, "| family | Hugging Face folder | GGUF of llama.cpp's converter | GGUF of `pippin convert` |\n"
-                       "| --- | --- | --- | --- |\n");
-    for (int i = 0; i < N_FAMILIES; i++)
-        pp_buf_fmt(&table, "| %s | %s | %s | %s |\n", titles[i], words[outcomes[i].folder], words[outcomes[i].theirs],
-                   words[outcomes[i].ours]);
+    pp_buf_str(&table, "| family | Hugging Face folder | llama.cpp's GGUF | our GGUF | our folder | MLX | "
+                       "FP8, NF4, GPTQ, AWQ |\n| --- | --- | --- | --- | --- | --- | --- |\n");
+    for (int i = 0; i < N_FAMILIES; i++) {
+        const struct outcome *o = &outcomes[i];
+        pp_buf_fmt(&table, "| %s | %s | %s | %s | %s | %s | %s |\n", titles[i], words[o->folder], words[o->theirs],
+                   words[o->ours], words[o->folder_of_ours], words[o->mlx], words[o->packed]);
+    }
     assert_ok(pp_read_file("README.md", 1 << 22, &text, &n, &err), err);
     char *from = strstr(text, begin), *to = from ? strstr(from, end) : NULL;
     assert_non_null(to);

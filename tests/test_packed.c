@@ -107,7 +107,7 @@ static const struct {
     {"ct-4-order", "Q8_0"}, {"ct-8", "Q8_0"},      {"ct-2", "Q4_1"},       {"ct-int8", "Q8_0"},
     {"ct-int8-alone", "Q8_0"}, {"ct-int8-zero", "Q8_0"}, {"ct-nvfp4", "Q8_0"}, {"ct-mxfp4", "MXFP4"},
     {"ct-fp8-groups", "Q8_0"}, {"modelopt", "Q8_0"}, {"mlx-mxfp4", "MXFP4"}, {"mlx-mxfp8", "Q8_0"},
-    {"mlx-nvfp4", "Q8_0"},
+    {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},
 };
 enum { N_FORMS = sizeof becomes / sizeof *becomes };
 
