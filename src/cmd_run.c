@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -343,8 +344,33 @@ static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_
         }
         s += w;
         n -= (size_t)w;
+        r->n_out += (size_t)w;
     }
     return PP_OK;
+}
+
+/* Takes what was written back out of stdout, if that is a file that ends there. */
+static bool unwrite(struct run *r)
+{
+    struct stat st;
+    const off_t at = lseek(STDOUT_FILENO, 0, SEEK_CUR), begin = at - (off_t)r->n_out;
+    return begin >= 0 && fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == at &&
+           ftruncate(STDOUT_FILENO, begin) == 0 && lseek(STDOUT_FILENO, begin, SEEK_SET) == begin;
+}
+
+/* The model has closed a reasoning that nobody had opened: what it wrote so far is no answer. */
+static enum pp_code withdraw(struct run *r, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (r->was_reasoning && r->n_out && !unwrite(r)) {
+        pp_cli_bar_clear(&r->bar);
+        code = write_out(r, "\n\n", 2, err);
+        pp_cli_say("what stands before this was reasoning that the chat template does not open; the answer follows");
+    }
+    if (r->was_reasoning)
+        r->n_out = 0;
+    r->was_reasoning = false;
+    return code;
 }
 
 /* stdout is the answer's alone. */
@@ -372,13 +398,13 @@ static void show_reasoning(struct run *r)
 
 static enum pp_code show_new(struct run *r, struct pp_error *err)
 {
+    enum pp_code code = withdraw(r, err);
     show_reasoning(r);
     const char *s = pp_buf_cstr(&r->answer) + r->shown;
     size_t n = r->answer.len - r->shown;
     struct pp_buf plain = {0};
-    enum pp_code code;
-    if (!n)
-        return PP_OK;
+    if (!n || code)
+        return code;
     pp_cli_bar_clear(&r->bar);
     r->shown = r->answer.len;
     if (!isatty(STDOUT_FILENO))
@@ -398,7 +424,8 @@ static void take_apart(struct run *r, int n_tokens, bool last)
     pp_buf_clear(&r->written);
     if (last)
         pp_parts_end(p, now);
-    if (p->take_back) { /* what of it is on stdout stays there */
+    if (p->take_back) {
+        r->was_reasoning = true;
         pp_buf_add(&r->reasoning, r->answer.data, r->answer.len);
         pp_buf_clear(&r->answer);
         r->shown = 0;

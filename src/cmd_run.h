@@ -40,6 +40,8 @@ struct run {
     struct pp_parts parts;
     struct pp_buf answer, reasoning;
     size_t shown, reasoning_shown; /* of these */
+    size_t n_out;             /* bytes on stdout */
+    bool was_reasoning;       /* what is there is no answer */
     bool reasoning_told;      /* that it has ended */
     bool reader_gone;         /* nobody reads stdout any more */
     bool asked;               /* the prompt went to the model */

@@ -171,6 +171,25 @@ for how in fold show hide; do
     lines=$(grep -c . "$tmp/err")
     holds "what is on stderr with $how" [ "$([ "$lines" -gt 0 ] && echo show)" = "$([ $how = show ] && echo show)" ]
 done
+# "Hi</think>So" is what biases make it say, each of which counts once; the template opens nothing
+cat >"$tmp/closes.jinja" <<'EOT'
+{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
+
+{{ m.content.split('</think>') | last }}<|eot_id|>{% endfor %}<|start_header_id|>assistant<|end_header_id|>
+
+EOT
+said="--temp 0 -n 7 --presence-penalty 100"
+for bias in 1808+190 32+175 19+160 367+145 644+130 34+115 1299+112; do said="$said --logit-bias $bias"; done
+run run $said -p "$who" </dev/null
+expect_out "a template without reasoning has none" "Hi</think>So$nl"
+run run $said --chat-template-file "$tmp/closes.jinja" -p "$who" </dev/null
+expect_out "what was taken back is no longer in a file" "So$nl"
+echo before >"$tmp/both"
+"$pippin" run $said --chat-template-file "$tmp/closes.jinja" -p "$who" </dev/null >>"$tmp/both" 2>"$tmp/err"
+holds "which keeps what it had" [ "$(cat "$tmp/both")" = "before${nl}So" ]
+"$pippin" run $said --chat-template-file "$tmp/closes.jinja" -p "$who" </dev/null 2>"$tmp/err" | cat >"$tmp/out"
+expect_out "in a pipe the answer stands apart" "Hi$nl${nl}So$nl"
+expect_match "and it is said" "$tmp/err" "was reasoning"
 run run --temp 0 -n 32 --chat-template-file "$tmp/think.jinja" --thinking off -p "$who" </dev/null
 expect_out "--thinking off is the template's to obey" "$answer$nl"
 run run --temp 0 -n 2 --thinking low -p "$who" </dev/null
