@@ -12,6 +12,7 @@
 enum {
     ITEMS_PER_THREAD = 4,        /* wanted when a tile's chunks are shared */
     LEAST_PARTIAL = 1 << 20,     /* floats for sums of chunks; a pass that needs more than there are shares no chunks */
+    FEW_ROWS = 16,               /* see tiles_store */
 };
 
 /* --- the plan ---------------------------------------------------------------------------------------------- */
@@ -123,10 +124,46 @@ static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_ba
     return (struct chunks){begin / PP_KV_CHUNK, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK};
 }
 
+/* How many items share a tile's chunks of a KV head. */
+static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
+{
+    const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
+    const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
+    const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
+    p->n_splits = 1;
+    if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks <= 1 ||
+        chunks * sums_size(p, group_size(c)) > (size_t)c->attention_floats ||
+        (n_rows == 1 && c->batch->rows[0].tree_mask))
+        return;
+    p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
+    if (p->n_splits > p->n_chunks)
+        p->n_splits = (int)p->n_chunks;
+    for (int i = 0; i < n_items; i++)
+        atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
+}
+
+/* Whether each tile sees no row of this pass but its own, and with several splits only the last one sees those. Then
+ * the item that reads them can rotate and store them itself, which saves a meeting of the threads in every layer; with
+ * many rows it is better if all threads do that together. */
+static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *rows)
+{
+    if (p->tiles[p->n_tiles] > FEW_ROWS)
+        return false;
+    for (int i = 0; i < p->n_tiles; i++) {
+        const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
+        for (int k = 0; k < i; k++)
+            if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
+                return false;
+        if (p->n_splits > 1 && rows[first].slot / PP_KV_CHUNK != rows[last].slot / PP_KV_CHUNK)
+            return false;
+    }
+    return true;
+}
+
 static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
 {
     const struct pp_batch_row *rows = c->batch->rows;
-    const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
+    const int n_rows = c->batch->n;
     p->n_tiles = 0;
     for (int i = 0; i < n_rows; i++)
         if (i == 0 || i - p->tiles[p->n_tiles - 1] == p->tile_rows || !same_tile(&rows[i - 1], &rows[i]))
@@ -137,17 +174,8 @@ static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
         const struct chunks of = tile_chunks(p, rows + p->tiles[i], p->tiles[i + 1] - p->tiles[i]);
         p->n_chunks = of.end - of.first > p->n_chunks ? of.end - of.first : p->n_chunks;
     }
-    p->n_splits = 1;
-    const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
-    const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
-    if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks <= 1 ||
-        chunks * sums_size(p, group_size(c)) > (size_t)c->attention_floats || (n_rows == 1 && rows[0].tree_mask))
-        return;
-    p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
-    if (p->n_splits > p->n_chunks)
-        p->n_splits = (int)p->n_chunks;
-    for (int i = 0; i < n_items; i++)
-        atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
+    split_chunks(c, p);
+    p->stores_apart = !tiles_store(p, rows);
 }
 
 void pp_cpu_attend_plan(struct pp_cpu *c)
@@ -369,14 +397,14 @@ static void attend_share(const struct tile *t, int split)
     finish(t);
 }
 
-/* A single row's queries are rotated here, in a copy, because other items read them too. */
-static void take_queries(const struct tile *t, bool alone)
+/* Queries that no phase has rotated are rotated here, in a copy, because other splits read them too. */
+static void take_queries(const struct tile *t)
 {
     const struct pp_kv_layout *kv = &t->p->kv;
     const int width = t->a->group * kv->head_dim;
     for (int i = 0; i < t->n_rows; i++) {
         float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->kv_head * width;
-        if (alone) {
+        if (!t->p->stores_apart) {
             memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
             q = t->a->total.o;
             rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->a->group);
@@ -385,7 +413,7 @@ static void take_queries(const struct tile *t, bool alone)
     }
 }
 
-static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, struct thread_scratch *scratch)
+static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thread_scratch *scratch)
 {
     const struct attend_plan *p = &c->attend[s->tier];
     /* Long rows last would leave threads idle at the end: the last tile, which sees most, comes first. Neighbours share
@@ -409,9 +437,9 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
     t.a->softcap = s->softcap;
     t.a->slopes = s->slopes ? s->slopes + kv_head * t.a->group : NULL;
     t.chunks = tile_chunks(p, t.rows, t.n_rows);
-    if (m == 1 && split == p->n_splits - 1) /* the last chunk is the one that needs it */
-        store(c, s, 0, kv_head);
-    take_queries(&t, m == 1);
+    for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* its last chunk needs them */
+        store(c, s, t.row0 + i, kv_head);
+    take_queries(&t);
     if (p->n_splits == 1)
         attend_alone(&t);
     else
@@ -420,24 +448,23 @@ static void attend(struct pp_cpu *c, const struct stage *s, int m, int item, str
 
 /* --- the stage --------------------------------------------------------------------------------------------- */
 
-/* A phase of its own rotates and stores all rows, because later rows look at earlier ones; a single row's head needs
- * nothing of the others. */
 void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
     const struct attend_plan *p = &c->attend[s->tier];
-    n_items[0] = m > 1 ? m : 0;
+    n_items[0] = p->stores_apart ? m : 0;
     n_items[1] = p->n_tiles * p->kv.n_head_kv * p->n_splits;
 }
 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    (void)m;
     if (phase == 0) {
         for (int h = 0; h < kv->n_head_kv; h++) {
             store(c, s, item, h);
             rotate(c, s, &s->q_norm, item, slot_row(c, s->q, item) + h * group_size(c) * kv->head_dim, group_size(c));
         }
     } else {
-        attend(c, s, m, item, &c->threads[thread]);
+        attend(c, s, item, &c->threads[thread]);
     }
 }

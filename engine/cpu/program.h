@@ -144,6 +144,7 @@ struct attend_plan {
     int n_tiles;
     int n_splits;               /* items that share a tile's chunks of a KV head */
     int64_t n_chunks;           /* of the tile whose rows see most */
+    bool stores_apart;          /* a phase of its own rotates and stores the rows: tiles need those of others */
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
 };
 
