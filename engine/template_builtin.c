@@ -1,8 +1,12 @@
-/* template_builtin.c - chat templates for models that bring none of their own. A system message is folded into the
- * first user message where the family has no role for it. */
+/* template_builtin.c - chat templates for models that bring none of their own, and what tells that a model wants one of
+ * them. A system message is folded into the first user message where the family has no role for it. Sources: the
+ * models' cards and their own templates; of Alpaca and Vicuna the prompts of their training scripts. */
+#include <ctype.h>
 #include <string.h>
 
+#include "engine/hparams.h"
 #include "engine/text.h"
+#include "engine/tokenizer_internal.h"
 
 #define SYSTEM_INTO_FIRST_USER                                                                                        \
     "{%- set ns = namespace(system='') %}"                                                                            \
@@ -60,6 +64,60 @@ static const char phi3[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}";
 
+static const char zephyr[] =
+    "{{- bos_token }}"
+    "{%- for m in messages %}"
+    "{{- '<|' ~ m.role ~ '|>\\n' ~ m.content | trim ~ eos_token ~ '\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}";
+
+/* Of a system message there is a usual one. */
+#define SYSTEM_OR(usual)                                                                                              \
+    SYSTEM_INTO_FIRST_USER                                                                                            \
+    "{%- if not ns.system %}{%- set ns.system = '" usual "' %}{%- endif %}"                                           \
+    "{{- bos_token ~ ns.system | trim }}"
+
+static const char alpaca[] =
+    SYSTEM_OR("Below is an instruction that describes a task. Write a response that appropriately completes the "
+              "request.")
+    "{{- '\\n\\n' }}"
+    "{%- for m in messages if m.role != 'system' %}"
+    "{%- if m.role == 'user' %}{{- '### Instruction:\\n' ~ m.content | trim ~ '\\n\\n' }}"
+    "{%- else %}{{- '### Response:\\n' ~ m.content | trim ~ eos_token ~ '\\n\\n' }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '### Response:\\n' }}{%- endif %}";
+
+static const char vicuna[] =
+    SYSTEM_OR("A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+              "detailed, and polite answers to the user\\'s questions.")
+    "{{- ' ' }}"
+    "{%- for m in messages if m.role != 'system' %}"
+    "{%- if m.role == 'user' %}{{- 'USER: ' ~ m.content | trim ~ ' ' }}"
+    "{%- else %}{{- 'ASSISTANT: ' ~ m.content | trim ~ eos_token }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- 'ASSISTANT:' }}{%- endif %}";
+
+static const char command_r[] =
+    "{{- bos_token }}"
+    "{%- set names = {'system': 'SYSTEM', 'user': 'USER', 'assistant': 'CHATBOT'} %}"
+    "{%- for m in messages %}"
+    "{{- '<|START_OF_TURN_TOKEN|><|' ~ names.get(m.role, 'USER') ~ '_TOKEN|>' ~ m.content | trim }}"
+    "{{- '<|END_OF_TURN_TOKEN|>' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{%- endif %}";
+
+/* Its bars are full-width ones. */
+#define BAR "\xef\xbd\x9c"
+
+static const char deepseek[] =
+    SYSTEM_INTO_FIRST_USER
+    "{{- bos_token ~ ns.system | trim }}"
+    "{%- for m in messages if m.role != 'system' %}"
+    "{%- if m.role == 'user' %}{{- '<" BAR "User" BAR ">' ~ m.content | trim }}"
+    "{%- else %}{{- '<" BAR "Assistant" BAR ">' ~ m.content | trim ~ eos_token }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<" BAR "Assistant" BAR ">' }}{%- endif %}";
+
 static const char plain[] =
     "{{- bos_token }}"
     "{%- for m in messages %}"
@@ -69,8 +127,9 @@ static const char plain[] =
 
 static const struct {
     const char *name, *source;
-} builtins[] = {{"chatml", chatml}, {"llama3", llama3}, {"llama2", llama2}, {"mistral", mistral},
-                {"gemma", gemma},   {"phi3", phi3},     {"plain", plain}};
+} builtins[] = {{"chatml", chatml}, {"llama3", llama3},       {"llama2", llama2},     {"mistral", mistral},
+                {"gemma", gemma},   {"phi3", phi3},           {"zephyr", zephyr},     {"alpaca", alpaca},
+                {"vicuna", vicuna}, {"command-r", command_r}, {"deepseek", deepseek}, {"plain", plain}};
 
 const char *pp_template_builtin_name(size_t i)
 {
@@ -83,4 +142,86 @@ const char *pp_template_builtin(const char *name)
         if (strcmp(builtins[i].name, name) == 0)
             return builtins[i].source;
     return NULL;
+}
+
+/* --- which one --------------------------------------------------------------------------------------------------- */
+
+/* All of a row's tokens were added to the vocabulary, and `not` was not. */
+static const struct {
+    const char *name, *tokens[3], *not, *why;
+} by_tokens[] = {
+    {"llama3", {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, NULL,
+     "<|start_header_id|> in its vocabulary"},
+    {"chatml", {"<|im_start|>", "<|im_end|>"}, "<|im_sep|>", "<|im_start|> in its vocabulary"},
+    {"gemma", {"<start_of_turn>", "<end_of_turn>"}, NULL, "<start_of_turn> in its vocabulary"},
+    {"command-r", {"<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"}, NULL,
+     "<|START_OF_TURN_TOKEN|> in its vocabulary"},
+    {"deepseek", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">"}, NULL,
+     "<" BAR "Assistant" BAR "> in its vocabulary"},
+    {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, NULL, "<|user|> and <|end|> in its vocabulary"},
+    {"mistral", {"[INST]", "[/INST]"}, NULL, "[INST] in its vocabulary"},
+};
+
+/* Formats that are written in ordinary tokens: both words are in the name. */
+static const struct {
+    const char *name, *words[2];
+} by_names[] = {
+    {"zephyr", {"zephyr", ""}},         {"zephyr", {"tinyllama", "chat"}}, {"vicuna", {"vicuna", ""}},
+    {"alpaca", {"alpaca", ""}},         {"llama2", {"llama-2", "chat"}},   {"llama2", {"llama2", "chat"}},
+    {"mistral", {"mistral", "instruct"}}, {"mistral", {"mixtral", "instruct"}},
+};
+
+/* A token that no text is cut into by merging: somebody added it for its own sake. */
+static bool is_added(const struct pp_tokenizer *t, const char *text)
+{
+    const int32_t id = text ? pp_tokenizer_find(t, text, strlen(text)) : -1;
+    return id >= 0 && (t->type[id] == TOK_CONTROL || t->type[id] == TOK_USER);
+}
+
+static bool has_tokens(const struct pp_tokenizer *t, size_t row)
+{
+    for (int i = 0; i < 3 && by_tokens[row].tokens[i]; i++)
+        if (!is_added(t, by_tokens[row].tokens[i]))
+            return false;
+    return !is_added(t, by_tokens[row].not);
+}
+
+/* What the vocabulary tells; a vocabulary of two formats tells nothing. */
+static const char *of_vocabulary(const struct pp_tokenizer *t, const char **why)
+{
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof by_tokens / sizeof *by_tokens; i++) {
+        if (!has_tokens(t, i))
+            continue;
+        if (found)
+            return NULL;
+        found = by_tokens[i].name;
+        *why = by_tokens[i].why;
+    }
+    return found;
+}
+
+static const char *of_name(const char *name)
+{
+    char lower[256];
+    size_t n = 0;
+    for (; name[n] && n + 1 < sizeof lower; n++)
+        lower[n] = name[n] == ' ' || name[n] == '_' ? '-' : (char)tolower((unsigned char)name[n]);
+    lower[n] = 0;
+    for (size_t i = 0; i < sizeof by_names / sizeof *by_names; i++)
+        if (strstr(lower, by_names[i].words[0]) && strstr(lower, by_names[i].words[1]))
+            return by_names[i].name;
+    return NULL;
+}
+
+const char *pp_template_evident(const struct pp_tokenizer *t, const char *name, const char *path, const char **why)
+{
+    char file[256];
+    const char *found = t ? of_vocabulary(t, why) : NULL;
+    if (found)
+        return found;
+    pp_name_of_path(path, file, sizeof file);
+    *why = "its name";
+    found = of_name(name);
+    return found ? found : of_name(file);
 }

@@ -7,7 +7,21 @@
 #include "src/overflow.h"
 #include "src/prompt.h"
 
-/* The template named on the command line, the conversation's, the model's, or as a last resort "plain". */
+/* That of a model without one: what it seems to want, or as a last resort "plain". It is said. */
+static const char *builtin_template(const struct run *r)
+{
+    const struct pp_model_info *m = pp_model_info(r->target.model);
+    const char *why, *name = pp_template_evident(pp_model_tokenizer(r->target.model), m->name, m->path, &why);
+    if (name)
+        pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses, --raw uses none)",
+                   r->target.path, name, why);
+    else
+        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
+                   r->target.path);
+    return pp_template_builtin(name ? name : "plain");
+}
+
+/* The template named on the command line, the conversation's, the model's, or one that comes with pippin. */
 static enum pp_code find_template(struct run *r, struct pp_buf *source, const char **name, struct pp_error *err)
 {
     const char *own = pp_model_info(r->target.model)->chat_template;
@@ -21,9 +35,7 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     } else if (own) {
         pp_buf_str(source, own);
     } else {
-        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
-                   r->target.path);
-        pp_buf_str(source, pp_template_builtin("plain"));
+        pp_buf_str(source, builtin_template(r));
     }
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }

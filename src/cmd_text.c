@@ -163,31 +163,40 @@ static void parts_free(struct parts *t)
     pp_buf_free(&t->eos);
 }
 
+/* The model's own, or which of those that come with pippin it seems to want, which is said. */
+static enum pp_code model_template(const struct pp_source *s, const struct pp_tokenizer *tok, const char *path,
+                                   struct pp_buf *source, struct pp_error *err)
+{
+    const char *own = pp_source_chat_template(s), *why, *name = NULL;
+    if (!own && (name = pp_template_evident(tok, pp_source_hparams(s)->name, path, &why)))
+        pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses)", path, name, why);
+    if (!own && !name)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no chat template; name one with --chat-template-file", path);
+    pp_buf_str(source, own ? own : pp_template_builtin(name));
+    return PP_OK;
+}
+
 static enum pp_code parts_from_model(const struct pp_options *o, const struct pp_paths *p, struct parts *t,
                                      struct pp_error *err)
 {
     struct pp_source *s = NULL;
     struct pp_tokenizer *tok = NULL;
+    struct pp_error none;
     char path[1024];
     enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
     if (!code)
         code = pp_source_open(path, &s, err);
+    if (!code && pp_tokenizer_from_source(s, &tok, &none) != PP_OK)
+        tok = NULL;
     if (!code && !o->chat_template_file) {
-        const char *source = pp_source_chat_template(s);
-        if (!source)
-            code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no chat template; name one with --chat-template-file", path);
-        else
-            pp_buf_str(&t->source, source);
+        code = model_template(s, tok, path, &t->source, err);
         pp_buf_fmt(&t->name, "the chat template of %s", path);
     }
-    if (!code) {
-        struct pp_error none;
-        if (pp_tokenizer_from_source(s, &tok, &none) == PP_OK) { /* without a vocabulary, both texts are empty */
-            pp_cli_token(tok, pp_tokenizer_bos(tok), &t->bos);
-            pp_cli_token(tok, pp_tokenizer_eos(tok), &t->eos);
-        }
-        pp_tokenizer_free(tok);
+    if (tok) { /* without a vocabulary, both texts are empty */
+        pp_cli_token(tok, pp_tokenizer_bos(tok), &t->bos);
+        pp_cli_token(tok, pp_tokenizer_eos(tok), &t->eos);
     }
+    pp_tokenizer_free(tok);
     pp_source_close(s);
     return code;
 }

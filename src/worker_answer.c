@@ -217,6 +217,18 @@ bool answer_piece(struct answer *a, int n_tokens)
 
 /* --- prompt ----------------------------------------------------------------------------------------------- */
 
+/* That of a model without one: what it seems to want, or as a last resort "plain". It is said once. */
+static const char *builtin_template(struct pp_worker *w)
+{
+    const struct pp_model_info *m = pp_model_info(w->target->model);
+    const char *why, *name = pp_template_evident(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
+    if (!w->told_template)
+        worker_notice(w, "this model brings no chat template: \"%s\" is used%s%s; /template chooses another one",
+                      name ? name : "plain", name ? ", by " : "", name ? why : "");
+    w->told_template = true;
+    return name ? name : "plain";
+}
+
 static enum pp_code choose_template(struct pp_worker *w, const char *source, struct pp_error *err)
 {
     const char *name = "the chosen chat template";
@@ -225,11 +237,8 @@ static enum pp_code choose_template(struct pp_worker *w, const char *source, str
         name = "the chat template of the model";
     }
     if (!source) {
-        source = pp_template_builtin("plain");
-        name = "plain";
-        if (!w->told_plain)
-            worker_notice(w, "this model brings no chat template: \"plain\" is used; /template chooses another one");
-        w->told_plain = true;
+        name = builtin_template(w);
+        source = pp_template_builtin(name);
     }
     if (w->tmpl && strcmp(w->tmpl_source, source) == 0)
         return PP_OK;

@@ -129,7 +129,7 @@ struct pp_worker {
     uint64_t clock;                      /* of uses of slots and adapters */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
-    bool told_plain, told_off;
+    bool told_template, told_off;
     uint64_t snapshot_quota;             /* as in the request to load */
     struct saving *savings;              /* with the io thread */
     enum pp_code save_trouble;           /* told of, and not over yet */

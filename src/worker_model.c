@@ -217,7 +217,7 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
     }
     slots_save(w, 0);
     worker_unload(w);
-    w->told_plain = false;
+    w->told_template = false;
     w->snapshot_quota = r->snapshot_quota;
     w->loaded = *r;
     w->loaded.model = w->loaded.draft = w->loaded.quant = w->loaded.imatrix = NULL;

@@ -491,6 +491,13 @@ if [ -d "$data/starter" ]; then
     expect_match "the quantised file runs" "$tmp/out" '"type": "Q8_0"' '"decode_tps": [1-9]'
     run run --raw --temp 0 -n 40 -m "$data/stories260k/stories260K-f32.gguf" -p "Once upon a time" </dev/null
     expect_match "a model without chat template, raw" "$tmp/out" '^, there was a little girl named Lily'
+    ln -s "$(cd "$data" && pwd)/stories260k/stories260K-f32.gguf" "$tmp/vicuna-x.gguf"
+    run run --temp 0 -n 4 -m "$tmp/vicuna-x.gguf" -p Once </dev/null
+    expect_match "its template is told by its name" "$tmp/err" 'no chat template; vicuna is used, by its name'
+    run run --temp 0 -n 4 -m "$data/stories260k/stories260K-f32.gguf" -p Once </dev/null
+    expect_match "or none is, and that is said" "$tmp/err" 'no chat template; the plain one is used'
+    echo '[{"role": "user", "content": "Hi"}]' | "$pippin" template -m "$tmp/vicuna-x.gguf" >"$tmp/out" 2>"$tmp/err"
+    expect_match "pippin template shows it" "$tmp/out" 'USER: Hi ASSISTANT:$'
 else
     skip "$data is absent: reference tokens and conversions are not tested"
 fi

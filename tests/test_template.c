@@ -287,6 +287,18 @@ static void builtin_templates_render(void **state)
                   "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"},
         {"phi3", "<|system|>\nBe terse.<|end|>\n<|user|>\nHi<|end|>\n"
                  "<|assistant|>\nHello!<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n"},
+        {"zephyr", "<s><|system|>\nBe terse.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n"
+                   "<|user|>\nBye</s>\n<|assistant|>\n"},
+        {"alpaca", "<s>Be terse.\n\n### Instruction:\nHi\n\n### Response:\nHello!</s>\n\n"
+                   "### Instruction:\nBye\n\n### Response:\n"},
+        {"vicuna", "<s>Be terse. USER: Hi ASSISTANT: Hello!</s>USER: Bye ASSISTANT:"},
+        {"command-r", "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be terse.<|END_OF_TURN_TOKEN|>"
+                      "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Hi<|END_OF_TURN_TOKEN|>"
+                      "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>Hello!<|END_OF_TURN_TOKEN|>"
+                      "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Bye<|END_OF_TURN_TOKEN|>"
+                      "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
+        {"deepseek", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c>Hello!</s><\uff5cUser\uff5c>Bye"
+                     "<\uff5cAssistant\uff5c>"},
         {"plain", "<s>System: Be terse.\n\nUser: Hi\n\nAssistant: Hello!\n\nUser: Bye\n\nAssistant:"},
     };
     const struct pp_template_input in = {
@@ -313,6 +325,101 @@ static void builtin_templates_render(void **state)
     }
     assert_int_equal(n, sizeof expected / sizeof *expected);
     assert_null(pp_template_builtin("no such"));
+}
+
+/* Two of them have a usual system message. */
+static void usual_system_messages(void **state)
+{
+    static const char *const expected[][2] = {
+        {"vicuna", "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+                   "helpful, detailed, and polite answers to the user's questions. USER: Hi ASSISTANT:"},
+        {"alpaca", "Below is an instruction that describes a task. Write a response that appropriately completes the "
+                   "request.\n\n### Instruction:\nHi\n\n### Response:\n"},
+    };
+    const struct pp_template_input in = {.messages_json = "[{\"role\": \"user\", \"content\": \"Hi\"}]",
+                                         .bos_text = "", .eos_text = "</s>", .add_generation_prompt = true};
+    (void)state;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        struct pp_buf out = {0};
+        struct pp_error err;
+        struct pp_template *t;
+        const char *source = pp_template_builtin(expected[i][0]);
+        assert_ok(pp_template_parse(source, strlen(source), expected[i][0], &t, &err), err);
+        assert_ok(pp_template_render(t, &in, &out, &err), err);
+        assert_string_equal(pp_buf_cstr(&out), expected[i][1]);
+        pp_template_free(t);
+        pp_buf_free(&out);
+    }
+}
+
+/* A vocabulary with tokens (names with a blank between them) that were added to it, and such as came by merging. */
+static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
+{
+    struct pp_buf json = {0};
+    struct pp_error err;
+    struct pp_tokenizer *t;
+    const char *path = test_path("tokenizer.json");
+    int id = 1;
+    pp_buf_str(&json, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[");
+    for (size_t n; *added; added += n + (added[n] == ' '), id++) {
+        n = strcspn(added, " ");
+        pp_buf_fmt(&json, "%s{\"id\":%d,\"content\":\"%.*s\",\"special\":%s}", id > 1 ? "," : "", id, (int)n, added,
+                   id % 2 ? "true" : "false");
+    }
+    pp_buf_str(&json, "],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0");
+    for (size_t n; *merged; merged += n + (merged[n] == ' '), id++) {
+        n = strcspn(merged, " ");
+        pp_buf_fmt(&json, ",\"%.*s\":%d", (int)n, merged, id);
+    }
+    pp_buf_str(&json, "},\"merges\":[]}}");
+    assert_ok(pp_write_file(path, json.data, json.len, 0600, &err), err);
+    assert_ok(pp_tokenizer_open(path, &t, &err), err);
+    pp_buf_free(&json);
+    return t;
+}
+
+/* Which one a model wants is told by its vocabulary, else by its name; where neither does, nothing is made up. */
+static void evident_templates(void **state)
+{
+    static const struct {
+        const char *added, *merged, *name, *path, *expected, *why;
+    } cases[] = {
+        {"<|im_start|> <|im_end|>", "", "x", "x", "chatml", "<|im_start|>"},
+        {"<|im_start|> <|im_sep|> <|im_end|>", "", "x", "x", NULL, NULL}, /* another format */
+        {"<|im_start|>", "<|im_end|>", "x", "x", NULL, NULL},             /* only spelt so */
+        {"<|start_header_id|> <|end_header_id|> <|eot_id|>", "", "vicuna", "x", "llama3", "<|start_header_id|>"},
+        {"<start_of_turn> <end_of_turn>", "", "x", "x", "gemma", "<start_of_turn>"},
+        {"<|START_OF_TURN_TOKEN|> <|CHATBOT_TOKEN|> <|END_OF_TURN_TOKEN|>", "", "x", "x", "command-r", "TURN"},
+        {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c>", "", "x", "x", "deepseek", "Assistant"},
+        {"<|user|> <|assistant|> <|end|>", "", "x", "x", "phi3", "<|end|>"},
+        {"<|user|> <|assistant|>", "", "x", "x", NULL, NULL},
+        {"[INST] [/INST]", "", "x", "x", "mistral", "[INST]"},
+        {"[INST] [/INST] <|im_start|> <|im_end|>", "", "x", "x", NULL, NULL}, /* of two formats */
+        {"[INST] [/INST] <|im_start|> <|im_end|>", "", "Zephyr 7B", "x", "zephyr", "its name"},
+        {"", "a", "LLaMA v2", "/models/vicuna/Vicuna-7B-v1.5.Q4_K_M.gguf", "vicuna", "its name"},
+        {"", "", "LLaMA v2", "/models/vicuna/x.gguf", NULL, NULL}, /* a folder's name is nobody's */
+        {"", "", "x", "chavinlo_alpaca-native.gguf", "alpaca", "its name"},
+        {"", "", "Llama 2 7B chat", "x", "llama2", "its name"},
+        {"", "", "Llama 2 7B", "x", NULL, NULL},
+        {"", "", "x", "mixtral-8x7b-instruct-v0.1.gguf", "mistral", "its name"},
+        {"", "", "TinyLlama-1.1B-Chat-v1.0", "x", "zephyr", "its name"},
+        {"", "", "", "", NULL, NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_tokenizer *t = vocabulary(cases[i].added, cases[i].merged);
+        const char *why = NULL, *name = pp_template_evident(t, cases[i].name, cases[i].path, &why);
+        if ((!name) != (!cases[i].expected) || (name && strcmp(name, cases[i].expected) != 0))
+            fail_msg("case %zu: %s, not %s", i, name ? name : "nothing",
+                     cases[i].expected ? cases[i].expected : "nothing");
+        if (name) {
+            assert_non_null(pp_template_builtin(name));
+            assert_non_null(strstr(why, cases[i].why));
+        }
+        pp_tokenizer_free(t);
+    }
+    const char *why;
+    assert_string_equal(pp_template_evident(NULL, "vicuna", "", &why), "vicuna"); /* without a vocabulary */
 }
 
 /* The other members of the input reach the template. */
@@ -515,6 +622,8 @@ TEST_GROUP(template)
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(failed_allocations_are_errors),
         cmocka_unit_test(builtin_templates_render),
+        cmocka_unit_test(usual_system_messages),
+        cmocka_unit_test(evident_templates),
         cmocka_unit_test(inputs_reach_the_template),
         cmocka_unit_test(engine_cases_render_as_expected),
         cmocka_unit_test(reference_cases_render_byte_for_byte),
