@@ -211,8 +211,26 @@ struct taken {
     uint64_t ns;
 };
 
-/* What an answer takes from its second token on: the first comes with the prompt. Prompts are in memory from the first
- * round on, the draft's too, as those of earlier turns are in a chat. */
+/* The draft reads the prompt as well, before the clock runs: what is measured is decoding. A draft with another
+ * vocabulary does so when it is asked. */
+static enum pp_code read_prompt(const struct drafting *d, struct pp_seq *draft, const struct talk *k,
+                                struct pp_error *err)
+{
+    struct pp_row batch[64];
+    const size_t most = sizeof batch / sizeof *batch;
+    enum pp_code code = PP_OK;
+    if (pp_model_info(d->draft.model)->n_vocab != pp_model_info(d->b->model)->n_vocab)
+        return PP_OK;
+    for (size_t at = 0, n; at < k->n_prompt && !code; at += n) {
+        n = k->n_prompt - at < most ? k->n_prompt - at : most;
+        for (size_t i = 0; i < n; i++)
+            batch[i] = (struct pp_row){.seq = draft, .token = k->prompt[at + i], .parent = PP_PARENT_PREVIOUS};
+        code = pp_step(d->draft.engine, batch, (int)n, d->b->cancel, err);
+    }
+    return code;
+}
+
+/* What an answer takes from its second token on: the first comes with the prompt. */
 static enum pp_code decode(const struct drafting *d, struct pp_seq *seq, const int32_t *prompt, size_t n,
                            const struct pp_gen_options *opt, struct taken *t, struct pp_stats *stats,
                            struct pp_error *err)
@@ -256,6 +274,8 @@ static enum pp_code answer(struct drafting *d, const struct talk *k, int way, st
         code = pp_seq_set_adapters(seq, d->b->uses, d->b->n_adapters, err);
     if (!code && w->model)
         code = pp_cli_model_seq(&d->draft, &draft, err);
+    if (!code && w->model)
+        code = read_prompt(d, draft, k, err);
     opt.draft = draft;
     if (!code)
         code = decode(d, seq, k->prompt, k->n_prompt, &opt, t, &s, err);
