@@ -24,11 +24,19 @@ struct pp_batch_row {
     int output;                            /* index among the rows with an output, or -1 */
 };
 
+/* The only tokens whose logits are wanted, in groups of neighbours; all others get -INFINITY. */
+enum { PP_TOKEN_GROUP = 16 };
+struct pp_token_groups {
+    const int32_t *groups;              /* [n], ascending: group g has tokens 16 g .. 16 g + 15 */
+    int n;                              /* at least 1 */
+};
+
 struct pp_batch {
     const struct pp_batch_row *rows;
     int n;
     const int32_t *output_rows;         /* [n_outputs]: row of each output */
     int n_outputs;
+    const struct pp_token_groups *only; /* or NULL: all logits */
 };
 
 #endif

@@ -56,6 +56,8 @@ struct pp_engine {
     bool bridged;                /* ... it has another vocabulary */
     struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
 
+    const struct pp_token_groups *only; /* logits that the next steps want (batch.h); NULL: all */
+
     /* work space of pp_step */
     struct pp_batch_row *rows;   /* [max_rows] */
     int32_t *output_rows;        /* [max_rows] */

@@ -81,6 +81,8 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
     begin_habits(g);
     if (g->draft)
         code = begin_bridge(g, err);
+    if (!code && g->draft && !g->bridge)
+        code = pp_shortlist_init(&s->shortlist, g->draft->engine->model->info.n_vocab, err);
     if (!code && s->looks_up)
         code = pp_lookup_init(&s->lookup, e->n_ctx, err);
     if (s->most > e->most_guesses)
@@ -96,6 +98,7 @@ void pp_spec_free(struct pp_gen *g)
         pp_costs_answer(&e->costs, g->n - g->n_prompt);
     }
     pp_lookup_free(&g->spec.lookup);
+    pp_shortlist_free(&g->spec.shortlist);
     pp_bridge_free(g->bridge);
 }
 
@@ -363,6 +366,19 @@ static void count_time(struct pp_gen *g, uint64_t ns)
     g->seq->engine->stats.draft_ns += ns;
 }
 
+/* A step of the draft model for n answers; for a single one, with the logits of likely tokens only. */
+static enum pp_code step_for(struct pp_gen *const *in, int n, struct pp_engine *e, int rows,
+                             const struct pp_cancel *cancel)
+{
+    struct pp_shortlist *l = &in[0]->spec.shortlist;
+    pp_shortlist_set(l, in[0]->tokens, in[0]->n, in[0]->n_prompt);
+    const struct pp_token_groups likely = {.groups = l->groups, .n = l->n};
+    e->only = n == 1 && pp_shortlist_serves(l) ? &likely : NULL;
+    enum pp_code code = pp_step(e, e->batch, rows, cancel, NULL);
+    e->only = NULL;
+    return code;
+}
+
 /* One step of the draft model for all answers that ask the same one. False: nobody asks. */
 static bool step_drafts(struct guessing *p)
 {
@@ -391,7 +407,7 @@ static bool step_drafts(struct guessing *p)
     }
     if (!n)
         return false;
-    enum pp_code code = pp_step(e, e->batch, rows, p->cancel, NULL);
+    enum pp_code code = step_for(in, n, e, rows, p->cancel);
     for (int i = 0; i < n && code; i++)
         draft_failed(in[i], code);
     uint64_t stepped = pp_now_ns() - t0;

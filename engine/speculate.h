@@ -5,11 +5,12 @@
  * log p + noise of (seed, position, token). A guess stands if and only if it is that choice. So an answer is the same,
  * token for token, whoever guessed, how much, and whether anybody did.
  *
- *   speculate.c          the guesses of a pass, for all answers in it; what came of them
- *   speculate_lookup.c   guesses by what followed the same tokens before in the conversation
- *   speculate_bridge.c   a draft model with another vocabulary, by its text
- *   speculate_habits.c   how likely they are to stand
- *   speculate_control.c  how many are worth while: pure arithmetic on measured times, no clock in it
+ *   speculate.c            the guesses of a pass, for all answers in it; what came of them
+ *   speculate_lookup.c     guesses by what followed the same tokens before in the conversation
+ *   speculate_bridge.c     a draft model with another vocabulary, by its text
+ *   speculate_shortlist.c  the tokens among which a draft model chooses
+ *   speculate_habits.c     how likely they are to stand
+ *   speculate_control.c    how many are worth while: pure arithmetic on measured times, no clock in it
  *
  * Who guesses: the conversation (lookup: free, right where text repeats), then a smaller model with KV pages of its own
  * (it chooses with the target's sampling and noise), or a script (measurements). Nothing here allocates after
@@ -22,6 +23,7 @@
 
 #include "engine/base/cancel.h"
 #include "engine/base/error.h"
+#include "engine/batch.h"
 #include "engine/engine.h"
 
 /* --- lookup ------------------------------------------------------------------------------------------------------ */
@@ -47,6 +49,24 @@ void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n);
 /* The place at which the longest end of tokens[0 .. n), which must all be known, was seen before; the newest of
  * several. What follows there begins at the returned index < n. -1: nowhere. *length: how many tokens agree. */
 int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t n, int *length);
+
+/* --- shortlist --------------------------------------------------------------------------------------------------- */
+
+/* Tokens, in groups of neighbours (batch.h), of an answer and its draft model, which has the same vocabulary. */
+struct pp_shortlist {
+    int32_t *groups;      /* [most], ascending */
+    bool *has;            /* [n_all] */
+    int n, most, n_all;   /* n_all 0: the vocabulary is too small for a list */
+    int64_t n_tokens;     /* of the answer, prompt included, that were taken in */
+    double missed;        /* of the tokens chosen of late, those that were not in it */
+};
+
+enum pp_code pp_shortlist_init(struct pp_shortlist *l, int64_t n_vocab, struct pp_error *err);
+void pp_shortlist_free(struct pp_shortlist *l);
+/* Takes in what is new in tokens[0 .. n), of which the first n_prompt were not chosen. */
+void pp_shortlist_set(struct pp_shortlist *l, const int32_t *tokens, int64_t n, int64_t n_prompt);
+/* Whether the draft is to choose among these only: not where too much is missing, as in a text of rare tokens. */
+bool pp_shortlist_serves(const struct pp_shortlist *l);
 
 /* --- control ----------------------------------------------------------------------------------------------------- */
 
@@ -190,6 +210,7 @@ struct pp_bet {
 /* Of one answer. */
 struct pp_spec {
     struct pp_lookup lookup;
+    struct pp_shortlist shortlist;
     bool looks_up;
     bool on;              /* somebody may guess */
     bool muted;           /* but not in the next pass */

@@ -183,7 +183,8 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     if (!code)
         code = pp_cpu_reserve_outputs(e->cpu, e->n_outputs, err);
     if (!code) {
-        struct pp_batch batch = {.rows = e->rows, .n = n, .output_rows = e->output_rows, .n_outputs = e->n_outputs};
+        struct pp_batch batch = {
+            .rows = e->rows, .n = n, .output_rows = e->output_rows, .n_outputs = e->n_outputs, .only = e->only};
         code = pp_cpu_forward(e->cpu, &batch, cancel, err);
     }
     if (code) {

@@ -201,7 +201,7 @@ static void add_parts(struct pp_cpu *c, struct stage *s, int m, const int n_item
             c->parts[c->n_parts] = (struct part){.stage = s, .phase = phase, .m = m};
             struct pp_pool_part work = {.n_items = n_items[phase], .at_once = at_once(c, s, m, phase)};
             if (s->kind == STAGE_PROJECT && m <= PRIVATE_ROWS)
-                work.begins = s->begins;
+                work.begins = pp_cpu_project_begins_at(c, s, m);
             c->work[c->n_parts++] = work;
         }
 }

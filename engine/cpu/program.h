@@ -202,6 +202,7 @@ struct pp_cpu {
     int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
     struct shared_down *down;   /* [n_stages] */
+    const void **listed_begins; /* [n threads] as `begins` of a stage, where only some logits are wanted */
 
     struct rope {
         float *inv_freq;        /* [rope_dim / 2] */
@@ -296,6 +297,8 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
 /* Finds out where the threads begin to read each stage's weights. false: out of memory. */
 bool pp_cpu_project_begins(struct pp_cpu *c);
+/* What was found, or for this pass of m rows, if it wants some logits only, where those begin. */
+const void **pp_cpu_project_begins_at(struct pp_cpu *c, const struct stage *s, int m);
 /* Before each pass: nothing of it is multiplied with an adapter's A yet. */
 void pp_cpu_project_reset(struct pp_cpu *c);
 /* Puts the weights of all stages on the memory nodes of the threads that multiply with them. */

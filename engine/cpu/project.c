@@ -757,15 +757,71 @@ static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int f
     }
 }
 
+/* --- logits of some tokens only -------------------------------------------------------------------------------- */
+
+_Static_assert(PP_TOKEN_GROUP % PP_GROUP_ROWS == 0, "kernels take whole groups of rows");
+
+static bool is_listed(const struct pp_cpu *c, const struct stage *s)
+{
+    const int out = s->epilogue ? s->out : s->projections[0].out;
+    return c->batch->only && s->selected && s->n_projections == 1 && out == c->logits_slot;
+}
+
+static int groups_per_item(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    const int64_t rows = item_rows(c, &s->projections[0].w, m);
+    return rows > PP_TOKEN_GROUP ? (int)(rows / PP_TOKEN_GROUP) : 1;
+}
+
+static int listed_items(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    const int per = groups_per_item(c, s, m);
+    return (c->batch->only->n + per - 1) / per;
+}
+
+static void silence(const struct pp_cpu *c, int m, int64_t row0, int64_t row1)
+{
+    for (int i = 0; i < m; i++)
+        for (int64_t r = row0; r < row1; r++)
+            slot_row(c, c->logits_slot, i)[r] = -INFINITY;
+}
+
+/* Items are cut from the list; each also silences what lies before its groups, and the last one what lies behind. */
+static void multiply_listed(struct pp_cpu *c, const struct stage *s, int m, int first, int end, int thread)
+{
+    const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
+    const struct pp_token_groups *only = c->batch->only;
+    const int per = groups_per_item(c, s, m), stop = end * per < only->n ? end * per : only->n;
+    const int64_t n_rows = s->projections[0].w.n_rows, step = rows_at_once(s, m, n_rows);
+    for (int i = first * per, next; i < stop; i = next) {
+        for (next = i + 1; next < stop && only->groups[next] == only->groups[next - 1] + 1;)
+            next++;
+        int64_t row0 = (int64_t)only->groups[i] * PP_TOKEN_GROUP;
+        int64_t row1 = ((int64_t)only->groups[next - 1] + 1) * PP_TOKEN_GROUP;
+        row1 = row1 < n_rows ? row1 : n_rows;
+        silence(c, m, i ? ((int64_t)only->groups[i - 1] + 1) * PP_TOKEN_GROUP : 0, row0);
+        for (; row0 < row1; row0 += step)
+            multiply_rows(c, s, m, 0, row0, row0 + step < row1 ? row0 + step : row1, prepared, thread);
+        if (next == only->n)
+            silence(c, m, row1, n_rows);
+    }
+}
+
+/* --- the stage ------------------------------------------------------------------------------------------------- */
+
 void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
     const struct item_map map = map_items(c, s, m);
     n_items[0] = prepares_privately(s, m) ? 0 : m;
-    n_items[1] = map.first[map.n_walked];
+    n_items[1] = is_listed(c, s) ? listed_items(c, s, m) : map.first[map.n_walked];
 }
 
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
+    if (phase == 1 && is_listed(c, s)) {
+        multiply_listed(c, s, m, first, end, thread);
+        return;
+    }
     if (phase == 1) {
         multiply_items(c, s, m, first, end, thread);
         return;
@@ -774,21 +830,38 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
         prepare_row(c, s, row, &c->shared, &c->threads[thread]);
 }
 
+static const void *weight_row(const struct pp_matrix *w, int64_t row)
+{
+    return pp_pack_needed(w->type) ? pp_pack_group(w, row) : (const uint8_t *)w->data + (size_t)(row * row_bytes(w));
+}
+
 /* Where an item of few rows begins to read. */
 static const void *item_begin(const struct stage *s, const struct item_map *map, int item)
 {
     int p = 0;
     while (p + 1 < map->n_walked && item >= map->first[p + 1])
         p++;
-    const struct pp_matrix *w = &s->projections[p].w;
-    int64_t row = (item - map->first[p]) * map->rows[p];
-    return pp_pack_needed(w->type) ? pp_pack_group(w, row) : (const uint8_t *)w->data + (size_t)(row * row_bytes(w));
+    return weight_row(&s->projections[p].w, (item - map->first[p]) * map->rows[p]);
+}
+
+const void **pp_cpu_project_begins_at(struct pp_cpu *c, const struct stage *s, int m)
+{
+    if (!is_listed(c, s))
+        return s->begins;
+    const int n_items = listed_items(c, s, m), per = groups_per_item(c, s, m);
+    for (int t = 0; t < pp_pool_n(c->pool); t++) {
+        const int at = pp_pool_begin(c->pool, n_items, t) * per, last = c->batch->only->n - 1;
+        const int64_t row = (int64_t)c->batch->only->groups[at < last ? at : last] * PP_TOKEN_GROUP;
+        c->listed_begins[t] = weight_row(&s->projections[0].w, row);
+    }
+    return c->listed_begins;
 }
 
 bool pp_cpu_project_begins(struct pp_cpu *c)
 {
     const int n = pp_pool_n(c->pool);
-    if (!(c->down = pp_cpu_memory_take(c, c->n_stages, sizeof *c->down)))
+    if (!(c->down = pp_cpu_memory_take(c, c->n_stages, sizeof *c->down)) ||
+        !(c->listed_begins = pp_cpu_memory_take(c, n, sizeof *c->listed_begins)))
         return false;
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];

@@ -237,6 +237,7 @@ void pp_cpu_free(struct pp_cpu *c)
     for (int i = 0; i < c->n_stages; i++)
         pp_free(c->stages[i].begins);
     pp_free(c->down);
+    pp_free(c->listed_begins);
     pp_free(c->stages);
     pp_free(c);
 }
