@@ -10,7 +10,8 @@
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
- *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F
+ *   /leak/F      sends to /secret/F of this server under another name
+ *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization
  *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:... */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -151,7 +152,10 @@ static void respond(struct answer *a, const char *path)
 {
     char json[2048], sum[65] = "", where[700];
     FILE *f;
-    if (strncmp(path, "/api/models/o/n/tree/main", 25) == 0) {
+    const bool gated = strncmp(path, "/api/models/o/p/", 16) == 0 || strncmp(path, "/o/p/", 5) == 0;
+    if (gated && !a->authorized) {
+        status(a->fd, "401 Unauthorized", "");
+    } else if (strncmp(path, "/api/models/o/n/tree/main", 25) == 0 || strncmp(path, "/api/models/o/p/tree", 20) == 0) {
         snprintf(where, sizeof where, "%s/list.json", folder);
         f = fopen(where, "r");
         size_t n = f ? fread(json, 1, sizeof json - 1, f) : 0;
@@ -174,7 +178,7 @@ static void respond(struct answer *a, const char *path)
         strcpy(a->how, "blob");
         strcpy(a->file, "m.gguf");
         send_file(a);
-    } else if (strncmp(path, "/o/n/resolve/main/", 18) == 0) {
+    } else if (strncmp(path, "/o/n/resolve/main/", 18) == 0 || strncmp(path, "/o/p/resolve/main/", 18) == 0) {
         strcpy(a->how, "plain");
         snprintf(a->file, sizeof a->file, "%.500s", path + 18);
         send_file(a);
@@ -183,6 +187,13 @@ static void respond(struct answer *a, const char *path)
     } else if (is(a, "redirect") || is(a, "loop") || is(a, "away")) {
         const char *to = is(a, "loop") ? "/loop/" : is(a, "away") ? "file:///etc/" : "/plain/";
         snprintf(json, sizeof json, "Location: %s%s\r\n", to, a->file);
+        status(a->fd, "302 Found", json);
+    } else if (is(a, "leak")) {
+        struct sockaddr_in own = {0};
+        socklen_t n = sizeof own;
+        getsockname(a->fd, (struct sockaddr *)&own, &n);
+        snprintf(json, sizeof json, "Location: http://localhost:%u/secret/%s\r\n", (unsigned)ntohs(own.sin_port),
+                 a->file);
         status(a->fd, "302 Found", json);
     } else if (is(a, "secret") && !a->authorized) {
         status(a->fd, "401 Unauthorized", "");

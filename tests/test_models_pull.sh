@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m w q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n w x y q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -72,6 +72,18 @@ pull "$at/secret/j.gguf"; expect "tokens that others can read" 2 'chmod 600'
 chmod 600 "$tmp/config/pippin/tokens"
 pull "$at/secret/j.gguf"; expect "with one" 0; whole "is there" j.gguf
 if grep -q secret "$tmp/err" && grep -v "$at/secret" "$tmp/err" | grep -q secret; then fail "that is not shown" "it is"; else pass "that is not shown"; fi
+
+pull "$at/leak/x.gguf"; expect "another host does not get it" 1 'is not for everybody'
+mv "$tmp/config/pippin/tokens" "$tmp/tokens"
+printf '[{"type":"file","path":"n.gguf","size":%s,"lfs":{"oid":"%s"}}]' "$size" "$sum" >"$tmp/www/list.json"
+pull hf:o/p --hf-base "$at"; expect "a gated model" 1 'HF_TOKEN'
+export HF_TOKEN=secret
+pull hf:o/p --hf-base "$at"; expect "with a token of the environment" 0; whole "is there, too" n.gguf
+unset HF_TOKEN
+if grep -q secret "$tmp/err" "$tmp/out"; then fail "nor is that shown" "it is"; else pass "nor is that shown"; fi
+mv "$tmp/tokens" "$tmp/config/pippin/tokens"
+# asked for the rest, that server says how long the file really is
+pull "$at/long/y.gguf"; expect "a length that is a lie" 0; whole "ends where the file does" y.gguf
 
 # stopped in the middle, and gone on with
 # (without --foreground it interrupts twice, and the second time is at once)
