@@ -151,7 +151,7 @@ void pp_adapter_free(struct pp_adapter *a)
         return;
     for (int i = 0; a->targets && i < a->n_linears; i++)
         pp_lora_free_kinds(&a->targets[i]);
-    pp_free(a->arena);
+    pp_lora_arena_free(a);
     pp_lora_free_replaced(a);
     pp_free(a->embedding.a);
     pp_free(a->embedding.b_data);

@@ -65,6 +65,8 @@ struct pp_adapter {
     struct pp_lora_target *targets; /* [n_linears of the model's plan] */
     int n_linears;
     uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
+    void *mapping;                  /* in which it lies; NULL: it is the allocator's */
+    size_t mapped_bytes;
     struct pp_lora_embedding embedding;
     float **norms;                  /* [n_ops of the model's plan]: in place of that norm's weight; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
@@ -121,6 +123,7 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
 /* What A [rank, n_in] (half 0) or B [n_out, rank] of W takes, whole lines of the cache. */
 size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, int half);
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err);
+void pp_lora_arena_free(struct pp_adapter *a);
 /* Makes of them, most_up being the largest of |B|, in the target's place in the arena, what the kernels read. */
 enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
                           const float *down, const float *up, float most_up, struct pp_lora_room *room,

@@ -271,15 +271,32 @@ size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, in
     return (half_bytes(w, rank, type, half) + 63) / 64 * 64;
 }
 
-/* In huge pages if it is large: fewer faults while loading, and a token reads all of it. */
+/* In large pages if it is large: fewer faults while loading, and a token reads all of it. Then it is a mapping of its
+ * own: what the allocator gives may be memory that was used before, in small pages, and it ends in small ones. */
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err)
 {
-    const size_t huge = 2 << 20;
-    if (!(a->arena = pp_aligned(bytes < huge ? 64 : huge, bytes)))
+    const size_t large = 2 << 20;
+    if (bytes < large) {
+        a->arena = pp_aligned(64, bytes);
+        return a->arena ? PP_OK : pp_fail_nomem(err, "an adapter");
+    }
+    const size_t whole = (bytes + large - 1) / large * large, mapped = whole + large;
+    uint8_t *room = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
         return pp_fail_nomem(err, "an adapter");
-    if (bytes >= huge)
-        madvise(a->arena, bytes, MADV_HUGEPAGE);
+    a->mapping = room;
+    a->mapped_bytes = mapped;
+    a->arena = room + (0 - (uintptr_t)room) % large;
+    madvise(a->arena, whole, MADV_HUGEPAGE);
     return PP_OK;
+}
+
+void pp_lora_arena_free(struct pp_adapter *a)
+{
+    if (a->mapping)
+        munmap(a->mapping, a->mapped_bytes);
+    else
+        pp_free(a->arena);
 }
 
 enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,

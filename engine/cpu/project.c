@@ -34,30 +34,27 @@ static void fetch_ahead(const void *data, size_t bytes)
         __builtin_prefetch((const uint8_t *)data + at, 0, 2);
 }
 
-/* A of one projection. */
-static void fetch_down(const struct stage *s, const struct pp_adapter_set *set, int projection)
+/* Whether what an A of this type meets is there until all rows of the stage are prepared. */
+static bool keeps_input(const struct stage *s, uint32_t type)
 {
-    for (int k = 0; projection < s->n_projections && k < set->n; k++) {
-        const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
-        if (t->rank)
-            fetch_ahead(t->a_data, t->a_bytes);
-    }
+    return pp_pack_needed(type) || s->plain || s->norm_out >= 0 || (!s->norm.weight && !s->in_place);
 }
 
-/* A x for every adapter of the row and every projection of the stage, one after the other in out. x: the row, as floats
- * and, if a weight of the stage wants that, quantised. */
+enum which_down { DOWN_ALL, DOWN_KEPT, DOWN_PASSING };
+
+/* A x for every adapter of n rows that have the same, and every projection of the stage, one after the other in a row
+ * of out; or for those only whose input is kept, or is not. x: the rows, as floats and, if a weight of the stage wants
+ * that, quantised. */
 static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set,
-                      const struct pp_acts *x, float *out, void *kernel)
+                      const struct pp_acts *x, int n, enum which_down which, float *out, void *kernel)
 {
-    for (int p = 0; p < s->n_projections; p++) {
-        fetch_down(s, set, p + 1);
+    for (int p = 0; p < s->n_projections; p++)
         for (int k = 0; k < set->n; k++) {
             const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[p].linear];
-            if (t->rank)
-                c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, 1, out, t->rank, kernel);
+            if (t->rank && (which == DOWN_ALL || (which == DOWN_KEPT) == keeps_input(s, t->a.type)))
+                c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, n, out, c->lora_width, kernel);
             out += t->rank;
         }
-    }
 }
 
 /* What lora_down made of a row for one projection. */
@@ -116,64 +113,88 @@ static void dora_gains(const struct pp_lora_target *t, float strength, int64_t n
     }
 }
 
-/* y = o (g y + b) for n outputs from row0 on; y and b are those of row0. */
-static void apply_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n, float *y)
+/* What stands before and behind W x for n outputs from row0 on: g and o, and each DoRA's g_k. */
+struct gains {
+    float all[SPECIAL_ROWS], output[SPECIAL_ROWS], own[PP_MAX_ADAPTERS][SPECIAL_ROWS];
+};
+
+static void find_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n,
+                       struct gains *g)
 {
-    float gain[SPECIAL_ROWS], one[SPECIAL_ROWS], output[SPECIAL_ROWS];
     for (int64_t i = 0; i < n; i++)
-        gain[i] = output[i] = 1.0f;
+        g->all[i] = g->output[i] = 1.0f;
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = &set->use[k].adapter->targets[p->linear];
         const float strength = set->use[k].scale;
         if (t->dora)
-            dora_gains(t, strength, p->w.n_rows, row0, n, one);
+            dora_gains(t, strength, p->w.n_rows, row0, n, g->own[k]);
         for (int64_t i = 0; t->dora && i < n; i++)
-            gain[i] += one[i] - 1.0f;
+            g->all[i] += g->own[k][i] - 1.0f;
         for (int64_t i = 0; t->output && i < n; i++)
-            output[i] *= 1.0f + strength * t->output[row0 + i];
+            g->output[i] *= 1.0f + strength * t->output[row0 + i];
     }
-    for (int64_t i = 0; i < n; i++)
-        y[i] *= gain[i];
-    for (int64_t i = 0; p->bias && i < n; i++)
-        y[i] += p->bias[row0 + i];
-    for (int64_t i = 0; i < n; i++)
-        y[i] *= output[i];
 }
 
-/* What the k-th adapter of a set adds to n outputs from row0 on; y is that of row0. */
-static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
-                        const float *down, int64_t row0, int64_t n, float *y)
+/* y = o (g y + b) for n outputs; y and b are those of the first. */
+static void apply_gains(const struct gains *g, const float *bias, int64_t n, float *y)
 {
-    const struct pp_lora_target *t = &use->adapter->targets[p->linear];
-    float gain[SPECIAL_ROWS], sum[SPECIAL_ROWS];
-    float *to = t->dora ? sum : y;
-    memset(sum, 0, sizeof sum);
-    if (t->rank) /* as if output 0 were row0 places before */
-        c->ops->add_low_rank(&t->b,
-                             &(struct pp_low_rank_rows){
-                                 .n = 1, .y = (float *)((uintptr_t)to - (size_t)row0 * sizeof(float)), .down = down},
-                             t->scale * use->scale, row0, row0 + n);
-    if (t->dora)
-        dora_gains(t, use->scale, p->w.n_rows, row0, n, gain);
-    for (int64_t i = 0; t->dora && i < n; i++)
-        y[i] += gain[i] * sum[i];
-    for (int64_t i = 0; t->bias && i < n; i++)
-        y[i] += use->scale * t->bias[row0 + i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= g->all[i];
+    for (int64_t i = 0; bias && i < n; i++)
+        y[i] += bias[i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= g->output[i];
 }
 
-/* Everything behind W x of a row whose set holds adapters of other kinds, the model's own bias included. */
+/* What an adapter of a set adds to n outputs from row0 on; gain: g_k of a DoRA. */
+static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
+                        const float *gain, struct pp_low_rank_rows rows, int64_t row0, int64_t n)
+{
+    enum { AT_ONCE = 4 };
+    const struct pp_lora_target *t = &use->adapter->targets[p->linear];
+    float sums[AT_ONCE][SPECIAL_ROWS];
+    if (t->rank && !t->dora)
+        c->ops->add_low_rank(&t->b, &rows, t->scale * use->scale, row0, row0 + n);
+    for (int first = 0; t->dora && first < rows.n; first += AT_ONCE) {
+        const int some = rows.n - first < AT_ONCE ? rows.n - first : AT_ONCE;
+        struct pp_low_rank_rows to = {.n = some, .y_stride = SPECIAL_ROWS, .down_stride = rows.down_stride};
+        to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* as if output 0 were row0 places before */
+        to.down = rows.down + first * rows.down_stride;
+        memset(sums, 0, (size_t)some * sizeof *sums);
+        if (t->rank)
+            c->ops->add_low_rank(&t->b, &to, t->scale * use->scale, row0, row0 + n);
+        for (int k = 0; k < some; k++) {
+            float *y = rows.y + (first + k) * rows.y_stride + row0;
+            for (int64_t i = 0; i < n; i++)
+                y[i] += gain[i] * sums[k][i];
+        }
+    }
+    for (int k = 0; t->bias && k < rows.n; k++) {
+        float *y = rows.y + k * rows.y_stride + row0;
+        for (int64_t i = 0; i < n; i++)
+            y[i] += use->scale * t->bias[row0 + i];
+    }
+}
+
+/* Everything behind W x of rows whose set holds adapters of other kinds, the model's own bias included. */
 static void adapt_special(const struct pp_cpu *c, const struct stage *s, int projection,
-                          const struct pp_adapter_set *set, const float *down, int64_t row0, int64_t row1, float *y)
+                          const struct pp_adapter_set *set, struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
 {
     const struct projection *p = &s->projections[projection];
-    const float *begin = down_of(s, projection, set, down);
+    struct gains gains;
+    if (rows.down)
+        rows.down = down_of(s, projection, set, rows.down);
     for (int64_t r = row0; r < row1; r += SPECIAL_ROWS) {
-        int64_t n = row1 - r < SPECIAL_ROWS ? row1 - r : SPECIAL_ROWS;
-        const float *from = begin;
-        apply_gains(set, p, r, n, y + r);
+        const int64_t n = row1 - r < SPECIAL_ROWS ? row1 - r : SPECIAL_ROWS;
+        struct pp_low_rank_rows of_one = rows;
+        find_gains(set, p, r, n, &gains);
+        for (int i = 0; i < rows.n; i++)
+            apply_gains(&gains, p->bias ? p->bias + r : NULL, n, rows.y + i * rows.y_stride + r);
         for (int k = 0; k < set->n; k++) {
-            add_special(c, p, &set->use[k], from, r, n, y + r);
-            from += set->use[k].adapter->targets[p->linear].rank;
+            const int rank = set->use[k].adapter->targets[p->linear].rank;
+            add_special(c, p, &set->use[k], gains.own[k], of_one, r, n);
+            if (rank)
+                of_one.down += rank;
         }
     }
 }
@@ -367,9 +388,9 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     bool in_place = quantizes_in_place(c, s, to);
     float *x = slot_row(c, s->in, row);
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
-    const bool down = set && set->n && (to != own || own->is_scaled); /* else the threads share that */
-    if (down)
-        fetch_down(s, set, 0);
+    const int linear = s->projections[0].linear;
+    const bool adapted = set && set->n, scales = adapted && pp_adapter_set_scales_input(set, linear);
+    const bool down = adapted && (to != own || own->is_scaled); /* else the threads share that */
     if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
         const struct norm norm = pp_cpu_norm_of(s, set, n, own->replaced);
@@ -383,12 +404,11 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         acts.d = to->d + b;
         acts.sum = to->sum + b;
     }
-    const int linear = s->projections[0].linear;
-    const bool scales = set && set->n && pp_adapter_set_scales_input(set, linear);
     if (!scales || pp_adapter_set_rank(set, linear)) {
         convert_row(c, s, x, bf16, &acts);
-        if (down)
-            lora_down(c, s, set, &acts, to->lora + row * c->lora_width, own->kernel);
+        if (down) /* what waits, waits for rows that are not scaled */
+            lora_down(c, s, set, &acts, 1, to == own || scales ? DOWN_ALL : DOWN_PASSING,
+                      to->lora + row * c->lora_width, own->kernel);
     }
     if (to->is_scaled || scales) { /* others may read the slot at this time, unless rows are prepared together */
         float *scaled = to == own ? own->scaled + row * c->acts_width : x;
@@ -425,6 +445,20 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
         a.f32_stride = c->strides[s->norm_out];
     }
     return a;
+}
+
+/* A x of rows first .. end - 1, which are prepared, for all rows of a set together: A is read once. */
+static void multiply_down(const struct pp_cpu *c, const struct stage *s, int first, int end,
+                          const struct thread_scratch *own)
+{
+    const struct pp_acts acts = acts_of(c, s, &c->shared);
+    for (int n; first < end; first += n) {
+        const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+        const struct pp_acts x = acts_from(&acts, first);
+        n = alike_from(c, s, first, end);
+        if (set && set->n && !pp_adapter_set_scales_input(set, s->projections[0].linear))
+            lora_down(c, s, set, &x, n, DOWN_KEPT, c->shared.lora + first * c->lora_width, own->kernel);
+    }
 }
 
 /* --- A x, shared ---------------------------------------------------------------------------------------------- */
@@ -573,17 +607,20 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     const struct projection *p = &s->projections[projection];
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        const bool special = set && set->n && is_special(set, p->linear);
+        const bool adapted = set && set->n, special = adapted && is_special(set, p->linear);
         float *y = to.y + first * to.stride;
-        const float *down = c->lora_width ? all + first * c->lora_width : NULL; /* there may be no such room yet */
         n = alike_from(c, s, first, m);
-        if (set && set->n && !special)
-            lora_up(c, s, projection, set,
-                    (struct pp_low_rank_rows){
-                        .n = n, .y = y, .down = down, .y_stride = to.stride, .down_stride = c->lora_width},
-                    row0, row1);
-        for (int i = 0; special && i < n; i++)
-            adapt_special(c, s, projection, set, down + i * c->lora_width, row0, row1, y + i * to.stride);
+        const struct pp_low_rank_rows rows = {
+            .n = n,
+            .y = y,
+            .down = c->lora_width ? all + first * c->lora_width : NULL, /* there may be no such room yet */
+            .y_stride = to.stride,
+            .down_stride = c->lora_width,
+        };
+        if (special)
+            adapt_special(c, s, projection, set, rows, row0, row1);
+        else if (adapted)
+            lora_up(c, s, projection, set, rows, row0, row1);
         for (int i = 0; p->bias && !special && i < n; i++)
             c->ops->add(y + i * to.stride + row0, p->bias + row0, row1 - row0);
     }
@@ -655,7 +692,7 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
 
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
-    enum { PREPARED_ROWS = 8 };
+    enum { PREPARED_ROWS = 32 };
     const bool both = s->epilogue == EPILOGUE_GATE;
     int64_t macs = 1, bytes = 1;
     if (phase == 0)
@@ -828,6 +865,7 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
     }
     for (int row = first; row < end; row++)
         prepare_row(c, s, row, &c->shared, &c->threads[thread]);
+    multiply_down(c, s, first, end, &c->threads[thread]);
 }
 
 static const void *weight_row(const struct pp_matrix *w, int64_t row)
