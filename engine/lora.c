@@ -8,12 +8,12 @@
 #include "engine/hparams.h"
 #include "engine/model.h"
 
-int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear)
+int pp_adapter_set_room(const struct pp_adapter_set *set, int linear)
 {
-    int rank = 0;
+    int room = 0;
     for (int i = 0; i < set->n; i++)
-        rank += set->use[i].adapter->targets[linear].rank;
-    return rank;
+        room += pp_low_rank_room(set->use[i].adapter->targets[linear].rank);
+    return room;
 }
 
 /* Of what is held, and so of all that rows depend on. */

@@ -82,8 +82,8 @@ struct pp_adapter_set {
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
 };
 
-/* Sum of the ranks that a set brings to one projection. */
-int pp_adapter_set_rank(const struct pp_adapter_set *set, int linear);
+/* Floats for all A x that a set brings to a row of one projection; 0: none. */
+int pp_adapter_set_room(const struct pp_adapter_set *set, int linear);
 
 /* --- between the files of adapters --------------------------------------------------------------------------- */
 

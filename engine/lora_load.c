@@ -10,7 +10,7 @@
 #include "engine/pool.h"
 
 /* Ranks are added up over adapters and projections, and work space is made for the sum. */
-enum { MAX_RANK = 1 << 16 };
+enum { MAX_RANK = PP_LOW_RANK_MAX };
 /* Models of this size and above keep adapters in F16: there the few bytes more are nothing beside the weights'. */
 static const int64_t LARGE_MODEL = 4000000000;
 

@@ -238,26 +238,32 @@ static void low_rank(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0};
     static const int ranks[] = {1, 3, 8, 15, 16, 17, 64, 531};
-    enum { ROWS = 90, BLOCKS = 3, N = 6 /* batch rows */ };
+    enum { ROWS = 90, BLOCKS = 3, N = 14 /* batch rows */ };
     (void)state;
     for (int i = 0; i < 3 * 8; i++) {
-        const int rank = ranks[i / 3];
+        const int rank = ranks[i / 3], stride = pp_low_rank_room(rank);
         uint8_t *data = random_low_rank(types[i % 3], rank, BLOCKS);
         const struct pp_low_rank b = {.type = types[i % 3], .rank = rank, .data = data, .unit = 0.25f};
         float *down = random_floats(N * rank), *before = random_floats(N * ROWS), first[N * ROWS] = {0}, y[N * ROWS];
+        float *read = random_floats(N * stride);
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
             if (!pp_isa_runs((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+            for (int at = 0; at < N; at++) {
+                memcpy(read + at * stride, down + at * rank, (size_t)rank * sizeof *down);
+                if (b.type == PP_TYPE_Q8_0)
+                    ops->round_low_rank(read + at * stride, rank);
+            }
             for (int step = 16; step <= 96; step += 16) {
                 memcpy(y, before, sizeof y);
                 for (int r = 0, n; r < ROWS; r += step)
                     for (int at = 0; at < N; at += n) { /* all at once, or in parts that differ from time to time */
-                        n = step == 16 ? N : 1 + step / 16 % 3;
+                        n = step == 16 ? N : 1 + step / 16 % 3 * 4;
                         n = at + n < N ? n : N - at;
                         const struct pp_low_rank_rows rows = {
-                            .n = n, .y = y + at * ROWS, .y_stride = ROWS, .down = down + at * rank,
-                            .down_stride = rank};
+                            .n = n, .y = y + at * ROWS, .y_stride = ROWS, .down = read + at * stride,
+                            .down_stride = stride};
                         ops->add_low_rank(&b, &rows, 0.37f, r, r + step < ROWS ? r + step : ROWS);
                     }
                 if (isa == 0 && step == 16)
@@ -273,6 +279,7 @@ static void low_rank(void **state)
         }
         pp_free(data);
         pp_free(down);
+        pp_free(read);
         pp_free(before);
     }
 }

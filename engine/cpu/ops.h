@@ -69,7 +69,7 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
  *   F32, F16   values [2][rank][16]: output 16 i + l is lane l of the i-th half
  *   Q8_0       scales f16 [32], one for each output, then int8 [(rank + 1) / 2][2][16][2]: of each two k the two values
  *              of lane l of the i-th half, zero where there is no second k; all times `unit` */
-enum { PP_LOW_RANK_ROWS = 32 };
+enum { PP_LOW_RANK_ROWS = 32, PP_LOW_RANK_MAX = 1 << 16 /* rank */ };
 struct pp_low_rank {
     uint32_t type;
     int rank;
@@ -81,9 +81,16 @@ struct pp_low_rank {
 struct pp_low_rank_rows {
     int n;
     float *y;               /* [n, y_stride] */
-    const float *down;      /* [n, down_stride], of which rank are used */
+    const float *down;      /* [n, down_stride], of which rank are used; where B is in Q8_0, what round_low_rank made
+                               of them, of which pp_low_rank_room(rank) are */
     int64_t y_stride, down_stride;
 };
+
+/* Floats that hold a row's A x in either form. */
+static inline int pp_low_rank_room(int rank)
+{
+    return rank ? rank + 1 : 0;
+}
 
 static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
 {
@@ -140,10 +147,13 @@ struct pp_cpu_ops {
     void (*widen)(const void *x, int64_t n, float *y);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
+    /* Makes a row's A x, `rank` of them, what add_low_rank reads where B is in Q8_0, in the same place: the values of
+     * each 256 k become whole numbers: c = 32767 / their largest, w[k] = down[k] c rounded to nearest even, int16
+     * [(rank + 1) / 2][2], behind the last a zero if there is room; behind them 1 / c of each 256, float. */
+    void (*round_low_rank)(float *down, int rank);
     /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to
      * row1 - 1. The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; then
-     * y = fma(scale, sum, y). In Q8_0 the down of each 256 k become whole numbers: c = 32767 / their largest,
-     * w[k] = down[k] c rounded to nearest even; the sum of w[k] q[r][k] is exact, and
+     * y = fma(scale, sum, y). In Q8_0 the sum of w[k] q[r][k] of each 256 k is exact, and
      * y = fma(scale unit / c, (float)sum * d[r], y), k ascending. */
     void (*add_low_rank)(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1);

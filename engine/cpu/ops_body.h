@@ -11,7 +11,11 @@
 #endif
 
 enum {
-    LOW_RANK_ROWS = 4,   /* batch rows that share the reading of an adapter */
+#ifdef PP_VEC_AVX512
+    LOW_RANK_ROWS = 8,   /* batch rows that share the reading of an adapter: as many sums as registers hold */
+#else
+    LOW_RANK_ROWS = 4,
+#endif
     LOW_RANK_PART = 256, /* of a rank, whose sums fit 32 bits */
 };
 
@@ -211,16 +215,10 @@ ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct 
         }
 }
 
-/* Values of A x of a few batch rows as whole numbers, in pairs. */
-struct low_rank_whole {
-    int32_t pairs[LOW_RANK_ROWS][LOW_RANK_PART / 2];
-    float gain[LOW_RANK_ROWS];
-};
-
-/* n of them, at most LOW_RANK_PART. What is no number makes the results none, too. */
-static void low_rank_round(const float *down, int n, float scale, int32_t *pairs, float *gain)
+/* n of them, at most LOW_RANK_PART, as whole numbers; returns what they are to be multiplied with. What is no number
+ * makes the results none, too. */
+static float low_rank_round(const float *down, int n, int16_t *whole)
 {
-    int16_t whole[LOW_RANK_PART];
     float x[LOW_RANK_PART];
     v16 most = v_zero(), check = v_zero();
     for (int k = 0; k < n; k += LANES) {
@@ -234,16 +232,34 @@ static void low_rank_round(const float *down, int n, float scale, int32_t *pairs
         v_store(x + k, v_mul(v_load_n(down + k, n - k, 0), v_set1(numbers && !small ? inverse : 0.0f)));
     for (int k = 0; k < (n + LANES - 1) / LANES * LANES; k++)
         whole[k] = numbers ? (int16_t)((x[k] + round) - round) : 0;
-    memcpy(pairs, whole, (size_t)((n + 1) / 2) * sizeof *pairs);
-    *gain = numbers ? scale * (largest / 32767.0f) : NAN;
+    return numbers ? largest / 32767.0f : NAN;
 }
 
+/* The pairs never overtake the floats that are still to be read; the gains come when all of those are. */
+static void round_low_rank(float *down, int rank)
+{
+    int16_t whole[LOW_RANK_PART];
+    float gains[PP_LOW_RANK_MAX / LOW_RANK_PART];
+    int32_t *to = (int32_t *)(void *)down;
+    int n_parts = 0;
+    for (int k0 = 0; k0 < rank; k0 += LOW_RANK_PART) {
+        const int n = rank - k0 < LOW_RANK_PART ? rank - k0 : LOW_RANK_PART;
+        gains[n_parts++] = low_rank_round(down + k0, n, whole);
+        memcpy(to + k0 / 2, whole, (size_t)((n + 1) / 2) * sizeof *to);
+    }
+    memcpy(to + (rank + 1) / 2, gains, (size_t)n_parts * sizeof *gains);
+}
+
+/* Of N batch rows the outputs r to r + 16 G - 1, at most n of them, from part k0 of the rank. down: the first row's
+ * pairs of that part; gain: of each row. */
 ALWAYS_INLINE void low_rank_whole_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
-                                     const int N, const int G, const struct low_rank_whole *w, int k0, int n_pairs,
-                                     int64_t r, int64_t n)
+                                     const int N, const int G, const int32_t *down, const float *gain, int k0,
+                                     int n_pairs, int64_t r, int64_t n)
 {
     const struct low_rank_at at = low_rank_place(b, r, G);
     const uint8_t *values = at.block + PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (size_t)k0) + at.half * 2 * LANES;
+    const int64_t down_stride = rows->down_stride, y_stride = rows->y_stride;
+    float *to = rows->y + i0 * y_stride + r;
     i16x32 sum[LOW_RANK_ROWS];
     UNROLL for (int k = 0; k < N * G; k++)
         sum[k] = i_set1(0);
@@ -251,15 +267,15 @@ ALWAYS_INLINE void low_rank_whole_to(const struct pp_low_rank *b, const struct p
         UNROLL for (int g = 0; g < G; g++) {
             const k16 v = pair_load_i8(values + (size_t)(g / 2) * at.block_bytes + g % 2 * 2 * LANES);
             UNROLL for (int i = 0; i < N; i++)
-                sum[g * N + i] = i_pair(sum[g * N + i], v, w->pairs[i][p]);
+                sum[g * N + i] = i_pair(sum[g * N + i], v, down[i * down_stride + p]);
         }
     UNROLL for (int g = 0; g < G; g++) {
         const v16 d = v_load_f16((const uint16_t *)(const void *)(at.block + (size_t)(g / 2) * at.block_bytes) +
                                  (at.half + g % 2) * LANES);
         UNROLL for (int i = 0; i < N; i++) {
-            float *y = rows->y + (i0 + i) * rows->y_stride + r + g * LANES;
+            float *y = to + i * y_stride + g * LANES;
             const v16 x = v_mul(i_to_float(sum[g * N + i]), d);
-            v_store_n(y, v_fma(v_set1(w->gain[i]), x, v_load_n(y, n - g * LANES, 0)), n - g * LANES);
+            v_store_n(y, v_fma(v_set1(gain[i]), x, v_load_n(y, n - g * LANES, 0)), n - g * LANES);
         }
     }
 }
@@ -275,23 +291,25 @@ static bool low_rank_many(int64_t r, int64_t row1)
 static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale,
                                int64_t row0, int64_t row1)
 {
-    struct low_rank_whole w;
+    const float by = scale * b->unit;
+    float gain[LOW_RANK_ROWS];
     for (int k0 = 0; k0 < b->rank; k0 += LOW_RANK_PART)
         for (int i = 0, n; i < rows->n; i += n) {
             const int n_k = b->rank - k0 < LOW_RANK_PART ? b->rank - k0 : LOW_RANK_PART, n_pairs = (n_k + 1) / 2;
+            const float *down = rows->down + i * rows->down_stride;
+            const int32_t *pairs = (const int32_t *)(const void *)down + k0 / 2;
             n = rows->n - i < LOW_RANK_ROWS ? 1 : LOW_RANK_ROWS;
             for (int k = 0; k < n; k++)
-                low_rank_round(rows->down + (i + k) * rows->down_stride + k0, n_k, scale * b->unit, w.pairs[k],
-                               &w.gain[k]);
+                gain[k] = by * down[k * rows->down_stride + (b->rank + 1) / 2 + k0 / LOW_RANK_PART];
             for (int64_t r = row0, next; r < row1; r = next) {
                 const bool many = n == 1 && low_rank_many(r, row1);
                 next = r + (many ? LOW_RANK_MANY : LANES);
                 if (n > 1)
-                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, &w, k0, n_pairs, r, row1 - r);
+                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, pairs, gain, k0, n_pairs, r, row1 - r);
                 else if (many)
-                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, &w, k0, n_pairs, r, LOW_RANK_MANY);
+                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, pairs, gain, k0, n_pairs, r, LOW_RANK_MANY);
                 else
-                    low_rank_whole_to(b, rows, i, 1, 1, &w, k0, n_pairs, r, row1 - r);
+                    low_rank_whole_to(b, rows, i, 1, 1, pairs, gain, k0, n_pairs, r, row1 - r);
             }
         }
 }
@@ -299,15 +317,15 @@ static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_
 static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
-    const int in_fours = rows->n / LOW_RANK_ROWS * LOW_RANK_ROWS;
+    const int together = rows->n / LOW_RANK_ROWS * LOW_RANK_ROWS;
     if (b->type == PP_TYPE_Q8_0) {
         add_low_rank_whole(b, rows, scale, row0, row1);
         return;
     }
     for (int64_t r = row0; r < row1; r += LANES)
-        for (int i = 0; i < in_fours; i += LOW_RANK_ROWS)
+        for (int i = 0; i < together; i += LOW_RANK_ROWS)
             low_rank_floats_to(b, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
-    for (int i = in_fours; i < rows->n; i++)
+    for (int i = together; i < rows->n; i++)
         for (int64_t r = row0, next; r < row1; r = next) {
             const bool many = low_rank_many(r, row1);
             next = r + (many ? LOW_RANK_MANY : LANES);
@@ -549,5 +567,6 @@ const struct pp_cpu_ops OPS_TABLE = {
     .attention_finish = attention_finish,
     .widen = widen,
     .add_scaled = add_scaled,
+    .round_low_rank = round_low_rank,
     .add_low_rank = add_low_rank,
 };

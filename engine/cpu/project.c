@@ -34,6 +34,15 @@ static void fetch_ahead(const void *data, size_t bytes)
         __builtin_prefetch((const uint8_t *)data + at, 0, 2);
 }
 
+/* A x of n rows of a set for one adapter and projection, as add_low_rank wants it. */
+static void multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
+                       float *out, void *kernel)
+{
+    c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, n, out, c->lora_width, kernel);
+    for (int i = 0; t->b.type == PP_TYPE_Q8_0 && i < n; i++)
+        c->ops->round_low_rank(out + i * c->lora_width, t->rank);
+}
+
 /* Whether what an A of this type meets is there until all rows of the stage are prepared. */
 static bool keeps_input(const struct stage *s, uint32_t type)
 {
@@ -52,16 +61,16 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
         for (int k = 0; k < set->n; k++) {
             const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[p].linear];
             if (t->rank && (which == DOWN_ALL || (which == DOWN_KEPT) == keeps_input(s, t->a.type)))
-                c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, n, out, c->lora_width, kernel);
-            out += t->rank;
+                multiply_a(c, t, x, n, out, kernel);
+            out += pp_low_rank_room(t->rank);
         }
 }
 
-/* What lora_down made of a row for one projection. */
+/* What lora_down made of a row, for one projection. */
 static const float *down_of(const struct stage *s, int projection, const struct pp_adapter_set *set, const float *down)
 {
     for (int p = 0; p < projection; p++)
-        down += pp_adapter_set_rank(set, s->projections[p].linear);
+        down += pp_adapter_set_room(set, s->projections[p].linear);
     return down;
 }
 
@@ -75,7 +84,7 @@ static void lora_up(const struct pp_cpu *c, const struct stage *s, int projectio
         const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
         if (t->rank)
             c->ops->add_low_rank(&t->b, &rows, t->scale * set->use[k].scale, row0, row1);
-        rows.down += t->rank;
+        rows.down += pp_low_rank_room(t->rank);
     }
 }
 
@@ -194,7 +203,7 @@ static void adapt_special(const struct pp_cpu *c, const struct stage *s, int pro
             const int rank = set->use[k].adapter->targets[p->linear].rank;
             add_special(c, p, &set->use[k], gains.own[k], of_one, r, n);
             if (rank)
-                of_one.down += rank;
+                of_one.down += pp_low_rank_room(rank);
         }
     }
 }
@@ -404,7 +413,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         acts.d = to->d + b;
         acts.sum = to->sum + b;
     }
-    if (!scales || pp_adapter_set_rank(set, linear)) {
+    if (!scales || pp_adapter_set_room(set, linear)) {
         convert_row(c, s, x, bf16, &acts);
         if (down) /* what waits, waits for rows that are not scaled */
             lora_down(c, s, set, &acts, 1, to == own || scales ? DOWN_ALL : DOWN_PASSING,
@@ -482,7 +491,7 @@ static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int n
         u->n = alike_from(c, s, u->first, m);
         u->at = 0;
         for (int p = 0; set && p < s->n_projections; p++)
-            for (int k = 0; k < set->n; k++, u->at += u->target->rank) {
+            for (int k = 0; k < set->n; k++, u->at += pp_low_rank_room(u->target->rank)) {
                 u->target = &set->use[k].adapter->targets[s->projections[p].linear];
                 if (u->target->rank && before++ == number)
                     return number;
@@ -494,10 +503,8 @@ static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int n
 static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const struct down_unit *u, float *lora,
                      const struct thread_scratch *own)
 {
-    const struct pp_lora_target *t = u->target;
     const struct pp_acts x = acts_from(acts, u->first);
-    c->mm->by_type[t->a.type](&t->a, 0, t->rank, &x, u->n, lora + u->first * c->lora_width + u->at, c->lora_width,
-                              own->kernel);
+    multiply_a(c, u->target, &x, u->n, lora + u->first * c->lora_width + u->at, own->kernel);
 }
 
 /* Takes a product of the stage; n_down: there are none left. */

@@ -311,7 +311,7 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
     for (int i = 0; i < c->n_stages; i++) {
         int64_t width = 0;
         for (int p = 0; p < c->stages[i].n_projections; p++) {
-            width += pp_adapter_set_rank(set, c->stages[i].projections[p].linear);
+            width += pp_adapter_set_room(set, c->stages[i].projections[p].linear);
             scales = scales || pp_adapter_set_scales_input(set, c->stages[i].projections[p].linear);
         }
         if (width > widest)
