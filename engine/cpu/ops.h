@@ -69,7 +69,11 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
  *   F32, F16   values [2][rank][16]: output 16 i + l is lane l of the i-th half
  *   Q8_0       scales f16 [32], one for each output, then int8 [(rank + 1) / 2][2][16][2]: of each two k the two values
  *              of lane l of the i-th half, zero where there is no second k; all times `unit` */
-enum { PP_LOW_RANK_ROWS = 32, PP_LOW_RANK_MAX = 1 << 16 /* rank */ };
+enum {
+    PP_LOW_RANK_ROWS = 32,
+    PP_LOW_RANK_MAX = 1 << 16, /* rank */
+    PP_LOW_RANK_AHEAD = 4096,  /* bytes: so far ahead add_low_rank asks for B where one row is all that uses it */
+};
 struct pp_low_rank {
     uint32_t type;
     int rank;

@@ -288,6 +288,17 @@ static bool low_rank_many(int64_t r, int64_t row1)
     return r % PP_LOW_RANK_ROWS == 0 && row1 - r >= LOW_RANK_MANY;
 }
 
+/* Asks for what comes PP_LOW_RANK_AHEAD bytes behind these outputs: they are used once, and in runs that are too short
+ * for the processor to see a stream in them. Behind the last one nothing is lost by it. */
+static void low_rank_ahead(const struct pp_low_rank *b, int64_t r)
+{
+    enum { LINE = 64 };
+    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
+    const uintptr_t from = (uintptr_t)b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes + PP_LOW_RANK_AHEAD;
+    for (uintptr_t at = from; at < from + LOW_RANK_MANY / PP_LOW_RANK_ROWS * bytes; at += LINE)
+        __builtin_prefetch((const void *)at, 0, 2);
+}
+
 static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale,
                                int64_t row0, int64_t row1)
 {
@@ -304,6 +315,8 @@ static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_
             for (int64_t r = row0, next; r < row1; r = next) {
                 const bool many = n == 1 && low_rank_many(r, row1);
                 next = r + (many ? LOW_RANK_MANY : LANES);
+                if (many)
+                    low_rank_ahead(b, r);
                 if (n > 1)
                     low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, pairs, gain, k0, n_pairs, r, row1 - r);
                 else if (many)
@@ -329,6 +342,8 @@ static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_r
         for (int64_t r = row0, next; r < row1; r = next) {
             const bool many = low_rank_many(r, row1);
             next = r + (many ? LOW_RANK_MANY : LANES);
+            if (many)
+                low_rank_ahead(b, r);
             if (many)
                 low_rank_floats_to(b, rows, i, 1, LOW_RANK_GROUPS, scale, r, LOW_RANK_MANY);
             else

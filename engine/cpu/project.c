@@ -571,17 +571,18 @@ void pp_cpu_project_reset(struct pp_cpu *c)
     }
 }
 
-/* B of rows row0 .. row1 - 1 of one projection. */
+/* The beginning of B of rows row0 .. row1 - 1 of one projection; add_low_rank asks for the rest. */
 static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projection, int m, int64_t row0, int64_t row1)
 {
+    const int64_t n_blocks = (row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
     for (int first = 0; first < m; first += alike_from(c, s, first, m)) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         for (int k = 0; set && k < set->n; k++) {
             const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
-            const size_t block = pp_low_rank_block_bytes(b->type, b->rank);
+            const size_t block = pp_low_rank_block_bytes(b->type, b->rank), all = (size_t)n_blocks * block;
             if (b->rank)
                 fetch_ahead(b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block,
-                            (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS) * block);
+                            all < PP_LOW_RANK_AHEAD ? all : PP_LOW_RANK_AHEAD);
         }
     }
 }
@@ -634,7 +635,7 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
 }
 
 /* The same rows, W x included. With adapters and few rows they are worked through in steps: W x of some, then B of
- * these, which was asked for one step before. What a thread takes at once is too much for that: W would push B out of
+ * these, whose beginning was asked for before. What a thread takes at once is too much for that: W would push B out of
  * the cache again. And nobody waits for A x while there is still something of W to do. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
                          const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
@@ -645,12 +646,10 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     const int64_t step = shares ? step_rows(&p->w) : row1 - row0;
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
-    if (shares)
-        fetch_up(c, s, projection, m, row0, row0 + step < row1 ? row0 + step : row1);
     for (int64_t r = row0, end, left = row0; r < row1; r = end) {
         end = row1 - r <= step ? row1 : (r + step) / PP_LOW_RANK_ROWS * PP_LOW_RANK_ROWS;
-        if (shares && end < row1)
-            fetch_up(c, s, projection, m, end, end + step < row1 ? end + step : row1);
+        if (shares)
+            fetch_up(c, s, projection, m, r, end);
         multiply_all(c, s, p, acts, m, r, end, to, own);
         const float *all = !shares       ? prepared->lora
                            : end == row1 ? all_down(c, s, m, acts, own)
