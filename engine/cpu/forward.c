@@ -230,13 +230,21 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
         case STAGE_SELECT:
             if (n_outputs == 0)
                 return;
-            n_items[0] = 1;
+            n_items[0] = n_outputs < m ? 1 : 0; /* else they are where they belong */
             break;
         }
         add_parts(c, s, m, n_items);
         if (s->kind == STAGE_SELECT)
             m = n_outputs;
     }
+}
+
+void pp_cpu_begin_alone(struct pp_cpu *c, pp_pool_range_fn *run)
+{
+    if (c->parts[0].stage->kind != STAGE_EMBED || c->batch->n > PRIVATE_ROWS)
+        return;
+    run(c, 0, 0, c->work[0].n_items, 0);
+    c->work[0].n_items = 0;
 }
 
 enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
@@ -249,10 +257,12 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     pp_cpu_attend_plan(c);
     pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
-    if (c->profile)
+    if (c->profile) {
         pp_cpu_profile_run(c);
-    else
+    } else {
+        pp_cpu_begin_alone(c, pp_cpu_run_items);
         pp_pool_run_parts(c->pool, pp_cpu_run_items, c, c->work, c->n_parts);
+    }
     c->batch = NULL;
     enum pp_code code = pp_weights_check(c->weights, err);
     if (code)

@@ -175,6 +175,7 @@ void pp_cpu_profile_run(struct pp_cpu *c)
 {
     struct pp_cpu_profile *p = c->profile;
     uint64_t begin = pp_now_ns();
+    pp_cpu_begin_alone(c, timed_items);
     pp_pool_run_parts(c->pool, timed_items, c, c->work, c->n_parts);
     p->sum.ns += pp_now_ns() - begin;
     p->sum.passes++;

@@ -305,5 +305,8 @@ void pp_cpu_project_reset(struct pp_cpu *c);
 void pp_cpu_place_weights(struct pp_cpu *c);
 /* The work items of the current pass, for pp_pool_run_parts; arg: the struct pp_cpu. */
 void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread);
+/* What the calling thread does before the others are called, by `run` as above: a few embeddings take less time than
+ * meeting. */
+void pp_cpu_begin_alone(struct pp_cpu *c, pp_pool_range_fn *run);
 
 #endif
