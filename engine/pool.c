@@ -30,14 +30,14 @@ enum { AHEAD_BYTES = 128 << 10, AHEAD_PARTS = 4, LINE = 64 };
 /* Threads that report their items together. */
 struct lane {
     _Alignas(64) atomic_int left; /* items of its shares that are not reported */
-    int n_threads, node;
+    _Alignas(64) int n_threads, node; /* all read them, and none should wait for who reports */
     int first_thread;
 };
 
 /* A thread's items of the open part. */
 struct share {
     _Alignas(64) atomic_uint_fast64_t range; /* first << 32 | end of those that nobody has taken */
-    atomic_int at_once;
+    atomic_int at_once, part;                /* the open part: for who has taken items of it */
     _Atomic(const void *) ahead;             /* where this thread begins to read in the next part that says so */
 };
 
@@ -51,9 +51,9 @@ struct pp_pool {
     atomic_bool over;                      /* the current run's last part is done */
     atomic_bool quit;
     _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
+    int part;                              /* for who opens the next one */
     _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above who may read them */
     void *arg;
-    int part;
     const struct pp_pool_part *parts;      /* [n_parts], or NULL: */
     const int *n_items;                    /* [n_parts], one at a time */
     int n_parts;
@@ -133,6 +133,7 @@ static void open_shares(const struct pp_pool *p, int n_items, int at_once)
         if (first == end)
             continue;
         atomic_store_explicit(&p->shares[i].at_once, at_once, memory_order_relaxed);
+        atomic_store_explicit(&p->shares[i].part, p->part, memory_order_relaxed);
         atomic_store_explicit(&p->shares[i].range, first << 32 | end, memory_order_release);
     }
 }
@@ -172,7 +173,8 @@ static void open_next(struct pp_pool *p)
             atomic_store_explicit(&lane->left, n, memory_order_relaxed);
             n_busy += n > 0;
         }
-        atomic_store_explicit(&p->lanes_left, n_busy, memory_order_relaxed);
+        if (p->n_lanes > 1)
+            atomic_store_explicit(&p->lanes_left, n_busy, memory_order_relaxed);
         atomic_store_explicit(&p->part_items, n_items, memory_order_relaxed);
         if (p->parts)
             point_ahead(p);
@@ -211,12 +213,13 @@ static void work_on(struct pp_pool *p, struct lane *lane, int thread)
     for (int i = 0; i < lane->n_threads; i++) {
         int whose = lane->first_thread + (home ? (mine + i) % lane->n_threads : i);
         while ((n = take(p, &p->shares[whose], whose == thread, &first)) > 0) {
-            p->fn(p->arg, p->part, first, first + n, thread);
+            int part = atomic_load_explicit(&p->shares[whose].part, memory_order_relaxed);
+            p->fn(p->arg, part, first, first + n, thread);
             done += n;
         }
     }
     if (done && atomic_fetch_sub_explicit(&lane->left, done, memory_order_acq_rel) == done &&
-        atomic_fetch_sub_explicit(&p->lanes_left, 1, memory_order_acq_rel) == 1)
+        (p->n_lanes == 1 || atomic_fetch_sub_explicit(&p->lanes_left, 1, memory_order_acq_rel) == 1))
         open_next(p);
 }
 
