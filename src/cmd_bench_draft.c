@@ -9,6 +9,7 @@
  *   formula of arXiv 2211.17192 gives with the measured times of passes. */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -365,7 +366,7 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
 struct script {
     const int32_t *say;
     int64_t n_prompt, n_say;
-    double right;             /* probability */
+    bool right[FORMULA_TOKENS]; /* what is guessed there */
     int n_vocab;
 };
 
@@ -383,9 +384,31 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
     (void)tokens;
     for (int64_t at = n - s->n_prompt; k < most && at + k < s->n_say; k++) {
         int32_t next = s->say[at + k];
-        out[k] = uniform((uint64_t)(at + k)) < s->right ? next : (next + 1) % s->n_vocab;
+        out[k] = s->right[at + k] ? next : (next + 1) % s->n_vocab;
     }
     return k;
+}
+
+/* Right with probability a, wrong 1 - a: runs of right ones are as long as dice make them (k or more with probability
+ * a^k), each length as often as is to be expected, in any order. Dice alone would make 400 tokens differ by a tenth. */
+static void throw_dice(struct script *s, double a)
+{
+    int runs[FORMULA_TOKENS], n = (int)((1 - a) * FORMULA_TOKENS) + 1, at = 0;
+    for (int i = 0; i < n; i++)
+        runs[i] = a > 0 ? (int)(log((i + 0.5) / n) / log(a)) : 0;
+    for (int i = n - 1; i > 0; i--) { /* Fisher and Yates */
+        int k = (int)(uniform((uint64_t)i) * (i + 1)), length = runs[i];
+        runs[i] = runs[k];
+        runs[k] = length;
+    }
+    for (int i = 0; i < n; i++, at++) {
+        for (int k = 0; k < runs[i] && at < FORMULA_TOKENS; k++)
+            s->right[at++] = true;
+        if (at < FORMULA_TOKENS)
+            s->right[at] = false;
+    }
+    for (; at < FORMULA_TOKENS; at++)
+        s->right[at] = true;
 }
 
 /* A bare pass of so many rows with logits behind the sequence, which stays as it is; *ns grows by what it took. */
@@ -429,7 +452,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, i
                              struct pp_error *err)
 {
     static int32_t prompt[64];
-    struct script script = {.say = say, .n_prompt = 64, .n_say = FORMULA_TOKENS, .right = a,
+    struct script script = {.say = say, .n_prompt = 64, .n_say = FORMULA_TOKENS,
                             .n_vocab = (int)pp_model_info(d->b->model)->n_vocab};
     struct pp_gen_options opt = {
         .sampling = pp_sampling_default(),
@@ -446,6 +469,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, i
     struct pp_gen *gen = NULL;
     struct taken t = {0}, passes = {0};
     opt.sampling.temp = 0;
+    throw_dice(&script, a);
     for (int i = 0; i < 64; i++)
         prompt[i] = i + 3;
     enum pp_code code = pp_seq_new(d->engine, &seq, err);
