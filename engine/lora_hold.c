@@ -203,17 +203,18 @@ static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
     }
 }
 
-/* A row of B as whole numbers; its scale. */
+/* A row of B as whole numbers; its scale, or 0 if that is so small that a half does not hold it. */
 static float whole_row(const float *b, int rank, float to_unit, int8_t *q)
 {
+    const float half_of_least = 0x1p-25f; /* half */
     const float round = 12582912.0f; /* 1.5 * 2^23: rounds to nearest even */
     float largest = 0;
     for (int k = 0; k < rank; k++)
         largest = fabsf(b[k]) > largest ? fabsf(b[k]) : largest;
-    const float d = largest * to_unit / 127.0f, inverse = d > 0.0f ? to_unit / d : 0.0f;
+    const float d = largest * to_unit / 127.0f, inverse = d > half_of_least ? to_unit / d : 0.0f;
     for (int k = 0; k < rank; k++)
         q[k] = (int8_t)((b[k] * inverse + round) - round);
-    return d;
+    return inverse > 0.0f ? d : 0.0f;
 }
 
 /* 32 rows of B in Q8_0 (ops.h). q: [rank + 1], room; its last is 0. */

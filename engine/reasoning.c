@@ -407,10 +407,16 @@ static bool step_reasoning(struct pp_reasoner *p, bool final)
     return true;
 }
 
-/* In "`</think>`" the tag is talked about. */
+/* In "`</think>`" the tag is talked about. What emit() leaves out does not stand between. */
 static bool is_quoted(const struct pp_reasoner *p, size_t at)
 {
-    char before = at ? p->window[at - 1] : p->last;
+    char before = p->last;
+    for (size_t i = 0; i < at;) {
+        int tag = p->window[i] == PP_CONTROL_MARK[0] ? tag_at(p, p->window + i, at - i) : -1;
+        if (tag < 0)
+            before = p->window[i];
+        i += tag < 0 ? 1 : p->len[tag];
+    }
     return before && strchr("`'\"", before);
 }
 

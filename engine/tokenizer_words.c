@@ -190,7 +190,7 @@ static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n
     const size_t before = m->ids.n;
     enum pp_code code = make_word(m, word, n, err);
     const size_t made = m->ids.n - before;
-    if (code || made > LONG_IDS)
+    if (code || made > LONG_IDS || !m->ids.v) /* nothing yet, nor now */
         return code;
     if (also && made <= SHORT_IDS) {
         also->key = also_key;

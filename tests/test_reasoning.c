@@ -150,14 +150,16 @@ static void any_bytes(void **state)
 {
     static const char *const pieces[] = {"<think>", "</think>", "<", "</thi", "nk>", " ", "\n", "abc", "`", "\xFF",
                                          "<|end|>", "<|start|>", "assistant", "<|channel|>", "analysis", "final",
-                                         "<|message|>", "<|return|>", "<response>", "</response>", "\xC3\xA9", "\x01"};
+                                         "<|message|>", "<|return|>", "<response>", "</response>", "\xC3\xA9", "\x01",
+                                         "\xFF<think>", "\xFF</think>"};
     static const char *const sources[] = {think, harmony, "<think></think><response>", "[/THINK]", ""};
     enum { PIECES = sizeof pieces / sizeof *pieces };
     unsigned seed = 1;
     (void)state;
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 20000; round++) {
         struct pp_buf text = {0};
         struct pp_reasoning r = pp_reasoning_of(sources[round % 5], NULL);
+        r.control = round / 5 % 2 ? 0x3F : 0; /* tags as tokens of their own, or as they are spelt */
         enum pp_answer_begin begins = (enum pp_answer_begin)(roll(&seed) % 3);
         for (unsigned n = roll(&seed) % 24; n > 0; n--)
             pp_buf_str(&text, pieces[roll(&seed) % PIECES]);
