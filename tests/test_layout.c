@@ -697,7 +697,7 @@ static void work_space_is_small(void **state)
 /* --- the form itself ---------------------------------------------------------------------------------------------- */
 
 /* Files of the cache hold packed weights: who changes their form must raise PP_LAYOUT_VERSION, or old files would be
- * computed with as if they had the new one. These are the checksums of version 1. */
+ * computed with as if they had the new one. These are the checksums of version 2. */
 static void form_belongs_to_version(void **state)
 {
     static const struct {
@@ -708,10 +708,28 @@ static void form_belongs_to_version(void **state)
         {PP_TYPE_Q4_0, 0x6f693c7b405a384b},
         {PP_TYPE_Q4_K, 0x1b3667a94e03c700},
         {PP_TYPE_Q6_K, 0x3b4a7ebec60d687c},
+        {PP_TYPE_Q4_1, 0xb11ae8a34cb97646},
+        {PP_TYPE_Q5_0, 0x36a7c5fcfd54efdf},
+        {PP_TYPE_Q5_1, 0x94cc841f401e3484},
+        {PP_TYPE_Q2_K, 0x8ce953fa778f8e61},
+        {PP_TYPE_Q3_K, 0xb2c5a90820fdf278},
+        {PP_TYPE_Q5_K, 0x48c06f88b5408e82},
+        {PP_TYPE_IQ4_NL, 0x6f693c7b405a384b},
+        {PP_TYPE_IQ4_XS, 0xbb5959d6a5a5525e},
+        {PP_TYPE_MXFP4, 0xe8a2119421a89960},
+        {PP_TYPE_TQ1_0, 0xe2df28196f412a06},
+        {PP_TYPE_TQ2_0, 0xf92a0a3f94400726},
+        {PP_TYPE_IQ2_XXS, 0x7c00ad4e0e7d5b9a},
+        {PP_TYPE_IQ2_XS, 0x93f153805d51f1a2},
+        {PP_TYPE_IQ2_S, 0x26d7cf53ed7cff61},
+        {PP_TYPE_IQ3_XXS, 0xb210ad4df574a811},
+        {PP_TYPE_IQ3_S, 0xe55a403c5c44d119},
+        {PP_TYPE_IQ1_S, 0xf78bc90c6fd67f42},
+        {PP_TYPE_IQ1_M, 0x46b39e9b23e689c5},
     };
     enum { ROWS = 35, COLS = 512 };
     (void)state;
-    assert_int_equal(PP_LAYOUT_VERSION, 1);
+    assert_int_equal(PP_LAYOUT_VERSION, 2);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         size_t bytes = pp_type_row_bytes(forms[i].type, COLS) * ROWS, packed = pp_pack_bytes(forms[i].type, ROWS, COLS);
         uint8_t *rows = pp_malloc(bytes), *to = pp_aligned(64, packed);

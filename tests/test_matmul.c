@@ -46,7 +46,7 @@ static float rnd_float(void) /* about normal, variance 1 */
     return s - 6;
 }
 
-enum kind { ORDINARY, EXTREME, SPARSE };
+enum kind { ORDINARY, EXTREME, SPARSE, SOLID /* sums as large as they get */ };
 
 /* Scales: ordinary ones about 0.01; else zeros, subnormals, the largest, negatives. */
 static uint16_t rnd_scale(enum kind kind)
@@ -80,7 +80,7 @@ static uint8_t *make_weights(uint32_t type, int64_t n_rows, int64_t n_cols, enum
     assert_int_not_equal(row, 0);
     for (size_t i = 0; i < size; i++) {
         static const uint8_t edges[] = {0x80, 0x7f, 0xff, 0x00};
-        w[i] = kind == EXTREME ? edges[rnd() % 4] : (uint8_t)rnd();
+        w[i] = kind == EXTREME ? edges[rnd() % 4] : kind == SOLID ? edges[2 + i / row % 2] : (uint8_t)rnd();
     }
     size_t block = (size_t)pp_type_info(type)->block_bytes;
     for (size_t at = 0; at < size; at += block) {
@@ -155,6 +155,8 @@ static struct input make_input(int64_t m, int64_t n, enum kind kind)
             row[k] = rnd_float();
             if (kind == EXTREME)
                 row[k] = rnd() % 2 ? 1e4f : -1e4f;
+            if (kind == SOLID)
+                row[k] = i % 3 == 1 ? -1.0f : 1.0f;
             if (kind == SPARSE && (k / 32) % 3)
                 row[k] = 0;
         }
@@ -346,6 +348,7 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 18, 8192 + 4096 + 256, ORDINARY, 1, 5, 23);
         CHECK(type, 37, 768, EXTREME, 1, 2, 3, 4, 5, 7, 8, 11, 17);
         CHECK(type, 37, 768, SPARSE, 1, 4, 7, 33);
+        CHECK(type, 20, 256, SOLID, 1, 2, 4, 9);
         if (pp_type_info(type)->block_elements == 32) {
             CHECK(type, 35, 32, ORDINARY, ROW_COUNTS);
             CHECK(type, 33, 96, ORDINARY, ROW_COUNTS);

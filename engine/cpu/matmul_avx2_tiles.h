@@ -109,18 +109,6 @@ INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
     return m * p / n;
 }
 
-/* The sums of the first 16 columns (low) and of the others, 16 bits each. */
-INLINE int32_t sums_of_16(const int8_t *from)
-{
-    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
-    __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)from), _mm256_set1_epi8(-128));
-    __m256i eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
-    __m256i sums = _mm256_add_epi32(eights, _mm256_unpackhi_epi64(eights, eights));
-    uint32_t first = (uint32_t)(_mm256_extract_epi32(sums, 0) - 16 * 128);
-    uint32_t second = (uint32_t)(_mm256_extract_epi32(sums, 4) - 16 * 128);
-    return (int32_t)((first & 0xffff) | second << 16);
-}
-
 /* Rows [row, row + m) of x, blocks [block0, block0 + n_blocks), in n_panels panels. */
 INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t row, int64_t m, int64_t n_panels,
                       int64_t block0, int64_t n_blocks, const enum tile_form form, const int less)
@@ -143,7 +131,7 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
                 if (form == SMALL_MIN)
                     s->sum[at] = less * sum[b];
                 else if (form == SMALL_MINS)
-                    s->sum[at] = sums_of_16(q + 32 * b);
+                    s->sum[at] = act_sums_of_16(q + 32 * b, 1);
             }
         }
     }

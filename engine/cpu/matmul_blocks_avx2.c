@@ -1,6 +1,6 @@
-/* matmul_blocks_avx2.c - the products for AVX2 of the types that have heads and bodies (pack.h). For any number of
- * activation rows a piece of a group is unpacked into a tile, which lies in the first cache, and then multiplied: the
- * products know forms of tiles, not types (matmul_avx2_tiles.h). */
+/* matmul_blocks_avx2.c - the products for AVX2 of the types that have heads and bodies (pack.h). A few activation rows
+ * meet a block's weights as these are opened, in registers. For more a piece of a group is unpacked into a tile, which
+ * lies in the first cache, and then multiplied: those products know forms of tiles, not types (matmul_avx2_tiles.h). */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -15,6 +15,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 #include "engine/cpu/matmul_avx2_tiles.h"
+
+enum { FEW_ROWS = 8 /* at most */ };
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -104,6 +106,7 @@ INLINE enum tile_form form_of(uint32_t type)
         {                                                                                             \
             struct opened o;                                                                          \
             open_##name(p, ROWS *h, &o);                                                              \
+            open_signed(PP_TYPE_##TYPE, &o);                                                          \
             if (form_of(PP_TYPE_##TYPE) == WORDS)                                                     \
                 put_words(block, &o, h, PP_TYPE_##TYPE == PP_TYPE_IQ2_XS || PP_TYPE_##TYPE == PP_TYPE_IQ2_S); \
             else                                                                                      \
@@ -119,9 +122,195 @@ PP_BLOCK_TYPES(UNPACK)
 static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 #undef ENTRY
 
+/* --- few activation rows: weights stream past --------------------------------------------------------------------- */
+
+/* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
+INLINE int64_t few_rows(uint32_t type)
+{
+    return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 2 : FEW_ROWS;
+}
+
+/* Slices whose products with activations add up in 16 bits. */
+INLINE int slices_of_words(const uint32_t type)
+{
+    switch (type) {
+    case PP_TYPE_IQ2_XXS: /* 2 * 43 * 127 a slice */
+    case PP_TYPE_IQ2_XS:
+    case PP_TYPE_IQ2_S:
+    case PP_TYPE_IQ3_XXS: /* 62 */
+        return 2;
+    case PP_TYPE_Q5_0: /* 31 */
+    case PP_TYPE_Q5_1:
+    case PP_TYPE_Q5_K:
+    case PP_TYPE_MXFP4: /* 24 */
+    case PP_TYPE_IQ1_S: /* 18 */
+    case PP_TYPE_IQ1_M:
+        return 4;
+    default:
+        return pp_type_halved(type) ? 4 : 8;
+    }
+}
+
+/* The products of slices v to v + n - 1 with a row, in pairs of 16 bits. */
+INLINE __m256i few_words(const uint32_t type, const struct opened *o, const int8_t *q, const int v, const int n)
+{
+    __m256i words = _mm256_setzero_si256();
+    UNROLL for (int k = v; k < v + n; k++)
+    {
+        __m256i x = broadcast4(q + 4 * k);
+        if (pp_type_signs(type))
+            x = _mm256_sign_epi8(x, _mm256_or_si256((__m256i)o->minus[k], _mm256_set1_epi8(1)));
+        __m256i two = _mm256_maddubs_epi16((__m256i)o->w[k], x);
+        words = now(k == v ? two : _mm256_add_epi16(words, two));
+    }
+    return words;
+}
+
+/* Two products of 15 * 127 a slice and part. */
+INLINE __m256i few_wide(const struct opened *o, const int8_t *q)
+{
+    __m256i low = _mm256_setzero_si256(), high = low;
+    UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256i x = broadcast4(q + 4 * k);
+        low = now(_mm256_add_epi16(low, _mm256_maddubs_epi16((__m256i)o->low[k], x)));
+        high = now(_mm256_add_epi16(high, _mm256_maddubs_epi16((__m256i)o->high[k], x)));
+    }
+    return _mm256_add_epi32(widen(low), _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
+}
+
+/* A block of 8 weight rows as it meets activation rows. */
+struct few_weights {
+    struct opened o;
+    __m256i sc[2], pair, m; /* of blocks with two scales: twice each, both, and both of the minima */
+};
+
+/* acc + the block's share with entry e of the activations. */
+INLINE __m256 few_product(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
+                          __m256 acc)
+{
+    const int n = slices_of_words(type);
+    const int8_t *q = x->q + 32 * e;
+    __m256i isum = _mm256_setzero_si256();
+    if (pp_type_wide(type))
+        isum = few_wide(&w->o, q);
+    else
+        UNROLL for (int v = 0; v < 8; v += n)
+        {
+            const __m256i words = few_words(type, &w->o, q, v, n);
+            const __m256i some = pp_type_halved(type) ? _mm256_madd_epi16(words, w->sc[v / 4]) : widen(words);
+            isum = v ? _mm256_add_epi32(isum, some) : some;
+        }
+    if (pp_type_offset(type)) {
+        const __m256i bias = _mm256_set1_epi32(x->bias[e]);
+        isum = _mm256_add_epi32(isum, pp_type_halved(type) ? _mm256_madd_epi16(w->pair, bias) : bias);
+    }
+    acc = scaled(acc, (__m256)w->o.d, x->d[e], isum);
+    if (!pp_type_has_min(type))
+        return acc;
+    __m256 minus = _mm256_set1_ps(x->dsum[e]);
+    if (pp_type_halved(type)) {
+        const __m256i sums = _mm256_madd_epi16(w->m, _mm256_set1_epi32(x->bias[e]));
+        minus = _mm256_mul_ps(_mm256_set1_ps(x->d[e]), _mm256_cvtepi32_ps(sums));
+    }
+    return _mm256_fnmadd_ps((__m256)w->o.min, minus, acc);
+}
+
+/* Low and high words of lanes from two vectors of small numbers. */
+INLINE __m256i both(ivec low, ivec high)
+{
+    return _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
+}
+
+typedef void open_fn(struct packed_at p, int row, struct opened *o);
+
+/* A group of 16 rows, of which `live` are, over the tile's columns, with m rows; M: m where that is a constant. */
+INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t live,
+                      const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
+{
+    const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / 32);
+    __m256 acc[2][FEW_ROWS];
+    const int64_t n = M ? M : m;
+    for (int64_t i = 0; i < n; i++) {
+        float sums[16] = {0};
+        if (x->block0)
+            memcpy(sums, y + i * y_stride, (size_t)live * sizeof *sums);
+        acc[0][i] = _mm256_loadu_ps(sums);
+        acc[1][i] = _mm256_loadu_ps(sums + 8);
+    }
+    for (int64_t b = 0; b < x->n_blocks; b++) {
+        const struct packed_at p = packed_at(type, group, n_cols, x->block0 + b);
+        stream_ahead(group + pace * (size_t)(x->block0 + b), pace);
+        UNROLL for (int h = 0; h < 2; h++)
+        {
+            struct few_weights w;
+            open(p, ROWS * h, &w.o);
+            if (pp_type_halved(type)) {
+                w.sc[0] = twice(w.o.sc[0]);
+                w.sc[1] = twice(w.o.sc[1]);
+                w.pair = both(w.o.sc[0], w.o.sc[1]);
+                w.m = both(w.o.m[0], w.o.m[1]);
+            }
+            for (int64_t i = 0; i < n; i++)
+                acc[h][i] = few_product(type, &w, x, b * n + i, acc[h][i]);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float sums[16];
+        _mm256_storeu_ps(sums, acc[0][i]);
+        _mm256_storeu_ps(sums + 8, acc[1][i]);
+        memcpy(y + i * y_stride, sums, (size_t)live * sizeof *sums);
+    }
+}
+
+INLINE void few_groups(const uint32_t type, open_fn *open, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                       const struct act_tile *x, int64_t m, float *y, int64_t y_stride)
+{
+    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+        const uint8_t *group = pp_pack_group(w, row);
+        const int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
+        if (m == 1)
+            few_group(type, open, group, w->n_cols, live, x, y + row, y_stride, 1, 1);
+        else
+            few_group(type, open, group, w->n_cols, live, x, y + row, y_stride, m, 0);
+    }
+}
+
+typedef void few_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x, int64_t m,
+                    float *y, int64_t y_stride);
+
+#define FEW(TYPE, name)                                                                                            \
+    static void few_##name(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,        \
+                           int64_t m, float *y, int64_t y_stride)                                                  \
+    {                                                                                                              \
+        few_groups(PP_TYPE_##TYPE, open_##name, w, row0, row1, x, m, y, y_stride);                                 \
+    }
+PP_BLOCK_TYPES(FEW)
+#undef FEW
+
+#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = few_##name,
+static few_fn *const fews[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+#undef ENTRY
+
+static void matmul_few(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                       float *y, int64_t y_stride, struct act_tile_memory *memory)
+{
+    for (int64_t b = 0; b < w->n_cols / 32;) {
+        const struct act_tile t = act_tile_make(w->type, x, m, b, w->n_cols / 32 - b, memory);
+        fews[w->type](w, row0, row1, &t, m, y, y_stride);
+        b += t.n_blocks;
+    }
+}
+
+/* --- the products ------------------------------------------------------------------------------------------------- */
+
 void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                            float *y, int64_t y_stride, void *scratch)
 {
+    if (m <= few_rows(w->type)) {
+        matmul_few(w, row0, row1, x, m, y, y_stride, scratch);
+        return;
+    }
     switch (form_of(w->type)) {
     case WORDS:
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], WORDS);

@@ -26,6 +26,13 @@ INLINE uvec rows_u8(const uint8_t *p)
     return (uvec)vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
 }
 
+INLINE ivec rows_s8(const int8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return (ivec)vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)))));
+}
+
 INLINE uvec rows_u16(const void *p)
 {
     return (uvec)vmovl_u16(vreinterpret_u16_u8(vld1_u8(p)));
@@ -36,14 +43,21 @@ INLINE fvec rows_f16(const void *p)
     return (fvec)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
-INLINE uvec lookup16(const int8_t *table, uvec i)
+INLINE uvec lookup16(const uint8_t *table, uvec i)
 {
-    return (uvec)vqtbl1q_s8(vld1q_s8(table), (uint8x16_t)i);
+    return (uvec)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)i);
 }
 
 INLINE uvec gather(const uint32_t *table, uvec i)
 {
     return (uvec){table[i[0]], table[i[1]], table[i[2]], table[i[3]]};
+}
+
+INLINE void gather_pairs(const uint64_t *table, uvec i, uvec *to)
+{
+    uint64x2_t low = {table[i[0]], table[i[1]]}, high = {table[i[2]], table[i[3]]};
+    to[0] = (uvec)vuzp1q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+    to[1] = (uvec)vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
 }
 
 INLINE uvec spread_byte(uvec v, const int k)
@@ -58,10 +72,29 @@ INLINE uvec spread_byte(uvec v, const int k)
 
 enum { STRIP = 64 /* blocks */, MOST_ACTS = 4 };
 
-_Static_assert(STRIP * sizeof(struct opened) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+/* What is kept of struct opened; w is signed. */
+struct strip_block {
+    uvec w[8];
+    fvec d, min;
+    ivec sc[2], m[2];
+};
+
+_Static_assert(STRIP * sizeof(struct strip_block) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+
+INLINE void put_strip(struct strip_block *to, const struct opened *o)
+{
+    memcpy(to->w, o->w, sizeof to->w);
+    to->d = o->d;
+    to->min = o->min;
+    UNROLL for (int k = 0; k < 2; k++)
+    {
+        to->sc[k] = o->sc[k];
+        to->m[k] = o->m[k];
+    }
+}
 
 /* Of 16 columns from 16 half on. Two products of 127 * 127 fit 16 bits. */
-INLINE int32x4_t sum_half(const struct opened *o, const int8_t *q, const int half)
+INLINE int32x4_t sum_half(const struct strip_block *o, const int8_t *q, const int half)
 {
     int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
     UNROLL for (int v = 4 * half; v < 4 * half + 4; v++)
@@ -76,7 +109,7 @@ INLINE int32x4_t sum_half(const struct opened *o, const int8_t *q, const int hal
 }
 
 /* acc [M] += n opened blocks with M rows from x on, whose blocks begin at block0. */
-INLINE void strip_product(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
+INLINE void strip_product(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
                           float32x4_t *acc, const bool has_min, const int M)
 {
     for (int64_t b = 0; b < n; b++, o++)
@@ -96,7 +129,7 @@ INLINE void strip_product(const struct opened *o, int64_t n, const struct pp_act
 }
 
 /* The first `live` of 4 weight rows, in `rows` activation rows. */
-INLINE void strip_rows(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
+INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
                        float *y, int64_t y_stride, int64_t live, const bool has_min, const int M)
 {
     float32x4_t acc[MOST_ACTS];
@@ -116,8 +149,8 @@ INLINE void strip_rows(const struct opened *o, int64_t n, const struct pp_acts *
     }
 }
 
-INLINE void all_rows(const struct opened *o, int64_t n, const struct pp_acts *x, int64_t m, int64_t block0, float *y,
-                     int64_t y_stride, int64_t live, const bool has_min)
+INLINE void all_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t m, int64_t block0,
+                     float *y, int64_t y_stride, int64_t live, const bool has_min)
 {
     int64_t i = 0;
     for (; i + MOST_ACTS <= m; i += MOST_ACTS)
@@ -128,13 +161,19 @@ INLINE void all_rows(const struct opened *o, int64_t n, const struct pp_acts *x,
 
 /* --- types -------------------------------------------------------------------------------------------------------- */
 
-typedef void open_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row, struct opened *o);
+typedef void open_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row,
+                           struct strip_block *o);
 
 #define OPEN_STRIP(TYPE, name)                                                                                     \
-    static void strip_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row, struct opened *o) \
+    static void strip_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row,                  \
+                             struct strip_block *o)                                                                \
     {                                                                                                              \
-        for (int64_t k = 0; k < n; k++)                                                                            \
-            open_##name(packed_at(PP_TYPE_##TYPE, group, n_cols, b + k), row, o + k);                              \
+        for (int64_t end = b + n; b < end; b++) {                                                                  \
+            struct opened all;                                                                                     \
+            open_##name(packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &all);                                   \
+            open_signed(PP_TYPE_##TYPE, &all);                                                                     \
+            put_strip(o++, &all);                                                                                  \
+        }                                                                                                          \
     }
 PP_BLOCK_TYPES(OPEN_STRIP)
 #undef OPEN_STRIP
@@ -147,7 +186,7 @@ void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1
                            float *y, int64_t y_stride, void *scratch)
 {
     const int64_t n_blocks = w->n_cols / 32;
-    struct opened *o = scratch;
+    struct strip_block *o = scratch;
     for (int64_t row = row0; row < row1; row += ROWS)
         for (int64_t b = 0; b < n_blocks; b += STRIP) {
             int64_t n = n_blocks - b < STRIP ? n_blocks - b : STRIP, live = row1 - row < ROWS ? row1 - row : ROWS;

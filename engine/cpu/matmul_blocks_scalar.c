@@ -18,6 +18,11 @@ static uvec rows_u8(const uint8_t *p)
     return (uvec){*p};
 }
 
+static ivec rows_s8(const int8_t *p)
+{
+    return (ivec){*p};
+}
+
 static uvec rows_u16(const void *p)
 {
     uint16_t h;
@@ -30,17 +35,23 @@ static fvec rows_f16(const void *p)
     return (fvec){pp_f16_to_f32((uint16_t)rows_u16(p)[0])};
 }
 
-static uvec lookup16(const int8_t *table, uvec i)
+static uvec lookup16(const uint8_t *table, uvec i)
 {
     bvec bytes = (bvec)i;
     for (int k = 0; k < 4; k++)
-        bytes[k] = (uint8_t)table[bytes[k]];
+        bytes[k] = table[bytes[k]];
     return (uvec)bytes;
 }
 
 static uvec gather(const uint32_t *table, uvec i)
 {
     return (uvec){table[i[0]]};
+}
+
+static void gather_pairs(const uint64_t *table, uvec i, uvec *to)
+{
+    to[0] = (uvec){(uint32_t)table[i[0]]};
+    to[1] = (uvec){(uint32_t)(table[i[0]] >> 32)};
 }
 
 static uvec spread_byte(uvec v, int k)
@@ -56,6 +67,7 @@ static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int6
 #define PP_OPEN(TYPE, name)        \
     case PP_TYPE_##TYPE:           \
         open_##name(p, lane, o);   \
+        open_signed(PP_TYPE_##TYPE, o); \
         break;
     switch (type) {
         PP_BLOCK_TYPES(PP_OPEN)

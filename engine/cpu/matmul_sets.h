@@ -25,6 +25,50 @@ static inline __attribute__((always_inline)) bool pp_type_has_min(uint32_t type)
     return type == PP_TYPE_Q4_1 || type == PP_TYPE_Q5_1 || type == PP_TYPE_Q2_K || type == PP_TYPE_Q5_K;
 }
 
+/* ... with scales of their own for the two halves of a block. */
+static inline __attribute__((always_inline)) bool pp_type_halved(uint32_t type)
+{
+    return type == PP_TYPE_Q2_K || type == PP_TYPE_Q3_K || type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S ||
+           type == PP_TYPE_IQ1_M;
+}
+
+/* ... with code books of magnitudes, and signs beside them. */
+static inline __attribute__((always_inline)) bool pp_type_signs(uint32_t type)
+{
+    return type == PP_TYPE_IQ2_XXS || type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S || type == PP_TYPE_IQ3_XXS ||
+           type == PP_TYPE_IQ3_S;
+}
+
+/* ... with weights of 8 bits. */
+static inline __attribute__((always_inline)) bool pp_type_wide(uint32_t type)
+{
+    return type == PP_TYPE_IQ4_NL || type == PP_TYPE_IQ4_XS;
+}
+
+/* What makes the smallest weight 0 or more, see open_body.h. */
+static inline __attribute__((always_inline)) int pp_type_offset(uint32_t type)
+{
+    switch (type) {
+    case PP_TYPE_IQ4_NL:
+    case PP_TYPE_IQ4_XS:
+        return 128;
+    case PP_TYPE_Q5_0:
+        return 16;
+    case PP_TYPE_MXFP4:
+        return 12;
+    case PP_TYPE_IQ1_S:
+    case PP_TYPE_IQ1_M:
+        return 9;
+    case PP_TYPE_Q3_K:
+        return 4;
+    case PP_TYPE_TQ1_0:
+    case PP_TYPE_TQ2_0:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
 pp_matmul_fn pp_matmul_blocks_scalar;
 extern const struct pp_matmul_kernels pp_matmul_scalar;
 #if defined(__x86_64__)

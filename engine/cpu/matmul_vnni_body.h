@@ -46,7 +46,7 @@ enum {
 INLINE int32_t offset_of(const uint32_t type)
 {
     if (pp_pack_shape(type).body)
-        return opened_signed(type) ? 128 : 0;
+        return opened_offset(type);
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
 }
 
@@ -142,15 +142,15 @@ INLINE __m128i half_sums(const int8_t *q)
 }
 
 /* What HALVED sums of two blocks begin at. Q6_K's second sums are 4 times what they should be. */
-INLINE __m128i halved_bias(const uint32_t type, const int8_t *q)
+INLINE __m128i halved_bias(const uint32_t type, const int8_t *q, const int offset)
 {
-    const int offset = offset_of(type), second = type == PP_TYPE_Q6_K ? 4 * offset : offset;
+    const int second = type == PP_TYPE_Q6_K ? 4 * offset : offset;
     __m128i bias = _mm_mullo_epi32(half_sums(q), _mm_setr_epi32(-offset, -offset, -second, -second));
     return _mm_add_epi32(bias, _mm_setr_epi32(MAGIC_BITS, MAGIC_BITS, 0, 0));
 }
 
-INLINE void fill_side(const uint32_t type, const int8_t *q, const float *d, const int32_t *sum, const int n,
-                      struct side *s)
+INLINE void fill_side(const uint32_t type, const int offset, const int8_t *q, const float *d, const int32_t *sum,
+                      const int n, struct side *s)
 {
     const enum kind kind = kind_of(type);
     memcpy(s->d, d, (size_t)n * sizeof *d);
@@ -159,26 +159,28 @@ INLINE void fill_side(const uint32_t type, const int8_t *q, const float *d, cons
             s->dsum[b] = d[b] * (float)sum[b];
     } else if (kind == PLAIN) {
         for (int b = 0; b < n; b++)
-            s->bias[0][b] = -offset_of(type) * sum[b];
+            s->bias[0][b] = -offset * sum[b];
     } else {
         for (int b = 0; b < n; b += 2) {
-            __m128i two = kind == HALVED ? halved_bias(type, q + 32 * b) : half_sums(q + 32 * b);
+            __m128i two = kind == HALVED ? halved_bias(type, q + 32 * b, offset) : half_sums(q + 32 * b);
             _mm_storel_epi64((__m128i *)(s->bias[0] + b), two);
             _mm_storel_epi64((__m128i *)(s->bias[1] + b), _mm_unpackhi_epi64(two, two));
         }
     }
 }
 
-/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. */
-INLINE void make_side(const uint32_t type, const struct pp_acts *x, int64_t i, int64_t b, int64_t n, struct side *s)
+/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. offset: what the
+ * weights have too much. */
+INLINE void make_side(const uint32_t type, const int offset, const struct pp_acts *x, int64_t i, int64_t b, int64_t n,
+                      struct side *s)
 {
     const int8_t *q = x->q + i * x->q_stride + 32 * b;
     const float *d = x->d + i * x->b_stride + b;
     const int32_t *sum = x->sum + i * x->b_stride + b;
     if (n == CHUNK)
-        fill_side(type, q, d, sum, CHUNK, s);
+        fill_side(type, offset, q, d, sum, CHUNK, s);
     else
-        fill_side(type, q, d, sum, (int)n, s);
+        fill_side(type, offset, q, d, sum, (int)n, s);
 }
 
 /* --- one block ---------------------------------------------------------------------------------------------------- */
@@ -324,7 +326,7 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
         int64_t n = w->n_cols / 32 - b < SPAN ? w->n_cols / 32 - b : SPAN;
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
-                make_side(type, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
+                make_side(type, offset_of(type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
         switch (m) {
         case 1:
             stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 1);
@@ -563,7 +565,7 @@ INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, 
         for (int64_t b = 0; b < w->n_cols / 32; b += CHUNK) {
             int64_t n = w->n_cols / 32 - b < CHUNK ? w->n_cols / 32 - b : CHUNK, row = row0;
             for (int64_t i = 0; i < rows; i++)
-                make_side(type, x, i0 + i, b, n, memory->side + i);
+                make_side(type, offset_of(type), x, i0 + i, b, n, memory->side + i);
             for (; row + (PAIR - 1) * LANES < row1; row += PAIR * LANES)
                 tile_unit(type, w, row, row1, b, n, x, i0, rows, y, y_stride, memory, PAIR);
             if (row < row1)
@@ -639,7 +641,8 @@ INLINE void few_blocks(const uint32_t like, const struct pp_matrix *w, int64_t r
         const int64_t n = all - b < SPAN ? all - b : SPAN;
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
-                make_side(like, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, memory->side + c / CHUNK * m + i);
+                make_side(like, offset_of(w->type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
+                          memory->side + c / CHUNK * m + i);
         for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS)
             for (int64_t c = 0; c < n; c += CHUNK) {
                 const int64_t n_blocks = n - c < CHUNK ? n - c : CHUNK;
@@ -661,7 +664,7 @@ INLINE void many_blocks(const uint32_t like, const struct pp_matrix *w, int64_t 
         for (int64_t b = 0; b < all; b += CHUNK) {
             const int64_t n = all - b < CHUNK ? all - b : CHUNK;
             for (int64_t i = 0; i < rows; i++)
-                make_side(like, x, i0 + i, b, n, memory->side + i);
+                make_side(like, offset_of(w->type), x, i0 + i, b, n, memory->side + i);
             for (int64_t row = row0; row < row1; row += PAIR * LANES) {
                 const int vectors = row + (PAIR - 1) * LANES < row1 || PARTS == PAIR ? PAIR : 1;
                 struct tile_job job =

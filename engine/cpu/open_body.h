@@ -7,18 +7,25 @@
  *   ROWS                        weight rows in a vector: a power of two up to 16
  *   uvec, ivec, fvec, bvec      vectors of ROWS uint32_t, int32_t, float, and of 4 ROWS uint8_t
  *   uvec rows_u8(p), rows_u16(p)  ROWS numbers of 8 or 16 bits in memory, widened
+ *   ivec rows_s8(p)             the same of signed ones
  *   fvec rows_f16(p)            the same of half-precision numbers
  *   uvec lookup16(table, i)     table[i] for every byte of i, a number below 16; table: 16 bytes
- *   uvec gather(table, i)       table[i] for every lane
+ *   uvec gather(table, i)       table[i] for every lane, 32 bits
+ *   void gather_pairs(table, i, to)  64 bits of table[i] for every lane: the first 4 bytes in to[0], then to[1]
  *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
  */
+#include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 #include "engine/quant_grids.h"
 
 /* A block of 32 columns of ROWS rows. A weight is (d * sc[column / 16]) * w, and where a type has minima less
- * min * m[column / 16]. */
+ * min * m[column / 16]. w comes from 0 on, with pp_type_offset(type) too much; of code books as its magnitude and where
+ * it is negative. What a caller does not use, costs nothing. */
 struct opened {
-    uvec w[8]; /* w[v]: byte 4 r + i belongs to row r, column 4 v + i; signed */
+    uvec w[8];     /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
+    uvec minus[8]; /* likewise; pp_type_signs(type): all ones where w is to be negated */
+    uvec high[8];  /* likewise; pp_type_wide(type): w as low + 16 high, each below 16 */
+    uvec low[8];
     fvec d, min;
     ivec sc[2], m[2];
 };
@@ -29,16 +36,16 @@ struct opened {
 /* Where a block's numbers are. */
 struct packed_at {
     const uint8_t *head, *body; /* of the file's block */
-    int sub;                    /* 32 columns of it */
+    unsigned sub;               /* 32 columns of it */
 };
 
 OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
 {
     const struct pp_pack_shape s = pp_pack_shape(type);
-    const int subs = s.block / 32;
-    const int64_t block = b / subs;
+    const size_t subs = (size_t)s.block / 32, block = (size_t)b / subs;
     const uint8_t *bodies = group + pp_pack_head_bytes(type, n_cols);
-    return (struct packed_at){group + 16 * s.head * block, bodies + 16 * s.body * block, (int)(b % subs)};
+    return (struct packed_at){group + (size_t)(16 * s.head) * block, bodies + (size_t)(16 * s.body) * block,
+                              (unsigned)((size_t)b % subs)};
 }
 
 OPEN uvec load_u(const void *p)
@@ -86,24 +93,50 @@ OPEN void open_pairs(const uint8_t *two, int row, uvec *w)
     }
 }
 
-/* high: a slice, whose bit v is bit number `place` of columns 4 v + i */
-OPEN void open_high_bits(const uint8_t *high, int row, const int place, uvec *w)
+/* See pack.h. */
+OPEN void open_threes(const uint8_t *three, int row, uvec *w)
 {
-    uvec eight = load_u(high + 4 * row);
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
-        w[v] |= (v < place ? eight << (place - v) : eight >> (v - place)) & bytes_of(1u << place);
+    const uvec s0 = load_u(three + 4 * row), s1 = load_u(three + PP_SLICE + 4 * row);
+    const uvec s2 = load_u(three + 2 * PP_SLICE + 4 * row);
+    w[0] = s0 & bytes_of(7);
+    w[1] = s0 >> 3 & bytes_of(7);
+    w[2] = s1 & bytes_of(7);
+    w[3] = s1 >> 3 & bytes_of(7);
+    w[4] = s2 & bytes_of(7);
+    w[5] = s2 >> 3 & bytes_of(7);
+    w[6] = (s0 >> 6 & bytes_of(3)) | (s2 >> 4 & bytes_of(4));
+    w[7] = (s1 >> 6 & bytes_of(3)) | (s2 >> 5 & bytes_of(4));
 }
 
-OPEN void open_less(uvec *w, const int offset)
+OPEN void open_fives(const uint8_t *five, int row, uvec *w)
 {
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
-        w[v] = (uvec)((bvec)w[v] - (uint8_t)offset);
+    uvec s[5];
+    OPEN_UNROLL for (int v = 0; v < 5; v++)
+    {
+        s[v] = load_u(five + PP_SLICE * v + 4 * row);
+        w[v] = s[v] & bytes_of(31);
+    }
+    w[5] = (s[0] >> 5 & bytes_of(7)) | (s[3] >> 2 & bytes_of(24));
+    w[6] = (s[1] >> 5 & bytes_of(7)) | (s[4] >> 2 & bytes_of(24));
+    w[7] = (s[2] >> 5 & bytes_of(7)) | (s[3] >> 4 & bytes_of(8)) | (s[4] >> 3 & bytes_of(16));
 }
 
-OPEN void open_table(uvec *w, const int8_t *table)
+OPEN void open_table(const uvec *code, const uint8_t *table, uvec *w)
 {
     OPEN_UNROLL for (int v = 0; v < 8; v++)
-        w[v] = lookup16(table, w[v]);
+        w[v] = lookup16(table, code[v]);
+}
+
+/* The weights themselves, in signed bytes. */
+OPEN void open_signed(const uint32_t type, struct opened *o)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    {
+        if (pp_type_signs(type))
+            o->w[v] = (uvec)(((bvec)o->w[v] ^ (bvec)o->minus[v]) - (bvec)o->minus[v]);
+        else
+            o->w[v] = (uvec)((bvec)o->w[v] - (uint8_t)pp_type_offset(type));
+    }
 }
 
 OPEN void open_q4_1(struct packed_at p, int row, struct opened *o)
@@ -115,16 +148,13 @@ OPEN void open_q4_1(struct packed_at p, int row, struct opened *o)
 
 OPEN void open_q5_0(struct packed_at p, int row, struct opened *o)
 {
-    open_nibbles(p.body, row, o->w);
-    open_high_bits(p.body + 4 * PP_SLICE, row, 4, o->w);
-    open_less(o->w, 16);
+    open_fives(p.body, row, o->w);
     open_scales(o, rows_f16(p.head + 2 * row));
 }
 
 OPEN void open_q5_1(struct packed_at p, int row, struct opened *o)
 {
-    open_nibbles(p.body, row, o->w);
-    open_high_bits(p.body + 4 * PP_SLICE, row, 4, o->w);
+    open_fives(p.body, row, o->w);
     open_scales(o, rows_f16(p.head + 2 * row));
     o->min = -rows_f16(p.head + 32 + 2 * row);
 }
@@ -135,7 +165,7 @@ OPEN void open_q2_k(struct packed_at p, int row, struct opened *o)
     open_pairs(k->q[p.sub][0], row, o->w);
     open_scales(o, rows_f16(p.head + 2 * row));
     o->min = rows_f16(p.head + 32 + 2 * row);
-    OPEN_UNROLL for (int half = 0; half < 2; half++)
+    OPEN_UNROLL for (unsigned half = 0; half < 2; half++)
     {
         uvec both = rows_u8(k->scales[2 * p.sub + half] + row);
         o->sc[half] = (ivec)(both & 15);
@@ -146,63 +176,57 @@ OPEN void open_q2_k(struct packed_at p, int row, struct opened *o)
 OPEN void open_q3_k(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_q3_k_pack *k = (const void *)p.body;
-    open_pairs(k->q[p.sub].two[0], row, o->w);
-    open_high_bits(k->q[p.sub].high, row, 2, o->w);
-    open_less(o->w, 4);
+    open_threes(k->three[p.sub][0], row, o->w);
     open_scales(o, rows_f16(p.head + 2 * row));
-    OPEN_UNROLL for (int half = 0; half < 2; half++)
-    {
-        const int s = 2 * p.sub + half;
-        uvec low = rows_u8(k->scales[s % 8] + row) >> s / 8 * 4 & 15;
-        uvec high = rows_u8(k->scales[8 + s % 4] + row) >> s / 4 * 2 & 3;
-        o->sc[half] = (ivec)(low | high << 4) - 32;
-    }
+    OPEN_UNROLL for (unsigned half = 0; half < 2; half++)
+        o->sc[half] = rows_s8(k->sc[2 * p.sub + half] + row);
 }
 
 OPEN void open_q5_k(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_q5_k_pack *k = (const void *)p.body;
-    const int s = p.sub;
-    open_nibbles(k->q[s].low[0], row, o->w);
-    open_high_bits(k->q[s].high, row, 4, o->w);
-    uvec scale, min; /* see pp_q4_k_scale_min */
-    if (s < 4) {
-        scale = rows_u8(k->scales[s] + row) & 63;
-        min = rows_u8(k->scales[s + 4] + row) & 63;
-    } else {
-        uvec low = rows_u8(k->scales[s + 4] + row);
-        scale = (low & 15) | rows_u8(k->scales[s - 4] + row) >> 6 << 4;
-        min = low >> 4 | rows_u8(k->scales[s] + row) >> 6 << 4;
-    }
-    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector((ivec)scale, fvec));
-    o->min = rows_f16(p.head + 32 + 2 * row) * __builtin_convertvector((ivec)min, fvec);
+    open_fives(k->five[p.sub][0], row, o->w);
+    const ivec scale = (ivec)rows_u8(k->sc[p.sub] + row), min = (ivec)rows_u8(k->m[p.sub] + row);
+    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
+    o->min = rows_f16(p.head + 32 + 2 * row) * __builtin_convertvector(min, fvec);
 }
 
 /* --- tables of 16 ------------------------------------------------------------------------------------------------- */
 
-static const int8_t iq4_values[16] = PP_IQ4_VALUES, mxfp4_values[16] = PP_MXFP4_VALUES;
+/* PP_MXFP4_VALUES and 12 more; PP_IQ4_VALUES and 128 more, and the low and high four bits of that. */
+static const uint8_t mxfp4_from_0[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+static const uint8_t iq4_from_0[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+static const uint8_t iq4_low[16] = {1, 8, 13, 15, 15, 13, 10, 6, 1, 13, 9, 6, 5, 5, 9, 1};
+static const uint8_t iq4_high[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 15};
+
+OPEN void open_iq4(const uint8_t *low, int row, struct opened *o)
+{
+    uvec code[8];
+    open_nibbles(low, row, code);
+    open_table(code, iq4_from_0, o->w);
+    open_table(code, iq4_low, o->low);
+    open_table(code, iq4_high, o->high);
+}
 
 OPEN void open_iq4_nl(struct packed_at p, int row, struct opened *o)
 {
-    open_nibbles(p.body, row, o->w);
-    open_table(o->w, iq4_values);
+    open_iq4(p.body, row, o);
     open_scales(o, rows_f16(p.head + 2 * row));
 }
 
 OPEN void open_iq4_xs(struct packed_at p, int row, struct opened *o)
 {
-    open_nibbles(p.body + 4 * PP_SLICE * p.sub, row, o->w);
-    open_table(o->w, iq4_values);
-    uvec high = rows_u16(p.head + 32 + 2 * row) >> 2 * p.sub & 3;
-    uvec low = rows_u8(p.head + 64 + 16 * (p.sub / 2) + row) >> p.sub % 2 * 4 & 15;
-    ivec scale = (ivec)(low | high << 4) - 32;
+    const struct pp_iq4_xs_pack *k = (const void *)p.body;
+    open_iq4(k->low[p.sub][0], row, o);
+    const ivec scale = rows_s8(k->sc[p.sub] + row);
     open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
 }
 
 OPEN void open_mxfp4(struct packed_at p, int row, struct opened *o)
 {
-    open_nibbles(p.body, row, o->w);
-    open_table(o->w, mxfp4_values);
+    uvec code[8];
+    open_nibbles(p.body, row, code);
+    open_table(code, mxfp4_from_0, o->w);
     uvec e = rows_u8(p.head + row), tiny = (uvec)((ivec)e < 2); /* 2^-128 and 2^-127 have no exponent's bits */
     uvec bits = (tiny & (e + 1) << 21) | (~tiny & (e - 1) << 23);
     open_scales(o, (fvec)bits);
@@ -216,7 +240,7 @@ OPEN uvec ternary_digits(uvec four, int k)
     bvec q = (bvec)four;
     for (; k > 0; k--)
         q = q + q + q;
-    return (uvec)((bvec)((bvec){0} - (bvec)(q >= 86) - (bvec)(q >= 171)) - 1);
+    return (uvec)((bvec){0} - (bvec)(q >= 86) - (bvec)(q >= 171));
 }
 
 OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
@@ -225,7 +249,7 @@ OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
     OPEN_UNROLL for (int v = 0; v < 4; v++)
     {
         const bool first = p.sub < 5, last = p.sub == 7;
-        const int digit = first ? p.sub : 2 * (p.sub - 5);
+        const int digit = first ? (int)p.sub : 2 * ((int)p.sub - 5);
         o->w[v] = ternary_digits(load_u(k->q[first ? v : 8 + v] + 4 * row), digit);
         o->w[v + 4] = ternary_digits(load_u((first ? k->q[4 + v] : last ? k->high : k->q[8 + v]) + 4 * row),
                                      first ? digit : last ? v : digit + 1);
@@ -236,7 +260,6 @@ OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
 OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
 {
     open_pairs(p.body + 2 * PP_SLICE * p.sub, row, o->w);
-    open_less(o->w, 1);
     open_scales(o, rows_f16(p.head + 2 * row));
 }
 
@@ -245,13 +268,11 @@ OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
 /* Columns 8 k to 8 k + 7 from entry `at` of a code book of eights. */
 OPEN void open_eight(const uint64_t *book, uvec at, const int k, uvec *w)
 {
-    const uint32_t *words = (const uint32_t *)(const void *)book;
-    w[2 * k] = gather(words, at + at);
-    w[2 * k + 1] = gather(words, at + at + 1);
+    gather_pairs(book, at, w + 2 * k);
 }
 
 /* The sign of column 8 k + i is bit i of byte k. */
-OPEN void open_signs(uvec signs, uvec *w)
+OPEN void open_signs(uvec signs, uvec *minus)
 {
     OPEN_UNROLL for (int v = 0; v < 8; v++)
     {
@@ -260,8 +281,7 @@ OPEN void open_signs(uvec signs, uvec *w)
                      : v / 2 == 1 ? (bvec)spread_byte(signs, 1)
                      : v / 2 == 2 ? (bvec)spread_byte(signs, 2)
                                   : (bvec)spread_byte(signs, 3);
-        bvec minus = (bvec)((eight & bit) == bit);
-        w[v] = (uvec)(((bvec)w[v] ^ minus) - minus);
+        minus[v] = (uvec)((eight & bit) == bit);
     }
 }
 
@@ -299,7 +319,7 @@ OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
     uvec index = load_u(k->q[p.sub].index + 4 * row), word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int i = 0; i < 4; i++)
         open_eight(pp_grid_iq2_xxs, index >> 8 * i & 255, i, o->w);
-    open_signs(signs_of_word(word), o->w);
+    open_signs(signs_of_word(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
 
@@ -314,7 +334,7 @@ OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
         open_eight(pp_grid_iq2_xs, q[i] >> 16 & 511, 2 * i + 1, o->w);
         signs |= ((q[i] >> 9 & 0x7f) | (q[i] >> 17 & 0x7f00)) << 16 * i;
     }
-    open_signs(even_signs(signs), o->w);
+    open_signs(even_signs(signs), o->minus);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
@@ -324,7 +344,7 @@ OPEN void open_iq2_s(struct packed_at p, int row, struct opened *o)
     uvec index = load_u(k->q[p.sub].index + 4 * row), high = rows_u8(k->high[p.sub] + row);
     OPEN_UNROLL for (int i = 0; i < 4; i++)
         open_eight(pp_grid_iq2_s, (index >> 8 * i & 255) | (high >> 2 * i & 3) << 8, i, o->w);
-    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->w);
+    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
@@ -334,7 +354,7 @@ OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = gather(pp_grid_iq3_xxs, load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255);
-    open_signs(signs_of_word(word), o->w);
+    open_signs(signs_of_word(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }
 
@@ -347,15 +367,15 @@ OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
         uvec index = load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255;
         o->w[v] = gather(pp_grid_iq3_s, index | (high >> v & 1) << 8);
     }
-    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->w);
+    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }
 
-/* Eighths: 8 times the entry, and one more, or less where the lane is all ones. */
+/* Eighths: 8 times the entry, and one more, or less where the lane is all ones; and 9, the offset. */
 OPEN void open_shifted(uvec at, uvec less, const int k, uvec *w)
 {
     open_eight(pp_grid_iq1, at, k, w);
-    const bvec shift = (bvec)(less | bytes_of(1));
+    const bvec shift = (bvec)(less | bytes_of(1)) + 9;
     w[2 * k] = (uvec)((bvec)(w[2 * k] << 3 & bytes_of(0xf8)) + shift);
     w[2 * k + 1] = (uvec)((bvec)(w[2 * k + 1] << 3 & bytes_of(0xf8)) + shift);
 }
@@ -372,12 +392,12 @@ OPEN void open_iq1_s(struct packed_at p, int row, struct opened *o)
 OPEN void open_iq1_m(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq1_m_pack *k = (const void *)p.body;
-    const int at = 6 * p.sub / 8;
+    const unsigned at = 6 * p.sub / 8;
     uvec index = load_u(k->index[p.sub] + 4 * row);
     uvec scales = (rows_u8(k->scales[at] + row) | rows_u8(k->scales[at + 1] + row) << 8) >> 6 * p.sub % 8;
     OPEN_UNROLL for (int i = 0; i < 4; i++)
     {
-        uvec high = rows_u8(k->high[2 * p.sub + i / 2] + row) >> i % 2 * 4;
+        uvec high = rows_u8(k->high[2 * p.sub + (unsigned)i / 2] + row) >> i % 2 * 4;
         open_shifted((index >> 8 * i & 255) | (high & 7) << 8, (uvec){0} - (high >> 3 & 1), i, o->w);
     }
     open_scales(o, rows_f16(k->d + row) * 0.125f);

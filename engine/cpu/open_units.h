@@ -50,10 +50,10 @@ PP_UNITS int n_scales(const enum kind kind)
     return kind == HALVED_MINS ? 7 : kind == HALVED ? 4 : kind == WITH_MIN ? 2 : 1;
 }
 
-/* Of the types with heads and bodies: weights below zero, which opening makes unsigned by 128. */
-PP_UNITS bool opened_signed(uint32_t type)
+/* Of the types with heads and bodies: what opening adds to make weights unsigned. */
+PP_UNITS int opened_offset(uint32_t type)
 {
-    return !pp_type_has_min(type);
+    return pp_type_signs(type) ? 128 : pp_type_offset(type);
 }
 
 /* See MAGIC_BITS in matmul_vnni_body.h. */

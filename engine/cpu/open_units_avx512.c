@@ -33,6 +33,11 @@ OPEN_ROWS uvec rows_u8(const uint8_t *p)
     return from_i(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
 }
 
+OPEN_ROWS ivec rows_s8(const int8_t *p)
+{
+    return (ivec)from_i(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
 OPEN_ROWS uvec rows_u16(const void *p)
 {
     return from_i(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)));
@@ -46,7 +51,7 @@ OPEN_ROWS fvec rows_f16(const void *p)
     return f;
 }
 
-OPEN_ROWS uvec lookup16(const int8_t *table, uvec i)
+OPEN_ROWS uvec lookup16(const uint8_t *table, uvec i)
 {
     __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table));
     return from_i(_mm512_shuffle_epi8(all, to_i(i)));
@@ -55,6 +60,13 @@ OPEN_ROWS uvec lookup16(const int8_t *table, uvec i)
 OPEN_ROWS uvec gather(const uint32_t *table, uvec i)
 {
     return from_i(_mm512_i32gather_epi32(to_i(i), table, 4));
+}
+
+OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
+{
+    const uint32_t *words = (const uint32_t *)(const void *)table;
+    to[0] = gather(words, i + i);
+    to[1] = gather(words, i + i + 1);
 }
 
 OPEN_ROWS uvec spread_byte(uvec v, const int k)

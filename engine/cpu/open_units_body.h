@@ -14,14 +14,16 @@ OPEN fvec as_floats(ivec v)
 }
 
 /* A vector's share of a block. */
-OPEN void put_opened(const uint32_t type, const struct opened *o, uint8_t *to)
+OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
 {
     const enum kind kind = kind_of(type);
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
-    {
-        uvec w = opened_signed(type) ? o->w[v] ^ bytes_of(128) : o->w[v];
-        memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), &w, sizeof w);
+    if (pp_type_signs(type)) {
+        open_signed(type, o);
+        OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+            o->w[v] ^= bytes_of(128);
     }
+    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+        memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
     const fvec scale[MAX_SCALES] = {
         o->d,

@@ -46,34 +46,42 @@ _Static_assert(sizeof(struct pp_q6_k_pack) == 53 * 64, "packed Q6_K");
 
 /* All other types. A block of the file has `head` bytes of float scales and the like, and `body` bytes of the rest.
  * The heads of all blocks lie in front, each number of 16 rows side by side in the order of the file, zeros up to a
- * multiple of 64 bytes; then the bodies, as follows. Not a bit is added to those of the file. In open_body.h is how
- * they are read. */
+ * multiple of 64 bytes; then the bodies, as follows. Scales of 6 bits are whole bytes there, nothing else takes more
+ * than in the file. In open_body.h is how they are read. */
 struct pp_pack_shape {
-    int head, body; /* bytes of a row's block; body 0: not one of these types */
+    int head, body; /* bytes of a row's block here; body 0: not one of these types */
     int block;      /* columns of a block */
 };
 
-/* low: columns 4 v + i of slice v in the low nibbles, 16 + 4 v + i in the high ones. high: bit v belongs to columns
- * 4 v + i. Two bits of a column: 2 slices, columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1. Arrays with 16
- * at the end have a number per row. */
-struct pp_q5_pack { /* Q5_0, Q5_1; Q4_1, IQ4_NL, IQ4_XS (8 of them) and MXFP4 are just `low` */
-    uint8_t low[4][PP_SLICE], high[PP_SLICE];
-};
-
+/* low: columns 4 v + i of slice v in the low nibbles, 16 + 4 v + i in the high ones. Two bits of a column: 2 slices,
+ * columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1. Arrays with 16 at the end have a number per row.
+ *
+ * Three and five bits lie whole in as many slices as there is room for, so that little has to be put together; code v
+ * is that of columns 4 v + i, c:n its bit n:
+ *
+ *              bits 0-2   3-5   6      7                        bits 0-4   5      6      7
+ *   three[0]   0          1     6:0    6:1            five[0]   0          5:0    5:1    5:2
+ *   three[1]   2          3     7:0    7:1            five[1]   1          6:0    6:1    6:2
+ *   three[2]   4          5     6:2    7:2            five[2]   2          7:0    7:1    7:2
+ *                                                     five[3]   3          5:3    5:4    7:3
+ *                                                     five[4]   4          6:3    6:4    7:4 */
 struct pp_q2_k_pack {
     uint8_t scales[16][16], q[8][2][PP_SLICE];
 };
 
 struct pp_q3_k_pack {
-    uint8_t scales[12][16];
-    struct {
-        uint8_t two[2][PP_SLICE], high[PP_SLICE];
-    } q[8];
+    int8_t sc[16][16]; /* less 32 */
+    uint8_t three[8][3][PP_SLICE];
 };
 
 struct pp_q5_k_pack {
-    uint8_t scales[12][16];
-    struct pp_q5_pack q[8];
+    uint8_t sc[8][16], m[8][16];
+    uint8_t five[8][5][PP_SLICE];
+};
+
+struct pp_iq4_xs_pack {
+    int8_t sc[8][16]; /* less 32 */
+    uint8_t low[8][4][PP_SLICE];
 };
 
 /* TQ2_0 is q[8][2][PP_SLICE], two bits each. */
@@ -140,12 +148,13 @@ static inline __attribute__((always_inline)) struct pp_pack_shape pp_pack_shape(
     case PP_TYPE_Q2_K:
         return (struct pp_pack_shape){4, 80, 256};
     case PP_TYPE_Q3_K:
+        return (struct pp_pack_shape){2, 112, 256};
     case PP_TYPE_IQ3_S:
         return (struct pp_pack_shape){2, 108, 256};
     case PP_TYPE_Q5_K:
-        return (struct pp_pack_shape){4, 172, 256};
+        return (struct pp_pack_shape){4, 176, 256};
     case PP_TYPE_IQ4_XS:
-        return (struct pp_pack_shape){8, 128, 256};
+        return (struct pp_pack_shape){2, 136, 256};
     case PP_TYPE_TQ1_0:
         return (struct pp_pack_shape){2, 52, 256};
     case PP_TYPE_TQ2_0:
@@ -166,8 +175,8 @@ static inline __attribute__((always_inline)) struct pp_pack_shape pp_pack_shape(
     }
 }
 
-_Static_assert(sizeof(struct pp_q5_pack) == 16 * 20 && sizeof(struct pp_q2_k_pack) == 16 * 80, "packed Q5_0, Q2_K");
-_Static_assert(sizeof(struct pp_q3_k_pack) == 16 * 108 && sizeof(struct pp_q5_k_pack) == 16 * 172, "packed Q3_K, Q5_K");
+_Static_assert(sizeof(struct pp_q2_k_pack) == 16 * 80 && sizeof(struct pp_iq4_xs_pack) == 16 * 136, "packed Q2_K, IQ4");
+_Static_assert(sizeof(struct pp_q3_k_pack) == 16 * 112 && sizeof(struct pp_q5_k_pack) == 16 * 176, "packed Q3_K, Q5_K");
 _Static_assert(sizeof(struct pp_iq2_xxs_pack) == 16 * 64 && sizeof(struct pp_iq2_xs_pack) == 16 * 72, "packed IQ2");
 _Static_assert(sizeof(struct pp_iq2_s_pack) == 16 * 80 && sizeof(struct pp_iq3_xxs_pack) == 16 * 96, "packed IQ2, IQ3");
 _Static_assert(sizeof(struct pp_iq3_s_pack) == 16 * 108 && sizeof(struct pp_iq1_s_pack) == 16 * 48, "packed IQ3, IQ1");

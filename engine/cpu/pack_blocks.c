@@ -50,14 +50,6 @@ static void unpack_codes(uint32_t type, const struct blocks *b, int sub, int off
     }
 }
 
-static void put_low_nibbles(codes q, uint8_t slices[4][PP_SLICE])
-{
-    for (int v = 0; v < 4; v++)
-        for (int r = 0; r < ROWS; r++)
-            for (int i = 0; i < 4; i++)
-                slices[v][4 * r + i] = (uint8_t)((q[r][4 * v + i] & 15) | q[r][16 + 4 * v + i] << 4);
-}
-
 static void put_low_pairs(codes q, uint8_t slices[2][PP_SLICE])
 {
     for (int k = 0; k < 2; k++)
@@ -70,23 +62,44 @@ static void put_low_pairs(codes q, uint8_t slices[2][PP_SLICE])
             }
 }
 
-static void put_bit(codes q, int place, uint8_t slice[PP_SLICE])
+/* Bits from..from + n - 1 of columns 4 v + i of each row, from bit `to` of the slice on. */
+static void put_bits(codes q, int v, int from, int n, int to, uint8_t slice[PP_SLICE])
 {
+    const int mask = (1 << n) - 1;
     for (int r = 0; r < ROWS; r++)
-        for (int i = 0; i < 4; i++) {
-            int eight = 0;
-            for (int v = 0; v < 8; v++)
-                eight |= (q[r][4 * v + i] >> place & 1) << v;
-            slice[4 * r + i] = (uint8_t)eight;
-        }
+        for (int i = 0; i < 4; i++)
+            slice[4 * r + i] = (uint8_t)(slice[4 * r + i] | (q[r][4 * v + i] >> from & mask) << to);
 }
 
-static void pack_q5(uint32_t type, const struct blocks *b, int sub, int offset, struct pp_q5_pack *to)
+static void put_threes(codes q, uint8_t three[3][PP_SLICE])
+{
+    memset(three, 0, 3 * PP_SLICE);
+    for (int v = 0; v < 6; v++)
+        put_bits(q, v, 0, 3, 3 * (v % 2), three[v / 2]);
+    for (int k = 0; k < 2; k++) {
+        put_bits(q, 6 + k, 0, 2, 6, three[k]);
+        put_bits(q, 6 + k, 2, 1, 6 + k, three[2]);
+    }
+}
+
+static void put_fives(codes q, uint8_t five[5][PP_SLICE])
+{
+    memset(five, 0, 5 * PP_SLICE);
+    for (int v = 0; v < 5; v++)
+        put_bits(q, v, 0, 5, 0, five[v]);
+    for (int k = 0; k < 3; k++)
+        put_bits(q, 5 + k, 0, 3, 5, five[k]);
+    for (int k = 0; k < 2; k++) {
+        put_bits(q, 5 + k, 3, 2, 5, five[3 + k]);
+        put_bits(q, 7, 3 + k, 1, 7, five[3 + k]);
+    }
+}
+
+static void pack_q5(uint32_t type, const struct blocks *b, int sub, int offset, uint8_t five[5][PP_SLICE])
 {
     codes q;
     unpack_codes(type, b, sub, offset, q);
-    put_low_nibbles(q, to->low);
-    put_bit(q, 4, to->high);
+    put_fives(q, five);
 }
 
 static void pack_q2_k(const struct blocks *b, struct pp_q2_k_pack *to)
@@ -102,19 +115,38 @@ static void pack_q2_k(const struct blocks *b, struct pp_q2_k_pack *to)
 static void pack_q3_k(const struct blocks *b, struct pp_q3_k_pack *to)
 {
     codes q;
-    put_bytes(b, offsetof(struct pp_block_q3_k, scales), 12, to->scales);
+    for (int r = 0; r < ROWS; r++) {
+        const struct pp_block_q3_k *block = (const void *)b->row[r];
+        for (int s = 0; s < 16; s++)
+            to->sc[s][r] = (int8_t)(pp_q3_k_scale(block->scales, s) - 32);
+    }
     for (int sub = 0; sub < 8; sub++) {
         unpack_codes(PP_TYPE_Q3_K, b, sub, 4, q);
-        put_low_pairs(q, to->q[sub].two);
-        put_bit(q, 2, to->q[sub].high);
+        put_threes(q, to->three[sub]);
     }
 }
 
 static void pack_q5_k(const struct blocks *b, struct pp_q5_k_pack *to)
 {
-    put_bytes(b, offsetof(struct pp_block_q5_k, scales), 12, to->scales);
+    for (int r = 0; r < ROWS; r++) {
+        const struct pp_block_q5_k *block = (const void *)b->row[r];
+        for (int s = 0; s < 8; s++)
+            pp_q4_k_scale_min(block->scales, s, &to->sc[s][r], &to->m[s][r]);
+    }
     for (int sub = 0; sub < 8; sub++)
-        pack_q5(PP_TYPE_Q5_K, b, sub, 0, &to->q[sub]);
+        pack_q5(PP_TYPE_Q5_K, b, sub, 0, to->five[sub]);
+}
+
+static void pack_iq4_xs(const struct blocks *b, struct pp_iq4_xs_pack *to)
+{
+    for (int r = 0; r < ROWS; r++) {
+        const struct pp_block_iq4_xs *block = (const void *)b->row[r];
+        for (int s = 0; s < 8; s++) {
+            int low = block->scales_low[s / 2] >> s % 2 * 4 & 15, high = block->scales_high >> 2 * s & 3;
+            to->sc[s][r] = (int8_t)((low | high << 4) - 32);
+        }
+    }
+    put_words(b, offsetof(struct pp_block_iq4_xs, q), 32, to->low[0]);
 }
 
 static void pack_tq2_0(const struct blocks *b, uint8_t (*to)[PP_SLICE])
@@ -216,10 +248,6 @@ static void pack_head(uint32_t type, const struct blocks *b, uint8_t *head)
     case PP_TYPE_TQ2_0:
         put_halves(b, offsetof(struct pp_block_tq2_0, d), 1, head);
         break;
-    case PP_TYPE_IQ4_XS:
-        put_halves(b, offsetof(struct pp_block_iq4_xs, d), 2, head); /* and scales_high */
-        put_bytes(b, offsetof(struct pp_block_iq4_xs, scales_low), 4, (uint8_t(*)[ROWS])(head + 64));
-        break;
     default: /* one or two in front */
         put_halves(b, 0, pp_pack_shape(type).head / 2, head);
     }
@@ -238,7 +266,7 @@ static void pack_body(uint32_t type, const struct blocks *b, void *body)
         put_words(b, offsetof(struct pp_block_mxfp4, q), 4, body);
         break;
     case PP_TYPE_IQ4_XS:
-        put_words(b, offsetof(struct pp_block_iq4_xs, q), 32, body);
+        pack_iq4_xs(b, body);
         break;
     case PP_TYPE_Q5_0:
         pack_q5(type, b, 0, 16, body);
@@ -291,12 +319,12 @@ void pp_pack_blocks(uint32_t type, const uint8_t *const at[PP_GROUP_ROWS], const
                     int64_t n_cols, uint8_t *group)
 {
     const struct pp_pack_shape s = pp_pack_shape(type);
-    const size_t heads = pp_pack_head_bytes(type, n_cols);
+    const size_t heads = pp_pack_head_bytes(type, n_cols), block_bytes = (size_t)pp_type_info(type)->block_bytes;
     const int64_t n = n_cols / s.block;
     struct blocks b;
     for (int64_t k = 0; k < n; k++) {
         for (int r = 0; r < ROWS; r++)
-            memcpy(b.row[r], at[r] + (size_t)k * step[r], (size_t)(s.head + s.body));
+            memcpy(b.row[r], at[r] + (size_t)k * step[r], block_bytes);
         pack_head(type, &b, group + 16 * s.head * k);
         pack_body(type, &b, group + heads + (size_t)(16 * s.body * k));
     }
