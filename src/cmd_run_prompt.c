@@ -86,6 +86,8 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
     }
     pp_template_free(tmpl);
     pp_buf_free(&source);
+    if (code == PP_ERR_FORMAT)
+        code = pp_fail_advice(err, "--chat-template-file chooses another one, --raw uses none");
     return code;
 }
 

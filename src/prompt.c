@@ -295,7 +295,7 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
     if (code == PP_OK)
         code = add_bos(in->tokenizer, &ids, err);
     if (code == PP_OK && ids.n == 0)
-        code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt; choose another one");
+        code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt");
     pp_buf_free(&text);
     if (code != PP_OK) {
         pp_free(ids.v);

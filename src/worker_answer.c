@@ -269,13 +269,9 @@ static void send_overflow(struct answer *a, size_t dropped, bool done)
     worker_send(a->w, e);
 }
 
-static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, struct prompt *out,
-                              struct pp_error *err)
+static enum pp_code render(struct pp_worker *w, const struct pp_generate_request *r, struct prompt *out,
+                           struct pp_error *err)
 {
-    enum pp_code code = choose_template(w, r->template_source, err);
-    out->dropped = 0;
-    if (code != PP_OK)
-        return code;
     out->reasoning = pp_reasoning_of(w->tmpl_source, pp_model_tokenizer(w->target->model));
     struct pp_prompt_input in = {
         .tokenizer = pp_model_tokenizer(w->target->model),
@@ -290,6 +286,16 @@ static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_requ
         .now = (int64_t)time(NULL),
     };
     return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, &out->ids, &out->n, &out->dropped, err);
+}
+
+static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, struct prompt *out,
+                              struct pp_error *err)
+{
+    out->dropped = 0;
+    enum pp_code code = choose_template(w, r->template_source, err);
+    if (code == PP_OK)
+        code = render(w, r, out, err);
+    return code == PP_ERR_FORMAT ? pp_fail_advice(err, "/template chooses another one") : code;
 }
 
 static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_error *err)

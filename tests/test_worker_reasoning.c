@@ -118,8 +118,40 @@ static void from_the_first_difference(void **state)
     pp_buf_free(&other_prompt);
 }
 
+/* An error in a template tells its line, and what can be done about it in the chat. */
+static void a_template_that_gives_up(void **state)
+{
+    static const struct {
+        const char *source, *says;
+    } cases[] = {
+        {"a\n\n{{ raise_exception('only two roles') }}", "line 3: only two roles; /template chooses another one"},
+        {"a\n{% if %}", "line 2: an expression was expected, but the tag ends; /template chooses another one"},
+    };
+    char folder[300];
+    (void)state;
+    snprintf(folder, sizeof folder, "%s", test_path("gives-up"));
+    worker_begin(&w, folder, &(struct pp_load_request){.model = STARTER, .engine = {.n_threads = 1, .n_ctx = 512}});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct pp_generate_request r = {
+            .request = ++request, .messages_json = "[{\"role\":\"user\",\"content\":\"x\"}]", .session_key = "x",
+            .sampling = pp_sampling_default(), .max_tokens = 1, .template_source = cases[i].source};
+        w.backend->ops->generate(w.backend, &r);
+        for (enum pp_event_type type = PP_EVENT_TEXT; type != PP_EVENT_DONE;) {
+            struct pp_event *e = pp_queue_pop(w.events, 60000);
+            if (!e)
+                fail_msg("no event within a minute");
+            type = e->type;
+            if (type == PP_EVENT_DONE && (e->err.code != PP_ERR_FORMAT || !strstr(e->err.text, cases[i].says)))
+                fail_msg("%s: \"%s\"", cases[i].source, e->err.text);
+            pp_event_free(e);
+        }
+    }
+    worker_end(&w);
+}
+
 TEST_GROUP(worker_reasoning)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(from_the_first_difference)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(from_the_first_difference),
+                                       cmocka_unit_test(a_template_that_gives_up)};
     return cmocka_run_group_tests_name("worker_reasoning", tests, NULL, NULL);
 }

@@ -47,6 +47,17 @@ enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...)
     return pp_fail(err, err->code, "%s: %s", prefix, old);
 }
 
+enum pp_code pp_fail_advice(struct pp_error *err, const char *advice)
+{
+    if (!err)
+        return PP_ERR_IO;
+    const size_t room = sizeof err->text - strlen(advice) - strlen("; ");
+    char old[sizeof err->text];
+    snprintf(old, room, "%s", err->text);
+    trim_partial_utf8(old, room);
+    return pp_fail(err, err->code, "%s; %s", old, advice);
+}
+
 enum pp_code pp_fail_nomem(struct pp_error *err, const char *what)
 {
     return pp_fail(err, PP_ERR_NOMEM,
