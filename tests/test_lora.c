@@ -4,7 +4,9 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/cpu/program.h"
 #include "engine/engine_int.h"
+#include "engine/lora.h"
 #include "engine/pool.h"
 #include "engine/types.h"
 #include "tests/support.h"
@@ -203,9 +205,97 @@ static void switched_back(void **state)
     pp_model_close(m);
 }
 
+/* --- what a pass has to wait for ------------------------------------------------------------------------------- */
+
+static struct {
+    const struct pp_matmul_kernels *real;
+    int quantized, with_a; /* rows made ready; products with as few outputs as an A has */
+    pp_matmul_fn *q8_0;
+} counted;
+
+static void counting_quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+{
+    counted.quantized++;
+    counted.real->quantize(x, n, q, d, sum);
+}
+
+static void counting_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                          float *y, int64_t y_stride, void *scratch)
+{
+    counted.with_a += w->n_rows == 7;
+    counted.q8_0(w, row0, row1, x, m, y, y_stride, scratch);
+}
+
+/* Barriers of a pass over so many rows, and quantised inputs. */
+static void count_pass(struct pp_engine *e, const struct pp_adapter_use *use, int n_use, int n_rows, int count[2])
+{
+    enum { MOST = 40 };
+    struct pp_row rows[MOST];
+    struct pp_error err;
+    struct pp_seq *s;
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    assert_ok(pp_seq_set_adapters(s, use, n_use, &err), err);
+    for (int i = 0; i < n_rows; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = 3 + i, .parent = PP_PARENT_PREVIOUS,
+                                  .out = i == n_rows - 1 ? PP_OUT_LOGITS : PP_OUT_NONE};
+    counted.quantized = counted.with_a = 0;
+    assert_ok(pp_step(e, rows, n_rows, NULL, &err), err);
+    count[0] = e->cpu->n_parts;
+    count[1] = counted.quantized;
+    pp_seq_free(s);
+}
+
+/* Adapters share what the model's own matrices wait for and read: no barrier and no quantised input more than without;
+ * and A of a prompt's rows is not read anew for each of them. */
+static void no_barrier_more(void **state)
+{
+    enum { MANY = 4, RANK = 7 };
+    static const int n_rows[] = {1, 4, 5, 40};
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q4_0);
+    const struct pp_engine_options opt = {.n_threads = 1, .kv_memory = 64u << 20};
+    struct pp_adapter_use uses[MANY];
+    struct pp_matmul_kernels kernels;
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    for (int i = 0; i < MANY; i++) {
+        struct pp_adapter *a;
+        shape.seed++;
+        assert_ok(pp_adapter_load(m, tiny_adapter(&shape, RANK), &a, &err), err);
+        uses[i] = (struct pp_adapter_use){a, 0.5f};
+    }
+    counted.real = e->cpu->mm;
+    counted.q8_0 = counted.real->by_type[PP_TYPE_Q8_0];
+    kernels = *counted.real;
+    kernels.quantize = counting_quantize;
+    kernels.by_type[PP_TYPE_Q8_0] = counting_q8_0;
+    e->cpu->mm = &kernels;
+    for (int i = 0; i < 4; i++) {
+        int without[2], with[2];
+        count_pass(e, NULL, 0, n_rows[i], without);
+        assert_true(without[0] > 4 && without[1] > 4);
+        assert_int_equal(counted.with_a, 0);
+        for (int n = 1; n <= MANY; n++) {
+            count_pass(e, uses, n, n_rows[i], with);
+            assert_int_equal(with[0], without[0]);
+            assert_int_equal(with[1], without[1]);
+            const int products = n * uses[0].adapter->info.n_targets;
+            assert_in_range(counted.with_a, products, 2 * products); /* 40 rows are prepared in two goes */
+        }
+    }
+    e->cpu->mm = counted.real;
+    for (int i = 0; i < MANY; i++)
+        pp_adapter_free((struct pp_adapter *)(uintptr_t)uses[i].adapter);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 TEST_GROUP(lora)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(loaded_by_threads),
-                                       cmocka_unit_test(switched_back)};
+                                       cmocka_unit_test(switched_back), cmocka_unit_test(no_barrier_more)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }
