@@ -278,7 +278,8 @@ static void by_place(struct pp_buf *b, const char *name, const uint32_t *counts,
     pp_buf_char(b, ']');
 }
 
-static void stats_json(const struct run *r, struct pp_buf *b)
+/* saved: with what only a conversation is for, which words of the answer had been guessed. */
+static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
 {
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
     const struct pp_model_info *info = pp_model_info(r->target.model);
@@ -316,6 +317,10 @@ static void stats_json(const struct run *r, struct pp_buf *b)
     pp_cli_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
     if (r->session.kept)
         pp_cli_json_str(b, "session", r->session.session.key);
+    if (saved && pp_guessed_any(&r->guessed)) {
+        pp_cli_json_name(b, "guessed");
+        pp_guessed_json(&r->guessed, b);
+    }
     pp_buf_char(b, '}');
 }
 
@@ -420,20 +425,26 @@ static void take_apart(struct run *r, int n_tokens, bool last)
 {
     struct pp_parts *p = &r->parts;
     uint64_t now = pp_now_ns();
-    pp_parts_add(p, r->written.data, NULL, r->written.len, n_tokens, now);
+    const bool told = !r->was_guessed.bad && r->was_guessed.len == r->written.len;
+    pp_parts_add(p, r->written.data, told ? r->was_guessed.data : NULL, r->written.len, n_tokens, now);
     pp_buf_clear(&r->written);
+    pp_buf_clear(&r->was_guessed);
     if (last)
         pp_parts_end(p, now);
     if (p->take_back) {
         r->was_reasoning = true;
         pp_buf_add(&r->reasoning, r->answer.data, r->answer.len);
         pp_buf_clear(&r->answer);
+        pp_guessed_clear(&r->guessed);
         r->shown = 0;
         r->reasoning_shown = r->reasoning.len;
     }
     pp_buf_add(&r->reasoning, p->reasoning.data, p->reasoning.len);
     pp_buf_add(&r->answer, p->text.data, p->text.len);
+    pp_guessed_append(&r->guessed, &p->guessed);
+    pp_guessed_fit(&r->guessed, r->answer.len);
     p->take_back = false;
+    pp_guessed_clear(&p->guessed);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);
 }
@@ -468,10 +479,13 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     if (!code && r->o->n_predict == 0)
         r->finish = PP_FINISH_LENGTH;
     while (!code && r->finish == PP_FINISH_NONE) {
-        int fresh = 0;
-        code = pp_gen_next(gen, r->cancel, &r->written, &fresh, &r->finish, err);
-        r->n_tokens += fresh;
-        take_apart(r, fresh, r->finish != PP_FINISH_NONE);
+        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .guessed = &r->was_guessed};
+        code = pp_gen_step(&turn, 1, r->cancel, err);
+        if (!code && (code = turn.code))
+            *err = turn.err;
+        r->n_tokens += turn.n_tokens;
+        r->finish = turn.finish;
+        take_apart(r, turn.n_tokens, r->finish != PP_FINISH_NONE);
         if (!code && r->finish == PP_FINISH_NONE && pp_parts_over(&r->parts) && !r->o->ignore_eos)
             r->finish = PP_FINISH_END;
         if (!code && (r->answer.bad || r->reasoning.bad))
@@ -483,7 +497,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     }
     pp_cli_bar_clear(&r->bar);
     if (gen && code) {
-        pp_gen_flush(gen, &r->written, NULL);
+        pp_gen_flush(gen, &r->written, &r->was_guessed);
         take_apart(r, 0, true);
     }
     if (gen)
@@ -548,7 +562,7 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
     enum pp_message_state state = stopped                          ? PP_MESSAGE_CANCELLED
                                   : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL
                                                                    : PP_MESSAGE_COMPLETE;
-    stats_json(r, &stats);
+    stats_json(r, true, &stats);
     enum pp_code saved = run_session_end(&r->session, &r->answer, &r->reasoning, state, pp_buf_cstr(&stats),
                                          r->n_tokens, &why);
     pp_buf_free(&stats);
@@ -636,6 +650,8 @@ static void run_free(struct run *r)
     pp_buf_free(&r->question);
     pp_parts_free(&r->parts);
     pp_buf_free(&r->written);
+    pp_buf_free(&r->was_guessed);
+    pp_guessed_free(&r->guessed);
     pp_buf_free(&r->answer);
     pp_buf_free(&r->reasoning);
 }
@@ -657,7 +673,7 @@ int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
         pp_cli_say("conversation %s; go on with --resume %s", r.session.session.key, r.session.session.key);
     if (o->stats && r.asked) {
         struct pp_buf line = {0};
-        stats_json(&r, &line);
+        stats_json(&r, false, &line);
         fprintf(stderr, "%s\n", pp_buf_cstr(&line));
         pp_buf_free(&line);
     }

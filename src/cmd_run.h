@@ -35,6 +35,8 @@ struct run {
     struct pp_sampling sampling;
     struct pp_buf question;
     struct pp_buf written;    /* as the model wrote it, not taken apart yet */
+    struct pp_buf was_guessed; /* for each byte of that, whether its token had been guessed */
+    struct pp_guessed guessed; /* bytes of the answer */
     struct pp_reasoning marks;
     enum pp_answer_begin begins;
     struct pp_parts parts;

@@ -257,6 +257,8 @@ run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --stats </dev/
 holds "a conversation remembers that nothing is guessed" grep -q '"draft_tokens": 0[,}]' "$tmp/err"
 run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --use-draft --stats </dev/null
 holds "unless the command line says otherwise" grep -q '"draft_tokens": [1-9]' "$tmp/err"
+run sessions show "$chosen" --json
+holds "which words were guessed is kept" grep -q '"guessed": *\[[0-9]*,[0-9]' "$tmp/out"
 run sessions rm "$chosen"
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
