@@ -358,7 +358,7 @@ static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
     struct pp_buf json = {0};
     struct pp_error err;
     struct pp_tokenizer *t;
-    const char *path = test_path("tokenizer.json");
+    const char *path = test_path("vocabulary.json");
     int id = 1;
     pp_buf_str(&json, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[");
     for (size_t n; *added; added += n + (added[n] == ' '), id++) {
