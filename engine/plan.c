@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/arch/arch.h"
@@ -37,6 +38,90 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
     return PP_OK;
 }
 
+/* --- tensors that nobody uses ------------------------------------------------------------------------------------- */
+
+struct used {
+    const void **data;
+    size_t n, cap;
+    bool bad;
+};
+
+static void use(struct used *u, const struct pp_tensor *t)
+{
+    if (!t || u->bad)
+        return;
+    u->bad = pp_grow(&u->data, &u->cap, u->n + 1, sizeof *u->data) != 0;
+    if (!u->bad)
+        u->data[u->n++] = t->data;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t)*(const void *const *)a, y = (uintptr_t)*(const void *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of a stack of matrices the first has the stack's address. */
+static void use_all(const struct pp_plan *p, struct used *u)
+{
+    for (int i = 0; i < p->n_linears; i++) {
+        use(u, p->linears[i].w);
+        use(u, p->linears[i].b);
+    }
+    for (int i = 0; i < p->n_ops; i++) {
+        use(u, p->ops[i].weight);
+        use(u, p->ops[i].bias);
+        use(u, p->ops[i].segments);
+    }
+    for (int i = 0; i < p->n_experts; i++) {
+        const struct pp_experts *e = &p->experts[i];
+        for (int m = 0; m < e->n; m++) {
+            use(u, e->gate[m]);
+            use(u, e->up[m]);
+            use(u, e->down[m]);
+        }
+        use(u, e->gate_b);
+        use(u, e->up_b);
+        use(u, e->down_b);
+    }
+    if (!u->bad)
+        qsort(u->data, u->n, sizeof *u->data, by_address);
+}
+
+/* What is read elsewhere, what follows from the metadata, and parts that see, hear or classify. */
+static bool is_beside(const char *name)
+{
+    static const char *const begins[] = {"rope_freqs.", "rope_factors_", "v.", "a.", "mm.", "cls.", "cls_", NULL};
+    for (const char *const *b = begins; *b; b++)
+        if (strncmp(name, *b, strlen(*b)) == 0)
+            return true;
+    return strstr(name, ".attn_rot_embd.") != NULL;
+}
+
+/* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
+static enum pp_code check_all_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
+{
+    struct used u = {0};
+    enum pp_code code = PP_OK;
+    if (!pp_source_gguf(s))
+        return PP_OK; /* whose names were looked up */
+    use_all(p, &u);
+    if (u.bad)
+        code = pp_fail_nomem(err, "the model's plan");
+    for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        const void *data = t->data;
+        if (!is_beside(t->name) && !bsearch(&data, u.data, u.n, sizeof *u.data, by_address))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
+                           "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
+                           pp_source_hparams(s)->arch);
+    }
+    pp_free(u.data);
+    return code;
+}
+
+/* --- building --------------------------------------------------------------------------------------------------- */
+
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* the source was opened by it */
@@ -46,6 +131,8 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
                                       : pp_plan_decoder(s, &arch->decoder, plan, err);
     if (!code && plan->bad)
         code = pp_fail_nomem(err, "the model's plan");
+    if (!code)
+        code = check_all_used(s, plan, err);
     if (!code)
         code = pp_plan_place_layers(s, plan, err);
     if (code)

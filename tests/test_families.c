@@ -548,7 +548,8 @@ static void lies(void **state)
     }
 }
 
-/* A tensor that is not there, in a file of each family: the error names it. */
+/* A tensor that is called otherwise, in a file of each family: the error names the one that is missing, or, where that
+ * may be, the one that nobody uses. */
 static void missing_tensors(void **state)
 {
     struct pp_error err;
@@ -575,8 +576,8 @@ static void missing_tensors(void **state)
         pp_gguf_close(g);
         struct pp_model *m = NULL;
         const enum pp_code code = pp_model_open(path, &m, &err);
-        const bool may_miss = strstr(name, ".bias") || strcmp(name, "output.weight") == 0 ||
-                              strcmp(name, "rope_freqs.weight") == 0;
+        const bool may_miss = strcmp(name, "rope_freqs.weight") == 0;
+        name[strlen(name) - 1] = 0;
         if (code == PP_OK ? !may_miss : !strstr(err.text, name))
             fail_msg("%s without %s: \"%s\"", path, name, code ? err.text : "opened");
         pp_model_close(m);
