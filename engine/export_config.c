@@ -186,9 +186,10 @@ static void put_numbers(const struct pp_source *s, const struct pp_arch *arch, c
     pp_config_put_float(json, "rope_theta", hp->rope_base);
     if (hp->rope_dim != hp->head_dim)
         pp_config_put_float(json, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
-    pp_config_put_text(json, "hidden_act", functions[arch->decoder.fn]);
+    pp_config_put_text(json, "hidden_act", functions[pp_decoder_fn(&arch->decoder, hp)]);
     cJSON_AddBoolToObject(json, "tie_word_embeddings", tied);
-    cJSON_AddBoolToObject(json, "attention_bias", pp_source_tensor(s, "blk.0.attn_q.bias") != NULL);
+    cJSON_AddBoolToObject(json, "attention_bias",
+                          pp_source_tensor(s, "blk.0.attn_q.bias") || pp_source_tensor(s, "blk.0.attn_qkv.bias"));
     cJSON_AddBoolToObject(json, "mlp_bias", pp_source_tensor(s, "blk.0.ffn_up.bias") != NULL);
 }
 
@@ -222,6 +223,15 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
     return PP_OK;
 }
 
+/* The class of a model of that type; NULL: it is the family's. */
+static const char *class_of(const struct pp_arch *arch, const cJSON *config)
+{
+    for (const struct pp_arch_usual *u = arch->usual; u && u->json; u++)
+        if (u->model_type && pp_arch_is_kind(config, u->model_type, NULL))
+            return u->hf_class;
+    return NULL;
+}
+
 /* Of a folder the configuration is copied; of a model that sees, too, only that of its language part. */
 static enum pp_code of_folder(const struct pp_source *s, cJSON **json, struct pp_error *err)
 {
@@ -233,7 +243,11 @@ static enum pp_code of_folder(const struct pp_source *s, cJSON **json, struct pp
     *json = cJSON_Duplicate(pp_source_config(s), true);
     if (!*json)
         return pp_fail_nomem(err, "config.json");
-    put_names(arch, *json);
+    const char *hf_class = class_of(arch, *json);
+    if (hf_class)
+        pp_config_put_class(*json, hf_class, cJSON_GetObjectItem(*json, "model_type")->valuestring);
+    else
+        put_names(arch, *json);
     return PP_OK;
 }
 

@@ -48,7 +48,7 @@ struct item {
     int bits;                   /* 0: floats */
     enum order order;
     int64_t head_dim, n_head;   /* BY_HALVES, BY_HEAD */
-    int64_t first_row;          /* of `from`: an expert's */
+    int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     float add;                  /* to every value */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
@@ -197,16 +197,24 @@ static void place_items(struct folder *f)
         }
 }
 
-/* Lists what tensor t becomes, or, from row first_row on, one matrix of a stack, which is called by_name then. */
-static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const char *by_name, int64_t first_row)
+/* Rows, or of a vector elements, of a tensor. */
+struct part {
+    int64_t first, n;
+};
+
+/* Lists what tensor t becomes, or only a part of it, such as a matrix of a stack, which is called by_name then. */
+static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const char *by_name,
+                              const struct part *part)
 {
     struct pp_buf name = {0};
     struct item *item = &f->items[f->n];
     const bool stacked = t->n_dims > 2 && by_name == t->name;
     const struct pp_arch_name *line = pp_arch_hf_name(f->arch, by_name, f->opt->bits != 0, &name);
     *item = (struct item){.from = t, .type = float_type(f, t), .bits = is_wanted_in_groups(f, t) ? f->opt->bits : 0,
-                          .first_row = first_row, .n_dims = stacked ? 3 : t->n_dims > 1 ? 2 : 1,
+                          .first_row = part ? part->first : 0, .n_dims = stacked ? 3 : t->n_dims > 1 ? 2 : 1,
                           .ne = {t->ne[0], t->ne[1], stacked ? t->ne[2] : 1, 1}};
+    if (part)
+        item->ne[t->n_dims > 1] = part->n;
     if (item->bits && item->type == PP_TYPE_F32)
         item->type = PP_TYPE_F16;
     enum pp_code code = line ? name_item(f, item, &name) : fail_place(f, t->name);
@@ -228,7 +236,36 @@ static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
     for (int64_t e = 0; e < t->ne[2] && !code; e++) {
         char name[NAME];
         snprintf(name, sizeof name, "%.*s.%lld.weight", (int)n, t->name, (long long)e);
-        code = list_item(f, t, name, e * t->ne[1]);
+        code = list_item(f, t, name, &(struct part){e * t->ne[1], t->ne[1]});
+    }
+    return code;
+}
+
+static const char fused[] = ".attn_qkv.";
+
+/* q, k and v in one, where folders of the family have them apart. */
+static bool is_fused(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool apart = strstr(t->name, fused) && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+static enum pp_code list_qkv(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t n_q = hp->n_head * hp->head_dim, n_kv = hp->n_head_kv * hp->head_dim;
+    const struct part parts[] = {{0, n_q}, {n_q, n_kv}, {n_q + n_kv, n_kv}};
+    const char *at = strstr(t->name, fused);
+    enum pp_code code = PP_OK;
+    if (t->n_dims > 2 || t->ne[t->n_dims > 1] != n_q + 2 * n_kv)
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s does not have %lld rows", t->name,
+                       (long long)(n_q + 2 * n_kv));
+    for (int i = 0; i < 3 && !code; i++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[i], at + strlen(fused));
+        code = list_item(f, t, name, &parts[i]);
     }
     return code;
 }
@@ -267,7 +304,7 @@ static enum pp_code list_items(struct folder *f)
     size_t most = n;
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n; i++)
-        most += (size_t)pp_source_tensor_at(f->s, i)->ne[2];
+        most += 2 + (size_t)pp_source_tensor_at(f->s, i)->ne[2];
     f->items = pp_calloc(most, sizeof *f->items);
     if (!f->items)
         return pp_fail_nomem(f->err, "the list of tensors");
@@ -277,7 +314,9 @@ static enum pp_code list_items(struct folder *f)
         if (is_embeddings(f, t))
             f->tied = true;
         else if (!is_said_elsewhere(t) && !is_second(f, t))
-            code = is_split(f, t) ? list_experts(f, t) : list_item(f, t, t->name, 0);
+            code = is_split(f, t)   ? list_experts(f, t)
+                   : is_fused(f, t) ? list_qkv(f, t)
+                                    : list_item(f, t, t->name, NULL);
     }
     place_items(f);
     return code;
@@ -516,12 +555,12 @@ static enum pp_code spread(const struct item *item, const struct pp_tensor *t, i
     return code;
 }
 
-/* The elements of a bias of q or k go where the rows go. */
+/* The elements of a bias of q, k or v go where the rows go. */
 static enum pp_code arrange(const struct item *item, float *row, float *to, struct pp_error *err)
 {
     enum pp_code code = pp_tensor_floats(item->from, 0, 1, row, err);
     for (int64_t i = 0; i < item->ne[0] && !code; i++)
-        to[i] = row[row_of(item, i)];
+        to[i] = row[item->first_row + row_of(item, i)];
     return code;
 }
 
@@ -556,7 +595,8 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const int64_t n_cols = item->ne[0], n_rows = n_rows_of(item);
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
-    if (item->order == TURNED || item->with || (item->n_dims == 1 && item->order != AS_THEY_ARE))
+    const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
+    if (item->order == TURNED || item->with || (item->n_dims == 1 && item->order != AS_THEY_ARE) || part)
         return write_whole(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
                         .scales = pp_calloc(n, 2), .biases = pp_calloc(n, 2)};
@@ -767,12 +807,17 @@ static int64_t group_size(const struct folder *f)
 static enum pp_code check_options(const struct folder *f)
 {
     const int type = f->opt->out_type ? pp_type_by_name(f->opt->out_type) : PP_TYPE_F16;
-    struct stat st;
     if (type != PP_TYPE_F32 && type != PP_TYPE_F16 && type != PP_TYPE_BF16)
         return pp_fail(f->err, PP_ERR_USAGE, "the floats of a folder can be F32, F16 or BF16, not \"%.40s\"",
                        f->opt->out_type);
     if (f->opt->bits != 0 && f->opt->bits != 4 && f->opt->bits != 8)
         return pp_fail(f->err, PP_ERR_USAGE, "MLX folders are written with 4 or 8 bits, not %d", f->opt->bits);
+    return PP_OK;
+}
+
+static enum pp_code make_folder(const struct folder *f)
+{
+    struct stat st;
     if (mkdir(f->dst, 0777) != 0 && errno != EEXIST)
         return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", f->dst, strerror(errno));
     if (stat(f->dst, &st) != 0 || !S_ISDIR(st.st_mode))
@@ -794,13 +839,15 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     f.s = s;
     f.arch = pp_arch_by_name(pp_source_hparams(s)->arch);
     f.group = group_size(&f);
-    code = list_items(&f);
+    code = check_options(&f);
+    if (!code)
+        code = list_items(&f);
     if (!code && !pp_source_folder(s) && (code = pp_tokenizer_from_source(s, &t, err)) == PP_ERR_NOT_FOUND)
         code = PP_OK;
     if (!code)
         code = make_config(&f, t);
     if (!code)
-        code = check_options(&f);
+        code = make_folder(&f);
     if (!code)
         code = write_vocabulary(&f, t);
     if (!code)

@@ -222,16 +222,31 @@ static void full_key(const struct section *s, const char *key, char out[192])
     snprintf(out, 192, "%s.%s", s->arch, key);
 }
 
+/* A number for each layer that is the same for all. */
+static bool same_for_all(const struct section *s, const char *full, int64_t *v)
+{
+    enum pp_gguf_type type;
+    size_t n = 0;
+    int64_t first, other;
+    if (!pp_gguf_array(s->g, full, &type, &n) || n == 0 || !pp_gguf_array_int(s->g, full, 0, &first))
+        return false;
+    for (size_t i = 1; i < n; i++)
+        if (!pp_gguf_array_int(s->g, full, i, &other) || other != first)
+            return false;
+    *v = first;
+    return true;
+}
+
 /* Reads arch.key; absent leaves *v alone unless it is required. */
 static enum pp_code gguf_int(const struct section *s, const char *key, bool required, int64_t *v, struct pp_error *err)
 {
     char full[192];
     full_key(s, key, full);
-    if (pp_gguf_int(s->g, full, v) || (!required && !pp_gguf_has(s->g, full)))
+    if (pp_gguf_int(s->g, full, v) || same_for_all(s, full, v) || (!required && !pp_gguf_has(s->g, full)))
         return PP_OK;
     if (!pp_gguf_has(s->g, full))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not a single integer, which pippin needs", full);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not one integer for all layers, which pippin needs", full);
 }
 
 static enum pp_code gguf_float(const struct section *s, const char *key, bool required, float *v, struct pp_error *err)
@@ -340,10 +355,18 @@ static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
         }
 }
 
-/* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1; ours replaces it. */
+/* DeepSeek's way of writing the attention factor: the quotient of two temperatures. */
+static float attention_factor(float factor, float mscale, float mscale_all_dim)
+{
+    float log_factor = factor > 1 ? logf(factor) : 0;
+    return (0.1f * mscale * log_factor + 1.0f) / (0.1f * mscale_all_dim * log_factor + 1.0f);
+}
+
+/* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1, or the quotient that a multiplier of the logarithm
+ * gives; ours replaces it. */
 static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
-    float attn = 1;
+    float attn = 1, log_multiplier = 0;
     hp->rope_scaling = PP_ROPE_YARN;
     hp->rope_orig_ctx = hp->n_ctx_train;
     hp->rope_beta_fast = 32;
@@ -357,7 +380,11 @@ static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, st
         code = gguf_float(s, "rope.scaling.yarn_beta_fast", false, &hp->rope_beta_fast, err);
     if (!code)
         code = gguf_float(s, "rope.scaling.yarn_beta_slow", false, &hp->rope_beta_slow, err);
-    if (!code && attn != 1.0f)
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err);
+    if (!code && log_multiplier != 0.0f)
+        hp->rope_attn_factor = attn * attention_factor(hp->rope_factor, 1, log_multiplier);
+    else if (!code && attn != 1.0f)
         hp->rope_attn_factor = attn * (0.1f * logf(hp->rope_factor) + 1.0f);
     return code;
 }
@@ -395,6 +422,52 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+/* Numbers by which a decoder of the families that we know computes something else than it usually does. */
+enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err)
+{
+    static const struct {
+        const char *key;
+        double usual, usual_too;
+    } keys[] = {{"attention.clamp_kqv", 0, 0},      {"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
+                {"attention.output_scale", 0, 1},   {"expert_weights_scale", 0, 1},     {"expert_shared_count", 0, 0},
+                {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
+    const struct section s = {g, arch};
+    char full[192];
+    int64_t gating = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t whole = 0;
+        double v = 0;
+        full_key(&s, keys[i].key, full);
+        if (!pp_gguf_float(g, full, &v) && pp_gguf_int(g, full, &whole))
+            v = (double)whole;
+        if (v != keys[i].usual && v != keys[i].usual_too)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %g, which pippin does not compute", full, v);
+    }
+    full_key(&s, "expert_gating_func", full); /* 1: softmax, 3: of those that are used */
+    if (pp_gguf_int(g, full, &gating) && gating != 0 && gating != 1 && gating != 3)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %lld, which pippin does not compute; it is 1 for "
+                       "softmax", full, (long long)gating);
+    return PP_OK;
+}
+
+/* Which of the two GELUs, where it is not the family's. */
+static enum pp_code gguf_gelu(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[192];
+    struct pp_str name = {"", 0};
+    full_key(s, "hidden_activation", full);
+    if (!pp_gguf_string(s->g, full, &name))
+        return PP_OK;
+    if (name.len == 4 && memcmp(name.data, "gelu", 4) == 0)
+        hp->gelu = PP_GELU_EXACT;
+    else if (name.len == 17 && memcmp(name.data, "gelu_pytorch_tanh", 17) == 0)
+        hp->gelu = PP_GELU_TANH;
+    else if (!(name.len == 4 && memcmp(name.data, "silu", 4) == 0))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is \"%.*s\", which pippin does not compute", full,
+                       (int)(name.len < 40 ? name.len : 40), name.data);
+    return PP_OK;
+}
+
 enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err)
 {
@@ -411,7 +484,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
         (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
         (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
-        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) ||
+        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) || (code = gguf_gelu(&s, hp, err)) ||
         (code = gguf_vocab(&s, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;
@@ -461,16 +534,12 @@ static enum pp_code fail_number(const char *key, struct pp_error *err)
     return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
 }
 
-/* DeepSeek's way of writing the attention factor: the quotient of two temperatures. */
-static float attention_factor(float factor, float mscale, float mscale_all_dim)
-{
-    float log_factor = factor > 1 ? logf(factor) : 0;
-    return (0.1f * mscale * log_factor + 1.0f) / (0.1f * mscale_all_dim * log_factor + 1.0f);
-}
-
 static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
+    const cJSON *factor = cJSON_GetObjectItemCaseSensitive(rope, "factor");
     float mscale = 0, mscale_all_dim = 0;
+    if (!cJSON_IsNumber(factor) && hp->rope_orig_ctx > 0)
+        hp->rope_factor = (float)((double)hp->n_ctx_train / (double)hp->rope_orig_ctx);
     hp->rope_scaling = PP_ROPE_YARN;
     hp->rope_beta_fast = 32;
     hp->rope_beta_slow = 1;
@@ -518,9 +587,11 @@ enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64
 static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
-    if (!type)
+    if (!cJSON_IsString(type))
         type = cJSON_GetObjectItemCaseSensitive(rope, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
+    if (strcmp(name, "yarn") == 0 && cJSON_HasObjectItem(rope, "long_factor"))
+        name = "longrope"; /* what Phi 3 calls so */
     if (strcmp(name, "default") == 0)
         return PP_OK;
     if (!pp_json_float(rope, "factor", &hp->rope_factor))

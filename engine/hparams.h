@@ -16,6 +16,8 @@ struct cJSON;
 /* From GGUF metadata under `arch.`; hp->rope_neox is left alone. */
 enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
+/* Refuses a decoder that says that something else is to be computed than its family usually does. */
+enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err);
 /* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */
 enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Holds everything against its limits. */

@@ -110,7 +110,8 @@ struct pp_plan {
     int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
-    int64_t n_positions;             /* that have something learned for them: no sequence is longer. 0: any number */
+    int64_t n_positions;             /* no sequence is longer: more have nothing learned for them, or are something that
+                                        pippin does not compute. 0: any number */
     bool encoder;                    /* a row sees all rows of its sequence, which come in one step; RESULT has no
                                         logits */
     bool bad;                        /* out of memory while building */

@@ -33,7 +33,7 @@ struct pp_source {
     struct pp_gguf **parts;     /* [n_parts] further files, if the model is in several */
     int n_parts;
     struct pp_hf *hf;           /* of a folder */
-    cJSON *text_config;         /* of a folder whose model sees, too: that of its language part, completed; or NULL */
+    cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template;
     struct pp_tensor *tensors;  /* of a folder, or of several files: under their GGUF names, which are pp_free'd */
@@ -171,7 +171,10 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     if (!arch)
         return fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
-    code = pp_hparams_from_gguf(s->gguf, arch->name, &s->hp, err);
+    code = pp_hparams_from_gguf(s->gguf, family, &s->hp, err);
+    strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
+    if (!code && !arch->encoder)
+        code = pp_hparams_refuse(s->gguf, family, err);
     if (!code && arch->from_gguf)
         code = arch->from_gguf(s->gguf, &s->hp, err);
     if (!code)
@@ -185,41 +188,57 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
 
 /* --- folder -------------------------------------------------------------------------------------------- */
 
-/* config.json names a class, or at least a model type. */
+/* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. */
 static const char *family_of(const cJSON *config)
 {
+    static const char end[] = "Model";
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
-    if (!cJSON_IsString(first))
-        first = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    return cJSON_IsString(first) ? first->valuestring : "";
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "";
+    const size_t n = strlen(name), m = strlen(end);
+    const bool headless = n > m && strcmp(name + n - m, end) == 0 && !pp_arch_by_class(name);
+    return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
 }
 
-/* What config.json says of the language model. */
-static const cJSON *text_config(const struct pp_source *s)
+/* Adds the members of a JSON object that the configuration lacks. */
+static bool add_missing(cJSON *config, const char *json)
 {
-    return s->text_config ? s->text_config : pp_hf_config(s->hf);
-}
-
-/* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
-static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
-{
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(pp_hf_config(s->hf), "text_config");
-    if (!arch->parts || !cJSON_IsObject(own))
-        return PP_OK;
-    cJSON *usual = cJSON_Parse(arch->parts->usual), *next;
-    s->text_config = cJSON_Duplicate(own, true);
-    bool ok = usual && s->text_config;
+    cJSON *usual = cJSON_Parse(json), *next;
+    bool ok = usual != NULL;
     for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
         next = item->next;
-        if (!cJSON_HasObjectItem(s->text_config, item->string)) {
+        if (!cJSON_HasObjectItem(config, item->string)) {
             cJSON *copy = cJSON_Duplicate(item, true);
-            ok = cJSON_AddItemToObject(s->text_config, item->string, copy);
+            ok = cJSON_AddItemToObject(config, item->string, copy);
             if (!ok)
                 cJSON_Delete(copy);
         }
     }
     cJSON_Delete(usual);
+    return ok;
+}
+
+/* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
+static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const cJSON *whole = pp_hf_config(s->hf), *own = NULL, *type;
+    if (arch->parts)
+        own = cJSON_GetObjectItemCaseSensitive(whole, "text_config");
+    cJSON *config = s->text_config = cJSON_Duplicate(cJSON_IsObject(own) ? own : whole, true);
+    bool ok = config != NULL;
+    type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    if (ok && cJSON_IsObject(own) && !cJSON_IsString(type)) {
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
+        ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
+    } else if (ok && cJSON_IsObject(own) && pp_arch_by_class(type->valuestring) != arch) {
+        char family[64];
+        pp_clean_name(type->valuestring, strlen(type->valuestring), family, sizeof family);
+        return fail_family(s->path, family, err);
+    }
+    for (const struct pp_arch_usual *u = arch->usual; ok && u && u->json; u++)
+        if (!u->model_type || pp_arch_is_kind(config, u->model_type, u->hf_class))
+            ok = add_missing(config, u->json);
     return ok ? PP_OK : pp_fail_nomem(err, "the model's configuration");
 }
 
@@ -351,7 +370,7 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     float *factors = pp_calloc((size_t)n, sizeof *factors);
     if (!factors)
         return pp_fail_nomem(err, name);
-    enum pp_code code = pp_hparams_rope_factors(text_config(s), key, n, factors, err);
+    enum pp_code code = pp_hparams_rope_factors(s->text_config, key, n, factors, err);
     if (code) {
         pp_free(factors);
         pp_fail_prefix(err, "%s", s->path);
@@ -364,7 +383,7 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
 
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
-    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(text_config(s), "tie_word_embeddings");
+    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(s->text_config, "tie_word_embeddings");
     size_t n = pp_hf_n(s->hf);
     struct pp_buf name = {0}, second = {0};
     struct own_name own = {0};
@@ -402,11 +421,11 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     s->hp.rope_neox = !arch->hf_pairs;
     code = complete_config(s, arch, err);
     if (!code)
-        code = pp_hf_quant_read(config, text_config(s), &s->quant, err);
+        code = pp_hf_quant_read(config, s->text_config, &s->quant, err);
     if (!code)
-        code = pp_hparams_from_config(text_config(s), &s->hp, err);
+        code = pp_hparams_from_config(s->text_config, &s->hp, err);
     if (!code && arch->from_config)
-        code = arch->from_config(text_config(s), &s->hp, err);
+        code = arch->from_config(s->text_config, &s->hp, err);
     if (!code)
         code = pp_hf_pooling(s->path, &s->hp.pooling, err);
     if (!code)
@@ -753,7 +772,7 @@ const char *pp_source_folder(const struct pp_source *s)
 
 const cJSON *pp_source_config(const struct pp_source *s)
 {
-    return s->hf ? text_config(s) : NULL;
+    return s->hf ? s->text_config : NULL;
 }
 
 const char *pp_source_quant(const struct pp_source *s)

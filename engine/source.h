@@ -37,11 +37,13 @@ struct pp_hparams {
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
     int64_t n_ff;
     int64_t n_ctx_train;
+    int64_t n_ctx_most;     /* what pippin computes of longer sequences would not be right; 0: it would */
     int pooling;            /* enum pp_pooling */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* an encoder's folder: rows of its table of positions before the first position's */
     int64_t window;         /* positions that attention sees, the row's own included; 0: all */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
+    enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */

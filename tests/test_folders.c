@@ -13,6 +13,7 @@
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/export.h"
+#include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
@@ -186,6 +187,69 @@ static void of_files(void **state)
             assert_same_weights(again, file, 1e-6, true);
             assert_same_ids(again, file);
         }
+    }
+}
+
+/* A file in which q, k and v of each layer are one tensor, as some converters wrote them. */
+static void write_fused(struct pp_gguf_writer *w, const struct pp_gguf *g, bool announced)
+{
+    static const char q[] = ".attn_q.";
+    struct pp_error err;
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
+        const struct pp_tensor *t = pp_gguf_tensor_at(g, i), *parts[3] = {t};
+        const char *at = strstr(t->name, q);
+        char name[100];
+        int64_t ne[4] = {t->ne[0], t->ne[1], t->ne[2], t->ne[3]};
+        if (strstr(t->name, ".attn_k.") || strstr(t->name, ".attn_v."))
+            continue;
+        for (int p = 1; at && p < 3; p++) {
+            snprintf(name, sizeof name, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[p], at + strlen(q));
+            parts[p] = pp_gguf_tensor(g, name);
+            assert_non_null(parts[p]);
+            ne[t->n_dims > 1] += parts[p]->ne[t->n_dims > 1];
+        }
+        if (at)
+            snprintf(name, sizeof name, "%.*s.attn_qkv.%s", (int)(at - t->name), t->name, at + strlen(q));
+        if (!announced)
+            pp_gguf_add_tensor(w, at ? name : t->name, t->type, t->n_dims, ne);
+        for (int p = 0; p < 3 && announced && parts[p]; p++)
+            assert_ok(pp_gguf_write(w, parts[p]->data, parts[p]->size, &err), err);
+    }
+}
+
+static const char *fused_file_of(const char *src)
+{
+    const char *dst = fresh("fused.gguf");
+    struct pp_gguf_writer *w;
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open(src, &g, &err), err);
+    assert_ok(pp_gguf_writer_new(dst, &w, &err), err);
+    for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
+        pp_gguf_add_copy(w, g, i);
+    write_fused(w, g, false);
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    write_fused(w, g, true);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    pp_gguf_close(g);
+    return dst;
+}
+
+/* q, k and v in one tensor, with biases and without, rotated either way: the same answers, and the same folder. */
+static void fused_qkv(void **state)
+{
+    static const char *const families[] = {"phi2", "llama", "llama-bias", "qwen2", "starcoder2"};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *original = data_of(families[i], ""), *apart = file_made_of(original);
+        const char *file = fused_file_of(apart), *folder = folder_made_of(file, 0, NULL);
+        assert_same_answers(families[i], file, original, 1e-4);
+        assert_same_weights(folder, original, 1e-6, true);
+        assert_same_answers(families[i], folder, original, 1e-5);
+        assert_same_weights(folder_made_of(file, 8, NULL), folder_made_of(apart, 8, NULL), 1e-6, true);
     }
 }
 
@@ -452,6 +516,67 @@ static const char *odd_divisors(void)
     return path;
 }
 
+static void assert_other_answers(const char *family, const char *a, const char *b)
+{
+    int64_t n, m;
+    float *x = logits_of(family, a, &n), *y = logits_of(family, b, &m);
+    assert_int_equal(n, m);
+    assert_true(difference(x, y, n) > 1e-4);
+    free(x);
+    free(y);
+}
+
+/* OLMo 3 is OLMo 2 with a window in some layers, whose frequencies are not scaled when those of the others are. */
+static void olmo3(void **state)
+{
+#define CLASS "{\"architectures\": [\"Olmo3ForCausalLM\"], \"model_type\": \"olmo3\", "
+#define YARN "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 64}"
+#define SLIDING "\"sliding_attention\""
+#define FULL "\"full_attention\""
+#define TYPES(a, b) "\"layer_types\": [" a ", " b "], "
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    char plain[300];
+    snprintf(plain, sizeof plain, "%s", data_of("olmo2", ""));
+    const char *yarn = folder_with("olmo2", "{" YARN "}");
+    assert_other_answers("olmo2", plain, yarn);
+    assert_same_answers("olmo2", plain, folder_with("olmo2", CLASS TYPES(SLIDING, SLIDING) YARN "}"), 1e-6);
+    assert_same_answers("olmo2", yarn, folder_with("olmo2", CLASS TYPES(FULL, FULL) YARN "}"), 1e-6);
+    const char *both = folder_with("olmo2", CLASS TYPES(SLIDING, FULL) "\"sliding_window\": 4, " YARN "}");
+    assert_other_answers("olmo2", plain, both);
+    assert_other_answers("olmo2", yarn, both);
+    const char *file = file_made_of(both);
+    assert_same_answers("olmo2", file, both, 1e-5);
+    assert_same_answers("olmo2", folder_made_of(file, 0, NULL), both, 1e-5);
+#undef CLASS
+}
+
+/* Ministral 3 is Llama with YaRN as far as its original context goes, and no further is it run. */
+static void ministral3(void **state)
+{
+#define MINISTRAL "{\"architectures\": [\"Ministral3ForCausalLM\"], \"model_type\": \"ministral3\", "
+#define SCALING(more) "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, " more                            \
+                      "\"original_max_position_embeddings\": 128}}"
+    struct pp_engine_options opt = {.n_ctx = 256, .n_threads = 1};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *folder = folder_with("llama", MINISTRAL SCALING("\"llama_4_scaling_beta\": 0.1, "));
+    assert_same_answers("llama", folder, folder_with("llama", "{" SCALING("")), 1e-6);
+    assert_same_answers("llama", folder, file_made_of(folder), 1e-5);
+    assert_ok(pp_model_open(folder, &m, &err), err);
+    assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "128 positions"));
+    opt.n_ctx = 128;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 static void refusals(void **state)
 {
     static const struct {
@@ -538,7 +663,9 @@ static void let_go(void **state)
 TEST_GROUP(folders)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_files),      cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
+        cmocka_unit_test(of_files),      cmocka_unit_test(fused_qkv),     cmocka_unit_test(olmo3),
+        cmocka_unit_test(ministral3),
+             cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),

@@ -137,9 +137,9 @@ static void test_windows(void **state)
         const char *more;
         int64_t window;
     } cases[] = {
-        {",\"model_type\":\"mistral\",\"sliding_window\":128", 128},
-        {",\"model_type\":\"mistral\"", 4096},
-        {",\"model_type\":\"mistral\",\"sliding_window\":null", 0},
+        {",\"model_type\":\"mistral\",\"num_key_value_heads\":1,\"sliding_window\":128", 128},
+        {",\"model_type\":\"mistral\",\"num_key_value_heads\":null", 4096},
+        {",\"model_type\":\"mistral\",\"num_key_value_heads\":1,\"sliding_window\":null", 0},
         {",\"model_type\":\"llama\",\"sliding_window\":128", 0},
         {"", 0},
     };
@@ -169,8 +169,10 @@ static void test_bad_config(void **state)
         {",\"rms_norm_eps\":0", PP_ERR_FORMAT, "epsilon"},
         {",\"rms_norm_eps\":1e999", PP_ERR_FORMAT, "epsilon"},
         {",\"hidden_act\":\"gelu\"", PP_ERR_UNSUPPORTED, "gelu"},
+        {",\"model_type\":\"mistral\"", PP_ERR_FORMAT, "key heads is 8"}, /* as it has where it does not say */
         {",\"model_type\":\"mistral\",\"sliding_window\":\"all\"", PP_ERR_FORMAT, "sliding_window"},
-        {",\"model_type\":\"mistral\",\"sliding_window\":-2", PP_ERR_FORMAT, "attention window"},
+        {",\"model_type\":\"mistral\",\"num_key_value_heads\":1,\"sliding_window\":-2", PP_ERR_FORMAT,
+         "attention window"},
         {",\"quantization_config\":{\"bits\":4}", PP_ERR_UNSUPPORTED, "quantization_config"},
         {",\"rope_scaling\":{\"rope_type\":\"proportional\",\"factor\":2}", PP_ERR_UNSUPPORTED, "proportional"},
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
@@ -347,8 +349,14 @@ static void test_gguf_metadata(void **state)
     assert_int_equal(finish_and_open(begin_gguf(path, "llama.block_count"), path, &s, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "llama.block_count"));
     w = begin_gguf(path, "llama.attention.head_count");
-    pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){2, 2}, 2);
+    pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){2, 1}, 2);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "head_count"));
+    w = begin_gguf(path, "llama.attention.head_count"); /* for each layer the same */
+    pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){2, 2}, 2);
+    assert_ok(finish_and_open(w, path, &s, &err), err);
+    assert_int_equal(pp_source_hparams(s)->n_head, 2);
+    pp_source_close(s);
     w = begin_gguf(path, "llama.block_count");
     pp_gguf_add_u32(w, "llama.block_count", 100000);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
@@ -363,6 +371,48 @@ static void test_gguf_metadata(void **state)
     pp_gguf_add_str(w, "general.type", "adapter", 7);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "--lora"));
+}
+
+/* A file of the family that has two names, and keys that say that something else is to be computed. */
+static void test_gguf_other(void **state)
+{
+    static const struct {
+        const char *key;
+        float v;
+    } refused[] = {{"llama.attention.clamp_kqv", 8}, {"llama.attention.max_alibi_bias", 8},
+                   {"llama.expert_weights_scale", 2.5f}};
+    char path[256];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/other.gguf", test_tmpdir());
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct pp_gguf_writer *w = begin_gguf(path, "");
+        pp_gguf_add_f32(w, refused[i].key, refused[i].v);
+        assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, refused[i].key));
+    }
+    struct pp_gguf_writer *w;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.architecture", "mistral3");
+    pp_gguf_add_f32(w, "mistral3.attention.layer_norm_rms_epsilon", 1e-5f);
+    pp_gguf_add_u32(w, "mistral3.block_count", 1);
+    pp_gguf_add_u32(w, "mistral3.context_length", 256);
+    pp_gguf_add_u32(w, "mistral3.embedding_length", 4);
+    pp_gguf_add_u32(w, "mistral3.feed_forward_length", 8);
+    pp_gguf_add_u32(w, "mistral3.attention.head_count", 2);
+    pp_gguf_add_u32(w, "mistral3.vocab_size", 16);
+    pp_gguf_add_text(w, "mistral3.rope.scaling.type", "yarn");
+    pp_gguf_add_f32(w, "mistral3.rope.scaling.factor", 4);
+    pp_gguf_add_u32(w, "mistral3.rope.scaling.original_context_length", 64);
+    pp_gguf_add_f32(w, "mistral3.rope.scaling.yarn_log_multiplier", 1);
+    pp_gguf_add_f32(w, "mistral3.attention.temperature_scale", 0.1f);
+    assert_ok(finish_and_open(w, path, &s, &err), err);
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    assert_string_equal(hp->arch, "llama");
+    assert_true(!hp->rope_neox && hp->rope_scaling == PP_ROPE_YARN && hp->rope_attn_factor == 1.0f);
+    assert_true(hp->n_ctx_train == 64 && hp->n_ctx_most == 64);
+    pp_source_close(s);
 }
 
 static void test_out_of_memory(void **state)
@@ -685,6 +735,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_gguf_metadata),
+        cmocka_unit_test(test_gguf_other),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_titles),
         cmocka_unit_test(test_reference_models),

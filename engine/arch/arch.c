@@ -1,5 +1,6 @@
 #include "engine/arch/arch.h"
 
+#include <cjson/cJSON.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
@@ -20,7 +21,7 @@ const struct pp_arch *pp_arch_by_name(const char *name)
 {
     const struct pp_arch *a;
     for (size_t i = 0; (a = pp_arch_at(i)); i++)
-        if (strcmp(a->name, name) == 0)
+        if (strcmp(a->name, name) == 0 || (a->other_name && strcmp(a->other_name, name) == 0))
             return a;
     return NULL;
 }
@@ -33,6 +34,15 @@ const struct pp_arch *pp_arch_by_class(const char *hf_class)
             if (strcmp(*c, hf_class) == 0)
                 return a;
     return NULL;
+}
+
+bool pp_arch_is_kind(const cJSON *config, const char *model_type, const char *hf_class)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    if (cJSON_IsString(type))
+        return strcmp(type->valuestring, model_type) == 0;
+    return cJSON_IsString(first) && hf_class && strcmp(first->valuestring, hf_class) == 0;
 }
 
 void pp_arch_list(struct pp_buf *out)
@@ -132,7 +142,19 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const char
             break;
         }
     const struct pp_arch_name *entry = find_name(a->names, hf, holes, rest);
-    return entry ? entry : find_name(a->more_names, hf, holes, rest);
+    if (!entry)
+        entry = find_name(a->more_names, hf, holes, rest);
+    if (entry || begins_with(hf, "model."))
+        return entry;
+    struct pp_buf whole = {0}; /* of a folder without output, which names what is in `model` as if it were all */
+    pp_buf_fmt(&whole, "model.%s", hf);
+    name->bad |= whole.bad;
+    pp_buf_clear(name);
+    pp_buf_add(name, whole.data, whole.len);
+    pp_buf_free(&whole);
+    if (!(entry = find_name(a->names, pp_buf_cstr(name), holes, rest)))
+        entry = find_name(a->more_names, pp_buf_cstr(name), holes, rest);
+    return entry;
 }
 
 static bool is_of_other_part(const struct pp_arch *a, const char *hf)

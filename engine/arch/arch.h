@@ -75,21 +75,28 @@ struct pp_encoder {
     enum pp_fn fn;
 };
 
+/* What transformers takes for granted where config.json has no such key, and hparams.c does not. */
+struct pp_arch_usual {
+    const char *model_type, *hf_class; /* of which kind of the family's models; NULL: of all */
+    const char *json;                  /* an object; NULL at the end */
+};
+
 struct pp_arch_parts {
-    const char *usual;                /* a JSON object: what a text_config need not say */
+    const char *model_type;           /* of a text_config that does not say it */
     const char *const *prefixes;      /* pairs: what names begin with, what the tables have instead; NULL at the end */
     const char *const *others;        /* what the names of other parts begin with; NULL at the end */
 };
 
 struct pp_arch {
     const char *name;                 /* general.architecture */
+    const char *other_name;           /* likewise; or NULL */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
     const struct pp_arch_name *more_names; /* looked at behind those; or NULL */
     const char *const *ignored;       /* ends of Hugging Face tensor names that carry nothing; NULL at the end */
-    /* Of a family of which some models see, too. In their folders config.json has an object text_config, which leaves
-     * out what is usual; the names of the language part have a prefix; and there are tensors of other parts. NULL: none
-     * do. */
+    const struct pp_arch_usual *usual; /* or NULL */
+    /* Of a family of which some models see, too. In their folders config.json has an object text_config; the names of
+     * the language part have a prefix; and there are tensors of other parts. NULL: none do. */
     const struct pp_arch_parts *parts;
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
     bool hf_pairs;                    /* the folder's heads have pairs side by side, too */
@@ -116,8 +123,10 @@ struct pp_arch {
 
 /* All families; i from 0, NULL at the end. */
 const struct pp_arch *pp_arch_at(size_t i);
-const struct pp_arch *pp_arch_by_name(const char *name);     /* GGUF name, or NULL */
+const struct pp_arch *pp_arch_by_name(const char *name);     /* either GGUF name, or NULL */
 const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
+/* Whether a configuration is of a model of that type, or says only that it is of that class (which may be NULL). */
+bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);
 
@@ -146,6 +155,8 @@ void pp_config_put_float(struct cJSON *config, const char *key, float v);
 void pp_config_put_text(struct cJSON *config, const char *key, const char *v);
 void pp_config_put_class(struct cJSON *config, const char *hf_class, const char *model_type);
 
+/* The function of a decoder's feed-forward parts. */
+enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp);
 /* Plans the layers of a decoder: decoder.c. */
 enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
                              struct pp_error *err);

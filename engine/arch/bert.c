@@ -56,7 +56,7 @@ static const char *const prefixes[] = {"bert.", "", "roberta.", "", NULL};
 static const char *const others[] = {"pooler.", "bert.pooler.", "roberta.pooler.", "cls.", "lm_head.", "classifier.",
                                      "embeddings.position_ids", "bert.embeddings.position_ids",
                                      "roberta.embeddings.position_ids", NULL};
-static const struct pp_arch_parts parts = {.usual = "{}", .prefixes = prefixes, .others = others};
+static const struct pp_arch_parts parts = {.model_type = "bert", .prefixes = prefixes, .others = others};
 
 static const char *const gelu_names[] = {"gelu", NULL};
 

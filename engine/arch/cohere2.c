@@ -55,6 +55,11 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_float(config, "logit_scale", hp->logit_scale != 0.0f ? hp->logit_scale : 1);
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"max_position_embeddings\": 8192, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_cohere2 = {
     .name = "cohere2",
     .hf_classes = classes,
@@ -63,6 +68,7 @@ const struct pp_arch pp_arch_cohere2 = {
     .hf_pairs = true,
     .decoder = {.layer_norm = true},
     .from_config = from_config,
+    .usual = usual,
     .from_gguf = from_gguf,
     .layer_pattern = 4,
     .to_config = to_config,

@@ -1,6 +1,7 @@
 /* common.c - what families share: names of tensors, and ways of reading config.json. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
@@ -33,6 +34,19 @@ const char *const pp_common_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", "
 const char *const pp_silu_names[] = {"silu", "swish", NULL};
 const char *const pp_gelu_tanh_names[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
 
+enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_gelu usual, struct pp_hparams *hp,
+                            struct pp_error *err)
+{
+    static const char *const known[] = {"gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", NULL};
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    if (!cJSON_IsString(fn))
+        return PP_OK;
+    const bool exact = strcmp(fn->valuestring, known[0]) == 0 || strcmp(fn->valuestring, known[1]) == 0;
+    const enum pp_gelu gelu = exact ? PP_GELU_EXACT : PP_GELU_TANH;
+    hp->gelu = gelu == usual ? PP_GELU_USUAL : gelu;
+    return pp_config_activation(config, key, known, err);
+}
+
 bool pp_config_flag(const cJSON *config, const char *key, bool otherwise)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -58,6 +72,15 @@ enum pp_code pp_config_window(const cJSON *config, int64_t otherwise, struct pp_
     if (!cJSON_GetObjectItemCaseSensitive(config, "sliding_window"))
         hp->window = otherwise;
     return pp_config_int(config, "sliding_window", &hp->window, err);
+}
+
+enum pp_code pp_config_unscaled(const cJSON *rope, struct pp_error *err)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "default") == 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" of layers with a window is not supported",
+                   type->valuestring);
 }
 
 enum pp_code pp_config_qwen_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

@@ -23,6 +23,11 @@ struct builder {
 
 static const int NONE = -1;
 
+enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp)
+{
+    return hp->gelu == PP_GELU_EXACT ? PP_FN_GELU : hp->gelu == PP_GELU_TANH ? PP_FN_GELU_TANH : d->fn;
+}
+
 static void add(struct builder *b, struct pp_op op)
 {
     pp_plan_add(b->p, op);
@@ -135,7 +140,8 @@ static bool add_attention(struct builder *b, int l)
 
 static void add_fn(struct builder *b, int l, int in, int in2)
 {
-    add(b, (struct pp_op){.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = b->d->fn, .layer = l, .in = in,
+    add(b, (struct pp_op){.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp),
+                          .layer = l, .in = in,
                           .in2 = in2, .out = b->act});
 }
 
@@ -204,7 +210,7 @@ static bool add_experts(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
-                           .fn = b->d->fn};
+                           .fn = pp_decoder_fn(b->d, hp)};
     const int router = pp_plan_linear(b->p, b->s, hp->n_expert, n_embd, b->err, "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !find_biases(b, l, &e) ||
         !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) ||
@@ -285,7 +291,7 @@ static bool add_embedding(struct builder *b)
     embed.weight = pp_plan_tensor(b->s, hp->n_vocab, hp->n_embd, b->err, "token_embd.weight");
     if (embed.weight && b->d->positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
-    b->p->n_positions = b->d->positions ? hp->n_ctx_train : 0;
+    b->p->n_positions = b->d->positions ? hp->n_ctx_train : hp->n_ctx_most;
     add(b, embed);
     return embed.weight && (embed.bias || !b->d->positions);
 }

@@ -21,6 +21,10 @@ extern const char *const pp_common_ignored[];
 extern const char *const pp_silu_names[];      /* what config.json may call it */
 extern const char *const pp_gelu_tanh_names[];
 
+/* For families with either GELU, of which `usual` is the one that they mostly have: what `key` says. */
+enum pp_code pp_config_gelu(const struct cJSON *config, const char *key, enum pp_gelu usual, struct pp_hparams *hp,
+                            struct pp_error *err);
+
 /* A boolean of config.json; `otherwise` if it is absent or null. */
 bool pp_config_flag(const struct cJSON *config, const char *key, bool otherwise);
 /* The window of Mistral and its like, in all layers: `sliding_window`, null and 0 being none; `otherwise`: if it is
@@ -29,6 +33,8 @@ enum pp_code pp_config_window(const struct cJSON *config, int64_t otherwise, str
                               struct pp_error *err);
 /* Qwen's: only if `use_sliding_window`, and by default only in layers from max_window_layers on. */
 enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Refuses a RoPE of layers with a window that is scaled. rope: an object, or NULL. */
+enum pp_code pp_config_unscaled(const struct cJSON *rope, struct pp_error *err);
 /* The number of a key that must be there as one, or absent. */
 enum pp_code pp_config_float(const struct cJSON *config, const char *key, float *v, struct pp_error *err);
 enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t *v, struct pp_error *err);

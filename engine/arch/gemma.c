@@ -131,10 +131,10 @@ static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, str
     if (!code && pattern > 0)
         pp_layers_every(hp, pattern, PP_LAYER_WIDE);
     hp->rope_base_local = 10000;
-    if (!cJSON_IsObject(both) && !cJSON_HasObjectItem(config, "rope_theta"))
-        hp->rope_base = 1e6f;
     if (!code)
         code = pp_config_float(config, "rope_local_base_freq", &hp->rope_base_local, err);
+    if (!code)
+        code = pp_config_unscaled(local, err);
     if (!code)
         code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
     if (!code)
@@ -169,13 +169,24 @@ static const char *const prefixes3[] = {
 static const char *const others3[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                                       "model.multi_modal_projector.", NULL};
 
-/* The third's that see leave out of text_config what transformers takes for granted. */
-static const struct pp_arch_parts parts3 = {
-    .usual = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 26,"
+static const struct pp_arch_parts parts3 = {.model_type = "gemma3_text", .prefixes = prefixes3, .others = others3};
+
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 16, \"head_dim\": 256, \"max_position_embeddings\": 8192,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual usual2[] = {
+    {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 256, \"max_position_embeddings\": 8192,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+/* A text_config says only what is otherwise. */
+static const struct pp_arch_usual usual3[] = {
+    {.json = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 26,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 256, \"rope_theta\": 1000000.0,"
-             "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true}",
-    .prefixes = prefixes3,
-    .others = others3,
+             "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
 };
 
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
@@ -194,6 +205,7 @@ const struct pp_arch pp_arch_gemma = {
     .decoder = {.fn = PP_FN_GELU_TANH},
     .from_config = from_config,
     .from_gguf = from_gguf,
+    .usual = usual,
     .to_config = to_config,
 };
 
@@ -223,6 +235,7 @@ const struct pp_arch pp_arch_gemma2 = {
     .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true},
     .from_config = from_config2,
     .from_gguf = from_gguf2,
+    .usual = usual2,
     .layer_pattern = 2,
     .to_config = later_to_config,
 };
@@ -244,6 +257,7 @@ const struct pp_arch pp_arch_gemma3 = {
     .from_config = from_config3,
     .from_gguf = from_gguf3,
     .to_gguf = to_gguf3,
+    .usual = usual3,
     .parts = &parts3,
     .layer_pattern = 6,
     .to_config = to_config3,

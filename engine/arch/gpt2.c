@@ -37,7 +37,7 @@ static const char *const classes[] = {"GPT2LMHeadModel", "gpt2", NULL};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_config_activation(config, "activation_function", pp_gelu_tanh_names, err);
+    enum pp_code code = pp_config_gelu(config, "activation_function", PP_GELU_TANH, hp, err);
     hp->norm_eps = 1e-5f;
     hp->n_ctx_train = 1024;
     if (pp_config_flag(config, "scale_attn_by_inverse_layer_idx", false))
@@ -53,7 +53,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
-    pp_config_put_text(config, "activation_function", "gelu_new");
+    pp_config_put_text(config, "activation_function", hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_new");
     pp_config_put(config, "n_embd", hp->n_embd);
     pp_config_put(config, "n_layer", hp->n_layer);
     pp_config_put(config, "n_head", hp->n_head);
@@ -61,6 +61,11 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put(config, "n_ctx", hp->n_ctx_train);
     pp_config_put(config, "n_inner", hp->n_ff);
 }
+
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
 
 const struct pp_arch pp_arch_gpt2 = {
     .name = "gpt2",
@@ -71,6 +76,7 @@ const struct pp_arch pp_arch_gpt2 = {
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
                 .fn = PP_FN_GELU_TANH, .positions = true},
     .from_config = from_config,
+    .usual = usual,
     .gguf_untied = true,
     .to_config = to_config,
     .hf_eps = "layer_norm_epsilon",

@@ -27,23 +27,22 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"GPTNeoXForCausalLM", "gpt_neox", NULL};
-static const char *const gelu_names[] = {"gelu", NULL};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    float part = 0;
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    float part = 0.25f;
     hp->parallel = pp_config_flag(config, "use_parallel_residual", true);
     hp->norm_eps = 1e-5f;
-    enum pp_code code = pp_config_activation(config, "hidden_act", gelu_names, err);
+    enum pp_code code = pp_config_gelu(config, "hidden_act", PP_GELU_EXACT, hp, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
-    if (code || cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters")))
-        return code;
-    part = 0.25f; /* as transformers 4 has it */
-    code = pp_config_float(config, "rotary_pct", &part, err);
-    if (!code)
+    if (!code) /* the names of transformers 4; those of 5 are read by then, and stand */
+        code = pp_config_float(config, "rotary_pct", &part, err);
+    if (!code && !cJSON_HasObjectItem(rope, "rope_theta"))
         code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
-    hp->rope_dim = part >= 0 && part <= 1 ? (int64_t)((float)hp->head_dim * part) : 0;
+    if (!cJSON_HasObjectItem(rope, "partial_rotary_factor"))
+        hp->rope_dim = part >= 0 && part <= 1 ? (int64_t)((float)hp->head_dim * part) : 0;
     return code;
 }
 

@@ -25,6 +25,7 @@ static const char *const classes[] = {"GptOssForCausalLM", "gpt_oss", NULL};
 
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
+    float limit = 7;
     hp->n_expert = 128;
     hp->n_expert_used = 4;
     hp->n_ff_expert = hp->n_ff;
@@ -34,6 +35,12 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
         code = pp_config_int(config, "num_experts_per_tok", &hp->n_expert_used, err);
     if (!code)
         code = pp_config_window(config, 128, hp, err);
+    if (!code)
+        code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = pp_config_float(config, "swiglu_limit", &limit, err);
+    if (!code && limit != 7.0f)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: swiglu_limit is %g; only 7 is supported", (double)limit);
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
@@ -55,6 +62,12 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_float(config, "swiglu_limit", 7);
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072,"
+             "\"rope_theta\": 150000.0, \"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_gptoss = {
     .name = "gpt-oss",
     .hf_classes = classes,
@@ -64,6 +77,7 @@ const struct pp_arch pp_arch_gptoss = {
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_CLAMPED, .sinks = true, .ffn_norm = "post_attention_norm"},
     .from_config = from_config,
+    .usual = usual,
     .from_gguf = from_gguf,
     .layer_pattern = 2,
     .yarn_no_truncate = true,

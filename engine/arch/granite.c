@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static const char *const classes[] = {"GraniteForCausalLM", "granite", NULL};
@@ -31,10 +32,13 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     return code ? code : divide_logits(divisor, hp, err);
 }
 
-/* The key says by what logits are divided. */
+/* The key logit_scale says by what logits are divided. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    (void)g;
+    bool rotated = true;
+    pp_gguf_bool(g, "granite.rope.scaling.finetuned", &rotated); /* is used for this */
+    if (!rotated)
+        pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
     return hp->logit_scale != 0.0f ? divide_logits(hp->logit_scale, hp, err) : PP_OK;
 }
 

@@ -1,7 +1,6 @@
 /* llama.c - Llama 1 to 3 and what is built alike (Mistral, Yi, TinyLlama, ...), and Mixtral, whose feed-forward part is
- * a mixture of experts. */
+ * a mixture of experts. Of Mistral 3 the part that reads and writes text; GGUF files call its family mistral3. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -21,16 +20,48 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {
-    "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "llama", "mistral", "mixtral",
-    NULL};
+    "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
+    "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3", NULL};
 
-static bool is_kind(const cJSON *config, const char *model_type, const char *class)
+static const char *const prefixes[] = {
+    "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
+static const char *const others[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                     "model.multi_modal_projector.", NULL};
+static const struct pp_arch_parts parts = {.model_type = "mistral", .prefixes = prefixes, .others = others};
+
+static const struct pp_arch_usual usual[] = {
+    {"mistral", "MistralForCausalLM",
+     "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
+    {"mixtral", "MixtralForCausalLM",
+     "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rope_theta\": 1000000.0,"
+     "\"rms_norm_eps\": 1e-5}"},
+    {"ministral3", "Ministral3ForCausalLM",
+     "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 34,"
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"rms_norm_eps\": 1e-5,"
+     "\"max_position_embeddings\": 262144}"},
+    {.json = NULL},
+};
+
+/* Ministral 3's scores grow with the position: times 1 + beta ln(1 + floor(position / original context)). That is 1
+ * within the original context, and further we do not go. */
+static void stay_in_original(struct pp_hparams *hp)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
-    if (cJSON_IsString(type))
-        return strcmp(type->valuestring, model_type) == 0;
-    return cJSON_IsString(first) && strcmp(first->valuestring, class) == 0;
+    if (hp->rope_orig_ctx <= 0 || hp->rope_orig_ctx >= hp->n_ctx_train)
+        return;
+    hp->n_ctx_most = hp->n_ctx_train = hp->rope_orig_ctx;
+}
+
+static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    float beta = 0;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    enum pp_code code = pp_config_float(rope, "llama_4_scaling_beta", &beta, err);
+    if (!code && beta != 0.0f)
+        stay_in_original(hp);
+    return code ? code : pp_config_window(config, 0, hp, err);
 }
 
 /* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
@@ -40,9 +71,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (code)
         return code;
-    if (is_kind(config, "mistral", "MistralForCausalLM"))
+    if (pp_arch_is_kind(config, "mistral", "MistralForCausalLM"))
         return pp_config_window(config, 4096, hp, err);
-    if (!is_kind(config, "mixtral", "MixtralForCausalLM"))
+    if (pp_arch_is_kind(config, "ministral3", "Ministral3ForCausalLM"))
+        return from_ministral(config, hp, err);
+    if (!pp_arch_is_kind(config, "mixtral", "MixtralForCausalLM"))
         return PP_OK;
     hp->n_expert = 8;
     hp->n_expert_used = 2;
@@ -55,8 +88,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    (void)g, (void)err;
+    double beta = 0;
+    (void)err;
     hp->n_ff_expert = hp->n_ff; /* Mixtral's files have no key of its own for it */
+    if (pp_gguf_float(g, "mistral3.attention.temperature_scale", &beta) && beta != 0.0)
+        stay_in_original(hp);
     return PP_OK;
 }
 
@@ -75,10 +111,13 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 
 const struct pp_arch pp_arch_llama = {
     .name = "llama",
+    .other_name = "mistral3",
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

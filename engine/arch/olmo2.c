@@ -1,6 +1,11 @@
 /* olmo2.c - OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward part instead of before them, and of all
- * queries and all keys together. */
+ * queries and all keys together. OLMo 3 is that with a window in three of four layers, whose RoPE is never scaled; GGUF
+ * files call it olmo2, too. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
@@ -11,12 +16,65 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-static const char *const classes[] = {"Olmo2ForCausalLM", "olmo2", NULL};
+static const char *const classes[] = {"Olmo2ForCausalLM", "Olmo3ForCausalLM", "olmo2", "olmo3", NULL};
 
-static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+static const struct pp_arch_usual usual[] = {
+    {"olmo3", "Olmo3ForCausalLM", "{\"rope_theta\": 500000.0}"},
+    {.json = "{\"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
+/* Layers with the window. */
+static void rotate_unscaled(struct pp_hparams *hp)
 {
-    (void)hp;
-    return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->rope_base_local = hp->rope_base_local != 0.0f ? hp->rope_base_local : hp->rope_base;
+    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (code || !pp_arch_is_kind(config, "olmo3", "Olmo3ForCausalLM"))
+        return code;
+    pp_layers_every(hp, 4, PP_LAYER_WIDE);
+    code = pp_config_window(config, 4096, hp, err);
+    if (!code)
+        code = pp_config_layer_types(config, hp, err);
+    if (!code)
+        code = pp_config_unscaled(local, err);
+    if (!code)
+        code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+    rotate_unscaled(hp);
+    return code;
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double local = 0;
+    (void)err;
+    if (pp_gguf_float(g, "olmo2.rope.freq_base_swa", &local))
+        hp->rope_base_local = (float)local;
+    if (hp->window && !pp_gguf_has(g, "olmo2.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 4, PP_LAYER_WIDE);
+    rotate_unscaled(hp);
+    return PP_OK;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    if (hp->window && hp->rope_base_local != hp->rope_base)
+        pp_gguf_add_f32(w, "olmo2.rope.freq_base_swa", hp->rope_base_local);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    if (!hp->window)
+        return;
+    pp_config_put_class(config, "Olmo3ForCausalLM", "olmo3");
+    pp_config_put_layer_types(config, hp);
 }
 
 const struct pp_arch pp_arch_olmo2 = {
@@ -27,6 +85,10 @@ const struct pp_arch pp_arch_olmo2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .decoder = {.no_pre_norm = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
+    .usual = usual,
     .from_config = from_config,
-    .to_config = pp_config_put_nothing,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .layer_pattern = 4,
+    .to_config = to_config,
 };

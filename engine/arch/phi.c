@@ -54,6 +54,12 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     return PP_OK;
 }
 
+static const struct pp_arch_usual usual2[] = {{.json = "{\"partial_rotary_factor\": 0.5}"}, {.json = NULL}};
+static const struct pp_arch_usual usual3[] = {
+    {.json = "{\"max_position_embeddings\": 4096, \"original_max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_phi2 = {
     .name = "phi2",
     .hf_classes = classes2,
@@ -63,6 +69,7 @@ const struct pp_arch pp_arch_phi2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config2,
+    .usual = usual2,
     .from_gguf = from_gguf2,
     .to_config = pp_config_put_nothing,
     .hf_eps = "layer_norm_eps",
@@ -83,6 +90,7 @@ const struct pp_arch pp_arch_phi3 = {
     .gguf_neox = true,
     .decoder = {.fused_qkv = true, .fused_gate = true},
     .from_config = from_config3,
+    .usual = usual3,
     .from_gguf = from_gguf3,
     .gguf_says_window = true,
     .to_config = to_config3,

@@ -10,6 +10,11 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     return code ? code : pp_config_qwen_window(config, hp, err);
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 32, \"max_position_embeddings\": 32768}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_qwen2 = {
     .name = "qwen2",
     .hf_classes = classes,
@@ -17,5 +22,6 @@ const struct pp_arch pp_arch_qwen2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .from_config = from_config,
+    .usual = usual,
     .to_config = pp_config_put_qwen_window,
 };

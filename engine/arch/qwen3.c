@@ -66,6 +66,8 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     bool normed = true;
     (void)err;
     pp_gguf_bool(g, "qwen3moe.expert_weights_norm", &normed);
+    if (!pp_gguf_has(g, "qwen3moe.expert_feed_forward_length") && hp->n_expert_used > 0)
+        hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
     hp->expert_shares = !normed;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
         char name[64];
@@ -81,6 +83,15 @@ static void moe_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         pp_gguf_add_bool(w, "qwen3moe.expert_weights_norm", false);
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 32, \"head_dim\": 128, \"max_position_embeddings\": 32768}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 32768}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_qwen3 = {
     .name = "qwen3",
     .hf_classes = classes,
@@ -90,6 +101,7 @@ const struct pp_arch pp_arch_qwen3 = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = from_config,
+    .usual = usual,
     .to_config = pp_config_put_qwen_window,
 };
 
@@ -116,6 +128,7 @@ const struct pp_arch pp_arch_qwen3moe = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = moe_from_config,
+    .usual = moe_usual,
     .from_gguf = moe_from_gguf,
     .to_gguf = moe_to_gguf,
     .to_config = moe_to_config,

@@ -5,17 +5,23 @@
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
-static const char *const classes[] = {"StableLmForCausalLM", "StableLMEpochForCausalLM", "stablelm", NULL};
+static const char *const classes[] = {"StableLmForCausalLM", "StableLMEpochForCausalLM", "stablelm", "stablelm_epoch",
+                                      NULL};
 
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->parallel = pp_config_flag(config, "use_parallel_residual", false);
+    float part = -1; /* under the name that it had first */
     hp->norm_eps = 1e-5f;
     if (pp_config_flag(config, "qk_layernorm", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_layernorm is not supported for this family");
     enum pp_code code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_float(config, "rope_pct", &part, err);
+    if (!code && part >= 0 && part <= 1)
+        hp->rope_dim = (int64_t)((float)hp->head_dim * part);
     return code ? code : pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
@@ -25,6 +31,11 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"partial_rotary_factor\": 0.25, \"max_position_embeddings\": 4096, \"num_key_value_heads\": 32}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_stablelm = {
     .name = "stablelm",
     .hf_classes = classes,
@@ -33,6 +44,7 @@ const struct pp_arch pp_arch_stablelm = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = from_config,
+    .usual = usual,
     .gguf_says_parallel = true,
     .to_config = to_config,
     .hf_eps = "layer_norm_eps",

@@ -30,6 +30,11 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
         cJSON_AddNullToObject(config, "sliding_window");
 }
 
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 2, \"max_position_embeddings\": 4096, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
 const struct pp_arch pp_arch_starcoder2 = {
     .name = "starcoder2",
     .hf_classes = classes,
@@ -39,6 +44,7 @@ const struct pp_arch pp_arch_starcoder2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config,
+    .usual = usual,
     .to_config = to_config,
     .hf_eps = "norm_epsilon",
 };

@@ -1,0 +1,133 @@
+/* test_configs.c - what config.json says of models that are published: tests/data/configs.json has its text, with the
+ * numbers that must be read from it, or a word of the sentence that refuses it. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/source.h"
+#include "tests/support.h"
+
+/* A folder with this configuration; its two tensors are the embeddings and the output, of no size that
+ * matters here. */
+static const char *folder_of(const cJSON *config, const char *embeddings)
+{
+    static char dir[256];
+    static int serial;
+    char path[300], head[240], data[8 + 256 + 16] = {0}, *text = cJSON_PrintUnformatted(config);
+    struct pp_error err;
+    snprintf(dir, sizeof dir, "%s/config-%d", test_tmpdir(), serial++);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    const int n = snprintf(head, sizeof head, "{\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
+                           "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}", embeddings,
+                           strncmp(embeddings, "gpt_neox", 8) == 0 ? "embed_out.weight" : "lm_head.weight");
+    const size_t whole = ((size_t)n + 7) / 8 * 8;
+    data[0] = (char)(uint8_t)whole;
+    memset(data + 8, ' ', whole);
+    memcpy(data + 8, head, (size_t)n);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_write_file(path, data, 8 + whole + 16, 0600, &err), err);
+    return dir;
+}
+
+static const char *embeddings_of(const cJSON *config)
+{
+    const cJSON *type = cJSON_GetObjectItem(config, "model_type");
+    if (strcmp(type->valuestring, "gpt2") == 0)
+        return "transformer.wte.weight";
+    if (strcmp(type->valuestring, "gpt_neox") == 0)
+        return "gpt_neox.embed_in.weight";
+    return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"
+                                                      : "model.embed_tokens.weight";
+}
+
+static double layers_with(const struct pp_hparams *hp, uint8_t bit)
+{
+    double n = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        n += (hp->layer[l] & bit) != 0;
+    return n;
+}
+
+/* What was read under a name; NAN: there is no such name. */
+static double number_of(const struct pp_source *s, const char *name)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    const struct {
+        const char *name;
+        double v;
+    } all[] = {
+#define ONE(field) {#field, (double)hp->field}
+        ONE(n_vocab), ONE(n_embd), ONE(n_layer), ONE(n_head), ONE(n_head_kv), ONE(head_dim), ONE(n_ff),
+        ONE(n_ctx_train), ONE(n_ctx_most), ONE(window), ONE(parallel), ONE(attn_scale), ONE(attn_softcap),
+        ONE(final_softcap), ONE(embd_scale), ONE(residual_scale), ONE(logit_scale), ONE(n_expert), ONE(n_expert_used),
+        ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim), ONE(rope_scaling),
+        ONE(rope_factor), ONE(rope_low_freq), ONE(rope_high_freq), ONE(rope_orig_ctx), ONE(rope_attn_factor),
+        ONE(rope_no_truncate),
+#undef ONE
+        {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
+        {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},
+        {"tied", !pp_source_tensor(s, "output.weight")}, {"gelu", (double)hp->gelu},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i].name, name) == 0)
+            return all[i].v;
+    return (double)NAN;
+}
+
+static void check_numbers(const char *model, const struct pp_source *s, const cJSON *is)
+{
+    const cJSON *want;
+    cJSON_ArrayForEach(want, is)
+    {
+        if (strcmp(want->string, "arch") == 0) {
+            if (strcmp(pp_source_hparams(s)->arch, want->valuestring) != 0)
+                fail_msg("%s is of the family %s", model, pp_source_hparams(s)->arch);
+            continue;
+        }
+        const double v = number_of(s, want->string), w = cJSON_IsNumber(want) ? want->valuedouble : cJSON_IsTrue(want);
+        if (!(fabs(v - w) <= 1e-6 * fabs(w)))
+            fail_msg("%s: %s is %.9g, not %.9g", model, want->string, v, w);
+    }
+}
+
+static void published(void **state)
+{
+    char *text;
+    size_t n;
+    struct pp_error err;
+    const cJSON *one;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/configs.json", 1 << 20, &text, &n, &err), err);
+    cJSON *all = cJSON_ParseWithLength(text, n);
+    pp_free(text);
+    assert_true(cJSON_GetArraySize(all) > 60);
+    cJSON_ArrayForEach(one, all)
+    {
+        const char *model = cJSON_GetObjectItem(one, "model")->valuestring;
+        const cJSON *config = cJSON_GetObjectItem(one, "config"), *word = cJSON_GetObjectItem(one, "refused");
+        struct pp_source *s;
+        const enum pp_code code = pp_source_open(folder_of(config, embeddings_of(config)), &s, &err);
+        if (code && (!word || !strstr(err.text, word->valuestring)))
+            fail_msg("%s is refused: %s", model, err.text);
+        if (!code && word)
+            fail_msg("%s is not refused", model);
+        if (!code)
+            check_numbers(model, s, cJSON_GetObjectItem(one, "is"));
+        pp_source_close(s);
+    }
+    cJSON_Delete(all);
+}
+
+TEST_GROUP(configs)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published)};
+    return cmocka_run_group_tests_name("configs", tests, NULL, NULL);
+}
