@@ -312,6 +312,16 @@ INLINE __m256i lane_mask(int64_t live)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(live < LANES ? (int)live : LANES), lane);
 }
 
+/* What a plain store writes can be loaded again at once, as an adapter's B does; what a masked one does, only from the
+ * cache. */
+INLINE void store_rows(float *out, bool whole, __m256i live, __m256 v)
+{
+    if (whole)
+        _mm256_storeu_ps(out, v);
+    else
+        _mm256_maskstore_ps(out, live, v);
+}
+
 /* H halves of the group that begins at `row`, from `half` on; rows end at row1. */
 INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, int half,
                      const struct act_tile *x, float *y, int64_t y_stride, const int H, const int M)
@@ -326,10 +336,11 @@ INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int6
             acc[h * M + i] =
                 x->block0 ? _mm256_maskload_ps(out + i * y_stride + LANES * h, live[h]) : _mm256_setzero_ps();
     }
+    const bool whole = row1 - row >= PP_GROUP_ROWS;
     tile(x, pp_pack_group(w, row), w->n_cols, half, acc, H, M);
     UNROLL for (int h = 0; h < H; h++)
         UNROLL for (int i = 0; i < M; i++)
-            _mm256_maskstore_ps(out + i * y_stride + LANES * h, live[h], acc[h * M + i]);
+            store_rows(out + i * y_stride + LANES * h, whole, live[h], acc[h * M + i]);
 }
 
 /* All groups of the rows with one tile of activations, H halves at a time. */
