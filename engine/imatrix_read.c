@@ -249,5 +249,5 @@ enum pp_code pp_imatrix_read(const char *path, struct pp_imatrix **out, struct p
         return code;
     if (err)
         err->code = PP_ERR_IO;
-    return PP_ERR_IO;
+    return pp_fail_advice(err, "`pippin imatrix -m MODEL -f TEXT -o FILE` makes an importance matrix");
 }

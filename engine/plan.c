@@ -84,7 +84,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->up_b);
         use(u, e->down_b);
     }
-    if (!u->bad)
+    if (!u->bad && u->n)
         qsort(u->data, u->n, sizeof *u->data, by_address);
 }
 
@@ -111,7 +111,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
     for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const void *data = t->data;
-        if (!is_beside(t->name) && !bsearch(&data, u.data, u.n, sizeof *u.data, by_address))
+        if (!is_beside(t->name) && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
                            pp_source_hparams(s)->arch);

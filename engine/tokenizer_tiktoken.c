@@ -115,6 +115,8 @@ static enum pp_code read_lines(struct reader *r, const char *data, size_t n, str
         if (code)
             return code;
     }
+    if (!r->n)
+        return pp_fail(err, PP_ERR_FORMAT, "there is no token in it");
     qsort(r->entries, r->n, sizeof *r->entries, by_id);
     for (size_t i = 1; i < r->n; i++)
         if (r->entries[i].id == r->entries[i - 1].id)

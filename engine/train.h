@@ -32,6 +32,7 @@ struct pp_train_data_options {
 
 struct pp_train_data_info {
     size_t n_lines;             /* that held something */
+    size_t n_conversations;     /* of those, which the chat template wrote */
     size_t n_examples;
     size_t n_tokens, n_learnt;  /* of all examples */
     size_t longest;             /* tokens of the longest example */

@@ -378,6 +378,7 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
     if (!r->tmpl)
         return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
                                           "--chat-template-file, or lines with \"text\"");
+    r->data->info.n_conversations++;
     if (n > MAX_MESSAGES)
         return pp_fail(err, PP_ERR_FORMAT, "a conversation may have %d messages at most", MAX_MESSAGES);
     c.messages = pp_calloc((size_t)n + 1, sizeof *c.messages);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/text.h"
 #include "engine/train.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -202,12 +203,29 @@ static int64_t time_of(const char *path)
     return stat(path, &st) == 0 ? (int64_t)st.st_mtime : 0;
 }
 
+/* The template of a model that brings none: the one that its chats are written with. */
+static const char *builtin_template(const struct job *j, const char **name, const char **why)
+{
+    const struct pp_model_info *m = pp_model_info(j->model);
+    const struct pp_tokenizer *t = pp_model_tokenizer(j->model);
+    *why = NULL;
+    *name = t ? pp_template_evident(t, m->name, m->path, why) : NULL;
+    *name = *name ? *name : "plain";
+    return pp_template_builtin(*name);
+}
+
 static enum pp_code read_data(const struct pp_options *o, struct job *j, struct pp_error *err)
 {
+    const char *name = NULL, *why = NULL;
     struct pp_train_data_options opt = {.max_tokens = max_length(o, j), .now = time_of(o->args[0])};
     if (o->chat_template_file)
         opt.chat_template = pp_buf_cstr(&j->chat_template);
+    else if (!pp_model_info(j->model)->chat_template)
+        opt.chat_template = builtin_template(j, &name, &why);
     enum pp_code code = pp_train_data_read(j->model, o->args[0], &opt, &j->data, err);
+    if (!code && name && pp_train_data_info(j->data)->n_conversations)
+        pp_cli_say("%s has no chat template; %s is used%s%s (--chat-template-file chooses)", j->path,
+                   strcmp(name, "plain") == 0 ? "the plain one" : name, why ? ", by " : "", why ? why : "");
     if (code)
         return code;
     if (o->lora_train.validation)

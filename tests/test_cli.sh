@@ -501,6 +501,10 @@ if [ -d "$data/starter" ]; then
     expect_match "its template is told by its name" "$tmp/err" 'no chat template; vicuna is used, by its name'
     run run --temp 0 -n 4 -m "$data/stories260k/stories260K-f32.gguf" -p Once </dev/null
     expect_match "or none is, and that is said" "$tmp/err" 'no chat template; the plain one is used'
+    run lora train tests/data/sonnets.jsonl -m "$tmp/vicuna-x.gguf" -o "$tmp/verses" --rank 1 --steps 1 --max-length 256 \
+        --val-share 0
+    expect "an adapter is trained with the same" 0
+    expect_match "which is said, too" "$tmp/err" 'no chat template; vicuna is used, by its name'
     echo '[{"role": "user", "content": "Hi"}]' | "$pippin" template -m "$tmp/vicuna-x.gguf" >"$tmp/out" 2>"$tmp/err"
     expect_match "pippin template shows it" "$tmp/out" 'USER: Hi ASSISTANT:$'
 else

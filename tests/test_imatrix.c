@@ -356,6 +356,7 @@ static void what_is_wrong_is_said(void **state)
     assert_ok(pp_imatrix_read(gguf_file("imatrix", 1, 1, 4, PP_TYPE_F32), &m, &err), err);
     pp_imatrix_free(m);
     assert_int_equal(pp_imatrix_read("/nowhere/at/all", &m, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "pippin imatrix -m")); /* which makes one */
     assert_int_equal(pp_imatrix_read_memory("", 0, "empty", &m, &err), PP_ERR_FORMAT);
     put_i32(&b, 2); /* two of a name */
     put_old_entry(&b, "x", 1, 1, 1);
