@@ -209,30 +209,45 @@ static enum pp_code split(struct run *r, const char *text, size_t n, const char 
     return tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
 }
 
-static bool has_space_at(const struct pp_buf *b, size_t at)
+/* Writes the text with U+2581 for each space where there is room for that, word by word: words begin where a run of
+ * U+2581 begins, if the vocabulary allows; else the whole is one word. */
+static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
-    return at + TOK_SPACE_LEN <= b->len && memcmp(b->data + at, TOK_SPACE, TOK_SPACE_LEN) == 0;
-}
-
-/* Words begin where a run of U+2581 begins, if the vocabulary allows; else the whole stretch is one word. */
-static enum pp_code merge_spaced(struct run *r, struct pp_error *err)
-{
-    const struct pp_buf *b = &r->spaced;
-    size_t begin = 0;
+    const bool cut = r->t->words_at_space;
+    const char *end = text + n;
+    char *begin = r->spaced.data, *at = to;
     bool in_run = true;
-    r->merger.end = b->data + b->len;
-    for (size_t i = 0; r->t->words_at_space && i < b->len;) {
-        bool space = has_space_at(b, i);
-        if (space && !in_run) {
-            enum pp_code code = tok_merge_word(&r->merger, b->data + begin, i - begin, err);
+    while (text < end) {
+        const bool own = (uint8_t)*text == (uint8_t)TOK_SPACE[0] && end - text >= TOK_SPACE_LEN &&
+                         memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0;
+        const bool space = *text == ' ' || own;
+        if (!space) {
+            *at++ = *text++;
+            in_run = false;
+            continue;
+        }
+        if (cut && !in_run) {
+            enum pp_code code = tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
             if (code)
                 return code;
-            begin = i;
+            begin = at;
         }
-        in_run = space;
-        i += space ? TOK_SPACE_LEN : 1;
+        in_run = true;
+        memcpy(at, TOK_SPACE, TOK_SPACE_LEN);
+        at += TOK_SPACE_LEN;
+        text += own ? TOK_SPACE_LEN : 1;
     }
-    return tok_merge_word(&r->merger, b->data + begin, b->len - begin, err);
+    return tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
+}
+
+enum { SLACK = 32 };
+
+static size_t count_spaces(const char *text, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += text[i] == ' ';
+    return count;
 }
 
 /* The stretch normalised, if it has to be. False: out of memory. */
@@ -254,18 +269,16 @@ static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struc
     if (n == 0)
         return PP_OK;
     bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && text[0] != ' ');
+    const size_t whole = (prefix ? TOK_SPACE_LEN : 0) + n + (TOK_SPACE_LEN - 1) * count_spaces(text, n);
     pp_buf_clear(&r->spaced);
+    if (pp_grow(&r->spaced.data, &r->spaced.cap, whole + SLACK, 1) != 0)
+        return pp_fail_nomem(err, "a copy of the text");
+    char *to = r->spaced.data;
+    r->merger.end = to + whole + SLACK; /* the last words are read as fast as the others */
+    memset(to + whole, 0, SLACK);
     if (prefix)
-        pp_buf_str(&r->spaced, TOK_SPACE);
-    for (size_t i = 0; i < n;) {
-        const char *space = memchr(text + i, ' ', n - i);
-        size_t upto = space ? (size_t)(space - text) : n;
-        pp_buf_add(&r->spaced, text + i, upto - i);
-        if (space)
-            pp_buf_str(&r->spaced, TOK_SPACE);
-        i = upto + (space != NULL);
-    }
-    return r->spaced.bad ? pp_fail_nomem(err, "a copy of the text") : merge_spaced(r, err);
+        memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
+    return merge_spaced(r, text, n, to + (prefix ? TOK_SPACE_LEN : 0), err);
 }
 
 /* Text between special tokens. */

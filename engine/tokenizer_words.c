@@ -9,7 +9,8 @@
  * so that they stay in the processor's nearest cache. A word has two places side by side; when it is met in the second
  * it moves to the first, and a new one takes the second. */
 struct short_word {
-    uint64_t key;    /* up to 7 bytes, zeros behind them; the last byte is the length, 0: an empty place */
+    uint64_t key;    /* up to 7 bytes, zeros behind them; the last byte is the length, 0: an empty place. Its highest
+                        bit: a SentencePiece space is before them */
     uint32_t ids[2]; /* the first with their number in its upper bits */
 };
 struct long_word {
@@ -202,9 +203,12 @@ static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n
     return PP_OK;
 }
 
-static enum pp_code recall_short(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
+/* skip: bytes of a space at its beginning, which the key has as one bit. */
+static inline enum pp_code recall_short(struct tok_merger *m, const char *word, size_t n, size_t skip,
+                                        struct pp_error *err)
 {
-    const uint64_t key = short_key(m, word, n), hash = key * 0x9e3779b97f4a7c15u;
+    const uint64_t key = short_key(m, word + skip, n - skip) | (uint64_t)(skip != 0) << 63;
+    const uint64_t hash = key * 0x9e3779b97f4a7c15u;
     struct short_word *w = &m->cache->shorts[(hash ^ hash << 32) >> m->cache->shift << 1];
     if (w[0].key == key)
         return recall(m, w[0].ids, SHORT_IDS, err);
@@ -222,5 +226,7 @@ enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, st
         return PP_OK;
     if (!m->cache || n > LONG_BYTES)
         return make_word(m, word, n, err);
-    return n <= SHORT_BYTES ? recall_short(m, word, n, err) : recall_long(m, word, n, NULL, 0, err);
+    const bool space = m->t->words_at_space && n > TOK_SPACE_LEN && memcmp(word, TOK_SPACE, TOK_SPACE_LEN) == 0;
+    const size_t skip = space ? TOK_SPACE_LEN : 0;
+    return n - skip <= SHORT_BYTES ? recall_short(m, word, n, skip, err) : recall_long(m, word, n, NULL, 0, err);
 }
