@@ -185,7 +185,8 @@ static void do_job(void *arg, int part, int item, int thread)
     struct hand *h = &l->hands[thread];
     struct pp_error err;
     (void)part;
-    if (load_matrix(l, &l->jobs[item], &h->room, &err) && item < h->failed) {
+    const enum pp_code code = load_matrix(l, &l->jobs[item], &h->room, &err);
+    if (code && item < h->failed) {
         h->failed = item;
         h->error = err;
     }

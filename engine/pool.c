@@ -330,7 +330,7 @@ void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_item
 {
     struct single s = {fn, arg};
     p->fn = run_single;
-    p->arg = &s;
+    p->arg = &s; /* cppcheck-suppress autoVariables; nobody looks at it when run() has returned */
     p->parts = NULL;
     p->n_items = n_items;
     p->n_parts = n_parts;

@@ -283,7 +283,7 @@ static int tag_at(const struct pp_reasoner *p, const char *s, size_t n)
 static void emit(struct pp_reasoner *p, enum pp_part part, const char *s, size_t n)
 {
     while (n) {
-        const char *mark = memchr(s, PP_CONTROL_MARK[0], n);
+        const char *mark = memchr(s, (uint8_t)PP_CONTROL_MARK[0], n);
         size_t before = mark ? (size_t)(mark - s) : n;
         int tag = mark ? tag_at(p, mark, n - before) : -1;
         size_t skipped = tag < 0 ? 0 : p->len[tag];

@@ -255,7 +255,7 @@ bool ctl_go_away(struct pp_controller *c)
         return false;
     }
     a->session = c->session.id;
-    memcpy(a->key, c->session.key, sizeof a->key);
+    snprintf(a->key, sizeof a->key, "%s", c->session.key);
     a->lock_fd = c->lock_fd;
     c->lock_fd = -1;
     a->next = c->away;
