@@ -599,14 +599,6 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
     return (struct results){c->slots[slot], c->strides[slot]};
 }
 
-/* A step of a thread through W, in whole blocks of B for four sums at a time. */
-static int64_t step_rows(const struct pp_matrix *w)
-{
-    enum { STEP_BYTES = 1 << 20, ROWS = 2 * PP_LOW_RANK_ROWS };
-    const int64_t rows = STEP_BYTES / row_bytes(w) / ROWS * ROWS;
-    return rows < ROWS ? ROWS : rows;
-}
-
 /* Behind W x, rows row0 .. row1 - 1 of one projection for all m rows of the batch: adapters and bias. all: what
  * lora_down made. */
 static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projection, const float *all, int m,
@@ -634,31 +626,20 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     }
 }
 
-/* The same rows, W x included. With adapters and few rows they are worked through in steps: W x of some, then B of
- * these, whose beginning was asked for before. What a thread takes at once is too much for that: W would push B out of
- * the cache again. And nobody waits for A x while there is still something of W to do. */
+/* The same rows, W x included. While W is read, the beginning of B is on its way; and nobody waits for A x while he has
+ * something of W to do. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
                          const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
                          int64_t row1, struct results to)
 {
     const struct projection *p = &s->projections[projection];
     const bool shares = prepared == own && own->n_down;
-    const int64_t step = shares ? step_rows(&p->w) : row1 - row0;
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
-    for (int64_t r = row0, end, left = row0; r < row1; r = end) {
-        end = row1 - r <= step ? row1 : (r + step) / PP_LOW_RANK_ROWS * PP_LOW_RANK_ROWS;
-        if (shares)
-            fetch_up(c, s, projection, m, r, end);
-        multiply_all(c, s, p, acts, m, r, end, to, own);
-        const float *all = !shares       ? prepared->lora
-                           : end == row1 ? all_down(c, s, m, acts, own)
-                                         : down_if_made(c, s, own);
-        if (all || !shares) {
-            adapt_rows(c, s, projection, all, m, left, end, to);
-            left = end;
-        }
-    }
+    if (shares)
+        fetch_up(c, s, projection, m, row0, row1);
+    multiply_all(c, s, p, acts, m, row0, row1, to, own);
+    adapt_rows(c, s, projection, shares ? all_down(c, s, m, acts, own) : prepared->lora, m, row0, row1, to);
 }
 
 /* Rows per work item, whole groups. Items are small, because a thread takes as many at once as is good; with many rows
