@@ -71,6 +71,7 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
         s->most = e->max_rows - 1;
     s->looks_up = opt->lookup;
     s->adapts = !opt->draft_always;
+    pp_copy_init(&s->copy);
     s->least = opt->draft_p_min;
     s->siblings = opt->draft_siblings;
     s->script = opt->draft_script;
@@ -178,21 +179,51 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
 
 /* --- what was said before, and scripts --------------------------------------------------------------------------- */
 
+/* Where guesses may be taken from, and how sure they are. */
+struct place {
+    int64_t from;          /* < 0: nowhere */
+    enum pp_guesser who;
+    int length;            /* tokens that agree */
+};
+
+static int level_of(const struct place *p)
+{
+    return p->who == PP_GUESS_COPY ? pp_level_of_copy(p->length) : pp_level_of_match(p->length);
+}
+
+static double odds_of(const struct pp_gen *g, const struct place *p)
+{
+    return p->from < 0 ? 0 : pp_habits_odds(habits_of(g), p->who, level_of(p));
+}
+
+/* What is not guessed is learned from as well. */
+static void bet_on(struct pp_gen *g, const struct place *p)
+{
+    if (p->from >= 0)
+        bet(&g->spec, g->tokens[p->from], p->who, level_of(p));
+}
+
 static void look_up(struct guessing *p, struct pp_gen *g)
 {
-    int length;
-    pp_lookup_set(&g->spec.lookup, g->tokens, g->n);
-    int64_t from = pp_lookup_find(&g->spec.lookup, g->tokens, g->n, &length);
-    int level = pp_level_of_match(length);
-    if (from >= 0 && g->draft && g->spec.adapts &&
-        pp_control_prefers_model(costs_of(g), habits_of(g), g->spec.rate, p->n_answers, level)) {
-        bet(&g->spec, g->tokens[from], PP_GUESS_LOOKUP, level); /* to go on learning how it does */
+    struct pp_spec *s = &g->spec;
+    struct place found = {.who = PP_GUESS_LOOKUP}, copied = {.who = PP_GUESS_COPY}, best, other;
+    pp_lookup_set(&s->lookup, g->tokens, g->n);
+    found.from = pp_lookup_find(&s->lookup, g->tokens, g->n, &found.length);
+    pp_copy_set(&s->copy, g->tokens, g->n, found.from, found.length);
+    copied.from = pp_copy_next(&s->copy, &copied.length);
+    const bool copies = odds_of(g, &copied) > odds_of(g, &found);
+    best = copies ? copied : found;
+    other = copies ? found : copied;
+    bet_on(g, &other);
+    if (best.from >= 0 && g->draft && s->adapts &&
+        pp_control_prefers_model(costs_of(g), habits_of(g), s->rate, p->n_answers, odds_of(g, &best))) {
+        bet_on(g, &best);
         return;
     }
     /* `from` may run into the guesses themselves: text that repeats with a short period. */
-    while (from >= 0 && add_guess(p, g, g->tokens[from], -1, PP_GUESS_LOOKUP, pp_level_of_match(length))) {
-        from++;
-        length++;
+    while (best.from >= 0 && add_guess(p, g, g->tokens[best.from], -1, best.who, level_of(&best))) {
+        best.from++;
+        best.length = best.length < 0 ? 1 : best.length + 1;
     }
 }
 
@@ -489,6 +520,11 @@ int pp_spec_verify(const struct pp_guess *guess, int n, pp_spec_choose_fn *chose
     return stood;
 }
 
+static bool looked_up(const struct pp_guess *k)
+{
+    return k->who == PP_GUESS_LOOKUP || k->who == PP_GUESS_COPY;
+}
+
 static void count_guesses(struct pp_stats *s, const struct pp_spec *spec, const int32_t *chosen, int n_chosen)
 {
     int stood = 0; /* of the chain, spare ones included */
@@ -497,9 +533,9 @@ static void count_guesses(struct pp_stats *s, const struct pp_spec *spec, const 
         bool stands = k->depth == stood && k->depth < n_chosen && k->token == chosen[k->depth];
         bool checked = k->depth <= stood && k->depth < n_chosen;
         s->draft_tokens++;
-        s->lookup_tokens += k->who == PP_GUESS_LOOKUP;
+        s->lookup_tokens += looked_up(k);
         s->draft_accepted += stands;
-        s->lookup_accepted += stands && k->who == PP_GUESS_LOOKUP;
+        s->lookup_accepted += stands && looked_up(k);
         s->draft_at[k->depth] += checked && !k->spare;
         s->draft_stood_at[k->depth] += stands;
         stood += stands;

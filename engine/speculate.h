@@ -7,13 +7,14 @@
  *
  *   speculate.c            the guesses of a pass, for all answers in it; what came of them
  *   speculate_lookup.c     guesses by what followed the same tokens before in the conversation
+ *   speculate_copy.c       the same behind an edit, where a copy was left
  *   speculate_bridge.c     a draft model with another vocabulary, by its text
  *   speculate_shortlist.c  the tokens among which a draft model chooses
  *   speculate_habits.c     how likely they are to stand
  *   speculate_control.c    how many are worth while: pure arithmetic on measured times, no clock in it
  *
- * Who guesses: the conversation (lookup: free, right where text repeats), then a smaller model with KV pages of its own
- * (it chooses with the target's sampling and noise), or a script (measurements). Nothing here allocates after
+ * Who guesses: the conversation (lookup, copy: free, right where text repeats), then a smaller model with KV pages of
+ * its own (it chooses with the target's sampling and noise), or a script (measurements). Nothing here allocates after
  * pp_spec_new. All on the engine's thread. */
 #ifndef PP_ENGINE_SPECULATE_H
 #define PP_ENGINE_SPECULATE_H
@@ -50,6 +51,26 @@ void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n);
  * several. What follows there begins at the returned index < n. -1: nowhere. *length: how many tokens agree. */
 int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t n, int *length);
 
+/* --- a copy with edits ------------------------------------------------------------------------------------------- */
+
+/* Text that is copied with edits: behind a word that was changed, put in or left out, the copy most likely goes on
+ * close to where it was left. A lookup finds that again only when PP_LOOKUP_LEAST tokens agree, and takes them for
+ * chance until they are many. */
+struct pp_copy {
+    int64_t at;       /* tokens of the answer that it has followed */
+    int64_t from;     /* what the copy says next, if `agreed` > 0; -1: nothing is copied */
+    int64_t left;     /* what it would have said when it was left; -1: it was not */
+    int agreed;       /* tokens in a row since it began, or goes on; 0: it was left, and is to be found again */
+    int behind;       /* tokens of the answer since it was left */
+};
+
+void pp_copy_init(struct pp_copy *c);
+/* Follows the answer to tokens[0 .. n), of which a lookup has found `length` tokens before tokens[from]. */
+void pp_copy_set(struct pp_copy *c, const int32_t *tokens, int64_t n, int64_t from, int length);
+/* Where a copy that was left goes on, at an index < n; -1: nowhere. *agreed: how many tokens have shown that it does;
+ * below 1 none, and so many are different. */
+int64_t pp_copy_next(const struct pp_copy *c, int *agreed);
+
 /* --- shortlist --------------------------------------------------------------------------------------------------- */
 
 /* Tokens, in groups of neighbours (batch.h), of an answer and its draft model, which has the same vocabulary. */
@@ -70,7 +91,7 @@ bool pp_shortlist_serves(const struct pp_shortlist *l);
 
 /* --- control ----------------------------------------------------------------------------------------------------- */
 
-enum pp_guesser { PP_GUESS_LOOKUP, PP_GUESS_MODEL, PP_GUESS_SCRIPT, PP_GUESSERS };
+enum pp_guesser { PP_GUESS_LOOKUP, PP_GUESS_COPY, PP_GUESS_MODEL, PP_GUESS_SCRIPT, PP_GUESSERS };
 
 enum {
     PP_SPEC_LEVELS = 8,   /* of confidence */
@@ -138,6 +159,8 @@ void pp_habits_kinds(const struct pp_spec_habits *h, enum pp_guesser who, int le
 /* The level of a model's choice by its margin (sampler.h), and of a lookup by how many tokens agree. */
 int pp_level_of_margin(float margin);
 int pp_level_of_match(int length);
+/* The same of a copy that goes on behind an edit, by how many tokens have agreed since. */
+int pp_level_of_copy(int agreed);
 
 void pp_costs_pass(struct pp_spec_costs *c, int rows, double ns);
 void pp_costs_step(struct pp_spec_costs *c, int rows, double ns);
@@ -163,9 +186,9 @@ struct pp_spec_place {
  * model: a draft model is there. 0: too little is known yet to guess at all. */
 double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most,
                        bool model);
-/* Whether the draft model pays at present, and is right more often than a lookup of this level: then it is asked. */
+/* Whether the draft model pays at present, and is right more often than a guess of these odds: then it is asked. */
 bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
-                              int level);
+                              double odds);
 /* Whether a guess at hand is worth a row of the pass. */
 bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                       enum pp_guesser who, int level);
@@ -210,6 +233,7 @@ struct pp_bet {
 /* Of one answer. */
 struct pp_spec {
     struct pp_lookup lookup;
+    struct pp_copy copy;
     struct pp_shortlist shortlist;
     bool looks_up;
     bool on;              /* somebody may guess */

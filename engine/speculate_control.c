@@ -26,6 +26,7 @@ static const double MOST_OF_LEFT = 0.8, MOST_RISKED = 0.1;
 static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
 /* A further row of the draft's step, in steps, until it was seen; so many of them count as much as all before. */
 static const double ROW_BEHIND = 0.1, ROWS_BEHIND = 12;
+enum { COPY_GOES_ON = 3 }; /* level of two tokens that agree */
 enum { FIRST_LOOKS = 4, LOOKS = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -211,9 +212,9 @@ static double mean_odds(const struct pp_spec_habits *h)
 }
 
 bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
-                              int level)
+                              double odds)
 {
-    return rate * pp_costs_of(c, answers) > PAYS * answers && pp_habits_odds(h, PP_GUESS_LOOKUP, level) < mean_odds(h);
+    return rate * pp_costs_of(c, answers) > PAYS * answers && odds < mean_odds(h);
 }
 
 /* What a row for a guess costs, in tokens to be had elsewhere, and rows for more behind it. */
@@ -238,6 +239,8 @@ static double gain(const struct pp_spec_habits *h, const struct prices *price, d
 {
     double stands[PP_SPEC_KINDS], tokens = 0, best = -INFINITY;
     const double *odds = h->odds[who][level], *next = who == PP_GUESS_MODEL ? h->mean : odds;
+    if (who == PP_GUESS_COPY) /* the first one that stands shows that it goes on */
+        next = h->odds[who][level < COPY_GOES_ON ? COPY_GOES_ON : level];
     for (int k = 0; k < PP_SPEC_KINDS; k++)
         stands[k] = kind[k] * chain * odds[k];
     for (int n = 1; n <= price->n; n++) {

@@ -50,6 +50,7 @@ void pp_habits_init(struct pp_spec_habits *h)
 {
     static const double first[PP_GUESSERS][PP_SPEC_LEVELS] = {
         [PP_GUESS_LOOKUP] = {0.25, 0.4, 0.5, 0.6, 0.75, 0.85, 0.92, 0.96},
+        [PP_GUESS_COPY] = {0.3, 0.45, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95},
         [PP_GUESS_MODEL] = {0.35, 0.42, 0.5, 0.6, 0.72, 0.83, 0.92, 0.97},
         [PP_GUESS_SCRIPT] = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
     };
@@ -173,6 +174,15 @@ int pp_level_of_match(int length)
     static const int least[PP_SPEC_LEVELS - 1] = {3, 4, 5, 7, 10, 16, 32};
     int level = 0;
     while (level < PP_SPEC_LEVELS - 1 && length >= least[level])
+        level++;
+    return level;
+}
+
+int pp_level_of_copy(int agreed)
+{
+    static const int least[PP_SPEC_LEVELS - 1] = {0, 1, 2, 3, 4, 6, 10};
+    int level = 0;
+    while (level < PP_SPEC_LEVELS - 1 && agreed >= least[level])
         level++;
     return level;
 }

@@ -76,6 +76,110 @@ static void lookups(void **state)
     pp_lookup_free(&l);
 }
 
+/* --- copies with edits -------------------------------------------------------------------------------------------- */
+
+enum { SOURCE = 60 };
+
+/* tokens[0 .. SOURCE) are the source, of different tokens; behind them the answer. */
+struct copying {
+    struct pp_lookup lookup;
+    struct pp_copy copy;
+    int32_t tokens[4 * SOURCE];
+    int64_t n;
+};
+
+static void begin_copying(struct copying *c)
+{
+    struct pp_error err;
+    assert_ok(pp_lookup_init(&c->lookup, 4 * SOURCE, &err), err);
+    pp_copy_init(&c->copy);
+    for (c->n = 0; c->n < SOURCE; c->n++)
+        c->tokens[c->n] = 1000 + (int32_t)c->n;
+}
+
+/* The answer goes on with `token`. Returns the token of the source that the copy is said to go on with, or -1. */
+static int32_t say(struct copying *c, int32_t token, int *agreed)
+{
+    int length;
+    c->tokens[c->n++] = token;
+    pp_lookup_set(&c->lookup, c->tokens, c->n);
+    int64_t from = pp_lookup_find(&c->lookup, c->tokens, c->n, &length);
+    pp_copy_set(&c->copy, c->tokens, c->n, from, length);
+    from = pp_copy_next(&c->copy, agreed);
+    assert_true(from < c->n);
+    return from < 0 ? -1 : c->tokens[from];
+}
+
+/* Says what the source has from token `from` on, up to `to`; returns what is said to come then. */
+static int32_t say_source(struct copying *c, int from, int to, int *agreed)
+{
+    int32_t next = -1;
+    for (int i = from; i < to; i++)
+        next = say(c, 1000 + i, agreed);
+    return next;
+}
+
+static void edited_copies(void **state)
+{
+    struct copying c;
+    int agreed;
+    (void)state;
+    begin_copying(&c);
+    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* never left: a lookup serves as well */
+    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one for one */
+    assert_int_equal(agreed, 0);
+    assert_int_equal(say_source(&c, 21, 22, &agreed), 1022);
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 22, 30, &agreed), 1030);
+    assert_int_equal(agreed, 9);
+    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two put in */
+    assert_int_equal(say(&c, 3, &agreed), 1032);
+    assert_int_equal(agreed, -1);
+    assert_int_equal(say_source(&c, 30, 31, &agreed), 1031);
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 31, 36, &agreed), 1036);
+    assert_int_equal(say_source(&c, 39, 40, &agreed), 1040);   /* three left out */
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 40, 45, &agreed), 1045);
+    assert_int_equal(say(&c, 1049, &agreed), 1050);            /* the source has it close by, by chance */
+    assert_int_equal(say_source(&c, 46, 47, &agreed), 1047);
+    assert_int_equal(say_source(&c, 47, 52, &agreed), 1052);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(say(&c, 10 + i, &agreed), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
+    assert_int_equal(say(&c, 20, &agreed), -1);                /* it is over */
+    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another */
+    assert_int_equal(say(&c, 4, &agreed), 1041);
+    pp_lookup_free(&c.lookup);
+}
+
+/* Whatever is said, what it leads to is there. */
+static void copies_of_anything(void **state)
+{
+    struct copying c;
+    uint32_t seed = 11;
+    int agreed, led = 0, right = 0;
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        int32_t guess = -1;
+        begin_copying(&c);
+        for (int i = 0; i < SOURCE; i++) /* often the same ones */
+            c.tokens[i] = (int32_t)(next(&seed) % (uint32_t)(2 + round / 4));
+        for (int64_t at = 0; c.n < 4 * SOURCE; at++) {
+            int32_t token = c.tokens[at % SOURCE];
+            if (next(&seed) % 12 == 0)
+                token = (int32_t)(next(&seed) % 90);
+            else if (next(&seed) % 20 == 0)
+                at += next(&seed) % 4;
+            led += guess >= 0;
+            right += guess >= 0 && guess == token;
+            guess = say(&c, token, &agreed);
+        }
+        pp_lookup_free(&c.lookup);
+    }
+    if (led < 10000 || right * 2 < led)
+        fail_msg("%d of %d right", right, led);
+}
+
 /* --- the distribution of what is chosen -------------------------------------------------------------------------- */
 
 enum { VOCAB = 8 };
@@ -474,6 +578,44 @@ static void bridges(void **state)
     close_pair(&p);
 }
 
+/* A text said again with a word changed now and then takes few passes more than without changes, and is the same
+ * answer. */
+static void copies_with_edits(void **state)
+{
+    static const char text[] = "The baker opened his shop at six, put the first loaves on the shelf by the window and "
+                               "wrote the price of each on a small card. At seven the children came for rolls on "
+                               "their way to school, and he gave the youngest a bun without asking for a coin.";
+    static const char edited[] = "The baker opened his shop at nine, put the first loaves on the shelf by the door and "
+                                 "wrote the price of each on a very small card. At seven the children came for rolls "
+                                 "on their way to school, and he gave the youngest a bun without asking.";
+    struct pp_error err;
+    struct pair p;
+    int32_t *ids, *again;
+    size_t n, n_again;
+    uint64_t passes[2];
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    assert_ok(pp_tokenize(pp_model_tokenizer(p.model), text, sizeof text - 1, PP_TOKENIZE_BOS, &ids, &n, &err), err);
+    for (int i = 0; i < 2; i++) {
+        const char *said = i ? edited : text;
+        assert_ok(pp_tokenize(pp_model_tokenizer(p.model), said, strlen(said), 0, &again, &n_again, &err), err);
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_again, .say = again,
+                                     .n_say = (int64_t)n_again, .ignore_end = true};
+        opt.sampling.temp = 0.7f;
+        same_answer(&p, ids, (int64_t)n, opt, 83); /* 7 guesses in each pass, all looked up */
+        passes[i] = pp_engine_stats(p.engine)->passes;
+        answer(p.seq, ids, (int64_t)n, &(struct pp_gen_options){.sampling = opt.sampling, .max_tokens = opt.max_tokens,
+               .say = again, .n_say = opt.n_say, .ignore_end = true, .lookup = true, .draft_always = true,
+               .draft_max = 7}, guessed_text);
+        passes[i] = pp_engine_stats(p.engine)->passes - passes[i];
+        pp_free(again);
+    }
+    if (passes[1] > passes[0] + 5) /* each of four changes ends a pass; 7 more by lookup alone */
+        fail_msg("%d passes, %d without changes", (int)passes[1], (int)passes[0]);
+    pp_free(ids);
+    close_pair(&p);
+}
+
 /* Which vocabularies have the same text on both sides: those of BERT lose case and spaces. */
 static void bridged_texts(void **state)
 {
@@ -632,7 +774,8 @@ static void adapted_draft(void **state)
 TEST_GROUP(speculate)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lookups),      cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
+        cmocka_unit_test(lookups),      cmocka_unit_test(edited_copies), cmocka_unit_test(copies_of_anything),
+        cmocka_unit_test(copies_with_edits), cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
         cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
         cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
         cmocka_unit_test(bridged_texts), cmocka_unit_test(marked),
