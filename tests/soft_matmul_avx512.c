@@ -3,6 +3,6 @@
 #include "tests/soft_avx512.h"
 
 #define pp_matmul_avx512 pp_matmul_avx512_soft
-#define pp_openers_avx512 pp_openers_avx512_soft
+#define pp_units_avx512 pp_units_avx512_soft
 #include "engine/cpu/matmul_avx512.c"
 #endif

@@ -3,5 +3,6 @@
 #include "tests/soft_avx512.h"
 
 #define pp_matmul_avxvnni pp_matmul_avxvnni_soft
+#define pp_units_avxvnni pp_units_avxvnni_soft
 #include "engine/cpu/matmul_avxvnni.c"
 #endif

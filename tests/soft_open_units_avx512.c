@@ -2,6 +2,6 @@
 #if defined(__x86_64__)
 #include "tests/soft_avx512.h"
 
-#define pp_openers_avx512 pp_openers_avx512_soft
+#define pp_units_avx512 pp_units_avx512_soft
 #include "engine/cpu/open_units_avx512.c"
 #endif

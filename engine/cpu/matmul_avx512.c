@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { LANES = 16 };
-#define PP_OPENERS pp_openers_avx512
+#define PP_UNIT_FNS pp_units_avx512
 #define PP_VNNI_LANES 16
 
 #define VEC static inline __attribute__((always_inline, unused))

@@ -6,11 +6,11 @@
  * functions, open_slice() and open_scales(): up to STREAM_ACTS activation rows meet the weights while these stream
  * past, opened once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK
  * blocks at a time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass;
- * the inner loop no longer knows the type. Both keep the integer sums in registers. The types that have heads and
- * bodies (pack.h) are opened into the scratch for any number of rows, by the routines of open_units.h.
+ * the inner loop no longer knows the type. Both keep the integer sums in registers. So it is with the types that have
+ * heads and bodies (pack.h), whose routines are those of open_units.h, but that few_rows() says how many rows are few.
  *
  * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
- * PP_OPENERS (a table of open_units.h), and
+ * PP_UNIT_FNS (a table of open_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
  *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
  *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_mul, f_fma (a b + c),
@@ -35,7 +35,6 @@ enum {
     STREAM_ACTS = 8,               /* activation rows that meet streaming weights */
     TILE_ACTS = 6,                 /* activation rows at a time that meet opened weights, */
     PAIR = 2,                      /* of that many vectors: 12 integer sums, 12 float sums */
-    CHUNK = 16,                    /* blocks */
     SLAB = 512,                    /* activation rows between two openings of the same weights */
     SPAN = 64 * CHUNK,             /* blocks of streaming weights whose activations are made ready at once */
 };
@@ -49,10 +48,6 @@ INLINE int32_t offset_of(const uint32_t type)
         return opened_offset(type);
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
 }
-
-/* An integer below 2^22 added to these bits makes the float 1.5 * 2^23 + that integer: so one fused step converts,
- * multiplies and stays exact. */
-static const int32_t MAGIC_BITS = 0x4b400000;
 
 /* A block of 32 columns of a group in its packed form. */
 struct block {
@@ -121,13 +116,6 @@ INLINE int slice_order(const uint32_t type, const int k)
 }
 
 /* --- activations beside their bytes ------------------------------------------------------------------------------- */
-
-/* Of one activation row in the blocks of a chunk. */
-struct side {
-    float d[CHUNK];
-    float dsum[CHUNK];      /* d * sum of q: for minima */
-    int32_t bias[2][CHUNK]; /* what the integer sums begin at; HALVED_MINS: sums of 16 columns */
-};
 
 /* The sums of 16 columns each of two blocks: of both first halves, then of the second ones. */
 INLINE __m128i half_sums(const int8_t *q)
@@ -609,48 +597,29 @@ INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side
     };
 }
 
-/* For few activation rows: a group at a time from front to back, while what comes is asked for. */
-struct few_memory {
-    struct side side[SPAN / CHUNK * STREAM_ACTS]; /* [chunks][m] */
-    uint8_t opened[CHUNK * (SLICES + MAX_SCALES) * PARTS * SLICE_BYTES] __attribute__((aligned(64)));
-};
-_Static_assert(sizeof(struct few_memory) <= PP_MATMUL_SCRATCH, "a span's sides and an opened group");
-
-/* A group's n blocks from b on, some at a time: what comes is asked for at the pace at which it is used. */
-INLINE void open_ahead(const uint32_t like, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n, uint8_t *to,
-                       pp_open_fn *open)
-{
-    const int64_t pace = 4;
-    const size_t step = opened_bytes(kind_of(like), PARTS, LANES);
-    for (int64_t end = b + n; b < end; b += pace, to += (size_t)pace * step) {
-        const struct bodies bodies = bodies_at(w, row, b);
-        const int64_t some = end - b < pace ? end - b : pace;
-        stream_ahead(bodies.at, bodies.bytes * (size_t)some);
-        for (int p = 0; p < PARTS; p++)
-            open(pp_pack_group(w, row), w->n_cols, b, some, p, to + at_opened(kind_of(like), 0, p, LANES), step);
-    }
-}
-
 /* like: a type of the same kind, for this is the same code for all of them. */
 INLINE void few_blocks(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
-                       const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct few_memory *memory,
-                       pp_open_fn *open)
+                       const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct side *side,
+                       pp_few_fn *few)
 {
     const int64_t all = w->n_cols / 32;
+    float acc[STREAM_ACTS][PP_GROUP_ROWS] __attribute__((aligned(64)));
     for (int64_t b = 0; b < all; b += SPAN) {
         const int64_t n = all - b < SPAN ? all - b : SPAN;
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
                 make_side(like, offset_of(w->type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
-                          memory->side + c / CHUNK * m + i);
-        for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS)
-            for (int64_t c = 0; c < n; c += CHUNK) {
-                const int64_t n_blocks = n - c < CHUNK ? n - c : CHUNK;
-                open_ahead(like, w, row, b + c, n_blocks, memory->opened, open);
-                const struct tile_job job = blocks_job(memory->opened, memory->side + c / CHUNK * m, row, row1, b + c,
-                                                       n_blocks, x, 0, m, y, y_stride);
-                run_job(kind_of(like), &job, PARTS);
-            }
+                          side + c / CHUNK * m + i);
+        const struct few_job job = {side, x->q + 32 * b, x->q_stride, m, acc};
+        for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+            const size_t live = (size_t)(row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS) * sizeof **acc;
+            memset(acc, 0, (size_t)m * sizeof *acc);
+            for (int64_t i = 0; b && i < m; i++)
+                memcpy(acc[i], y + i * y_stride + row, live);
+            few(pp_pack_group(w, row), w->n_cols, b, n, &job);
+            for (int64_t i = 0; i < m; i++)
+                memcpy(y + i * y_stride + row, acc[i], live);
+        }
     }
 }
 
@@ -683,32 +652,39 @@ INLINE void many_blocks(const uint32_t like, const struct pp_matrix *w, int64_t 
     }
 }
 
-INLINE void blocks_like(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
-                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch,
-                        pp_open_fn *open)
+/* So many activation rows meet these types as they come; more repay opening a unit. Measured: at 8 rows units were 1.0
+ * to 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. A grid of IQ3 is
+ * looked up for 4 columns at a time, which takes longer than the products of a row. */
+INLINE int64_t few_rows(uint32_t type)
 {
-    if (m <= STREAM_ACTS)
-        few_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, open);
+    return type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 1 : LANES / 4;
+}
+
+INLINE void blocks_like(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch)
+{
+    const struct pp_unit_fns *fns = PP_UNIT_FNS + w->type;
+    if (m <= few_rows(w->type))
+        few_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, fns->few);
     else
-        many_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, open);
+        many_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, fns->open);
 }
 
 static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
 {
-    pp_open_fn *const open = PP_OPENERS[w->type];
     switch (kind_of(w->type)) {
     case WITH_MIN:
-        blocks_like(PP_TYPE_Q4_1, w, row0, row1, x, m, y, y_stride, scratch, open);
+        blocks_like(PP_TYPE_Q4_1, w, row0, row1, x, m, y, y_stride, scratch);
         break;
     case HALVED:
-        blocks_like(PP_TYPE_Q3_K, w, row0, row1, x, m, y, y_stride, scratch, open);
+        blocks_like(PP_TYPE_Q3_K, w, row0, row1, x, m, y, y_stride, scratch);
         break;
     case HALVED_MINS:
-        blocks_like(PP_TYPE_Q2_K, w, row0, row1, x, m, y, y_stride, scratch, open);
+        blocks_like(PP_TYPE_Q2_K, w, row0, row1, x, m, y, y_stride, scratch);
         break;
     default:
-        blocks_like(PP_TYPE_IQ4_NL, w, row0, row1, x, m, y, y_stride, scratch, open);
+        blocks_like(PP_TYPE_IQ4_NL, w, row0, row1, x, m, y, y_stride, scratch);
     }
 }
 

@@ -1,13 +1,14 @@
-/* open_units.h - opened weights as the products with byte dot products read them (matmul_vnni_body.h): of a unit of
- * `vectors` times `lanes` weight rows a block of 32 columns is, for each vector, SLICES slices of 4 columns in unsigned
- * bytes, then n_scales vectors of floats. Private to engine/cpu. */
+/* open_units.h - what the routines per type do for the products with byte dot products (matmul_vnni_body.h): they open
+ * weights into units, or have a few activation rows meet them at once. Of a unit of `vectors` times `lanes` weight rows
+ * a block of 32 columns is, for each vector, SLICES slices of 4 columns in unsigned bytes, then n_scales vectors of
+ * floats. Private to engine/cpu. */
 #ifndef PP_CPU_OPEN_UNITS_H
 #define PP_CPU_OPEN_UNITS_H
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 
-enum { SLICES = 8, MAX_SCALES = 7 };
+enum { SLICES = 8, MAX_SCALES = 7, CHUNK = 16 /* blocks */ };
 
 #define PP_UNITS static inline __attribute__((always_inline, unused))
 
@@ -56,8 +57,18 @@ PP_UNITS int opened_offset(uint32_t type)
     return pp_type_signs(type) ? 128 : pp_type_offset(type);
 }
 
-/* See MAGIC_BITS in matmul_vnni_body.h. */
+/* An integer below 2^22 added to these bits makes the float 1.5 * 2^23 + that integer: so one fused step converts,
+ * multiplies and stays exact. */
+static const int32_t MAGIC_BITS = 0x4b400000;
 static const float MAGIC = 12582912.0f;
+
+/* Activations beside their bytes: of one row in the blocks of a chunk. */
+struct side {
+    float d[CHUNK];
+    float dsum[CHUNK];      /* d * sum of q: for minima */
+    int32_t bias[2][CHUNK]; /* what the integer sums begin at, the first one of HALVED at MAGIC_BITS more; HALVED_MINS:
+                             * sums of 16 columns */
+};
 
 PP_UNITS size_t opened_bytes(const enum kind kind, int vectors, int lanes)
 {
@@ -74,7 +85,22 @@ PP_UNITS size_t at_opened(const enum kind kind, int what, int vector, int lanes)
  * block, aligned to a vector; step: bytes from a block to the next. */
 typedef void pp_open_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to, size_t step);
 
+/* A few rows of activations on their way past weights. */
+struct few_job {
+    const struct side *side; /* [chunks][m] */
+    const int8_t *q;         /* [m, q_stride], of block b */
+    int64_t q_stride, m;
+    float (*acc)[PP_GROUP_ROWS]; /* [m]; aligned to a vector */
+};
+
+/* acc += the products of the n blocks of a group from block b on, b a multiple of CHUNK. */
+typedef void pp_few_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job);
+
 /* By type; NULL where a type is none of those with heads and bodies. */
-extern pp_open_fn *const pp_openers_avxvnni[PP_TYPE_LIMIT], *const pp_openers_avx512[PP_TYPE_LIMIT];
+struct pp_unit_fns {
+    pp_open_fn *open;
+    pp_few_fn *few;
+};
+extern const struct pp_unit_fns pp_units_avxvnni[PP_TYPE_LIMIT], pp_units_avx512[PP_TYPE_LIMIT];
 
 #endif

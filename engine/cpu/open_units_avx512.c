@@ -1,4 +1,4 @@
-/* open_units_avx512.c - the types that have heads and bodies, opened for AVX-512: 16 weight rows at a time. */
+/* open_units_avx512.c - the types that have heads and bodies, for AVX-512: 16 weight rows at a time. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -76,9 +76,37 @@ OPEN_ROWS uvec spread_byte(uvec v, const int k)
     return from_i(_mm512_shuffle_epi8(to_i(v), byte));
 }
 
+OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
+{
+    int32_t four;
+    memcpy(&four, q, sizeof four);
+    return (ivec)from_i(_mm512_dpbusd_epi32(to_i((uvec)sums), to_i(w), _mm512_set1_epi32(four)));
+}
+
+OPEN_ROWS __m512 to_f(fvec f)
+{
+    __m512 v;
+    memcpy(&v, &f, sizeof v);
+    return v;
+}
+
+OPEN_ROWS fvec fma_rows(fvec a, fvec b, fvec c)
+{
+    __m512 v = _mm512_fmadd_ps(to_f(a), to_f(b), to_f(c));
+    memcpy(&c, &v, sizeof c);
+    return c;
+}
+
+OPEN_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
+{
+    __m512 v = _mm512_fnmadd_ps(to_f(a), to_f(b), to_f(c));
+    memcpy(&c, &v, sizeof c);
+    return c;
+}
+
 #include "engine/cpu/open_body.h"
 
-#define PP_OPENERS pp_openers_avx512
+#define PP_UNIT_FNS pp_units_avx512
 #include "engine/cpu/open_units_body.h"
 
 #else

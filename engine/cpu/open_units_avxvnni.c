@@ -5,7 +5,24 @@
 
 #include "engine/cpu/open_body.h"
 
-#define PP_OPENERS pp_openers_avxvnni
+OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
+{
+    int32_t four;
+    memcpy(&four, q, sizeof four);
+    return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)w, _mm256_set1_epi32(four));
+}
+
+OPEN_ROWS fvec fma_rows(fvec a, fvec b, fvec c)
+{
+    return (fvec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+OPEN_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
+{
+    return (fvec)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+#define PP_UNIT_FNS pp_units_avxvnni
 #include "engine/cpu/open_units_body.h"
 
 #else

@@ -1,7 +1,9 @@
-/* open_units_body.h - the routines of open_body.h that fill units (open_units.h), one per type that has heads and
- * bodies. The including file has defined what open_body.h asks for and included it, and the name of its table,
- * PP_OPENERS. */
+/* open_units_body.h - the routines per type of open_units.h, for those that have heads and bodies. The including file
+ * has defined what open_body.h asks for and included it, the name of its table, PP_UNIT_FNS, and
+ *   ivec dot4(sums, w, q)  sums += the products of unsigned bytes with the 4 signed ones at q
+ *   fvec fma_rows(a, b, c), fnma_rows(a, b, c)  a b + c and -a b + c, rounded once */
 #include "engine/cpu/open_units.h"
+#include "engine/cpu/stream_ahead.h"
 
 OPEN void put_floats(uint8_t *to, fvec v)
 {
@@ -13,15 +15,21 @@ OPEN fvec as_floats(ivec v)
     return __builtin_convertvector(v, fvec);
 }
 
+/* Weights from 0 on: see opened_offset. */
+OPEN void make_unsigned(const uint32_t type, struct opened *o)
+{
+    if (!pp_type_signs(type))
+        return;
+    open_signed(type, o);
+    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+        o->w[v] ^= bytes_of(128);
+}
+
 /* A vector's share of a block. */
 OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
 {
     const enum kind kind = kind_of(type);
-    if (pp_type_signs(type)) {
-        open_signed(type, o);
-        OPEN_UNROLL for (int v = 0; v < SLICES; v++)
-            o->w[v] ^= bytes_of(128);
-    }
+    make_unsigned(type, o);
     OPEN_UNROLL for (int v = 0; v < SLICES; v++)
         memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
@@ -52,6 +60,119 @@ OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
 PP_BLOCK_TYPES(OPEN_UNIT)
 #undef OPEN_UNIT
 
-#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = open_unit_##name,
-pp_open_fn *const PP_OPENERS[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+/* --- few activation rows ------------------------------------------------------------------------------------------ */
+
+/* A block of ROWS weight rows as it meets activation rows: whole-number scales as floats, which hold them and their
+ * products with sums exactly, take half of the instructions. */
+struct few_weights {
+    struct opened o;
+    fvec sc[2], m[2];
+    fvec less_magic; /* -MAGIC sc[0] */
+};
+
+OPEN void few_scales(const enum kind kind, struct few_weights *w)
+{
+    if (!is_halved(kind))
+        return;
+    OPEN_UNROLL for (int half = 0; half < 2; half++)
+    {
+        w->sc[half] = as_floats(w->o.sc[half]);
+        w->m[half] = as_floats(w->o.m[half]);
+    }
+    w->less_magic = w->sc[0] * -MAGIC;
+}
+
+OPEN fvec float_bits(ivec v)
+{
+    fvec f;
+    memcpy(&f, &v, sizeof f);
+    return f;
+}
+
+/* The whole-number sum of block b's products, scales of halves included. */
+OPEN fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b)
+{
+    const enum kind kind = kind_of(type);
+    ivec sum[2] = {{0}, {0}};
+    if (kind == PLAIN || kind == HALVED)
+        sum[0] += s->bias[0][b];
+    if (kind == HALVED)
+        sum[1] += s->bias[1][b];
+    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+        sum[v / 4] = dot4(sum[v / 4], w->o.w[v], q + 4 * v);
+    if (kind == HALVED)
+        return fma_rows(as_floats(sum[1]), w->sc[1], fma_rows(float_bits(sum[0]), w->sc[0], w->less_magic));
+    if (kind == HALVED_MINS)
+        return fma_rows(as_floats(sum[1]), w->sc[1], as_floats(sum[0]) * w->sc[0]);
+    return as_floats(sum[0] + sum[1]);
+}
+
+/* acc + the share of block b of a chunk, whose activations are at q. */
+OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b,
+                      fvec acc)
+{
+    const enum kind kind = kind_of(type);
+    const fvec d = (fvec){0} + s->d[b];
+    acc = fma_rows(w->o.d * d, few_sum(type, w, q, s, b), acc);
+    if (kind == WITH_MIN)
+        acc = fnma_rows(w->o.min, (fvec){0} + s->dsum[b], acc);
+    if (kind == HALVED_MINS) {
+        const fvec low = as_floats((ivec){0} + s->bias[0][b]), high = as_floats((ivec){0} + s->bias[1][b]);
+        acc = fnma_rows(w->o.min, d * fma_rows(w->m[1], high, w->m[0] * low), acc);
+    }
+    return acc;
+}
+
+typedef void open_fn(struct packed_at p, int row, struct opened *o);
+
+/* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
+OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b0,
+                     int64_t from, int64_t to, int row, const struct few_job *job, const int M)
+{
+    enum { MOST = ROWS / 4 };
+    const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / PP_ACT_BLOCK);
+    const int64_t m = M ? M : job->m;
+    fvec acc[MOST];
+    for (int64_t i = 0; i < m; i++)
+        memcpy(acc + i, job->acc[i] + row, sizeof *acc);
+    for (int64_t b = from; b < to; b++) {
+        struct few_weights w;
+        if (row == 0)
+            stream_ahead(group + pace * (size_t)(b0 + b), pace);
+        open(packed_at(type, group, n_cols, b0 + b), row, &w.o);
+        make_unsigned(type, &w.o);
+        few_scales(kind_of(type), &w);
+        const struct side *side = job->side + b / CHUNK * m;
+        for (int64_t i = 0; i < m; i++)
+            acc[i] = few_product(type, &w, job->q + i * job->q_stride + 32 * b, side + i, (int)(b % CHUNK), acc[i]);
+    }
+    for (int64_t i = 0; i < m; i++)
+        memcpy(job->acc[i] + row, acc + i, sizeof *acc);
+}
+
+OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b, int64_t n,
+                    const struct few_job *job)
+{
+    /* What the rows in front have loaded is still near when the others come. */
+    const int64_t step = (int)ROWS == (int)PP_GROUP_ROWS ? n : CHUNK;
+    for (int64_t from = 0; from < n; from += step)
+        for (int row = 0; row < PP_GROUP_ROWS; row += ROWS) {
+            const int64_t to = n - from < step ? n : from + step;
+            if (job->m == 1)
+                few_blocks(type, open, group, n_cols, b, from, to, row, job, 1);
+            else
+                few_blocks(type, open, group, n_cols, b, from, to, row, job, 0);
+        }
+}
+
+#define FEW(TYPE, name)                                                                                                \
+    static void few_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job)      \
+    {                                                                                                                  \
+        few_group(PP_TYPE_##TYPE, open_##name, group, n_cols, b, n, job);                                              \
+    }
+PP_BLOCK_TYPES(FEW)
+#undef FEW
+
+#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = {open_unit_##name, few_##name},
+const struct pp_unit_fns PP_UNIT_FNS[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 #undef ENTRY
