@@ -394,6 +394,7 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     enum pp_code code = pp_cpu_reserve(s->engine->cpu, &set, err);
     if (code)
         return code;
+    pp_tail_keep(s);
     pp_seq_truncate(s, 0);
     pp_seq_choose(s, &set);
     return PP_OK;

@@ -199,8 +199,8 @@ bool pp_seq_uses(const struct pp_seq *s, const struct pp_adapter *a); /* it is o
  * prompt[0..n), nowhere without one. What s has computed otherwise is let go. Answers and snapshots do it with their
  * prompts; who makes steps of his own does it before the first one. */
 void pp_seq_activate(struct pp_seq *s, const int32_t *prompt, int64_t n);
-/* How many of these tokens need not be computed under these adapters, because whole pages of them are in memory: of
- * sequences, living or gone. Looks, and changes nothing. */
+/* How many of these tokens need not be computed under these adapters, because their pages are in memory: whole ones of
+ * sequences, living or gone, and the last ones of sequences whose adapters were changed. Looks, and changes nothing. */
 int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
                           const int32_t *tokens, int64_t n);
 /* The same of one sequence, to the token: what it has in common with them, if it was computed under these adapters. */

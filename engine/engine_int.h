@@ -32,6 +32,17 @@ struct pp_tier {
 
 _Static_assert((int)PP_STATS_TIERS == (int)PP_MAX_TIERS, "each tier counts itself");
 
+/* The last page of a sequence, not full; see tails.c. */
+enum { PP_TAILS = 32 };
+struct pp_tail {
+    int64_t page;                /* full ones before it */
+    struct pp_hash128 parent;    /* the identity of the last of these, if there are any */
+    struct pp_sha256 key;        /* of the adapters that act in it */
+    struct pp_hash128 name;      /* its own */
+    int n;                       /* 0: none */
+    int32_t tokens[PP_PAGE_TOKENS];
+};
+
 struct pp_engine {
     const struct pp_model *model;
     struct pp_pool *pool;
@@ -55,6 +66,9 @@ struct pp_engine {
     uint64_t bridge_to;          /* the draft of which it is known whether ... */
     bool bridged;                /* ... it has another vocabulary */
     struct pp_row *batch;        /* [max_rows]: of the pass of answers under way */
+
+    struct pp_tail tails[PP_TAILS]; /* those kept last */
+    unsigned n_tails;               /* ever kept */
 
     const struct pp_token_groups *only; /* logits that the next steps want (batch.h); NULL: all */
 
@@ -163,6 +177,18 @@ void pp_seq_rekey(struct pp_seq *s);
 /* prefix.c: s holds the first s->len of the n tokens. Goes on with pages of other sequences, living or gone, that were
  * computed for the same tokens under the same adapters, as far as there are any. Returns how many tokens that made. */
 int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n);
+
+/* prefix.c: what the p-th page of s depends on besides tokens. */
+struct pp_sha256 pp_seq_page_key(const struct pp_seq *s, int64_t p);
+
+/* tails.c: the last page of s, which is not full, can be found when s has let go of it. Before its adapters change. */
+void pp_tail_keep(struct pp_seq *s);
+/* The kept one that has most in common with tokens [n], which follow `page` full pages, the last one with identity
+ * `parent`, under adapters of this key. Returns how many tokens that is; 0: there is none. */
+int pp_tail_find(const struct pp_engine *e, const struct pp_hash128 *parent, int64_t page, const struct pp_sha256 *key,
+                 const int32_t *tokens, int64_t n, const struct pp_tail **found);
+/* As pp_seq_adopt, with such a page; all full pages of s have their names. */
+int64_t pp_tail_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n);
 
 /* snapshot.c: logits of the row behind which a sequence goes on, so that what is saved with it gives its first token
  * without a pass. Room for them, if there is memory: call where allocating is allowed. */

@@ -30,7 +30,7 @@ void pp_seq_rekey(struct pp_seq *s)
     s->key = key_of(s->adapters.use, everywhere, s->adapters.n, 0);
 }
 
-static struct pp_sha256 key_of_page(const struct pp_seq *s, int64_t p)
+struct pp_sha256 pp_seq_page_key(const struct pp_seq *s, int64_t p)
 {
     return pp_seq_has_activated(s) ? key_of(s->adapters.use, s->start, s->adapters.n, p) : s->key;
 }
@@ -41,7 +41,7 @@ static bool name_page(const struct pp_seq *s, int64_t p, const int32_t *tokens, 
     for (int i = 0; i < PP_PAGE_TOKENS; i++)
         if (tokens[i] < 0)
             return false;
-    const struct pp_sha256 key = key_of_page(s, p);
+    const struct pp_sha256 key = pp_seq_page_key(s, p);
     *name = pp_page_identity(p ? &s->names[p - 1] : NULL, &key, tokens);
     return true;
 }
@@ -78,7 +78,8 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
            is_known(s->engine, &s->names[p]))
         p++;
     s->n_named = p;
-    return pp_seq_extend(s, tokens, p * PP_PAGE_TOKENS);
+    const int64_t whole = pp_seq_extend(s, tokens, p * PP_PAGE_TOKENS);
+    return whole + pp_tail_adopt(s, tokens, n);
 }
 
 /* The adapters of strengths other than 0, and where they act in these tokens. Returns how many, at most
@@ -101,6 +102,7 @@ int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use
     struct pp_adapter_use acting[PP_MAX_ADAPTERS];
     int64_t start[PP_MAX_ADAPTERS];
     const int m = find_starts(use, n_use, tokens, n, acting, start);
+    const struct pp_tail *tail;
     struct pp_hash128 name[2];
     int64_t p = 0;
     for (; (p + 1) * PP_PAGE_TOKENS <= n; p++) {
@@ -109,7 +111,9 @@ int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use
         if (!is_known(e, &name[p & 1]))
             break;
     }
-    return p * PP_PAGE_TOKENS;
+    const int64_t whole = p * PP_PAGE_TOKENS;
+    const struct pp_sha256 key = key_of(acting, start, m, p);
+    return whole + pp_tail_find(e, p ? &name[~p & 1] : NULL, p, &key, tokens + whole, n - whole, &tail);
 }
 
 int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,

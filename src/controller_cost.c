@@ -8,7 +8,8 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
-/* What fills no page is not found again; only if reading it takes no time, as far as is known, is it worth no word. */
+/* Where others wrote on, what fills no page may not be found again, and the last token is always computed; only if
+ * reading that takes no time, as far as is known, is it worth no word. */
 enum { PAGE = 64, FEW = 8 };
 static const float NO_TIME = 0.1f; /* seconds */
 

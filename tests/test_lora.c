@@ -155,8 +155,7 @@ static uint64_t read_prompt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return cached;
 }
 
-/* Who switches back finds the pages of before: nothing is computed again but what fills no page. What is at hand is
- * what is found. */
+/* Who switches back finds the pages of before, and computes nothing again. What is at hand is what is found. */
 static void switched_back(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -188,7 +187,7 @@ static void switched_back(void **state)
         assert_int_equal(pp_seq_at_hand(s, sets[i], 2, tokens, LONG), LONG);
         assert_int_equal(pp_seq_at_hand(s, sets[(i + 1) % 3], 2, tokens, LONG), 0);
     }
-    assert_int_equal(pp_engine_at_hand(e, sets[1], 1, tokens, LONG), whole); /* strength 0 is the same as absent */
+    assert_int_equal(pp_engine_at_hand(e, sets[1], 1, tokens, LONG), LONG); /* strength 0 is the same as absent */
     assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, 100), PP_PAGE_TOKENS);
     tokens[200]++;
     assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, LONG), 200 / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
@@ -196,13 +195,105 @@ static void switched_back(void **state)
     tokens[200]--;
     for (int turn = 0; turn < 6; turn++) {
         assert_ok(pp_seq_set_adapters(s, sets[turn % 3], 2, &err), err);
-        assert_int_equal(read_prompt(s, tokens, LONG), whole);
+        assert_int_equal(pp_engine_at_hand(e, sets[turn % 3], 2, tokens, LONG), LONG);
+        assert_int_equal(read_prompt(s, tokens, LONG), LONG - 1);
     }
     pp_seq_free(s);
     for (int i = 0; i < 2; i++)
         pp_adapter_free(a[i]);
     pp_engine_free(e);
     pp_model_close(m);
+}
+
+/* Logits behind tokens [n] of a sequence that goes on from what it finds of them; *cached: how many it found. */
+static void read_on(struct pp_seq *s, const int32_t *tokens, int64_t n, int64_t *cached, float *out, int64_t n_vocab)
+{
+    struct pp_engine *e = s->engine;
+    struct pp_row rows[LONG];
+    struct pp_error err;
+    *cached = pp_seq_begin(s, tokens, n);
+    const int n_rows = (int)(n - *cached);
+    for (int i = 0; i < n_rows; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = tokens[*cached + i], .parent = PP_PARENT_PREVIOUS,
+                                  .out = i == n_rows - 1 ? PP_OUT_LOGITS : 0};
+    for (int i = 0, some; i < n_rows; i += some) {
+        some = n_rows - i < e->max_rows ? n_rows - i : e->max_rows;
+        assert_ok(pp_step(e, rows + i, some, NULL, &err), err);
+        if (i + some == n_rows)
+            memcpy(out, pp_step_output(e, some - 1), (size_t)n_vocab * sizeof *out);
+    }
+}
+
+/* The last page, which is not full, is found for what it has in common with the new prompt, read only under its own
+ * adapters, and not written to: every result is that of an engine that knows nothing else. */
+static void tails_with(int window)
+{
+    enum { FIRST = 130, MORE = 150 }; /* 2 pages and 2 tokens; 2 and 22 */
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_adapter *a;
+    struct pp_engine *e[2]; /* that switches; and one that does not */
+    struct pp_seq *s, *clean;
+    int32_t tokens[MORE], other[MORE];
+    shape.window = window;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    shape.seed++;
+    assert_ok(pp_adapter_load(m, tiny_adapter(&shape, 4), &a, &err), err);
+    const int64_t n_vocab = pp_model_info(m)->n_vocab;
+    float *found = pp_malloc((size_t)n_vocab * sizeof *found), *wanted = pp_malloc((size_t)n_vocab * sizeof *wanted);
+    const struct pp_adapter_use on = {a, 0.5f};
+    const struct {
+        bool on, other;
+        int n, cached;
+    } turns[] = {
+        {false, false, MORE, 0},
+        {true, false, FIRST, 0},            /* nothing of the other set's */
+        {false, false, MORE, MORE - 1},     /* back: all but the last, for its logits */
+        {true, false, MORE, FIRST},         /* goes on where it was left, in a page of its own */
+        {false, true, MORE, MORE - 10},     /* another end: what both have */
+        {true, false, FIRST, FIRST - 1},    /* an earlier end of what was read meanwhile, or the tail itself */
+        {false, false, MORE, MORE - 1},     /* the tail that was left first still has its values */
+        {true, true, MORE, MORE - 10},
+        {false, true, MORE, MORE - 1},
+    };
+    for (int i = 0; i < MORE; i++) {
+        tokens[i] = 3 + i * 11 % 50;
+        other[i] = i < MORE - 10 ? tokens[i] : 2 + i % 7;
+    }
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e[0], &err), err);
+    assert_ok(pp_seq_new(e[0], &s, &err), err);
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        const int32_t *prompt = turns[i].other ? other : tokens;
+        int64_t cached;
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e[1], &err), err);
+        assert_ok(pp_seq_new(e[1], &clean, &err), err);
+        assert_ok(pp_seq_set_adapters(clean, &on, turns[i].on, &err), err);
+        read_on(clean, prompt, turns[i].n, &cached, wanted, n_vocab);
+        assert_int_equal(cached, 0);
+        assert_ok(pp_seq_set_adapters(s, &on, turns[i].on, &err), err);
+        read_on(s, prompt, turns[i].n, &cached, found, n_vocab);
+        if (cached != turns[i].cached)
+            print_error("turn %zu\n", i);
+        assert_int_equal(cached, turns[i].cached);
+        assert_memory_equal(found, wanted, (size_t)n_vocab * sizeof *found);
+        pp_seq_free(clean);
+        pp_engine_free(e[1]);
+    }
+    pp_seq_free(s);
+    pp_engine_free(e[0]);
+    pp_adapter_free(a);
+    pp_model_close(m);
+    pp_free(found);
+    pp_free(wanted);
+}
+
+static void tails(void **state)
+{
+    (void)state;
+    tails_with(0);
+    tails_with(40);
 }
 
 /* --- what a pass has to wait for ------------------------------------------------------------------------------- */
@@ -296,6 +387,7 @@ static void no_barrier_more(void **state)
 TEST_GROUP(lora)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(loaded_by_threads),
-                                       cmocka_unit_test(switched_back), cmocka_unit_test(no_barrier_more)};
+                                       cmocka_unit_test(switched_back), cmocka_unit_test(tails),
+                                       cmocka_unit_test(no_barrier_more)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

@@ -156,7 +156,7 @@ static void adapters_apart(void **state)
         for (int i = 0; i < 3; i++) {
             use_adapter(&r, s, scales[i]);
             assert_int_equal(pp_seq_len(s), 0);
-            assert_int_equal(ask(&r, s, text, 150, 64, a), round ? 128 : 0);
+            assert_int_equal(ask(&r, s, text, 150, 64, a), round ? 149 : 0); /* the last token is always computed */
             ask_cold(scales[i], PP_KV_F16, text, 150, b);
             assert_memory_equal(a, b, r.row);
         }
