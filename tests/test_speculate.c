@@ -360,7 +360,9 @@ static void close_pair(struct pair *p)
     pp_model_close(p->model);
 }
 
-static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt, int32_t *out)
+/* In the same conversation: what it has of the prompt already is not read again. */
+static int64_t next_answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt,
+                           int32_t *out)
 {
     struct pp_error err;
     struct pp_gen *g;
@@ -368,7 +370,6 @@ static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const str
     enum pp_finish finish = PP_FINISH_NONE;
     int n_tokens = 0;
     int64_t got;
-    pp_seq_truncate(s, 0);
     assert_ok(pp_gen_start(s, ids, n, opt, NULL, &g, &err), err);
     while (finish == PP_FINISH_NONE)
         assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
@@ -377,6 +378,12 @@ static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const str
     pp_gen_free(g);
     pp_buf_free(&text);
     return got;
+}
+
+static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt, int32_t *out)
+{
+    pp_seq_truncate(s, 0);
+    return next_answer(s, ids, n, opt, out);
 }
 
 /* K and V of every position of both are the same bytes: nothing is left of guesses that did not stand. */
@@ -476,6 +483,51 @@ static void same_answers(void **state)
     }
     struct pp_stats *s = pp_engine_stats(p.engine);
     assert_true(s->draft_accepted > 50 && s->draft_accepted < s->draft_tokens && s->lookup_accepted > 0);
+    close_pair(&p);
+}
+
+/* Guessing goes on and off, and changes hands, from turn to turn of one conversation: it stays the one that has none. */
+static void on_and_off(void **state)
+{
+    static const int turns[][2] = {{1, 0}, {0, 0}, {1, 1}, {0, 1}, {0, 0}, {1, 1}}; /* draft model, lookup */
+    static const char end[] = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd then?<|eot_id|>"
+                              "<|start_header_id|>assistant<|end_header_id|>\n\n";
+    struct pp_error err;
+    struct pair p;
+    int32_t all[1024], *ids;
+    size_t n_ids;
+    uint64_t guessed[6];
+    (void)state;
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    for (int t = 0; t < 3; t++) {
+        int64_t n = (int64_t)chat_prompt(&p, 7, &ids);
+        memcpy(all, ids, (size_t)n * sizeof *all);
+        pp_free(ids);
+        pp_seq_truncate(p.seq, 0);
+        pp_seq_truncate(p.plain, 0);
+        pp_seq_truncate(p.draft, 0);
+        for (int i = 0; i < 6; i++) {
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 40};
+            opt.sampling.temp = temps[t];
+            int64_t got = next_answer(p.plain, all, n, &opt, plain_text);
+            guessed[i] = pp_engine_stats(p.engine)->draft_tokens;
+            opt.draft = turns[i][0] ? p.draft : NULL;
+            opt.lookup = turns[i][1];
+            opt.draft_always = i % 2 == 0;
+            assert_int_equal(next_answer(p.seq, all, n, &opt, guessed_text), got);
+            guessed[i] = pp_engine_stats(p.engine)->draft_tokens - guessed[i];
+            assert_memory_equal(plain_text, guessed_text, (size_t)got * sizeof *plain_text);
+            same_pages(p.plain, p.seq);
+            memcpy(all + n, plain_text, (size_t)got * sizeof *all);
+            assert_ok(pp_tokenize(pp_model_tokenizer(p.model), end, sizeof end - 1, PP_TOKENIZE_SPECIAL, &ids, &n_ids,
+                                  &err), err);
+            n += got;
+            memcpy(all + n, ids, n_ids * sizeof *all);
+            n += (int64_t)n_ids;
+            pp_free(ids);
+        }
+        assert_true(guessed[0] > 0 && guessed[1] == 0 && guessed[2] > 0 && guessed[4] == 0);
+    }
     close_pair(&p);
 }
 
@@ -776,7 +828,8 @@ TEST_GROUP(speculate)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookups),      cmocka_unit_test(edited_copies), cmocka_unit_test(copies_of_anything),
         cmocka_unit_test(copies_with_edits), cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
-        cmocka_unit_test(same_answers), cmocka_unit_test(random_models), cmocka_unit_test(trees),
+        cmocka_unit_test(same_answers), cmocka_unit_test(on_and_off), cmocka_unit_test(random_models),
+        cmocka_unit_test(trees),
         cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
         cmocka_unit_test(bridged_texts), cmocka_unit_test(marked),
         cmocka_unit_test(adapted_draft),
