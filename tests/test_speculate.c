@@ -486,7 +486,7 @@ static void same_answers(void **state)
     close_pair(&p);
 }
 
-/* Guessing goes on and off, and changes hands, from turn to turn of one conversation: it stays the one that has none. */
+/* Guessing goes on and off, and changes hands, from turn to turn: the conversation stays the one that has none. */
 static void on_and_off(void **state)
 {
     static const int turns[][2] = {{1, 0}, {0, 0}, {1, 1}, {0, 1}, {0, 0}, {1, 1}}; /* draft model, lookup */
