@@ -279,13 +279,13 @@ static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, s
     return PP_OK;
 }
 
-/* Either kind of norm. */
+/* Either kind of norm. It may be missing where the family has a usual one, which is there then. */
 static enum pp_code gguf_epsilon(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[192];
     full_key(s, "attention.layer_norm_epsilon", full);
     return gguf_float(s, pp_gguf_has(s->g, full) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-                      true, &hp->norm_eps, err);
+                      hp->norm_eps == 0.0f, &hp->norm_eps, err);
 }
 
 /* Of which kind the model's vectors of texts are: GGUF's -1 says that it is not known. */

@@ -13,7 +13,7 @@
 
 struct cJSON;
 
-/* From GGUF metadata under `arch.`; hp->rope_neox is left alone. */
+/* From GGUF metadata under `arch.`; hp->rope_neox is left alone, and so is a norm_eps of which there is nothing. */
 enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
 /* Refuses a decoder that says that something else is to be computed than its family usually does. */

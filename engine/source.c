@@ -171,6 +171,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     if (!arch)
         return fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
+    s->hp.norm_eps = arch->gguf_eps;
     code = pp_hparams_from_gguf(s->gguf, family, &s->hp, err);
     strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
     if (!code && !arch->encoder)

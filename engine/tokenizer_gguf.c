@@ -139,12 +139,15 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
 
 static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
+    struct pp_str family = {"", 0};
     bool add_space = true, by_rank = false;
     int64_t packed;
     spec->add_bos = true;
     spec->unk = tok_spec_find(spec, "<unk>", 5);
     spec->bos = tok_spec_find(spec, "<s>", 3);
     spec->eos = tok_spec_find(spec, "</s>", 4);
+    if (pp_gguf_string(g, "general.architecture", &family)) /* ollama's files of Gemma 3 do not say it */
+        add_space = !(family.len == 6 && memcmp(family.data, "gemma3", 6) == 0);
     pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
     if (add_space)
         spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};

@@ -526,6 +526,53 @@ static void assert_other_answers(const char *family, const char *a, const char *
     free(y);
 }
 
+/* A file of Gemma 3 as ollama writes them: without some keys, and with the part that sees. */
+static const char *seeing_file_of(const char *src)
+{
+    static const char *const left_out[] = {"gemma3.attention.layer_norm_rms_epsilon",
+                                           "tokenizer.ggml.add_space_prefix"};
+    const char *dst = fresh("seeing.gguf");
+    const float two[] = {1, 2};
+    struct pp_gguf_writer *w;
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open(src, &g, &err), err);
+    assert_ok(pp_gguf_writer_new(dst, &w, &err), err);
+    for (size_t i = 0; i < pp_gguf_n_kv(g); i++) {
+        const struct pp_str key = pp_gguf_kv_key(g, i);
+        bool copied = true;
+        for (int k = 0; k < 2; k++)
+            copied = copied && !(key.len == strlen(left_out[k]) && memcmp(key.data, left_out[k], key.len) == 0);
+        if (copied)
+            pp_gguf_add_copy(w, g, i);
+    }
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
+        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
+        pp_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    pp_gguf_add_tensor(w, "v.blk.0.attn_q.bias", PP_TYPE_F32, 1, (int64_t[]){2, 1, 1, 1});
+    pp_gguf_add_tensor(w, "mm.mm_soft_emb_norm.weight", PP_TYPE_F32, 1, (int64_t[]){2, 1, 1, 1});
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++)
+        assert_ok(pp_gguf_write(w, pp_gguf_tensor_at(g, i)->data, pp_gguf_tensor_at(g, i)->size, &err), err);
+    for (int i = 0; i < 2; i++)
+        assert_ok(pp_gguf_write(w, two, sizeof two, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    pp_gguf_close(g);
+    return dst;
+}
+
+static void seeing_files(void **state)
+{
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *file = file_made_of(data_of("gemma3", "")), *seeing = seeing_file_of(file);
+    assert_same_answers("gemma3", seeing, file, 0);
+    assert_same_ids(seeing, file);
+}
+
 /* OLMo 3 is OLMo 2 with a window in some layers, whose frequencies are not scaled when those of the others are. */
 static void olmo3(void **state)
 {
@@ -664,8 +711,8 @@ TEST_GROUP(folders)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_files),      cmocka_unit_test(fused_qkv),     cmocka_unit_test(olmo3),
-        cmocka_unit_test(ministral3),
-             cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
+        cmocka_unit_test(ministral3),    cmocka_unit_test(seeing_files),
+                    cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),

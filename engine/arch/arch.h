@@ -101,6 +101,7 @@ struct pp_arch {
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
     bool hf_pairs;                    /* the folder's heads have pairs side by side, too */
     /* What its GGUF files take for granted: */
+    float gguf_eps;                   /* of the norms; 0: they say it */
     int layer_pattern;                /* each such layer has no window; 0: none */
     int unrotated_pattern;            /* each such layer is not rotated; 0: none, or those without a window */
     bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */

@@ -259,6 +259,7 @@ const struct pp_arch pp_arch_gemma3 = {
     .to_gguf = to_gguf3,
     .usual = usual3,
     .parts = &parts3,
+    .gguf_eps = 1e-6f, /* ollama's leave it out */
     .layer_pattern = 6,
     .to_config = to_config3,
 };
