@@ -38,6 +38,7 @@ struct fake_backend {
     int draft_max;
     float draft_p_min;
     const char *stats;           /* what is kept with an answer that ends; NULL: a speed */
+    struct pp_stats done;        /* what the event of its end tells */
     struct pp_thoughts thoughts; /* its counts go on with the text */
     /* what was to be read ahead */
     int preparations;

@@ -413,6 +413,7 @@ void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code)
                      fake.stats ? fake.stats : "{\"decode_tps\":50.0}", 3);
     e->request = fake.request;
     e->finish = finish;
+    e->stats = fake.done;
     if (code != PP_OK)
         pp_fail(&e->err, code, "the fake was told to fail");
     send_event(e);

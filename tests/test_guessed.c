@@ -249,6 +249,28 @@ static void kept(void **state)
     shown_runs("[3,5,5,4]");
 }
 
+/* How many guesses were right at each place of a pass, of how many that were checked there; until the next answer. */
+static void by_place(void **state)
+{
+    const struct pp_status *s = pp_controller_status(fix.c);
+    (void)state;
+    fix.fake->done = (struct pp_stats){.draft_tokens = 50, .draft_accepted = 27, .plain_ns = 131, .decode_ns = 100,
+                                       .decode_tokens = 40, .draft_at = {20, 18, 8}, .draft_stood_at = {18, 8, 1}};
+    fix_ask("Hello");
+    fake_text(&fix, "Hi", 1);
+    assert_int_equal(s->n_guessed, 0);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(s->n_guessed, 3);
+    assert_true(s->guessed_at[0] == 20 && s->guessed_at[1] == 18 && s->guessed_at[2] == 8);
+    assert_true(s->stood_at[0] == 18 && s->stood_at[1] == 8 && s->stood_at[2] == 1);
+    assert_near(s->acceptance, 0.54, 1e-6);
+    assert_near(s->speedup, 1.31, 1e-6);
+    fix.fake->done = (struct pp_stats){0};
+    fixture_turn(&fix, "And now?", "Nothing");
+    assert_true(s->n_guessed == 0 && s->acceptance < 0);
+}
+
 static int utf8_locale(void **state)
 {
     (void)state;
@@ -262,6 +284,7 @@ TEST_GROUP(guessed)
         cmocka_unit_test(no_memory), cmocka_unit_test(parts),
         cmocka_unit_test(tint),  cmocka_unit_test(tint_changes_no_text),
         cmocka_unit_test_setup_teardown(kept, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(by_place, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("guessed", tests, utf8_locale, NULL);
 }

@@ -122,7 +122,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     bars(s, plot, sizeof plot);
     snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right, %.2f times as fast as without.",
              (double)s->acceptance * 100, (double)(s->speedup > 0 ? s->speedup : 1));
-    snprintf(lines[3], PP_MENU_DETAIL, "Right at the first place, the second, ...: %s  (%.0f %% of %u first ones)",
+    snprintf(lines[3], PP_MENU_DETAIL, "Right at the 1st, 2nd, ... place: %s  (1st: %.0f %% of %u)",
              plot, 100.0 * s->stood_at[0] / (s->guessed_at[0] ? s->guessed_at[0] : 1), s->guessed_at[0]);
 }
 
