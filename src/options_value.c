@@ -69,10 +69,13 @@ static bool real_number(const char *s, double *out)
     return end != s && *end == 0 && isfinite(*out);
 }
 
+/* Of a bound that nobody comes near is spoken only to those who do. */
 static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown,
                                struct pp_error *err)
 {
-    if (opt->max >= 1e9)
+    double v;
+    const bool too_large = real_number(value, &v) && v > opt->max;
+    if (opt->max >= 1e9 && !too_large)
         return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %.15g, not \"%s\"", shown, kind, opt->min, value);
     return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %.15g to %.15g, not \"%s\"", shown, kind, opt->min, opt->max,
                    value);
