@@ -143,6 +143,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
 {
     c->status.model = *e->info;
     c->status.ctx_total = e->info->n_ctx;
+    ctl_name_own_template(c, e->info);
     ctl_set_state(c, PP_STATE_IDLE);
     if (c->wanted_model && ctl_set_string(c, &c->session.model, c->wanted_model))
         ctl_update_session(c, UPDATE_CHOICES);

@@ -186,6 +186,15 @@ void ctl_add_template(struct named_list *l, const char *name, const char *detail
     ctl_add_named(l, name, detail);
 }
 
+void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l)
+{
+    struct pp_named *own = c->templates.n ? &c->templates.items[0] : NULL;
+    if (own && l->has_template)
+        snprintf(own->detail, sizeof own->detail, "the model's own");
+    else if (own)
+        snprintf(own->detail, sizeof own->detail, "the model brings none: %s", l->instead);
+}
+
 /* What is stored for an entry: "" for the model's own, a path for one named on the command line, else its name. */
 static const char *template_ref(const struct pp_controller *c, size_t i)
 {

@@ -331,6 +331,8 @@ struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *pat
 void ctl_add_named(struct named_list *l, const char *name, const char *detail);
 /* Unless there is one of that name. */
 void ctl_add_template(struct named_list *l, const char *name, const char *detail);
+/* What the first of them stands for with this model. */
+void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l);
 /* Starts the search for adapters and templates (a job). */
 void ctl_scan(struct pp_controller *c);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */

@@ -46,6 +46,7 @@ struct pp_loaded {
     int64_t n_ctx, n_params;
     uint64_t bytes;
     int has_template;
+    char instead[96];          /* of a model without a template: the one that serves, and why: "vicuna, by its name" */
     unsigned thinking_choices; /* of its template: thinking.h */
 };
 

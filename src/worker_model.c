@@ -173,6 +173,13 @@ void worker_unload(struct pp_worker *w)
     w->tmpl_source = NULL;
 }
 
+static void describe_builtin(const struct pp_worker *w, const struct pp_model_info *m, struct pp_loaded *l)
+{
+    const struct pp_tokenizer *t = pp_model_tokenizer(w->target->model);
+    const char *why = NULL, *name = t ? pp_template_evident(t, m->name, m->path, &why) : NULL;
+    snprintf(l->instead, sizeof l->instead, "%s%s%.60s", name ? name : "plain", name ? ", by " : "", name ? why : "");
+}
+
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
 {
     struct pp_loaded *l = pp_calloc(1, sizeof *l);
@@ -192,6 +199,8 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     l->n_params = m->n_params;
     l->bytes = m->bytes;
     l->has_template = m->chat_template != NULL;
+    if (!l->has_template)
+        describe_builtin(w, m, l);
     l->thinking_choices = pp_thinking_choices_of(m->chat_template);
     return l;
 }

@@ -996,6 +996,7 @@ static void test_other_model(void **state)
     assert_string_not_equal(info.draft_name, "");
     assert_string_equal(info.draft_reason, "");
     assert_false(info.has_template);
+    assert_string_equal(info.instead, "plain");
     struct pp_generate_request r = request(ASK("Once upon a time"));
     char *first = pp_strdup(answer_to(r));
     assert_true(strlen(first) > 0);
