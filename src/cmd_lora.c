@@ -1,5 +1,6 @@
 /* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +104,14 @@ static const char *stored_type(const struct pp_adapter_target *t)
     return "";
 }
 
-static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
+/* How far an adapter at strength 1 moves logits, and how far those under the adapter as it is held while chatting
+ * (engine.h) are from those under it as it is stored: roots of mean squares over a few tokens. changed 0: not known. */
+struct effect {
+    double changed, off;
+};
+
+static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
+                         const struct effect *effect)
 {
     pp_cli_json_next(b);
     pp_buf_char(b, '{');
@@ -145,10 +153,15 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         }
         pp_buf_char(b, ']');
     }
+    if (effect->changed > 0) {
+        pp_cli_json_real(b, "logits_changed_by", effect->changed, 6);
+        pp_cli_json_real(b, "held_off_by", effect->off, 6);
+    }
     pp_buf_char(b, '}');
 }
 
-static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets)
+static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
+                         const struct effect *effect)
 {
     const char *name = pp_adapter_file_name(f);
     pp_buf_fmt(b, "%-24s %s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)",
@@ -166,6 +179,9 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         pp_buf_str(b, "changes nothing: its matrices are zeros, or its scales 1\n");
     if (pp_adapter_file_base(f))
         pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
+    if (effect->changed > 0)
+        pp_buf_fmt(b, "changes logits by %.3g; as it is held, by %.2f %% of that otherwise than as it is stored\n",
+                   effect->changed, 100 * effect->off / effect->changed);
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
         pp_buf_fmt(b, "  %-32s ", t->name);
@@ -189,14 +205,14 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
 }
 
 /* One adapter into *b. */
-static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets, struct pp_buf *b,
-                             struct pp_error *err)
+static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets,
+                             const struct effect *effect, struct pp_buf *b, struct pp_error *err)
 {
     struct pp_adapter_file *f = NULL;
     enum pp_code code = pp_adapter_file_open(path, &f, err);
     if (code)
         return code;
-    (o->json ? json_adapter : text_adapter)(b, path, f, with_targets);
+    (o->json ? json_adapter : text_adapter)(b, path, f, with_targets, effect);
     pp_adapter_file_close(f);
     return b->bad ? pp_fail_nomem(err, "the list of adapters") : PP_OK;
 }
@@ -212,7 +228,7 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
         pp_buf_char(&out, '[');
     for (size_t i = 0; !code && i < f.n; i++) {
         struct pp_error why;
-        if (describe(o, f.paths[i], false, &out, &why) != PP_OK)
+        if (describe(o, f.paths[i], false, &(struct effect){0}, &out, &why) != PP_OK)
             pp_cli_say("%s: %s", f.paths[i], why.text); /* one bad file does not hide the others */
     }
     if (o->json)
@@ -224,9 +240,82 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
     return code;
 }
 
-/* With -m the adapter is held against that model, too. */
+/* --- beside a model --------------------------------------------------------------------------------------- */
+
+enum { EFFECT_TOKENS = 16 };
+
+struct rows {
+    float *values; /* [EFFECT_TOKENS, n_vocab] */
+    size_t n_vocab;
+};
+
+static enum pp_code keep_row(void *user, size_t i, const float *logits, struct pp_error *err)
+{
+    const struct rows *r = user;
+    (void)err;
+    memcpy(r->values + i * r->n_vocab, logits, r->n_vocab * sizeof *logits);
+    return PP_OK;
+}
+
+/* Logits of a few tokens; a: NULL for the model alone. */
+static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a, struct rows *to,
+                                 const struct pp_cancel *cancel, struct pp_error *err)
+{
+    int32_t ids[EFFECT_TOKENS];
+    struct pp_seq *s = NULL;
+    for (int i = 0; i < EFFECT_TOKENS; i++)
+        ids[i] = (int32_t)((size_t)(i * 37 + 11) % to->n_vocab);
+    enum pp_code code = pp_seq_new(e, &s, err);
+    if (!code)
+        code = pp_seq_set_adapters(s, &(struct pp_adapter_use){a, 1}, a ? 1 : 0, err);
+    if (!code)
+        code = pp_cli_feed(e, s, ids, EFFECT_TOKENS, 0, keep_row, to, cancel, err);
+    pp_seq_free(s);
+    return code;
+}
+
+static double distance(const struct rows *a, const struct rows *b)
+{
+    const size_t n = EFFECT_TOKENS * a->n_vocab;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)a->values[i] - (double)b->values[i]) * ((double)a->values[i] - (double)b->values[i]);
+    return sqrt(sum / (double)n);
+}
+
+static enum pp_code find_effect(const struct pp_options *o, const struct pp_model *m, const struct pp_adapter *held,
+                                const char *path, struct effect *effect, const struct pp_cancel *cancel,
+                                struct pp_error *err)
+{
+    struct pp_engine_options opt = pp_cli_engine_options(o);
+    struct pp_adapter *stored = NULL;
+    struct pp_engine *e = NULL;
+    struct rows rows[3];
+    const struct pp_adapter *under[3] = {NULL, held, NULL};
+    const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
+    opt.kv_type = PP_KV_F32;
+    opt.n_ctx = 2 * EFFECT_TOKENS;
+    enum pp_code code = pp_adapter_load_exact(m, path, &stored, err);
+    under[2] = stored;
+    if (!code)
+        code = pp_engine_new(m, &opt, NULL, NULL, &e, err);
+    for (int i = 0; i < 3; i++) {
+        rows[i] = (struct rows){pp_calloc(EFFECT_TOKENS * n_vocab, sizeof(float)), n_vocab};
+        if (!code)
+            code = rows[i].values ? logits_under(e, under[i], &rows[i], cancel, err) : pp_fail_nomem(err, "logits");
+    }
+    if (!code)
+        *effect = (struct effect){distance(&rows[2], &rows[0]), distance(&rows[1], &rows[2])};
+    for (int i = 0; i < 3; i++)
+        pp_free(rows[i].values);
+    pp_engine_free(e);
+    pp_adapter_free(stored);
+    return code;
+}
+
+/* With -m the adapter is held against that model, too. What must be invoked would change nothing in these tokens. */
 static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths *p, const char *path,
-                              struct pp_error *err)
+                              struct effect *effect, const struct pp_cancel *cancel, struct pp_error *err)
 {
     char model_path[1024];
     struct pp_model *m = NULL;
@@ -238,6 +327,8 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
         code = pp_adapter_load(m, path, &a, err);
     if (a && pp_adapter_info(a)->idle)
         pp_cli_say("%s changes nothing in this model", path);
+    else if (a && !pp_adapter_info(a)->n_invocation)
+        code = find_effect(o, m, a, path, effect, cancel, err);
     if (a)
         pp_adapter_free(a);
     if (m)
@@ -245,16 +336,22 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
     return code;
 }
 
-static enum pp_code info(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
+static enum pp_code info(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
+                         struct pp_error *err)
 {
     struct pp_buf out = {0};
     enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "PATH...", err);
     for (int i = 0; !code && i < o->n_args; i++) {
-        code = describe(o, o->args[i], true, &out, err);
+        struct effect effect = {0};
+        struct pp_error why = {0};
+        const enum pp_code fits = o->model[0] ? check_fit(o, p, o->args[i], &effect, cancel, &why) : PP_OK;
+        code = describe(o, o->args[i], true, &effect, &out, err);
         if (o->json)
             pp_buf_char(&out, '\n');
-        if (!code && o->model[0])
-            code = check_fit(o, p, o->args[i], err);
+        if (!code && fits) {
+            code = fits;
+            *err = why;
+        }
     }
     pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);
@@ -269,7 +366,7 @@ int pp_cmd_lora(const struct pp_options *o, const struct pp_paths *p)
     if (!o->subcommand || strcmp(o->subcommand, "list") == 0)
         code = list(o, p, &err);
     else if (strcmp(o->subcommand, "info") == 0)
-        code = info(o, p, &err);
+        code = info(o, p, cancel, &err);
     else if (strcmp(o->subcommand, "train") == 0)
         code = pp_cmd_lora_train(o, p, cancel, &err);
     else

@@ -434,6 +434,11 @@ expect_match "and the bounds are told" "$tmp/err" 'from 0 to 1073741824, not "20
 expect_match "which is told, too" "$tmp/err" 'needs .* GB for KV pages and .* GB may be used, which is enough for [0-9]+'
 run lora list --json
 expect_match "lora list finds the bundled ones" "$tmp/out" 'bard' 'barista' '"rank": 16'
+run lora info engine/starter/bard.gguf -m starter --json; expect "lora info with a model" 0
+expect_match "says what the adapter does to logits, and what holding it otherwise does" "$tmp/out" \
+    '"logits_changed_by": 1\.[0-9]+, "held_off_by": 0\.0[0-9]+'
+run lora info engine/starter/bard.gguf -m starter; expect "in words, too" 0
+expect_match "as a part of it" "$tmp/out" '^changes logits by 1\.[0-9]+; as it is held, by [0-9]\.[0-9]+ % of that'
 
 # --- with the reference data ------------------------------------------------------------------------------------
 
