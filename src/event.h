@@ -54,6 +54,7 @@ struct pp_loaded {
 struct pp_adapter_facts {
     int rank, n_targets;
     int n_invocation;         /* tokens behind which it acts; 0: everywhere */
+    bool idle;                /* it changes nothing */
     uint64_t bytes;           /* as it is held in memory */
     char targets[128];        /* "attn_q ffn_up": untrusted */
 };

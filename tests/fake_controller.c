@@ -650,7 +650,8 @@ void pp_controller_inspect_adapters(struct pp_controller *c)
     for (int i = 0; i < ADAPTERS; i++) {
         struct pp_adapter_entry *a = &c->adapters[i];
         a->fit = strcmp(a->name, "whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
-        a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up"};
+        a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up",
+                                               .idle = strcmp(a->name, "barista") == 0};
         snprintf(a->reason, sizeof a->reason, "blk.0.attn_q.weight is 64 wide, not 576");
     }
 }

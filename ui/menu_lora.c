@@ -57,6 +57,8 @@ static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
         snprintf(line, cap, "%s", a->reason);
     else if (a->on && a->scale == 0.0f)
         snprintf(line, cap, "on, but at strength 0 it changes nothing");
+    else if (a->fit == PP_FIT_YES && a->facts.idle)
+        snprintf(line, cap, "fits, but changes nothing: it was never trained");
     else if (a->fit == PP_FIT_YES)
         snprintf(line, cap, "fits; rank %d, %.1f MB;%s %d projections: %s", a->facts.rank,
                  (double)a->facts.bytes / 1e6, a->facts.n_invocation ? " acts when it is invoked;" : "",
