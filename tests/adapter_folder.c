@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
@@ -282,4 +283,24 @@ void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, i
     folder_sizes(s, module, &n_in, &n_out);
     folder_add_named(f, module, ".lora_A.weight", rank, n_in, 0, 0.1f);
     folder_add_named(f, module, ".lora_B.weight", n_out, rank, 0, 0.1f);
+}
+
+/* GGUF lays a tensor's data out behind the last one's entry, which is its name and 32 bytes, from a multiple of 32
+ * on. */
+const char *adapter_never_trained(void)
+{
+    static char path[300];
+    struct pp_error err;
+    char *data;
+    size_t size, at = 0;
+    snprintf(path, sizeof path, "%s/never-trained.gguf", test_tmpdir());
+    assert_ok(pp_read_file("engine/starter/bard.gguf", 1 << 30, &data, &size, &err), err);
+    for (char *p = data; (p = memmem(p, size - (size_t)(p - data), ".lora_", 6)); p += 6)
+        at = (size_t)(p - data) + 7 + 32;
+    assert_true(at > 0);
+    at = (at + 31) / 32 * 32;
+    memset(data + at, 0, size - at);
+    assert_ok(pp_write_file(path, data, size, 0600, &err), err);
+    pp_free(data);
+    return path;
 }

@@ -59,4 +59,7 @@ const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
 /* Writes the model with the adapter at a strength; scale: of B A. Its path (static, kept for 8 calls). */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
 
+/* A file: the bundled adapter with zeros for all values, as one that was never trained. */
+const char *adapter_never_trained(void);
+
 #endif

@@ -15,6 +15,7 @@
 #include "src/prompt.h"
 #include "src/snapshots.h"
 #include "src/worker.h"
+#include "tests/adapter_folder.h"
 #include "tests/support.h"
 
 #define ASK(text) "[{\"role\":\"user\",\"content\":\"" text "\"}]"
@@ -899,26 +900,6 @@ static uint64_t cost_of(const struct pp_generate_request *r, uint64_t *cached)
     return total;
 }
 
-/* The bundled adapter with zeros for all values, as one that was never trained. GGUF lays a tensor's data out behind
- * the last one's entry, which is its name and 32 bytes, from a multiple of 32 on. */
-static const char *idle_adapter(void)
-{
-    static char path[300];
-    struct pp_error err;
-    char *data;
-    size_t size, at = 0;
-    snprintf(path, sizeof path, "%s/never-trained.gguf", test_tmpdir());
-    assert_ok(pp_read_file("engine/starter/bard.gguf", 1 << 30, &data, &size, &err), err);
-    for (char *p = data; (p = memmem(p, size - (size_t)(p - data), ".lora_", 6)); p += 6)
-        at = (size_t)(p - data) + 7 + 32;
-    assert_true(at > 0);
-    at = (at + 31) / 32 * 32;
-    memset(data + at, 0, size - at);
-    assert_ok(pp_write_file(path, data, size, 0600, &err), err);
-    pp_free(data);
-    return path;
-}
-
 /* What the menu asks: whether an adapter fits, and what a switch would cost. */
 static void test_questions(void **state)
 {
@@ -933,7 +914,7 @@ static void test_questions(void **state)
     assert_true(e->adapter->n_targets > 0 && strstr(e->adapter->targets, "attn_q"));
     assert_false(e->adapter->idle);
     pp_event_free(e);
-    env.backend->ops->inspect(env.backend, idle_adapter());
+    env.backend->ops->inspect(env.backend, adapter_never_trained());
     e = event_of(PP_EVENT_ADAPTER);
     assert_non_null(e->adapter);
     assert_true(e->adapter->idle);
