@@ -429,9 +429,9 @@ run run -c 1000000000 -p Hello; expect "a context that fits in no memory" 4
 expect_match "is told with the numbers" "$tmp/err" 'needs [0-9]+ GB of memory .* for 1000000000 tokens of context in q8_0' \
     'GB are free; choose a --ctx-size of at most [0-9]+, .*--memory-check off'
 run run -c 1000000000 -p Hello --memory-check off; expect "nor in the cache's" 4
+expect_match "which is told, too" "$tmp/err" 'needs .* GB for KV pages and .* GB may be used, which is enough for [0-9]+'
 run run -c 2000000000 -p Hello; expect "a context beyond all bounds" 2
 expect_match "and the bounds are told" "$tmp/err" 'from 0 to 1073741824, not "2000000000"'
-expect_match "which is told, too" "$tmp/err" 'needs .* GB for KV pages and .* GB may be used, which is enough for [0-9]+'
 run lora list --json
 expect_match "lora list finds the bundled ones" "$tmp/out" 'bard' 'barista' '"rank": 16'
 run lora info engine/starter/bard.gguf -m starter --json; expect "lora info with a model" 0
