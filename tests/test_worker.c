@@ -100,6 +100,7 @@ static void end(void)
     pp_session_clear(&env.session);
     pp_guessed_free(&env.guessed);
     pp_buf_free(&env.text);
+    pp_buf_free(&env.reasoning);
 }
 
 /* Waits for the end of loading; the code it ended with. */
