@@ -160,29 +160,29 @@ void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, b
     }
 }
 
+/* The level whose least value is the last one that is not above this. */
+static int level_in(const float least[PP_SPEC_LEVELS - 1], float value)
+{
+    int level = 0;
+    while (level < PP_SPEC_LEVELS - 1 && value >= least[level])
+        level++;
+    return level;
+}
+
 int pp_level_of_margin(float margin)
 {
     static const float least[PP_SPEC_LEVELS - 1] = {0.25f, 0.6f, 1.1f, 1.8f, 2.7f, 4.0f, 6.0f};
-    int level = 0;
-    while (level < PP_SPEC_LEVELS - 1 && margin >= least[level])
-        level++;
-    return level;
+    return level_in(least, margin);
 }
 
 int pp_level_of_match(int length)
 {
-    static const int least[PP_SPEC_LEVELS - 1] = {3, 4, 5, 7, 10, 16, 32};
-    int level = 0;
-    while (level < PP_SPEC_LEVELS - 1 && length >= least[level])
-        level++;
-    return level;
+    static const float least[PP_SPEC_LEVELS - 1] = {3, 4, 5, 7, 10, 16, 32};
+    return level_in(least, (float)length);
 }
 
 int pp_level_of_copy(int agreed)
 {
-    static const int least[PP_SPEC_LEVELS - 1] = {0, 1, 2, 3, 4, 6, 10};
-    int level = 0;
-    while (level < PP_SPEC_LEVELS - 1 && agreed >= least[level])
-        level++;
-    return level;
+    static const float least[PP_SPEC_LEVELS - 1] = {0, 1, 2, 3, 4, 6, 10};
+    return level_in(least, (float)agreed);
 }

@@ -225,3 +225,11 @@ const char *pp_template_evident(const struct pp_tokenizer *t, const char *name, 
     found = of_name(name);
     return found ? found : of_name(file);
 }
+
+const char *pp_template_instead(const struct pp_tokenizer *t, const char *name, const char *path, const char **why)
+{
+    const char *found = pp_template_evident(t, name, path, why);
+    if (!found)
+        *why = NULL;
+    return found ? found : "plain";
+}

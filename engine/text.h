@@ -95,5 +95,7 @@ const char *pp_template_builtin(const char *name); /* its source, or NULL */
  * NULL), else words of its name or of its file's; NULL where nothing is evident. *why: what told, as in "by ...".
  * Static. */
 const char *pp_template_evident(const struct pp_tokenizer *t, const char *name, const char *path, const char **why);
+/* The same, and where nothing is evident "plain", with NULL in *why. */
+const char *pp_template_instead(const struct pp_tokenizer *t, const char *name, const char *path, const char **why);
 
 #endif

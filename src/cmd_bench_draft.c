@@ -90,8 +90,8 @@ static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, cons
 {
     struct talk *t = &d->talks[d->n_talks];
     const char *own = pp_model_info(d->b->model)->chat_template;
-    const char *why, *name = pp_template_evident(pp_model_tokenizer(d->b->model), "", d->b->path, &why);
-    const char *source = own ? own : pp_template_builtin(name ? name : "plain");
+    const char *why, *name = pp_template_instead(pp_model_tokenizer(d->b->model), "", d->b->path, &why);
+    const char *source = own ? own : pp_template_builtin(name);
     struct pp_template *tmpl = NULL;
     char *json = cJSON_PrintUnformatted(messages);
     cJSON_Delete(messages);

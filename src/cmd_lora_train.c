@@ -207,10 +207,7 @@ static int64_t time_of(const char *path)
 static const char *builtin_template(const struct job *j, const char **name, const char **why)
 {
     const struct pp_model_info *m = pp_model_info(j->model);
-    const struct pp_tokenizer *t = pp_model_tokenizer(j->model);
-    *why = NULL;
-    *name = t ? pp_template_evident(t, m->name, m->path, why) : NULL;
-    *name = *name ? *name : "plain";
+    *name = pp_template_instead(pp_model_tokenizer(j->model), m->name, m->path, why);
     return pp_template_builtin(*name);
 }
 

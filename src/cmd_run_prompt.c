@@ -11,14 +11,14 @@
 static const char *builtin_template(const struct run *r)
 {
     const struct pp_model_info *m = pp_model_info(r->target.model);
-    const char *why, *name = pp_template_evident(pp_model_tokenizer(r->target.model), m->name, m->path, &why);
-    if (name)
+    const char *why, *name = pp_template_instead(pp_model_tokenizer(r->target.model), m->name, m->path, &why);
+    if (why)
         pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses, --raw uses none)",
                    r->target.path, name, why);
     else
         pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
                    r->target.path);
-    return pp_template_builtin(name ? name : "plain");
+    return pp_template_builtin(name);
 }
 
 /* The template named on the command line, the conversation's, the model's, or one that comes with pippin. */

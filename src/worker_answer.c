@@ -221,12 +221,12 @@ bool answer_piece(struct answer *a, int n_tokens)
 static const char *builtin_template(struct pp_worker *w)
 {
     const struct pp_model_info *m = pp_model_info(w->target->model);
-    const char *why, *name = pp_template_evident(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
+    const char *why, *name = pp_template_instead(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
     if (!w->told_template)
         worker_notice(w, "this model brings no chat template: \"%s\" is used%s%s; /template chooses another one",
-                      name ? name : "plain", name ? ", by " : "", name ? why : "");
+                      name, why ? ", by " : "", why ? why : "");
     w->told_template = true;
-    return name ? name : "plain";
+    return name;
 }
 
 static enum pp_code choose_template(struct pp_worker *w, const char *source, struct pp_error *err)

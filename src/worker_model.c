@@ -175,9 +175,8 @@ void worker_unload(struct pp_worker *w)
 
 static void describe_builtin(const struct pp_worker *w, const struct pp_model_info *m, struct pp_loaded *l)
 {
-    const struct pp_tokenizer *t = pp_model_tokenizer(w->target->model);
-    const char *why = NULL, *name = t ? pp_template_evident(t, m->name, m->path, &why) : NULL;
-    snprintf(l->instead, sizeof l->instead, "%s%s%.60s", name ? name : "plain", name ? ", by " : "", name ? why : "");
+    const char *why, *name = pp_template_instead(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
+    snprintf(l->instead, sizeof l->instead, "%s%s%.60s", name, why ? ", by " : "", why ? why : "");
 }
 
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
