@@ -41,11 +41,9 @@ enum {
 
 /* --- weight types ------------------------------------------------------------------------------------------------- */
 
-/* What the packed form, or opening, adds to a weight to make it unsigned. */
+/* What the packed form of the four types adds to a weight to make it unsigned. */
 INLINE int32_t offset_of(const uint32_t type)
 {
-    if (pp_pack_shape(type).body)
-        return opened_offset(type);
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
 }
 
@@ -117,6 +115,22 @@ INLINE int slice_order(const uint32_t type, const int k)
 
 /* --- activations beside their bytes ------------------------------------------------------------------------------- */
 
+/* What the weights of a block's halves have too much, each in its sum: Q6_K's second sums are 4 times what they should
+ * be. */
+struct offsets {
+    int32_t first, second;
+};
+
+INLINE struct offsets same_offsets(int32_t offset)
+{
+    return (struct offsets){offset, offset};
+}
+
+INLINE struct offsets offsets_of(const uint32_t type)
+{
+    return (struct offsets){offset_of(type), (type == PP_TYPE_Q6_K ? 4 : 1) * offset_of(type)};
+}
+
 /* The sums of 16 columns each of two blocks: of both first halves, then of the second ones. */
 INLINE __m128i half_sums(const int8_t *q)
 {
@@ -129,55 +143,52 @@ INLINE __m128i half_sums(const int8_t *q)
     return _mm_sub_epi32(_mm256_castsi256_si128(s), _mm_set1_epi32(16 * 128));
 }
 
-/* What HALVED sums of two blocks begin at. Q6_K's second sums are 4 times what they should be. */
-INLINE __m128i halved_bias(const uint32_t type, const int8_t *q, const int offset)
+/* What HALVED sums of two blocks begin at. */
+INLINE __m128i halved_bias(const int8_t *q, const struct offsets less)
 {
-    const int second = type == PP_TYPE_Q6_K ? 4 * offset : offset;
+    const int offset = less.first, second = less.second;
     __m128i bias = _mm_mullo_epi32(half_sums(q), _mm_setr_epi32(-offset, -offset, -second, -second));
     return _mm_add_epi32(bias, _mm_setr_epi32(MAGIC_BITS, MAGIC_BITS, 0, 0));
 }
 
-INLINE void fill_side(const uint32_t type, const int offset, const int8_t *q, const float *d, const int32_t *sum,
-                      const int n, struct side *s)
+INLINE void fill_side(const enum kind kind, const struct offsets less, const int8_t *q, const float *d,
+                      const int32_t *sum, const int n, struct side *s)
 {
-    const enum kind kind = kind_of(type);
     memcpy(s->d, d, (size_t)n * sizeof *d);
     if (kind == WITH_MIN) {
         for (int b = 0; b < n; b++)
             s->dsum[b] = d[b] * (float)sum[b];
     } else if (kind == PLAIN) {
         for (int b = 0; b < n; b++)
-            s->bias[0][b] = -offset * sum[b];
+            s->bias[0][b] = -less.first * sum[b];
     } else {
         for (int b = 0; b < n; b += 2) {
-            __m128i two = kind == HALVED ? halved_bias(type, q + 32 * b, offset) : half_sums(q + 32 * b);
+            __m128i two = kind == HALVED ? halved_bias(q + 32 * b, less)
+                                         : _mm_castps_si128(_mm_cvtepi32_ps(half_sums(q + 32 * b)));
             _mm_storel_epi64((__m128i *)(s->bias[0] + b), two);
             _mm_storel_epi64((__m128i *)(s->bias[1] + b), _mm_unpackhi_epi64(two, two));
         }
     }
 }
 
-/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. offset: what the
- * weights have too much. */
-INLINE void make_side(const uint32_t type, const int offset, const struct pp_acts *x, int64_t i, int64_t b, int64_t n,
-                      struct side *s)
+/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. */
+INLINE void make_side(const enum kind kind, const struct offsets less, const struct pp_acts *x, int64_t i, int64_t b,
+                      int64_t n, struct side *s)
 {
     const int8_t *q = x->q + i * x->q_stride + 32 * b;
     const float *d = x->d + i * x->b_stride + b;
     const int32_t *sum = x->sum + i * x->b_stride + b;
     if (n == CHUNK)
-        fill_side(type, offset, q, d, sum, CHUNK, s);
+        fill_side(kind, less, q, d, sum, CHUNK, s);
     else
-        fill_side(type, offset, q, d, sum, (int)n, s);
+        fill_side(kind, less, q, d, sum, (int)n, s);
 }
 
 /* --- one block ---------------------------------------------------------------------------------------------------- */
 
 INLINE ivec first_sum(const enum kind kind, const struct side *s, int b, const int half)
 {
-    if (kind == HALVED_MINS)
-        return half ? i_zero() : i_set1(MAGIC_BITS);
-    return kind == WITH_MIN ? i_zero() : i_set1(s->bias[half][b]);
+    return kind == WITH_MIN || kind == TWO_MINS ? i_zero() : i_set1(s->bias[half][b]);
 }
 
 /* The first half's share in whole numbers below 2^24, which float holds exactly. */
@@ -192,9 +203,9 @@ INLINE fvec add_block(const enum kind kind, fvec acc, ivec isum, fvec whole, con
 {
     fvec factor = f_mul(scale[0], f_set1(s->d[b])), sum = i_to_f(isum);
     acc = f_fma(factor, is_halved(kind) ? f_fma(scale[2], sum, whole) : sum, acc);
-    if (kind == HALVED_MINS) {
-        fvec mins = f_fma(scale[5], f_set1((float)s->bias[0][b]), f_mul(scale[6], f_set1((float)s->bias[1][b])));
-        return f_fnma(scale[4], f_mul(f_set1(s->d[b]), mins), acc);
+    if (kind == TWO_MINS) {
+        fvec mins = f_fma(scale[2], f_set1(s->half[0][b]), f_mul(scale[3], f_set1(s->half[1][b])));
+        return f_fnma(scale[1], f_mul(f_set1(s->d[b]), mins), acc);
     }
     return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
 }
@@ -314,7 +325,8 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
         int64_t n = w->n_cols / 32 - b < SPAN ? w->n_cols / 32 - b : SPAN;
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
-                make_side(type, offset_of(type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
+                make_side(kind_of(type), offsets_of(type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
+                          side + c / CHUNK * m + i);
         switch (m) {
         case 1:
             stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 1);
@@ -476,7 +488,7 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
 PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
 PRODUCTS(halved, HALVED)
-PRODUCTS(halved_mins, HALVED_MINS)
+PRODUCTS(two_mins, TWO_MINS)
 #undef PRODUCTS
 #if PP_VNNI_LANES == 16
 #define PRODUCTS(name, kind)                                                                                       \
@@ -484,7 +496,7 @@ PRODUCTS(halved_mins, HALVED_MINS)
 PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
 PRODUCTS(halved, HALVED)
-PRODUCTS(halved_mins, HALVED_MINS)
+PRODUCTS(two_mins, TWO_MINS)
 #undef PRODUCTS
 #endif
 
@@ -492,13 +504,13 @@ INLINE void run_job(const enum kind kind, const struct tile_job *job, const int 
 {
 #if PP_VNNI_LANES == 16
     if (vectors == 1) {
-        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : kind == HALVED ? halved_one : halved_mins_one)(job);
+        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : kind == HALVED ? halved_one : two_mins_one)(job);
         return;
     }
 #else
     (void)vectors;
 #endif
-    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : kind == HALVED ? halved_pair : halved_mins_pair)(job);
+    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : kind == HALVED ? halved_pair : two_mins_pair)(job);
 }
 
 /* What lies in a thread's scratch. */
@@ -553,7 +565,7 @@ INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, 
         for (int64_t b = 0; b < w->n_cols / 32; b += CHUNK) {
             int64_t n = w->n_cols / 32 - b < CHUNK ? w->n_cols / 32 - b : CHUNK, row = row0;
             for (int64_t i = 0; i < rows; i++)
-                make_side(type, offset_of(type), x, i0 + i, b, n, memory->side + i);
+                make_side(kind_of(type), offsets_of(type), x, i0 + i, b, n, memory->side + i);
             for (; row + (PAIR - 1) * LANES < row1; row += PAIR * LANES)
                 tile_unit(type, w, row, row1, b, n, x, i0, rows, y, y_stride, memory, PAIR);
             if (row < row1)
@@ -597,19 +609,18 @@ INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side
     };
 }
 
-/* like: a type of the same kind, for this is the same code for all of them. */
-INLINE void few_blocks(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+INLINE void few_blocks(const enum kind kind, const struct pp_matrix *w, int64_t row0, int64_t row1,
                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct side *side,
                        pp_few_fn *few)
 {
     const int64_t all = w->n_cols / 32;
+    const struct offsets less = same_offsets(opened_offset(w->type));
     float acc[STREAM_ACTS][PP_GROUP_ROWS] __attribute__((aligned(64)));
     for (int64_t b = 0; b < all; b += SPAN) {
         const int64_t n = all - b < SPAN ? all - b : SPAN;
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
-                make_side(like, offset_of(w->type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
-                          side + c / CHUNK * m + i);
+                make_side(kind, less, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
         const struct few_job job = {side, x->q + 32 * b, x->q_stride, m, acc};
         for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
             const size_t live = (size_t)(row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS) * sizeof **acc;
@@ -623,17 +634,18 @@ INLINE void few_blocks(const uint32_t like, const struct pp_matrix *w, int64_t r
     }
 }
 
-INLINE void many_blocks(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
+INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t row0, int64_t row1,
                         const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct tile_memory *memory,
                         pp_open_fn *open)
 {
     const int64_t all = w->n_cols / 32, n_slabs = (m + SLAB - 1) / SLAB;
+    const struct offsets less = same_offsets(unit_offset(w->type));
     for (int64_t s = 0; s < n_slabs; s++) {
         const int64_t i0 = s * m / n_slabs, rows = (s + 1) * m / n_slabs - i0;
         for (int64_t b = 0; b < all; b += CHUNK) {
             const int64_t n = all - b < CHUNK ? all - b : CHUNK;
             for (int64_t i = 0; i < rows; i++)
-                make_side(like, offset_of(w->type), x, i0 + i, b, n, memory->side + i);
+                make_side(kind, less, x, i0 + i, b, n, memory->side + i);
             for (int64_t row = row0; row < row1; row += PAIR * LANES) {
                 const int vectors = row + (PAIR - 1) * LANES < row1 || PARTS == PAIR ? PAIR : 1;
                 struct tile_job job =
@@ -641,12 +653,12 @@ INLINE void many_blocks(const uint32_t like, const struct pp_matrix *w, int64_t 
                 for (int p = 0; p < vectors; p++) {
                     const struct bodies next = bodies_at(w, row + LANES * (vectors + p), b);
                     open(pp_pack_group(w, row + LANES * p), w->n_cols, b, n, p % PARTS,
-                         memory->opened + at_opened(kind_of(like), 0, p, LANES),
-                         opened_bytes(kind_of(like), vectors, LANES));
+                         memory->opened + at_opened(kind, 0, p, LANES),
+                         opened_bytes(kind, vectors, LANES));
                     job.next[p] = next.at;
                     job.next_bytes = next.bytes * (size_t)n;
                 }
-                run_job(kind_of(like), &job, vectors);
+                run_job(kind, &job, vectors);
             }
         }
     }
@@ -660,32 +672,43 @@ INLINE int64_t few_rows(uint32_t type)
     return type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 1 : LANES / 4;
 }
 
-INLINE void blocks_like(const uint32_t like, const struct pp_matrix *w, int64_t row0, int64_t row1,
-                        const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch)
-{
-    const struct pp_unit_fns *fns = PP_UNIT_FNS + w->type;
-    if (m <= few_rows(w->type))
-        few_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, fns->few);
-    else
-        many_blocks(like, w, row0, row1, x, m, y, y_stride, scratch, fns->open);
-}
-
 static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
 {
-    switch (kind_of(w->type)) {
+    const struct pp_unit_fns *fns = PP_UNIT_FNS + w->type;
+#define FEW(kind) few_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->few)
+#define MANY(kind) many_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->open)
+    if (m <= few_rows(w->type)) {
+        switch (kind_of(w->type)) {
+        case WITH_MIN:
+            FEW(WITH_MIN);
+            break;
+        case HALVED:
+            FEW(HALVED);
+            break;
+        case HALVED_MINS:
+            FEW(HALVED_MINS);
+            break;
+        default:
+            FEW(PLAIN);
+        }
+        return;
+    }
+    switch (unit_kind(w->type)) {
     case WITH_MIN:
-        blocks_like(PP_TYPE_Q4_1, w, row0, row1, x, m, y, y_stride, scratch);
+        MANY(WITH_MIN);
         break;
     case HALVED:
-        blocks_like(PP_TYPE_Q3_K, w, row0, row1, x, m, y, y_stride, scratch);
+        MANY(HALVED);
         break;
-    case HALVED_MINS:
-        blocks_like(PP_TYPE_Q2_K, w, row0, row1, x, m, y, y_stride, scratch);
+    case TWO_MINS:
+        MANY(TWO_MINS);
         break;
     default:
-        blocks_like(PP_TYPE_IQ4_NL, w, row0, row1, x, m, y, y_stride, scratch);
+        MANY(PLAIN);
     }
+#undef FEW
+#undef MANY
 }
 
 /* --- the products ------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 
-enum { SLICES = 8, MAX_SCALES = 7, CHUNK = 16 /* blocks */ };
+enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
 
 #define PP_UNITS static inline __attribute__((always_inline, unused))
 
@@ -17,8 +17,10 @@ enum { SLICES = 8, MAX_SCALES = 7, CHUNK = 16 /* blocks */ };
  *   WITH_MIN     scales {d, min}:      the minimum meets d * sum of q
  *   HALVED       scales {d, s0, s1, -MAGIC s0}: two sums of 16 columns each; of Q6_K the second one is 4 times what it
  *                                      should be, and s1 a quarter
- *   HALVED_MINS  scales {d, s0, s1, -MAGIC s0, min, m0, m1}: the minimum meets d * (m0 * sum0 + m1 * sum1) */
-enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS };
+ *   HALVED_MINS  two sums likewise, and the minimum meets d * (m0 * sum0 + m1 * sum1)
+ *   TWO_MINS     scales {d, min, m0, m1}: one sum, minima likewise
+ * HALVED_MINS are met by few rows only, TWO_MINS are units only. */
+enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS };
 
 PP_UNITS enum kind kind_of(uint32_t type)
 {
@@ -41,6 +43,22 @@ PP_UNITS enum kind kind_of(uint32_t type)
     }
 }
 
+/* True if the products of a type's weights and whole-number scales fit in bytes: then units hold these, and what would
+ * be two sums is one. They are 0 to 45, or -128 to 124 where the sign is turned round: 124 at most in magnitude but for
+ * the smallest weight, -4, times the smallest scale, -32. */
+PP_UNITS bool scales_fold(uint32_t type)
+{
+    return type == PP_TYPE_Q2_K || type == PP_TYPE_Q3_K;
+}
+
+/* Of units. */
+PP_UNITS enum kind unit_kind(uint32_t type)
+{
+    if (scales_fold(type))
+        return kind_of(type) == HALVED_MINS ? TWO_MINS : PLAIN;
+    return kind_of(type);
+}
+
 PP_UNITS bool is_halved(const enum kind kind)
 {
     return kind == HALVED || kind == HALVED_MINS;
@@ -48,13 +66,19 @@ PP_UNITS bool is_halved(const enum kind kind)
 
 PP_UNITS int n_scales(const enum kind kind)
 {
-    return kind == HALVED_MINS ? 7 : kind == HALVED ? 4 : kind == WITH_MIN ? 2 : 1;
+    return kind == HALVED || kind == TWO_MINS ? 4 : kind == WITH_MIN ? 2 : 1;
 }
 
-/* Of the types with heads and bodies: what opening adds to make weights unsigned. */
+/* Of the types with heads and bodies: what opening adds to make weights unsigned, for few rows... */
 PP_UNITS int opened_offset(uint32_t type)
 {
     return pp_type_signs(type) ? 128 : pp_type_offset(type);
+}
+
+/* ... and in units. */
+PP_UNITS int unit_offset(uint32_t type)
+{
+    return type == PP_TYPE_Q3_K ? 128 : opened_offset(type);
 }
 
 /* An integer below 2^22 added to these bits makes the float 1.5 * 2^23 + that integer: so one fused step converts,
@@ -66,8 +90,10 @@ static const float MAGIC = 12582912.0f;
 struct side {
     float d[CHUNK];
     float dsum[CHUNK];      /* d * sum of q: for minima */
-    int32_t bias[2][CHUNK]; /* what the integer sums begin at, the first one of HALVED at MAGIC_BITS more; HALVED_MINS:
-                             * sums of 16 columns */
+    union {
+        int32_t bias[2][CHUNK]; /* what the integer sums begin at, the first one of HALVED at MAGIC_BITS more */
+        float half[2][CHUNK];   /* HALVED_MINS, TWO_MINS: sums of 16 columns */
+    };
 };
 
 PP_UNITS size_t opened_bytes(const enum kind kind, int vectors, int lanes)

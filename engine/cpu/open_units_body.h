@@ -25,22 +25,46 @@ OPEN void make_unsigned(const uint32_t type, struct opened *o)
         o->w[v] ^= bytes_of(128);
 }
 
+typedef uint16_t hvec __attribute__((vector_size(4 * ROWS)));
+
+/* Every byte times its row's factor, of which 8 bits are kept. */
+OPEN uvec bytes_times(uvec bytes, ivec factor)
+{
+    const uvec odd = (uvec){0} + 0xff00ff00u;
+    const hvec both = (hvec)(((uvec)factor & 0xffff) * 0x10001u);
+    return ((uvec)((hvec)(bytes & odd) * both) & odd) | ((uvec)((hvec)bytes * both) & ~odd);
+}
+
+/* See scales_fold(). */
+OPEN void fold_scales(const uint32_t type, struct opened *o)
+{
+    if (!scales_fold(type))
+        return;
+    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    {
+        if (type == PP_TYPE_Q3_K)
+            o->w[v] = bytes_times((uvec)((uint8_t)pp_type_offset(type) - (bvec)o->w[v]), o->sc[v / 4]) ^ bytes_of(128);
+        else
+            o->w[v] = bytes_times(o->w[v], o->sc[v / 4]);
+    }
+    if (type == PP_TYPE_Q3_K)
+        o->d = -o->d;
+}
+
 /* A vector's share of a block. */
 OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
 {
-    const enum kind kind = kind_of(type);
+    const enum kind kind = unit_kind(type);
     make_unsigned(type, o);
+    fold_scales(type, o);
     OPEN_UNROLL for (int v = 0; v < SLICES; v++)
         memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
     const fvec scale[MAX_SCALES] = {
         o->d,
-        kind == WITH_MIN ? o->min : s0,
-        s1,
-        s0 * -MAGIC,
-        o->min,
-        as_floats(o->m[0]),
-        as_floats(o->m[1]),
+        kind == HALVED ? s0 : o->min,
+        kind == HALVED ? s1 : as_floats(o->m[0]),
+        kind == HALVED ? s0 * -MAGIC : as_floats(o->m[1]),
     };
     OPEN_UNROLL for (int k = 0; k < n_scales(kind); k++)
         put_floats(to + at_opened(kind, SLICES + k, 0, ROWS), scale[k]);
@@ -117,7 +141,7 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     if (kind == WITH_MIN)
         acc = fnma_rows(w->o.min, (fvec){0} + s->dsum[b], acc);
     if (kind == HALVED_MINS) {
-        const fvec low = as_floats((ivec){0} + s->bias[0][b]), high = as_floats((ivec){0} + s->bias[1][b]);
+        const fvec low = (fvec){0} + s->half[0][b], high = (fvec){0} + s->half[1][b];
         acc = fnma_rows(w->o.min, d * fma_rows(w->m[1], high, w->m[0] * low), acc);
     }
     return acc;
