@@ -24,8 +24,6 @@ struct rows_type {
     size_t pace; /* bytes of a block, scales included */
 };
 
-enum { MAX_SCALES = 2 };
-
 INLINE void scales_plain(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
 {
     (void)n_cols;

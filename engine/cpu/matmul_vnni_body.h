@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/cpu/half_sums.h"
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/open_units.h"
 #include "engine/cpu/pack.h"
@@ -129,18 +130,6 @@ INLINE struct offsets same_offsets(int32_t offset)
 INLINE struct offsets offsets_of(const uint32_t type)
 {
     return (struct offsets){offset_of(type), (type == PP_TYPE_Q6_K ? 4 : 1) * offset_of(type)};
-}
-
-/* The sums of 16 columns each of two blocks: of both first halves, then of the second ones. */
-INLINE __m128i half_sums(const int8_t *q)
-{
-    __m256i a = _mm256_loadu_si256((const __m256i *)q), b = _mm256_loadu_si256((const __m256i *)(q + 32));
-    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
-    a = _mm256_sad_epu8(_mm256_xor_si256(a, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-    b = _mm256_sad_epu8(_mm256_xor_si256(b, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-    __m256i s = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); /* a0 b0 a1 b1 */
-    s = _mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
-    return _mm_sub_epi32(_mm256_castsi256_si128(s), _mm_set1_epi32(16 * 128));
 }
 
 /* What HALVED sums of two blocks begin at. */

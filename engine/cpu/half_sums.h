@@ -1,0 +1,20 @@
+/* half_sums.h - sums of activations by 16 columns, where the halves of a block have scales or minima of their own. To
+ * be included behind <immintrin.h>. Private to the kernels of engine/cpu. */
+#ifndef PP_CPU_HALF_SUMS_H
+#define PP_CPU_HALF_SUMS_H
+
+#include <stdint.h>
+
+/* The sums of 16 columns each of two blocks: of both first halves, then of the second ones. */
+static inline __attribute__((always_inline)) __m128i half_sums(const int8_t *q)
+{
+    __m256i a = _mm256_loadu_si256((const __m256i *)q), b = _mm256_loadu_si256((const __m256i *)(q + 32));
+    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    a = _mm256_sad_epu8(_mm256_xor_si256(a, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    b = _mm256_sad_epu8(_mm256_xor_si256(b, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    __m256i s = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); /* a0 b0 a1 b1 */
+    s = _mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    return _mm_sub_epi32(_mm256_castsi256_si128(s), _mm_set1_epi32(16 * 128));
+}
+
+#endif
