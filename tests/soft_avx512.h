@@ -756,6 +756,14 @@ SOFT __m512i soft_mm512_i32gather_epi32(__m512i at, const void *base, int scale)
     EACH(16) memcpy(&r.i32[l], (const char *)base + (ptrdiff_t)at.i32[l] * scale, 4);
     return r;
 }
+SOFT __m512i soft_mm512_i32gather_epi64(__m256i at, const void *base, int scale)
+{
+    __m512i r;
+    int32_t i[8];
+    memcpy(i, &at, sizeof i);
+    EACH(8) memcpy(&r.i64[l], (const char *)base + (ptrdiff_t)i[l] * scale, 8);
+    return r;
+}
 SOFT __m512i soft_mm512_permutexvar_epi32(__m512i at, __m512i a)
 {
     __m512i r;
@@ -995,6 +1003,8 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_shuffle_epi8 soft_mm512_shuffle_epi8
 #undef _mm512_i32gather_epi32
 #define _mm512_i32gather_epi32 soft_mm512_i32gather_epi32
+#undef _mm512_i32gather_epi64
+#define _mm512_i32gather_epi64 soft_mm512_i32gather_epi64
 #define _mm512_permutexvar_epi32 soft_mm512_permutexvar_epi32
 #define _mm512_permutexvar_epi16 soft_mm512_permutexvar_epi16
 #define _mm512_permutex2var_epi32 soft_mm512_permutex2var_epi32

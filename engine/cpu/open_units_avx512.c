@@ -62,11 +62,15 @@ OPEN_ROWS uvec gather(const uint32_t *table, uvec i)
     return from_i(_mm512_i32gather_epi32(to_i(i), table, 4));
 }
 
+/* A gather takes as long as it has loads: 64 bits at a time they are half as many. */
 OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 {
-    const uint32_t *words = (const uint32_t *)(const void *)table;
-    to[0] = gather(words, i + i);
-    to[1] = gather(words, i + i + 1);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const __m512i first = _mm512_i32gather_epi64(_mm512_castsi512_si256(to_i(i)), table, 8);
+    const __m512i last = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(to_i(i), 1), table, 8);
+    to[0] = from_i(_mm512_permutex2var_epi32(first, even, last));
+    to[1] = from_i(_mm512_permutex2var_epi32(first, odd, last));
 }
 
 OPEN_ROWS uvec spread_byte(uvec v, const int k)
