@@ -315,7 +315,7 @@ enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32
         pp_floats_to_f16(down, t->a_data, t->rank * n_in);
     else if (type == PP_TYPE_F32)
         memcpy(t->a_data, down, t->a_bytes);
-    t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data};
+    t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data, .alone = true};
     t->b = (struct pp_low_rank){.type = type, .rank = t->rank};
     return pp_lora_lay_out_b(up, w->ne[1], &t->b, t->b_data, most_up, room, err);
 }

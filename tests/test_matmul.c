@@ -178,7 +178,7 @@ static void free_input(struct input *in)
 /* The matrix as kernels want it; *packed is to be freed. */
 static struct pp_matrix as_matrix(uint32_t type, const uint8_t *w, int64_t n_rows, int64_t n_cols, uint8_t **packed)
 {
-    struct pp_matrix matrix = {type, n_rows, n_cols, w};
+    struct pp_matrix matrix = {type, n_rows, n_cols, .data = w};
     *packed = NULL;
     if (pp_pack_needed(type)) {
         *packed = pp_aligned(64, pp_pack_bytes(type, n_rows, n_cols));

@@ -49,7 +49,7 @@ static float one(const float *w, const float *x, int64_t n)
     float y;
     pp_bf16_scalar.round(w, n, wb);
     pp_bf16_scalar.round(x, n, xb);
-    const struct pp_matrix matrix = {PP_TYPE_BF16, 1, n, wb};
+    const struct pp_matrix matrix = {PP_TYPE_BF16, 1, n, .data = wb};
     const struct pp_acts acts = {.bf16 = xb, .bf16_stride = 64};
     pp_bf16_scalar.matmul(&matrix, 0, 1, &acts, 1, &y, 1, scratch);
     return y;
@@ -136,7 +136,7 @@ static struct problem make_problem(int64_t rows, int64_t cols, int64_t m, enum k
     memset(p.xb, 0xff, (size_t)(m * p.stride) * sizeof *p.xb); /* NaN behind the padding */
     for (int64_t i = 0; i < m; i++)
         pp_bf16_scalar.round(p.x + i * cols, cols, p.xb + i * p.stride);
-    const struct pp_matrix w = {PP_TYPE_BF16, rows, cols, p.w + 1};
+    const struct pp_matrix w = {PP_TYPE_BF16, rows, cols, .data = p.w + 1};
     const struct pp_acts acts = {.bf16 = p.xb, .bf16_stride = p.stride};
     pp_bf16_scalar.matmul(&w, 0, rows, &acts, m, p.expect, rows, scratch);
     return p;
@@ -155,7 +155,7 @@ static void compare(const struct pp_bf16_kernels *set, const struct problem *p, 
     int64_t stride = p->rows + 3, split = p->rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
-    const struct pp_matrix w = {PP_TYPE_BF16, p->rows, p->cols, p->w + 1};
+    const struct pp_matrix w = {PP_TYPE_BF16, p->rows, p->cols, .data = p->w + 1};
     const struct pp_acts acts = {.bf16 = p->xb, .bf16_stride = p->stride};
     set->matmul(&w, split, p->rows, &acts, m, y, stride, scratch);
     set->matmul(&w, 0, split, &acts, m, y, stride, scratch);

@@ -45,6 +45,7 @@ struct pp_matrix {
     int64_t n_rows;     /* outputs */
     int64_t n_cols;     /* inputs; a multiple of the type's block */
     const void *data;   /* float types: [n_rows, n_cols] plain; others: packed groups, 64-byte aligned */
+    bool alone;         /* what lies behind is not what this thread reads next: no use in asking for it */
 };
 
 /* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
@@ -66,6 +67,7 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
                           float *y, int64_t y_stride, void *scratch);
 
 struct pp_matmul_kernels {
+    bool know_alone;    /* for few rows of such a matrix, in Q8_0, they ask for its own bytes (stream_ahead.h) */
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
     void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);
     /* sum of a[k] * b[k] in the float types' order above */

@@ -263,9 +263,10 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
 }
 
 /* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the
- * group's bytes are used, scales included. side: [chunks][M] */
+ * group's bytes are used, scales included; where a matrix of Q8_0 stands alone, its own slices. side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
-                         const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const int M)
+                         const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], bool alone,
+                         const int M)
 {
     const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
     const int STEP = type == PP_TYPE_Q4_K ? 2 : 1; /* blocks in a step: neighbours of Q4_K share their bytes */
@@ -277,7 +278,10 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
         int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
         for (; b < n; b += STEP, used += (size_t)STEP * pace) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
-            stream_ahead(used, (size_t)STEP * pace);
+            if (type == PP_TYPE_Q8_0 && alone)
+                stream_alone(even.bytes, SLICES * PP_SLICE);
+            else
+                stream_ahead(used, (size_t)STEP * pace);
             stream_block(type, &even, false, side, b, q, acc, M);
             if (STEP == 2) {
                 struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
@@ -299,7 +303,8 @@ INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t 
             UNROLL for (int i = 0; i < M; i++)
                 acc[p][i] = b0 ? f_load_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p))
                                : f_zero();
-        stream_group(type, pp_pack_group(w, row), w->n_cols, b0, n_blocks, side, x, acc, M);
+        stream_group(type, pp_pack_group(w, row), w->n_cols, b0, n_blocks, side, x, acc,
+                     w->alone && pp_stream_by_pages, M);
         UNROLL for (int p = 0; p < PARTS; p++)
             UNROLL for (int i = 0; i < M; i++)
                 f_store_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p), acc[p][i]);

@@ -288,13 +288,13 @@ static bool low_rank_many(int64_t r, int64_t row1)
     return r % PP_LOW_RANK_ROWS == 0 && row1 - r >= LOW_RANK_MANY;
 }
 
-/* Asks for what comes PP_LOW_RANK_AHEAD bytes behind these outputs: they are used once, and in runs that are too short
- * for the processor to see a stream in them. Behind the last one nothing is lost by it. */
+/* Asks for what comes pp_low_rank_ahead() bytes behind these outputs: they are used once, and in runs that are too
+ * short for the processor to see a stream in them. Behind the last one nothing is lost by it. */
 static void low_rank_ahead(const struct pp_low_rank *b, int64_t r)
 {
     enum { LINE = 64 };
     const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
-    const uintptr_t from = (uintptr_t)b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes + PP_LOW_RANK_AHEAD;
+    const uintptr_t from = (uintptr_t)b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes + pp_low_rank_ahead();
     for (uintptr_t at = from; at < from + LOW_RANK_MANY / PP_LOW_RANK_ROWS * bytes; at += LINE)
         __builtin_prefetch((const void *)at, 0, 2);
 }

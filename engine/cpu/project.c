@@ -7,6 +7,7 @@
 #include "engine/cpu/pack.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
+#include "engine/cpu/stream_ahead.h"
 
 /* Multiply-adds and bytes of weights that a thread takes at a time at most: 2 ms at 100 G/s, and at 8 GB/s. */
 static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
@@ -514,6 +515,14 @@ static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct
     return unit < own->n_down ? unit : own->n_down;
 }
 
+/* What of A is asked for before the input is prepared: all, or what comes before the kernel asks. */
+static size_t ahead_of_down(const struct pp_cpu *c, const struct pp_lora_target *t)
+{
+    const size_t begin = pp_pack_scale_bytes(t->a.n_cols) + PP_ALONE_AHEAD;
+    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->know_alone && pp_stream_by_pages;
+    return kernel_asks && begin < t->a_bytes ? begin : t->a_bytes;
+}
+
 /* Takes the first product of a thread, and asks for what it reads. */
 static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, struct thread_scratch *own)
 {
@@ -522,7 +531,7 @@ static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, stru
     own->down = own->n_down ? NULL : own->lora; /* if their inputs are scaled, each thread makes its own */
     const int unit = own->n_down ? take_unit(c, s, own) : 0;
     if (unit < own->n_down && find_unit(c, s, m, unit, &u) == unit)
-        fetch_ahead(u.target->a_data, u.target->a_bytes);
+        fetch_ahead(u.target->a_data, ahead_of_down(c, u.target));
     return unit;
 }
 
@@ -575,6 +584,7 @@ void pp_cpu_project_reset(struct pp_cpu *c)
 static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projection, int m, int64_t row0, int64_t row1)
 {
     const int64_t n_blocks = (row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
+    const size_t most = pp_low_rank_ahead();
     for (int first = 0; first < m; first += alike_from(c, s, first, m)) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         for (int k = 0; set && k < set->n; k++) {
@@ -582,7 +592,7 @@ static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projecti
             const size_t block = pp_low_rank_block_bytes(b->type, b->rank), all = (size_t)n_blocks * block;
             if (b->rank)
                 fetch_ahead(b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block,
-                            all < PP_LOW_RANK_AHEAD ? all : PP_LOW_RANK_AHEAD);
+                            all < most ? all : most);
         }
     }
 }
