@@ -363,6 +363,14 @@ static void finish_values(struct value_steps *v)
     v->live = 0;
 }
 
+ALWAYS_INLINE void keep_weights(const struct pp_attention *a, struct part_weights to, int i, float largest,
+                                struct pp_span see, struct pp_span all, const struct bad_values *bad)
+{
+    to.scale[i] = tile_weights(a, a->p + i * PP_KV_CHUNK, largest, see, all, to.w + i * WEIGHT_ROW);
+    if (sees_bad(bad, see))
+        to.scale[i] = NAN;
+}
+
 /* A part's probabilities as whole numbers, by vectors, while the tiles make the values of the part before. */
 static void weigh_part(const struct pp_attention *a, struct part_weights to, int live, const struct pp_span *see,
                        struct pp_span all, const struct bad_values *bad, float *m, float *l,
@@ -374,14 +382,14 @@ static void weigh_part(const struct pp_attention *a, struct part_weights to, int
     if (before->live)
         load_values_step(before);
     part_maxima(a, live, see, m);
-    for (int i = 0; i < live; i++) {
-        float largest = 0, *p = a->p + i * PP_KV_CHUNK;
+    float largest[TILE_ROWS];
+    for (int i = 0; i <= live; i++) {
         for (int s = 0; before->live && s < steps && before->b < n_blocks; s++)
             multiply_values(before);
-        l[i] = powers(p, see[i], m[i], a->v_top, &largest);
-        to.scale[i] = tile_weights(a, p, largest, see[i], all, to.w + i * WEIGHT_ROW);
-        if (sees_bad(bad, see[i]))
-            to.scale[i] = NAN;
+        if (i < live)
+            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], a->v_top, &largest[i]);
+        if (i > 0) /* a query later, when the largest has long been known */
+            keep_weights(a, to, i - 1, largest[i - 1], see[i - 1], all, bad);
     }
     finish_values(before);
     finish_stores();
