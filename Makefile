@@ -126,7 +126,8 @@ $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
 # The tests of the kernels for ARM: no library but libc, linked statically, run by tests/test_arm.sh in an emulator.
 ARM_CC  := aarch64-linux-gnu-gcc
 SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c engine/cpu/train*.c engine/cpu/pack*.c)) \
-           $(filter-out %/quantize.c,$(sort $(wildcard engine/quant*.c))) engine/cpu/isa.c engine/kv.c engine/types.c \
+           $(filter-out %/quantize.c,$(sort $(wildcard engine/quant*.c))) engine/cpu/isa.c engine/cpu/stream_ahead.c engine/kv.c \
+           engine/types.c \
            $(addprefix engine/base/,error.c mem.c memory.c utf8.c) tests/runner.c tests/support.c \
            tests/gradients.c tests/test_isa.c tests/test_matmul.c tests/test_ops.c tests/test_train_kernels.c
 arm_obj  = $(patsubst %.c,$(BUILD)/arm/obj/%.o,$(1))
