@@ -537,6 +537,23 @@ SOFT __m512 soft_mm512_fnmadd_ps(__m512 a, __m512 b, __m512 c)
     EACH(16) a.f[l] = fmaf(-a.f[l], b.f[l], c.f[l]);
     return a;
 }
+/* The difference, too, is rounded down; only for that immediate. */
+SOFT __m512 soft_mm512_reduce_ps(__m512 a, int rounding)
+{
+    if (rounding != _MM_FROUND_TO_NEG_INF)
+        __builtin_trap();
+    EACH(16)
+    {
+        double exact = (double)a.f[l] - floor((double)a.f[l]);
+        a.f[l] = (float)exact > exact ? nextafterf((float)exact, -1) : (float)exact;
+    }
+    return a;
+}
+SOFT __m512 soft_mm512_maskz_scalef_ps(uint16_t live, __m512 a, __m512 x)
+{
+    EACH(16) a.f[l] = live >> l & 1 ? ldexpf(a.f[l], (int)floorf(x.f[l])) : 0;
+    return a;
+}
 SOFT uint16_t soft_mm512_cmp_ps_mask(__m512 a, __m512 b, int predicate)
 {
     uint16_t r = 0;
@@ -750,6 +767,12 @@ SOFT __m512i soft_mm512_shuffle_epi8(__m512i a, __m512i at)
     EACH(64) r.u8[l] = at.u8[l] & 0x80 ? 0 : a.u8[l / 16 * 16 + (at.u8[l] & 15)];
     return r;
 }
+SOFT __m512i soft_mm512_mask_shuffle_epi8(__m512i a, uint64_t live, __m512i b, __m512i at)
+{
+    __m512i moved = soft_mm512_shuffle_epi8(b, at);
+    EACH(64) a.u8[l] = live >> l & 1 ? moved.u8[l] : a.u8[l];
+    return a;
+}
 SOFT __m512i soft_mm512_i32gather_epi32(__m512i at, const void *base, int scale)
 {
     __m512i r;
@@ -962,6 +985,8 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_fmadd_ps soft_mm512_fmadd_ps
 #define _mm512_fmsub_ps soft_mm512_fmsub_ps
 #define _mm512_fnmadd_ps soft_mm512_fnmadd_ps
+#define _mm512_reduce_ps soft_mm512_reduce_ps
+#define _mm512_maskz_scalef_ps soft_mm512_maskz_scalef_ps
 #define _mm512_cmp_ps_mask soft_mm512_cmp_ps_mask
 #define _mm512_mask_mov_ps soft_mm512_mask_mov_ps
 #define _mm512_maskz_mov_ps soft_mm512_maskz_mov_ps
@@ -1001,6 +1026,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_srli_epi32 soft_mm512_srli_epi32
 #define _mm512_srai_epi32 soft_mm512_srai_epi32
 #define _mm512_shuffle_epi8 soft_mm512_shuffle_epi8
+#define _mm512_mask_shuffle_epi8 soft_mm512_mask_shuffle_epi8
 #undef _mm512_i32gather_epi32
 #define _mm512_i32gather_epi32 soft_mm512_i32gather_epi32
 #undef _mm512_i32gather_epi64

@@ -47,22 +47,13 @@ static inline uint8_t *tile_values(const struct pp_attention *a, int vec)
     return (uint8_t *)(sum_tiles(a) + PP_ATTENTION_SUM_TILES) + (size_t)vec * VALUE_BYTES;
 }
 
-/* Weights of 16 queries and their scales: two places, because one part's are made while another's are used. w: bytes
- * [head_pad / 32][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
-struct part_weights {
-    uint8_t *w;
-    float *scale;
-};
-
 enum { WEIGHT_ROW = 2 * PP_KV_CHUNK, WEIGHT_BLOCK = TILE_ROWS * WEIGHT_ROW }; /* bytes of a query, of all */
 
-static inline struct part_weights part_weights(const struct pp_attention *a, int which)
+/* Weights of 16 queries: two places, because one part's are made while another's are used. Bytes
+ * [head_pad / 32][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
+static inline uint8_t *part_weights(const struct pp_attention *a, int which)
 {
-    const int pad = a->kv->head_pad;
-    if (which == 0)
-        return (struct part_weights){(uint8_t *)a->w, a->w_scale};
-    uint8_t *w = tile_values(a, pad / LANES);
-    return (struct part_weights){w, (float *)(w + pad / PP_KV_BLOCK * WEIGHT_BLOCK)};
+    return which == 0 ? (uint8_t *)a->w : tile_values(a, a->kv->head_pad / LANES);
 }
 
 /* A query's quantised block, for scores. */
@@ -143,12 +134,13 @@ ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd
 {
     const int n_q = n_queries(a);
     const float *qd = a->q_scale + b * n_q + q0;
-    const v16 d0 = v_load_f16(kd), d1 = two ? v_load_f16(kd + LANES) : d0;
+    const v16 d0 = v_load_f16(kd), d1 = two ? v_load_f16(kd + LANES) : d0, rounder = v_set1(-V_ROUNDER);
+    const v16 minus0 = v_mul(d0, rounder), minus1 = v_mul(d1, rounder);
     UNROLL_TWICE for (int i = 0; i < live; i++) {
-        v16 scale = v_mul(v_set1(qd[i]), d0), whole = i_to_float(_mm512_loadu_si512(sums[0][i]));
-        v16 s = first ? v_mul(scale, whole) : v_fma(scale, whole, v_load(p + i * PP_KV_CHUNK));
+        v16 share = times_sum(d0, minus0, _mm512_loadu_si512(sums[0][i]));
+        v16 s = first ? v_mul(share, v_set1(qd[i])) : v_fma(share, v_set1(qd[i]), v_load(p + i * PP_KV_CHUNK));
         if (two)
-            s = v_fma(v_mul(v_set1(qd[n_q + i]), d1), i_to_float(_mm512_loadu_si512(sums[1][i])), s);
+            s = v_fma(times_sum(d1, minus1, _mm512_loadu_si512(sums[1][i])), v_set1(qd[n_q + i]), s);
         v_store(p + i * PP_KV_CHUNK, s);
     }
 }
@@ -216,78 +208,101 @@ static void tile_scores(const struct pp_attention *a, const uint8_t *const *head
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
+/* Of pairs of bytes in `near` the first ones, each followed by that in `far`, and the second ones alike. */
+struct byte_pairs {
+    __m512i even, odd;
+};
+
+#define ODD_BYTES   0xAAAAAAAAAAAAAAAAu
+#define HIGH_HALVES 0xCCCCCCCCCCCCCCCCu /* of 32 bits */
+
+ALWAYS_INLINE struct byte_pairs even_and_odd(__m512i near, __m512i far)
+{
+    const __m512i swapped = _mm512_broadcast_i32x4(_mm_setr_epi32(0x02030001, 0x06070405, 0x0A0B0809, 0x0E0F0C0D));
+    return (struct byte_pairs){_mm512_mask_shuffle_epi8(near, ODD_BYTES, far, swapped),
+                               _mm512_mask_shuffle_epi8(far, ~ODD_BYTES, near, swapped)};
+}
+
+static inline __m512i as_bytes(v16 x)
+{
+    return _mm512_castps_si512(x);
+}
+
 /* V of a chunk's positions; all: multiples of 64. For each 16 dimensions a tile for each 64 positions. Its rows hold
- * pairs of positions in the order in which packed weights lie; each byte is followed by the one 32 positions on. */
+ * four positions in the order in which split_weights() packs them: i, i + 32, i + 16, i + 48. */
 static void order_values(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
-    enum { FAR = TILE_POSITIONS / 4 }; /* pairs */
+    enum { FAR = TILE_POSITIONS / 8 }; /* pairs: 16 positions */
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const size_t pair_bytes = 2 * (size_t)a->kv->head_pad;
     for (int at = all.begin; at < all.end; at += TILE_POSITIONS) {
         const uint8_t *values = heads[page_of(at)] + a->kv->v + slot_of(at) / 2 * pair_bytes;
-        for (int row = 0; row < TILE_ROWS; row++) {
-            const uint8_t *from = values + (size_t)(row / 4 * 2 + row % 4 / 2 * 8 + row % 2) * pair_bytes;
-            uint8_t *to = tile_values(a, 0) + at / TILE_POSITIONS * TILE_BYTES + row * 64;
+        for (int pair = 0; pair < FAR; pair++) {
+            const uint8_t *from = values + (size_t)pair * pair_bytes;
+            uint8_t *to = tile_values(a, 0) + at / TILE_POSITIONS * TILE_BYTES + pair * 128;
             for (const uint8_t *end = from + pair_bytes; from < end; from += 64, to += 2 * VALUE_BYTES) {
-                __m512i near = _mm512_loadu_si512(from), far = _mm512_loadu_si512(from + FAR * pair_bytes);
-                __m512i low = _mm512_unpacklo_epi8(near, far), high = _mm512_unpackhi_epi8(near, far);
+                struct byte_pairs near = even_and_odd(_mm512_loadu_si512(from),
+                                                      _mm512_loadu_si512(from + 2 * FAR * pair_bytes));
+                struct byte_pairs far = even_and_odd(_mm512_loadu_si512(from + FAR * pair_bytes),
+                                                     _mm512_loadu_si512(from + 3 * FAR * pair_bytes));
+                __m512i low = _mm512_unpacklo_epi16(near.even, far.even);
+                __m512i high = _mm512_unpackhi_epi16(near.even, far.even);
                 _mm512_storeu_si512(to, _mm512_permutex2var_epi32(low, first, high));
                 _mm512_storeu_si512(to + VALUE_BYTES, _mm512_permutex2var_epi32(low, second, high));
+                low = _mm512_unpacklo_epi16(near.odd, far.odd);
+                high = _mm512_unpackhi_epi16(near.odd, far.odd);
+                _mm512_storeu_si512(to + 64, _mm512_permutex2var_epi32(low, first, high));
+                _mm512_storeu_si512(to + VALUE_BYTES + 64, _mm512_permutex2var_epi32(low, second, high));
             }
         }
     }
 }
 
-/* Products as whole numbers, rounded to nearest even: those of 64 positions in two vectors of 16 bits, then their low
- * and their high bytes, the second vector's each behind the first one's. */
-ALWAYS_INLINE void split_weights(const v16 x[4], const float *d, uint8_t *w)
+/* The low and the high bytes of the whole numbers in x, to which V_ROUNDER was added. Shuffles alone: they take the
+ * port that floats leave free. */
+ALWAYS_INLINE void split_weights(const v16 x[4], uint8_t *w)
 {
-    enum { SELECT = 0xca };
-    const __m512i low = _mm512_set1_epi16(0xff);
-    __m512i near = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x[0], v_load(d))),
-                                      _mm512_cvtps_epi32(v_mul(x[1], v_load(d + LANES))));
-    __m512i far = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x[2], v_load(d + 2 * LANES))),
-                                     _mm512_cvtps_epi32(v_mul(x[3], v_load(d + 3 * LANES))));
-    _mm512_storeu_si512(w, _mm512_ternarylogic_epi32(low, near, _mm512_slli_epi16(far, 8), SELECT));
-    _mm512_storeu_si512(w + 64, _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(near, 8), far, SELECT));
+    const __m512i to_high = _mm512_broadcast_i32x4(_mm_setr_epi32(0x01000100, 0x05040504, 0x09080908, 0x0D0C0D0C));
+    __m512i near = _mm512_mask_shuffle_epi8(as_bytes(x[0]), HIGH_HALVES, as_bytes(x[1]), to_high);
+    __m512i far = _mm512_mask_shuffle_epi8(as_bytes(x[2]), HIGH_HALVES, as_bytes(x[3]), to_high);
+    const struct byte_pairs split = even_and_odd(near, far);
+    _mm512_storeu_si512(w, split.even);
+    _mm512_storeu_si512(w + 64, split.odd);
 }
 
 /* whole_weights() for tiles; all: multiples of 64. */
-static float tile_weights(const struct pp_attention *a, float *p, float largest, struct pp_span see,
-                          struct pp_span all, uint8_t *w)
+ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m, struct pp_span see,
+                                 struct pp_span all, uint8_t *w)
 {
-    const float inverse = 32767.0f / largest;
-    const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
+    const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const struct pp_span known = widened(see, WHOLE_STEP);
-    see = widened(see, TILE_POSITIONS);
-    if (see.begin < known.begin) {
-        v_store(p + see.begin, v_zero());
-        v_store(p + see.begin + LANES, v_zero());
-    }
-    if (known.end < see.end) {
-        v_store(p + see.end - 2 * LANES, v_zero());
-        v_store(p + see.end - LANES, v_zero());
-    }
+    v16 sum = v_zero();
+    widen_scores(p, &see, TILE_POSITIONS);
     for (int i = see.begin; i < see.end; i += TILE_POSITIONS) {
-        v16 x[4];
-        UNROLL for (int j = 0; j < 4; j++)
-            x[j] = v_mul(v_load(p + i + j * LANES), c);
-        for (int b = 0; b < n_blocks; b++)
-            split_weights(x, a->v_scale + b * PP_KV_CHUNK + i, w + b * WEIGHT_BLOCK + 2 * i);
+        v16 e[4], x[4];
+        UNROLL for (int j = 0; j < 4; j++) {
+            e[j] = v_exp2(v_sub(v_load(p + i + j * LANES), less));
+            sum = v_add(sum, e[j]);
+        }
+        const float *d = a->v_scale + i;
+        for (int b = 0; b < n_blocks; b++, d += PP_KV_CHUNK) {
+            UNROLL for (int j = 0; j < 4; j++)
+                x[j] = v_fma(e[j], v_load(d + j * LANES), rounder);
+            split_weights(x, w + b * WEIGHT_BLOCK + 2 * i);
+        }
     }
     for (int b = 0; see.begin > all.begin && b < n_blocks; b++)
         memset(w + b * WEIGHT_BLOCK + 2 * all.begin, 0, 2 * (size_t)(see.begin - all.begin));
     for (int b = 0; see.end < all.end && b < n_blocks; b++)
         memset(w + b * WEIGHT_BLOCK + 2 * see.end, 0, 2 * (size_t)(all.end - see.end));
-    return largest / 32767.0f;
+    return v_sum(sum);
 }
 
 /* Values of a part of the queries, made in steps of a block and 64 positions. */
 struct value_steps {
     const struct pp_attention *a;
-    struct part_weights from;
+    const uint8_t *w;
     int live;            /* queries */
     struct pp_span all;  /* positions: multiples of 64 */
     int b, at;           /* where the next step is; b == n_blocks behind the last */
@@ -301,14 +316,14 @@ static inline void scale_values(const struct value_steps *v, int b, const tile_s
         for (int half = 0; half < 2; half++) {
             i16x32 low = _mm512_loadu_si512(sums[2 * half][i]), high = _mm512_loadu_si512(sums[2 * half + 1][i]);
             i16x32 whole = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-            v_store(o + half * LANES, v_mul(i_to_float(whole), v_set1(v->from.scale[i])));
+            v_store(o + half * LANES, i_to_float(whole));
         }
 }
 
 /* The next step's weights, low and high bytes, and values, a block's first 16 dimensions and the others. */
 static inline void load_values_step(const struct value_steps *v)
 {
-    const uint8_t *w = v->from.w + v->b * WEIGHT_BLOCK + 2 * v->at;
+    const uint8_t *w = v->w + v->b * WEIGHT_BLOCK + 2 * v->at;
     const uint8_t *values = tile_values(v->a, 2 * v->b) + v->at / TILE_POSITIONS * TILE_BYTES;
     _tile_loadd(4, w, WEIGHT_ROW);
     _tile_loadd(5, w + 64, WEIGHT_ROW);
@@ -363,33 +378,20 @@ static void finish_values(struct value_steps *v)
     v->live = 0;
 }
 
-ALWAYS_INLINE void keep_weights(const struct pp_attention *a, struct part_weights to, int i, float largest,
-                                struct pp_span see, struct pp_span all, const struct bad_values *bad)
-{
-    to.scale[i] = tile_weights(a, a->p + i * PP_KV_CHUNK, largest, see, all, to.w + i * WEIGHT_ROW);
-    if (sees_bad(bad, see))
-        to.scale[i] = NAN;
-}
-
-/* A part's probabilities as whole numbers, by vectors, while the tiles make the values of the part before. */
-static void weigh_part(const struct pp_attention *a, struct part_weights to, int live, const struct pp_span *see,
-                       struct pp_span all, const struct bad_values *bad, float *m, float *l,
-                       struct value_steps *before)
+/* A part's scores become whole numbers, by vectors, while the tiles make the values of the part before. */
+static void weigh_part(const struct pp_attention *a, uint8_t *w, int live, const struct pp_span *see,
+                       struct pp_span all, float *m, float *l, struct value_steps *before)
 {
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
     const int n_before = (before->all.end - before->all.begin) / TILE_POSITIONS;
     const int steps = (n_blocks * n_before + live - 1) / live; /* a query */
     if (before->live)
         load_values_step(before);
-    part_maxima(a, live, see, m);
-    float largest[TILE_ROWS];
-    for (int i = 0; i <= live; i++) {
+    part_references(a, live, see, a->v_log, m);
+    for (int i = 0; i < live; i++) {
         for (int s = 0; before->live && s < steps && before->b < n_blocks; s++)
             multiply_values(before);
-        if (i < live)
-            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], a->v_top, &largest[i]);
-        if (i > 0) /* a query later, when the largest has long been known */
-            keep_weights(a, to, i - 1, largest[i - 1], see[i - 1], all, bad);
+        l[i] = tile_weights(a, a->p + i * PP_KV_CHUNK, m[i], see[i], all, w + i * WEIGHT_ROW);
     }
     finish_values(before);
     finish_stores();
@@ -418,11 +420,11 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
         const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
-        const struct part_weights w = part_weights(a, which);
+        uint8_t *w = part_weights(a, which);
         tile_scores(a, heads, q, live, seen);
-        weigh_part(a, w, live, limits + q, part, &bad, to->m + q, to->l + q, &values);
+        weigh_part(a, w, live, limits + q, part, to->m + q, to->l + q, &values);
         values = (struct value_steps){
-            .a = a, .from = w, .live = live, .all = part, .at = part.begin, .o = to->o + q * a->kv->head_pad};
+            .a = a, .w = w, .live = live, .all = part, .at = part.begin, .o = to->o + q * a->kv->head_pad};
     }
     if (values.live)
         load_values_step(&values);
@@ -430,6 +432,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     _tile_release();
     for (int nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, &bad, to);
+        chunk_tile(a, heads, q, nq, limits + q, to);
     }
+    spoil_values(a, q0, q1, limits, &bad, to->o);
 }

@@ -74,7 +74,7 @@ static void quantize_query(const struct pp_attention *a, int at, const float *q)
         a->q_scale[b * n_q + at] = quantize_block(q + b * PP_KV_BLOCK, q8);
         for (int i = 0; i < PP_KV_BLOCK; i++)
             sum += q8[i];
-        a->q_start[b * n_q + at] = sum * (a->kv->type == PP_KV_Q8_0 ? -128 : -8);
+        a->q_start[b * n_q + at] = V_ROUNDER_BITS + sum * (a->kv->type == PP_KV_Q8_0 ? -128 : -8);
         for (int step = 0; step < DOT_STEPS; step++)
             a->q_words[(b * DOT_STEPS + step) * n_q + at] = dot_query(q8, step);
 #if defined(PP_OPS_AMX)
@@ -138,8 +138,8 @@ ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_t
     }
 }
 
-/* Whole numbers of one block of 32 dimensions; k: the block's of the first group, k_stride bytes to the next group's.
- * */
+/* Whole numbers of one block of 32 dimensions, as q_start has them begin; k: the block's of the first group, k_stride
+ * bytes to the next group's. */
 ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                              size_t k_stride, const int wide, int b, int q0, const int nq,
                              i16x32 sum[TILE_MAX][WIDE_MAX])
@@ -160,6 +160,12 @@ ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type
             }
 }
 
+/* A sum that began with V_ROUNDER_BITS, times d: rounded once, because V_ROUNDER times a half has few bits. */
+ALWAYS_INLINE v16 times_sum(v16 d, v16 minus_rounder, i16x32 sum)
+{
+    return v_fma(i_as_float(sum), d, minus_rounder);
+}
+
 /* Adds a block's share to the scores, which begin with the first block's. */
 ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                                size_t k_stride, const uint16_t *kd, const int wide, int b, const bool first, int q0,
@@ -169,11 +175,11 @@ ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_ty
     i16x32 sum[TILE_MAX][WIDE_MAX];
     dot_block(a, type, k, k_stride, wide, b, q0, nq, sum);
     UNROLL for (int w = 0; w < wide; w++) {
-        v16 d = v_load_f16(kd + w * (a->kv->head_pad / PP_KV_BLOCK) * LANES);
+        v16 d = v_load_f16(kd + w * (a->kv->head_pad / PP_KV_BLOCK) * LANES), minus = v_mul(d, v_set1(-V_ROUNDER));
         UNROLL for (int i = 0; i < nq; i++) {
             float *to = p + i * PP_KV_CHUNK + w * LANES;
-            v16 scale = v_mul(v_set1(qd[i]), d), whole = i_to_float(sum[i][w]);
-            v_store(to, first ? v_mul(scale, whole) : v_fma(scale, whole, v_load(to)));
+            v16 share = times_sum(d, minus, sum[i][w]);
+            v_store(to, first ? v_mul(share, v_set1(qd[i])) : v_fma(share, v_set1(qd[i]), v_load(to)));
         }
     }
 }
@@ -234,63 +240,36 @@ SCORES(q4_0, PP_KV_Q4_0)
 static tile_fn *const score_fns[] = {[PP_KV_F32] = scores_f32, [PP_KV_F16] = scores_f16, [PP_KV_FP8] = scores_fp8,
                                      [PP_KV_Q8_0] = scores_q8_0, [PP_KV_Q4_0] = scores_q4_0};
 
-/* The largest of n scores, n a multiple of 16. */
-static inline float largest_score(const float *p, int n)
+/* The largest of n scores, n a multiple of 16; with v_log, of their sums with it. */
+ALWAYS_INLINE float largest_score(const float *p, const float *v_log, int n)
 {
-    v16 even = v_load(p), odd = even;
-    for (int i = LANES; i < n; i += 2 * LANES) {
-        odd = v_max(v_load(p + i), odd);
-        if (i + LANES < n)
-            even = v_max(v_load(p + i + LANES), even);
+    v16 even = v_set1(-INFINITY), odd = even;
+    for (int i = 0; i < n; i += 2 * LANES) {
+        v16 s = v_load(p + i);
+        even = v_max(v_log ? v_add(s, v_load(v_log + i)) : s, even);
+        if (i + LANES < n) {
+            s = v_load(p + i + LANES);
+            odd = v_max(v_log ? v_add(s, v_load(v_log + i + LANES)) : s, odd);
+        }
     }
     return v_largest(v_max(odd, even));
 }
 
-/* What powers() sums up. */
-struct power_sums {
-    v16 sum, top;
-};
-
-ALWAYS_INLINE void add_powers(float *p, v16 e, const float *v_top, struct power_sums *s)
+/* What is subtracted from scores before they become powers, made of the largest: that itself, or, with V in whole
+ * numbers, so much less that powers times V's scales fit 16 bits: at most 2^14.9, and that much lower where scores are
+ * so large that sums with them are rounded coarsely. Never within -1 .. 1, so that the difference is no finer than
+ * v_exp2() wants. */
+static inline float reference(float largest, bool integers)
 {
-    v_store(p, e);
-    s->sum = v_add(s->sum, e);
-    if (v_top)
-        s->top = v_max(v_mul(e, v_load(v_top)), s->top);
+    float m = largest;
+    if (integers && fabsf(largest) <= FLT_MAX)
+        m = fmaf(fabsf(largest), 0x1p-21f, largest - 14.9f);
+    return fabsf(m) < 1 ? 1 : m;
 }
 
-/* p: scores become 2^(score - m), and zeros from the multiple of 32 before the first to the one behind the last.
- * Returns their sum; with v_top also the largest of their products with it. */
-ALWAYS_INLINE float powers(float *p, struct pp_span see, float m, const float *v_top, float *largest)
-{
-    struct power_sums s = {v_zero(), v_zero()};
-    const v16 max = v_set1(m);
-    const int whole = see.end / LANES * LANES;
-    int at = see.begin / LANES * LANES;
-    if (at % (2 * LANES))
-        v_store(p + at - LANES, v_zero());
-    if (see.begin > at) {
-        const int end = see.end < at + LANES ? see.end - at : LANES;
-        v16 e = v_keep(v_exp2(v_sub(v_load(p + at), max)), see.begin - at, end, 0);
-        add_powers(p + at, e, v_top ? v_top + at : NULL, &s);
-        at += LANES;
-    }
-    UNROLL_TWICE for (; at < whole; at += LANES)
-        add_powers(p + at, v_exp2(v_sub(v_load(p + at), max)), v_top ? v_top + at : NULL, &s);
-    if (see.end > at) {
-        v16 e = v_keep(v_exp2(v_sub(v_load(p + at), max)), 0, see.end - at, 0);
-        add_powers(p + at, e, v_top ? v_top + at : NULL, &s);
-        at += LANES;
-    }
-    if (at % (2 * LANES))
-        v_store(p + at, v_zero());
-    if (v_top)
-        *largest = v_largest(s.top);
-    return v_sum(s.sum);
-}
-
-/* The largest scores of nq queries. */
-static void part_maxima(const struct pp_attention *a, int nq, const struct pp_span *see, float *m)
+/* m: references of nq queries. Scores beside those that a query sees become -infinity, up to the multiple of 16. */
+ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const struct pp_span *see, const float *v_log,
+                                   float *m)
 {
     for (int i = 0; i < nq; i++) {
         float *p = a->p + i * PP_KV_CHUNK;
@@ -299,21 +278,26 @@ static void part_maxima(const struct pp_attention *a, int nq, const struct pp_sp
             v_store(p + first, v_keep(v_load(p + first), see[i].begin - first, LANES, -INFINITY));
         if (see[i].end % LANES)
             v_store(p + last, v_keep(v_load(p + last), 0, see[i].end - last, -INFINITY));
-        m[i] = largest_score(p + first, last + LANES - first);
+        m[i] = reference(largest_score(p + first, v_log ? v_log + first : NULL, last + LANES - first), v_log);
     }
 }
 
-/* Their scores become probabilities. m, l: theirs. */
-static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, const float *v_top, float *m,
-                    float *l, float *largest)
+/* Scores of nq queries become powers p = 2^(score - m); m, l: theirs. */
+static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, float *m, float *l)
 {
-    part_maxima(a, nq, see, m); /* apart from the rest, which waits for m */
-    if (v_top)
-        for (int i = 0; i < nq; i++)
-            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], v_top, &largest[i]);
-    else
-        for (int i = 0; i < nq; i++)
-            l[i] = powers(a->p + i * PP_KV_CHUNK, see[i], m[i], NULL, NULL);
+    part_references(a, nq, see, NULL, m); /* apart from the rest, which waits for m */
+    for (int i = 0; i < nq; i++) {
+        float *p = a->p + i * PP_KV_CHUNK;
+        const int first = see[i].begin / LANES * LANES;
+        const v16 less = v_set1(m[i]);
+        v16 sum = v_zero();
+        UNROLL_TWICE for (int at = first; at < see[i].end; at += LANES) {
+            v16 e = v_exp2(v_sub(v_load(p + at), less));
+            v_store(p + at, e);
+            sum = v_add(sum, e);
+        }
+        l[i] = v_sum(sum);
+    }
 }
 
 /* --- values ------------------------------------------------------------------------------------------------ */
@@ -342,6 +326,8 @@ static bool sees_bad(const struct bad_values *bad, struct pp_span see)
     return false;
 }
 
+#define LEAST_SCALE 0x1p-24f /* that is not zero */
+
 /* V's scales as floats, and zeros where they are no numbers; see: multiples of 16. */
 static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see,
                               struct bad_values *bad)
@@ -359,9 +345,11 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
             note_bad(see, to, bad);
         for (int i = see.begin; i < see.end; i += LANES) {
             v16 d = v_load(to + i), size = v_max(d, v_sub(v_zero(), d));
-            v_store(a->v_top + i, b ? v_max(v_load(a->v_top + i), size) : size);
+            v_store(a->v_log + i, v_max(size, b ? v_load(a->v_log + i) : v_set1(LEAST_SCALE)));
         }
     }
+    for (int i = see.begin; i < see.end; i += LANES)
+        v_store(a->v_log + i, v_log2_above(v_load(a->v_log + i)));
 }
 
 /* Where sums of values begin: at zero, or where those of earlier positions ended. */
@@ -480,6 +468,17 @@ static inline struct pp_span widened(struct pp_span see, int n)
 
 enum { WHOLE_STEP = 2 * LANES };
 
+/* A query sees more, up to multiples of n, with scores that become nothing. */
+static inline void widen_scores(float *p, struct pp_span *see, int n)
+{
+    const struct pp_span known = widened(*see, LANES);
+    *see = widened(*see, n);
+    for (int i = see->begin; i < known.begin; i += LANES)
+        v_store(p + i, v_set1(-INFINITY));
+    for (int i = known.end; i < see->end; i += LANES)
+        v_store(p + i, v_set1(-INFINITY));
+}
+
 /* FP8 has one scale for a position's V: it goes into the probabilities. */
 static void scale_weights(const struct pp_attention *a, int nq, struct pp_span see)
 {
@@ -497,28 +496,28 @@ static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *
         v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[page_of(i)] + a->kv->v_scales) + slot_of(i)));
 }
 
-/* One query's p (zeros around what it sees, to multiples of 32) times V's scales of each block, as whole numbers, and
- * zeros elsewhere in `all`, which its tile sees. w: the first block's. Returns their scale. */
-static float whole_weights(const struct pp_attention *a, const float *p, float largest, struct pp_span see,
-                           struct pp_span all, int16_t *w)
+/* One query's scores become powers, and those times V's scales of each block whole numbers, zeros elsewhere in `all`,
+ * which its tile sees. w: the first block's. Returns the powers' sum. */
+static float whole_weights(const struct pp_attention *a, float *p, float m, struct pp_span see, struct pp_span all,
+                           int16_t *w)
 {
     enum { BLOCK = PP_PART_QUERIES * PP_KV_CHUNK };
-    const float inverse = 32767.0f / largest;
-    const v16 c = v_set1(inverse <= FLT_MAX ? inverse : 0);
+    const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const float *d = a->v_scale;
-    see = widened(see, WHOLE_STEP);
+    v16 sum = v_zero();
+    widen_scores(p, &see, WHOLE_STEP);
     for (int i = see.begin; i < see.end; i += WHOLE_STEP) {
-        v16 x = v_mul(v_load(p + i), c), y = v_mul(v_load(p + i + LANES), c);
-        for (int b = 0; b < n_blocks; b++)
-            v_store_weights(w + b * BLOCK + i, v_mul(x, v_load(d + b * PP_KV_CHUNK + i)),
-                            v_mul(y, v_load(d + b * PP_KV_CHUNK + i + LANES)));
+        v16 x = v_exp2(v_sub(v_load(p + i), less)), y = v_exp2(v_sub(v_load(p + i + LANES), less));
+        const float *d = a->v_scale + i;
+        sum = v_add(v_add(sum, x), y);
+        for (int b = 0; b < n_blocks; b++, d += PP_KV_CHUNK)
+            v_store_weights(w + b * BLOCK + i, v_fma(x, v_load(d), rounder), v_fma(y, v_load(d + LANES), rounder));
     }
     for (int b = 0; see.begin > all.begin && b < n_blocks; b++)
         memset(w + b * BLOCK + all.begin, 0, (size_t)(see.begin - all.begin) * sizeof *w);
     for (int b = 0; see.end < all.end && b < n_blocks; b++)
         memset(w + b * BLOCK + see.end, 0, (size_t)(all.end - see.end) * sizeof *w);
-    return largest / 32767.0f;
+    return v_sum(sum);
 }
 
 /* o = sum over the positions, for nq queries and `wide` of the two vectors of a block; see: multiples of 32. */
@@ -552,7 +551,7 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     o += b * PP_KV_BLOCK + half * LANES;
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
-            v_store(o + (size_t)i * pad + w * LANES, v_mul(i_to_float(acc[i][w]), v_set1(a->w_scale[i])));
+            v_store(o + (size_t)i * pad + w * LANES, i_to_float(acc[i][w]));
 }
 
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
@@ -592,17 +591,23 @@ static struct pp_span query_limits(const struct pp_attention *a, int row, int n_
     return whole_span(q1 - q0, limits + q0);
 }
 
-/* Probabilities of nq queries as whole numbers; all: multiples of 32. */
+/* Scores of nq queries become whole numbers; all: multiples of 32. */
 static void integer_weights(const struct pp_attention *a, int nq, const struct pp_span *see, struct pp_span all,
-                            const struct bad_values *bad, float *m, float *l)
+                            float *m, float *l)
 {
-    float largest[PP_PART_QUERIES];
-    softmax(a, nq, see, a->v_top, m, l, largest);
-    for (int i = 0; i < nq; i++) {
-        a->w_scale[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, largest[i], see[i], all, a->w + i * PP_KV_CHUNK);
-        if (sees_bad(bad, see[i]))
-            a->w_scale[i] = NAN;
-    }
+    part_references(a, nq, see, a->v_log, m);
+    for (int i = 0; i < nq; i++)
+        l[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, m[i], see[i], all, a->w + i * PP_KV_CHUNK);
+}
+
+/* o of the queries q0 .. q1 - 1 that see values which are no numbers. */
+static void spoil_values(const struct pp_attention *a, int q0, int q1, const struct pp_span *see,
+                         const struct bad_values *bad, float *o)
+{
+    const int pad = a->kv->head_pad;
+    for (int q = q0; bad->any && q < q1; q++)
+        for (int d = 0; sees_bad(bad, see[q]) && d < pad; d++)
+            o[q * pad + d] = NAN;
 }
 
 /* Scores of nq queries bounded to -softcap .. softcap; all: the positions that have any. */
@@ -626,7 +631,7 @@ static void sink_with_distance(const struct pp_attention *a, int q, int nq, stru
 
 /* Queries q .. q + nq - 1, nq one of the tiles' sizes; see: what each sees. */
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq,
-                       const struct pp_span *see, const struct bad_values *bad, const struct pp_attention_sums *to)
+                       const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
     float *o = to->o + q * a->kv->head_pad;
@@ -636,10 +641,10 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     if (a->slopes)
         sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {
-        integer_weights(a, nq, see, steps, bad, to->m + q, to->l + q);
+        integer_weights(a, nq, see, steps, to->m + q, to->l + q);
         (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, o);
     } else {
-        softmax(a, nq, see, NULL, to->m + q, to->l + q, NULL);
+        softmax(a, nq, see, to->m + q, to->l + q);
         if (a->kv->type == PP_KV_FP8)
             scale_weights(a, nq, all);
         float_values(a, heads, nq, see, o);
@@ -666,8 +671,9 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
     const struct bad_values bad = load_scales(a, heads, all);
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, &bad, to);
+        chunk_tile(a, heads, q, nq, limits + q, to);
     }
+    spoil_values(a, q0, q1, limits, &bad, to->o);
 }
 
 /* The factors 2^(old - larger) of two parts of n <= 16 queries, and the larger of both maxima in m. */

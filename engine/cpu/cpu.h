@@ -62,7 +62,7 @@ uint64_t pp_cpu_memory(const struct pp_cpu *c); /* bytes taken besides mapped we
 struct pp_weights *pp_cpu_weights(const struct pp_cpu *c);
 
 /* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
-#define PP_CPU_ARITHMETIC "cpu-4"
+#define PP_CPU_ARITHMETIC "cpu-5"
 #define PP_CPU_ARITHMETIC_BF16 PP_CPU_ARITHMETIC "+bf16"
 
 #endif

@@ -17,12 +17,11 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
 #endif
 };
 
-/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, a chunk's V, and weights and their scales
- * once more. */
+/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, a chunk's V, and weights once more. */
 static size_t tile_bytes(size_t n_blocks)
 {
     return (n_blocks + PP_ATTENTION_SUM_TILES) * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK +
-           n_blocks * PP_PART_QUERIES * PP_KV_CHUNK * sizeof(int16_t) + PP_PART_QUERIES * sizeof(float);
+           n_blocks * PP_PART_QUERIES * PP_KV_CHUNK * sizeof(int16_t);
 }
 
 /* Gives each array its place and returns the end; memory may be NULL, to measure. */
@@ -37,10 +36,9 @@ static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int
     PLACE(q_scale, n_blocks * n);
     PLACE(q_start, n_blocks * n);
     PLACE(v_scale, n_blocks * PP_KV_CHUNK);
-    PLACE(v_top, PP_KV_CHUNK);
+    PLACE(v_log, PP_KV_CHUNK);
     PLACE(p, PP_PART_QUERIES * PP_KV_CHUNK);
     PLACE(w, n_blocks * PP_PART_QUERIES * PP_KV_CHUNK);
-    PLACE(w_scale, PP_PART_QUERIES);
     a->tiles_fixed = n_blocks * ((n + 15) / 16) * 1024;
     PLACE(tiles, kv->type == PP_KV_Q8_0 ? a->tiles_fixed + tile_bytes(n_blocks) : 0);
     PLACE(chunk.m, n);

@@ -24,7 +24,7 @@ enum {
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
 
-/* What attention leaves of some positions, or of all: for each query the largest score m, l = sum of p = 2^(s - m),
+/* What attention leaves of some positions, or of all: for each query a reference m, l = sum of p = 2^(s - m),
  * o = sum of p v. */
 struct pp_attention_sums {
     float *m, *l;               /* [n_q] */
@@ -49,12 +49,11 @@ struct pp_attention {
     float *q_scale;             /* [head_pad / 32, n_q] */
     int32_t *q_start;           /* what a dot product begins with, because K is stored with an offset */
     float *v_scale;             /* of a chunk's V, [head_pad / 32, 256] */
-    float *v_top;               /* the largest of a position's, by size [256] */
+    float *v_log;               /* what log2 of the largest of a position's does not exceed [256] */
     /* of the part of the tile that is worked on: */
-    float *p;                   /* scores, then probabilities [PP_PART_QUERIES, 256] */
-    int16_t *w;                 /* probabilities times V's scales, as whole numbers [head_pad / 32, PP_PART_QUERIES,
+    float *p;                   /* scores, then powers [PP_PART_QUERIES, 256] */
+    int16_t *w;                 /* powers times V's scales, as whole numbers [head_pad / 32, PP_PART_QUERIES,
                                    256], each 32 positions in the order of the build's products */
-    float *w_scale;             /* [PP_PART_QUERIES] */
     uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
     size_t tiles_fixed;
     struct pp_attention_sums chunk, total;
@@ -111,16 +110,19 @@ static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
                                  : n * PP_LOW_RANK_ROWS * sizeof(float);
 }
 
-/* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, m = max s,
+/* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, a reference m,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
- * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L.
+ * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L. Powers below 2^-125 are zeros.
  *
- * q . k is summed over dimensions ascending, or, where K is quantised, over blocks of 32 ascending, each block's whole
- * numbers times both scales; a query's block is quantised as in Q8_0. p v is summed over positions ascending; where V
- * is quantised in blocks, (p c) times V's scale becomes a whole number, with c = 32767 / max (p times the largest of
- * the position's scales), the chunk's sum is exact, and a product with 1 / c makes it a float. A query's bits depend on
- * nothing but its own positions: not on its tile, nor on how chunks are shared out. With a window the positions begin
- * in the middle of a chunk, and earlier chunks have no part in it: chunks begin at multiples of 256 all the same. */
+ * q . k is summed over dimensions ascending, and m is the largest score. Where K is quantised, q . k is summed over
+ * blocks of 32 ascending: each block's whole numbers times K's scale, then times the query's, whose block is quantised
+ * as in Q8_0. p v is summed over positions ascending. Where V is quantised in blocks, p times V's scale becomes a whole
+ * number w, and the chunk's sum of w v is exact; m is then so much below the largest s + log2 (the largest of the
+ * position's scales) that w fits 16 bits, but only just: attention_body.h, reference().
+ *
+ * A query's bits depend on nothing but its own positions: not on its tile, nor on how chunks are shared out. With a
+ * window the positions begin in the middle of a chunk, and earlier chunks have no part in it: chunks begin at multiples
+ * of 256 all the same. */
 struct pp_cpu_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w, as (x * s) * w; x, y, w: float [n]; the sum in 16 partial sums. y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);

@@ -19,6 +19,11 @@
 
 enum { LANES = 16 };
 
+/* 1.5 * 2^23: a float to which it is added is rounded to a whole number (to nearest even), and the sum's bits are
+ * V_ROUNDER_BITS plus that number, if it is within -2^22 .. 2^22. */
+#define V_ROUNDER 12582912.0f
+enum { V_ROUNDER_BITS = 0x4B400000 };
+
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
@@ -59,6 +64,11 @@ static inline v16 v_times_pow2(v16 a, v16 n)
 {
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(n), 23)));
+}
+static inline v16 v_fraction(v16 x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+static inline v16 v_times_floor_pow2(v16 a, v16 x, v16 least)
+{
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), a, x);
 }
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
@@ -117,7 +127,9 @@ static inline v16 v_butterflies(v16 a, const int step)
 enum { WEIGHTS_UNIT = 32 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
-    _mm512_storeu_si512(p, _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)));
+    const __m512i lower = _mm512_broadcast_i32x4(_mm_setr_epi32(0x05040100, 0x0D0C0908, 0x05040100, 0x0D0C0908));
+    __m512i near = _mm512_shuffle_epi8(_mm512_castps_si512(a), lower);
+    _mm512_storeu_si512(p, _mm512_mask_shuffle_epi8(near, 0xFF00FF00FF00FF00, _mm512_castps_si512(b), lower));
 }
 static inline __m256 half_of(__m512 a, const int high)
 {
@@ -139,6 +151,8 @@ static inline v16 v_load_f8(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
 }
 static inline v16 i_to_float(i16x32 a) { return _mm512_cvtepi32_ps(a); }
+static inline v16 i_as_float(i16x32 a) { return _mm512_castsi512_ps(a); }
+static inline v16 v_bits_to_float(v16 a) { return _mm512_cvtepi32_ps(_mm512_castps_si512(a)); }
 static inline v16 v_load_i8(const int8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -175,6 +189,20 @@ static inline __m256 half_times_pow2(__m256 a, __m256 n)
 static inline v16 v_times_pow2(v16 a, v16 n)
 {
     return (v16){half_times_pow2(a.lo, n.lo), half_times_pow2(a.hi, n.hi)};
+}
+static inline v16 v_fraction(v16 x)
+{
+    return (v16){_mm256_sub_ps(x.lo, _mm256_floor_ps(x.lo)), _mm256_sub_ps(x.hi, _mm256_floor_ps(x.hi))};
+}
+static inline __m256 half_times_floor_pow2(__m256 a, __m256 x, __m256 least)
+{
+    __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(_mm256_floor_ps(x)), 23);
+    __m256 product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), e));
+    return _mm256_and_ps(_mm256_cmp_ps(x, least, _CMP_GE_OQ), product);
+}
+static inline v16 v_times_floor_pow2(v16 a, v16 x, v16 least)
+{
+    return (v16){half_times_floor_pow2(a.lo, x.lo, least.lo), half_times_floor_pow2(a.hi, x.hi, least.hi)};
 }
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
@@ -304,7 +332,9 @@ static inline v16 v_butterflies(v16 a, const int step)
 enum { WEIGHTS_UNIT = 16 };
 static inline __m256i pack_weights(v16 a)
 {
-    return _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    const __m256i rounder = _mm256_set1_epi32(V_ROUNDER_BITS);
+    return _mm256_packs_epi32(_mm256_sub_epi32(_mm256_castps_si256(a.lo), rounder),
+                              _mm256_sub_epi32(_mm256_castps_si256(a.hi), rounder));
 }
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
@@ -322,6 +352,11 @@ static inline v16 v_load_f8(const uint8_t *p)
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
 static inline v16 i_to_float(i16x32 a) { return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+static inline v16 i_as_float(i16x32 a) { return (v16){_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+static inline v16 v_bits_to_float(v16 a)
+{
+    return i_to_float((i16x32){_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)});
+}
 static inline v16 v_load_i8(const int8_t *p)
 {
     const __m128i lo = _mm_loadl_epi64((const __m128i *)p), hi = _mm_loadl_epi64((const __m128i *)(p + 8));
@@ -358,6 +393,21 @@ static inline v16 v_times_pow2(v16 a, v16 n)
         memcpy(&k, &n.l[l], 4);
         bits += k << 23; /* the rounder's own bits all fall out */
         memcpy(&a.l[l], &bits, 4);
+    }
+    return a;
+}
+/* x minus the largest whole number that is not larger. */
+static inline v16 v_fraction(v16 x) { EACH_LANE x.l[l] -= floorf(x.l[l]); return x; }
+/* a times 2 to the power of that number, which must be a normal one; 0 where x is not at least `least`, or is NaN. */
+static inline v16 v_times_floor_pow2(v16 a, v16 x, v16 least)
+{
+    EACH_LANE if (x.l[l] >= least.l[l]) {
+        uint32_t bits;
+        memcpy(&bits, &a.l[l], 4);
+        bits += (uint32_t)(int32_t)floorf(x.l[l]) << 23;
+        memcpy(&a.l[l], &bits, 4);
+    } else {
+        a.l[l] = 0;
     }
     return a;
 }
@@ -438,14 +488,14 @@ static inline v16 v_butterflies(v16 a, const int step)
     EACH_LANE r.l[l] = l & step ? a.l[l - step] - a.l[l] : a.l[l] + a.l[l + step];
     return r;
 }
-/* 32 positions' weights, rounded to nearest even, as int16; a, b within -32767.49 .. 32767.49. Pairs of positions lie
- * in units of WEIGHTS_UNIT positions in the order that suits the build: of each four pairs side by side, the first two
- * are neighbours, and so are the last two, WEIGHTS_UNIT / 4 pairs further on. */
+/* 32 positions' weights as int16; a, b: V_ROUNDER + a whole number. Pairs of positions lie in units of WEIGHTS_UNIT
+ * positions in the order that suits the build: of each four pairs side by side, the first two are neighbours, and so
+ * are the last two, WEIGHTS_UNIT / 4 pairs further on. */
 enum { WEIGHTS_UNIT = 8 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
-    EACH_LANE p[l] = (int16_t)((a.l[l] + 12582912.0f) - 12582912.0f);
-    EACH_LANE p[LANES + l] = (int16_t)((b.l[l] + 12582912.0f) - 12582912.0f);
+    EACH_LANE p[l] = (int16_t)(a.l[l] - V_ROUNDER);
+    EACH_LANE p[LANES + l] = (int16_t)(b.l[l] - V_ROUNDER);
 }
 /* E4M3, divided by 256: its bits are those of an F16 whose exponent counts from another place. */
 static inline v16 v_load_f8(const uint8_t *p)
@@ -455,6 +505,9 @@ static inline v16 v_load_f8(const uint8_t *p)
     return r;
 }
 static inline v16 i_to_float(i16x32 a) { v16 r; EACH_LANE r.l[l] = (float)a.l[l]; return r; }
+/* The floats whose bits they are, and the other way round: a float's bits as a whole number, made a float. */
+static inline v16 i_as_float(i16x32 a) { v16 r; memcpy(&r, &a, sizeof r); return r; }
+static inline v16 v_bits_to_float(v16 a) { i16x32 r; memcpy(&r, &a, sizeof r); return i_to_float(r); }
 static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = (float)p[l]; return r; }
 
 #endif
@@ -509,8 +562,6 @@ static inline float v_largest(v16 a)
 }
 #endif
 
-#define V_ROUNDER 12582912.0f /* 1.5 * 2^23: a float to which it is added is rounded to a whole number */
-
 /* exp(x), within 2 units in the last place; exactly 1 at 0, exactly 0 below -87. Cody-Waite reduction to
  * |r| <= ln 2 / 2, then the Taylor polynomial of degree 7 in fused steps. */
 static inline v16 v_exp(v16 x)
@@ -530,19 +581,25 @@ static inline v16 v_exp(v16 x)
     return v_zero_where_less(x, v_set1(-87.0f), v_times_pow2(p, k));
 }
 
-/* 2^x for x <= 0, within 5e-7 of it; exactly 1 at 0; 2^-125 for anything less than -125, and for NaN. The polynomial of
- * degree 5 whose largest relative error on |r| <= 1/2 is smallest among those that are 1 at 0. */
+/* 2^x for x < 127, within 2e-7 of it; exactly 1 at 0; 0 for anything less than -125, and for NaN. x within -1/2 .. 0
+ * must be a multiple of 2^-24, so that x - floor x is exact: builds round it differently. The polynomial of degree 5
+ * whose largest relative error on 0 .. 1 is smallest among those that are 1 at 0. */
 static inline v16 v_exp2(v16 x)
 {
-    v16 c = v_max(x, v_set1(-125.0f));
-    v16 k = v_add(c, v_set1(V_ROUNDER)), r = v_sub(c, v_sub(k, v_set1(V_ROUNDER)));
-    v16 p = v_set1(0.001112550768f);
-    p = v_fma(p, r, v_set1(0.009666282525f));
-    p = v_fma(p, r, v_set1(0.05557400473f));
-    p = v_fma(p, r, v_set1(0.2402235065f));
-    p = v_fma(p, r, v_set1(0.6931428306f));
+    v16 r = v_fraction(x), p = v_set1(0.001867130082f);
+    p = v_fma(p, r, v_set1(0.009017030284f));
+    p = v_fma(p, r, v_set1(0.05579991315f));
+    p = v_fma(p, r, v_set1(0.2401644501f));
+    p = v_fma(p, r, v_set1(0.6931513118f));
     p = v_fma(p, r, v_set1(1.0f));
-    return v_times_pow2(p, k);
+    return v_times_floor_pow2(p, x, v_set1(-125.0f));
+}
+
+/* What log2 x does not exceed, and exceeds by at most 0.0863, for normal numbers x > 0: bits of floats grow almost as
+ * logarithms do. */
+static inline v16 v_log2_above(v16 x)
+{
+    return v_fma(v_bits_to_float(x), v_set1(0x1p-23f), v_set1(-126.9138f));
 }
 
 #endif

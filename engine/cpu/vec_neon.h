@@ -41,6 +41,17 @@ static inline v16 v_times_pow2(v16 a, v16 n)
         vaddq_s32(vreinterpretq_s32_f32(a.r[j]), vshlq_n_s32(vreinterpretq_s32_f32(n.r[j]), 23)));
     return a;
 }
+static inline v16 v_fraction(v16 x) { EACH_PART x.r[j] = vsubq_f32(x.r[j], vrndmq_f32(x.r[j])); return x; }
+static inline v16 v_times_floor_pow2(v16 a, v16 x, v16 least)
+{
+    EACH_PART
+    {
+        int32x4_t e = vshlq_n_s32(vcvtmq_s32_f32(x.r[j]), 23);
+        uint32x4_t product = vreinterpretq_u32_s32(vaddq_s32(vreinterpretq_s32_f32(a.r[j]), e));
+        a.r[j] = vreinterpretq_f32_u32(vandq_u32(product, vcgeq_f32(x.r[j], least.r[j])));
+    }
+    return a;
+}
 static inline v16 v_zero_where_less(v16 x, v16 limit, v16 y)
 {
     EACH_PART y.r[j] =
@@ -164,8 +175,8 @@ static inline v16 v_butterflies(v16 a, const int step)
 enum { WEIGHTS_UNIT = 8 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
-    EACH_PART vst1_s16(p + 4 * j, vmovn_s32(vcvtnq_s32_f32(a.r[j])));
-    EACH_PART vst1_s16(p + LANES + 4 * j, vmovn_s32(vcvtnq_s32_f32(b.r[j])));
+    EACH_PART vst1_s16(p + 4 * j, vmovn_s32(vreinterpretq_s32_f32(a.r[j])));
+    EACH_PART vst1_s16(p + LANES + 4 * j, vmovn_s32(vreinterpretq_s32_f32(b.r[j])));
 }
 static inline v16 v_load_i8(const int8_t *p)
 {
@@ -192,5 +203,11 @@ static inline v16 v_load_f8(const uint8_t *p)
     return f;
 }
 static inline v16 i_to_float(i16x32 a) { v16 f; EACH_PART f.r[j] = vcvtq_f32_s32(a.r[j]); return f; }
+static inline v16 i_as_float(i16x32 a) { v16 f; EACH_PART f.r[j] = vreinterpretq_f32_s32(a.r[j]); return f; }
+static inline v16 v_bits_to_float(v16 a)
+{
+    EACH_PART a.r[j] = vcvtq_f32_s32(vreinterpretq_s32_f32(a.r[j]));
+    return a;
+}
 
 #endif
