@@ -12,9 +12,11 @@
 
 enum {
 #ifdef PP_VEC_AVX512
-    LOW_RANK_ROWS = 8,   /* batch rows that share the reading of an adapter: as many sums as registers hold */
+    LOW_RANK_ROWS = 8,   /* batch rows that share the reading of an adapter, */
+    LOW_RANK_BOTH = 2,   /* and groups of outputs that share the reading of those: as many sums as registers hold */
 #else
     LOW_RANK_ROWS = 4,
+    LOW_RANK_BOTH = 1,
 #endif
     LOW_RANK_PART = 256, /* of a rank, whose sums fit 32 bits */
 };
@@ -260,9 +262,10 @@ ALWAYS_INLINE void low_rank_whole_to(const struct pp_low_rank *b, const struct p
     const uint8_t *values = at.block + PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (size_t)k0) + at.half * 2 * LANES;
     const int64_t down_stride = rows->down_stride, y_stride = rows->y_stride;
     float *to = rows->y + i0 * y_stride + r;
-    i16x32 sum[LOW_RANK_ROWS];
-    UNROLL for (int k = 0; k < N * G; k++)
-        sum[k] = i_set1(0);
+    i16x32 sum[LOW_RANK_ROWS * LOW_RANK_BOTH];
+    UNROLL for (int g = 0; g < G; g++)
+        UNROLL for (int i = 0; i < N; i++)
+            sum[g * N + i] = i_set1(0);
     for (int p = 0; p < n_pairs; p++, values += 2 * PP_LOW_RANK_ROWS)
         UNROLL for (int g = 0; g < G; g++) {
             const k16 v = pair_load_i8(values + (size_t)(g / 2) * at.block_bytes + g % 2 * 2 * LANES);
@@ -312,15 +315,18 @@ static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_
             n = rows->n - i < LOW_RANK_ROWS ? 1 : LOW_RANK_ROWS;
             for (int k = 0; k < n; k++)
                 gain[k] = by * down[k * rows->down_stride + (b->rank + 1) / 2 + k0 / LOW_RANK_PART];
-            for (int64_t r = row0, next; r < row1; r = next) {
+            for (int64_t r = row0, n_out; r < row1; r += n_out) {
                 const bool many = n == 1 && low_rank_many(r, row1);
-                next = r + (many ? LOW_RANK_MANY : LANES);
+                const bool both = n > 1 && r % (LOW_RANK_BOTH * LANES) == 0 && row1 - r >= LOW_RANK_BOTH * LANES;
+                n_out = many ? LOW_RANK_MANY : both ? LOW_RANK_BOTH * LANES : LANES;
                 if (many)
                     low_rank_ahead(b, r);
-                if (n > 1)
+                if (both)
+                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, LOW_RANK_BOTH, pairs, gain, k0, n_pairs, r, n_out);
+                else if (n > 1)
                     low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, pairs, gain, k0, n_pairs, r, row1 - r);
                 else if (many)
-                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, pairs, gain, k0, n_pairs, r, LOW_RANK_MANY);
+                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, pairs, gain, k0, n_pairs, r, n_out);
                 else
                     low_rank_whole_to(b, rows, i, 1, 1, pairs, gain, k0, n_pairs, r, row1 - r);
             }
