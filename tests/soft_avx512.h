@@ -703,6 +703,11 @@ SOFT __m512i soft_mm512_mullo_epi32(__m512i a, __m512i b)
     EACH(16) a.u32[l] *= b.u32[l];
     return a;
 }
+SOFT __m512i soft_mm512_mullo_epi16(__m512i a, __m512i b)
+{
+    EACH(32) a.u16[l] = (uint16_t)((uint32_t)a.u16[l] * b.u16[l]);
+    return a;
+}
 SOFT __m512i soft_mm512_max_epu32(__m512i a, __m512i b)
 {
     EACH(16) a.u32[l] = a.u32[l] > b.u32[l] ? a.u32[l] : b.u32[l];
@@ -1013,6 +1018,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_sub_epi16 soft_mm512_sub_epi16
 #define _mm512_add_epi32 soft_mm512_add_epi32
 #define _mm512_sub_epi32 soft_mm512_sub_epi32
+#define _mm512_mullo_epi16 soft_mm512_mullo_epi16
 #define _mm512_mullo_epi32 soft_mm512_mullo_epi32
 #define _mm512_max_epu32 soft_mm512_max_epu32
 #define _mm512_max_epi32 soft_mm512_max_epi32
