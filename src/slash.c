@@ -166,7 +166,8 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
         for (size_t k = 0; k < c->adapters.n; k++)
             pp_near_try(&near, c->adapters.items[k].name);
         ctl_notice(c, true,
-                   near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?" : "there is no adapter \"%s\"%s",
+                   near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?"
+                                : "there is no adapter \"%s\"%s; F3 lists them",
                    arg, near.best);
         return PP_SLASH_ERROR;
     }

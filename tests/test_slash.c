@@ -137,7 +137,9 @@ static void test_lora(void **state)
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
     assert_int_equal(fix_slash("/lora bard 7"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/lora brad"), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "bard"));
+    assert_non_null(strstr(notice(), "did you mean \"bard\""));
+    assert_int_equal(fix_slash("/lora quite-another"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "F3 lists them"));
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
 }
