@@ -151,6 +151,14 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     return code ? code : make_pools(e, layouts, limit, err);
 }
 
+/* bfloat16 numbers that an activation becomes. */
+static int parts_of(enum pp_activations activations, enum pp_isa isa)
+{
+    if (activations == PP_ACT_AUTO)
+        activations = isa == PP_ISA_AMX ? PP_ACT_PAIR : PP_ACT_F32;
+    return activations == PP_ACT_PAIR ? 2 : activations == PP_ACT_BF16 ? 1 : 0;
+}
+
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
                            void *user, struct pp_engine **out, struct pp_error *err)
 {
@@ -215,7 +223,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     if (!code)
         code = pp_cpu_new(m, e->pool, layouts,
                           &(struct pp_cpu_options){.isa = isa, .max_rows = e->max_rows, .n_ctx = e->n_ctx,
-                                                   .bf16_activations = opt->activations == PP_ACT_BF16,
+                                                   .bf16_parts = parts_of(opt->activations, isa),
                                                    .cache_dir = opt->cache_dir,
                                                    .layout_quota = opt->layout_quota, .cancel = opt->cancel,
                                                    .imatrix = opt->imatrix},
@@ -224,7 +232,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         pp_engine_free(e);
         return code;
     }
-    snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), pp_cpu_rounds(e->cpu) ? "+bf16" : "");
+    static const char *const by_parts[] = {"", "+bf16", "+pair"};
+    snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), by_parts[pp_cpu_bf16_parts(e->cpu)]);
     e->stats.n_tiers = e->n_tiers;
     *out = e;
     return PP_OK;
@@ -271,7 +280,11 @@ const char *pp_engine_kernels(const struct pp_engine *e) { return e->kernels; }
 
 int pp_activations_by_name(const char *name)
 {
-    return strcmp(name, "f32") == 0 ? PP_ACT_F32 : strcmp(name, "bf16") == 0 ? PP_ACT_BF16 : -1;
+    static const char *const names[] = {"auto", "f32", "pair", "bf16"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return -1;
 }
 
 static void count_pages(struct pp_engine *e)

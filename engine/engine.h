@@ -91,11 +91,12 @@ enum pp_code pp_model_identity(const struct pp_model *m, const char *cache_dir, 
 
 struct pp_engine;
 
-
-/* What BF16 weights are multiplied with. PP_ACT_BF16: activations rounded to bfloat16, an arithmetic of its own that
- * costs a little accuracy and pays where the CPU has AMX. Weights of other types compute as ever. */
-enum pp_activations { PP_ACT_F32 = 0, PP_ACT_BF16 };
-int pp_activations_by_name(const char *name); /* "f32", "bf16"; -1 if unknown */
+/* What weights in F16 and BF16 are multiplied with; each choice is an arithmetic of its own, the same on all CPUs.
+ * PP_ACT_F32: activations as they are. PP_ACT_PAIR: each as the sum of two bfloat16 numbers, good to 17 bits, which
+ * pays where the CPU has AMX. PP_ACT_BF16: for BF16 weights rounded to one such number, which is faster still and costs
+ * a little accuracy. PP_ACT_AUTO: pairs with AMX kernels, else float32. Other types compute as ever. */
+enum pp_activations { PP_ACT_AUTO = 0, PP_ACT_F32, PP_ACT_PAIR, PP_ACT_BF16 };
+int pp_activations_by_name(const char *name); /* "auto", "f32", "pair", "bf16"; -1 if unknown */
 
 struct pp_engine_options {
     int n_threads;              /* 0, and at most: one per core that this process may use */
@@ -136,7 +137,7 @@ int64_t pp_engine_n_ctx(const struct pp_engine *e);
 int pp_engine_n_threads(const struct pp_engine *e);
 int pp_engine_max_rows(const struct pp_engine *e);
 enum pp_kv_type pp_engine_kv_type(const struct pp_engine *e);
-const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512"; "amx+bf16" with rounded activations */
+const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512"; "amx+pair", "amx+bf16" with such activations */
 
 /* --- adapters ------------------------------------------------------------------------------------------ */
 

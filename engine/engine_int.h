@@ -51,7 +51,7 @@ struct pp_engine {
     int n_tiers;                 /* as the model's plan has them */
     struct pp_cpu *cpu;
     enum pp_isa isa;
-    char kernels[16];            /* "amx", "amx+bf16" */
+    char kernels[16];            /* "amx", "amx+pair" */
     int64_t n_ctx;
     int max_rows;
     int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */

@@ -115,8 +115,8 @@ static enum pp_code pack(const struct pp_adapter *a, const struct rows *r, const
     return code;
 }
 
-/* Rows for kernels of float weights, as they are stored; scaled ones, and those whose type is not beside BF16 weights,
- * in F32. */
+/* Rows for kernels of float weights, as they are stored; scaled ones, and those of another type than the weights beside
+ * them, in F32. */
 static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, const struct pp_matrix *w, void *out,
                               struct pp_error *err)
 {
@@ -135,14 +135,13 @@ static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, 
     return code;
 }
 
-/* In what type a matrix is held beside W. The kernels of BF16 may read other activations than those of other floats:
- * only where W is BF16, too, are those at hand. */
+/* In what type a matrix is held beside W. The kernels of F16 and BF16 may read other activations than those of F32:
+ * only where W is of that type, too, are those at hand. */
 static uint32_t held_type(const struct pp_tensor *w, const struct rows *r)
 {
     if (pp_pack_needed(w->type))
         return PP_TYPE_Q8_0;
-    const bool as_stored = !r->column_scales && (r->from->type == PP_TYPE_F16 ||
-                                                 (r->from->type == PP_TYPE_BF16 && w->type == PP_TYPE_BF16));
+    const bool as_stored = !r->column_scales && r->from->type == w->type;
     return as_stored ? r->from->type : PP_TYPE_F32;
 }
 

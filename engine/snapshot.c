@@ -21,7 +21,7 @@ enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity
     pp_sha256_hex(identity, hex); /* covers the weights and the hyperparameters, RoPE among them */
     pp_buf_fmt(text, "model=%s\n", hex);
     pp_buf_fmt(text, "kv=%s rotate=%d page=%d\n", pp_kv_type_name(l->type), l->rotate, PP_PAGE_TOKENS);
-    pp_buf_fmt(text, "arithmetic=%s\n", pp_cpu_rounds(s->engine->cpu) ? PP_CPU_ARITHMETIC_BF16 : PP_CPU_ARITHMETIC);
+    pp_buf_fmt(text, "arithmetic=%s\n", pp_cpu_arithmetic(s->engine->cpu));
     if (pp_rope_depends_on_context(pp_source_hparams(s->engine->model->source)))
         pp_buf_fmt(text, "rope context=%lld\n", (long long)s->engine->n_ctx);
     for (int i = 0; i < s->adapters.n; i++) {

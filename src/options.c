@@ -372,5 +372,5 @@ enum pp_code pp_options_recall(struct pp_options *o, const char *name, const cha
 
 enum pp_activations pp_options_activations(const struct pp_options *o)
 {
-    return o->activations ? (enum pp_activations)pp_activations_by_name(o->activations) : PP_ACT_F32;
+    return o->activations ? (enum pp_activations)pp_activations_by_name(o->activations) : PP_ACT_AUTO;
 }

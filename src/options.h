@@ -51,7 +51,7 @@ struct pp_options {
     uint64_t layout_cache;     /* --layout-cache, in bytes; 0: by the free disk; PP_LAYOUTS_OFF */
     uint64_t snapshot_quota;   /* --snapshot-quota, in bytes; 0: PP_SNAPSHOT_QUOTA; PP_SNAPSHOTS_OFF */
     const char *kernels;       /* --kernels NAME, see engine/cpu/isa.h */
-    const char *activations;   /* --activations f32|bf16; NULL: f32 */
+    const char *activations;   /* --activations auto|f32|pair|bf16; NULL: auto */
     struct pp_lora_option { const char *path; float scale; }
         lora[PP_MAX_LORA_OPTIONS],       /* --lora FILE, --lora-scaled FILE:SCALE */
         draft_lora[PP_MAX_LORA_OPTIONS]; /* --draft-lora FILE[:SCALE]: of the draft model */

@@ -118,10 +118,10 @@ const struct pp_option pp_option_specs[] = {
      .set = pp_set_choice, AT(kernels), .commands = ENGINE | LORA, .section = "model", .group = PP_GROUP_MODEL,
      .help = "force one set of kernels: scalar, avx2, avxvnni, avx512, amx (x86-64), neon, dotprod, i8mm (ARM); "
              "default: the best this CPU has"},
-    {.name = "activations", .arg = "TYPE", .choices = "f32 bf16", .set = pp_set_choice, AT(activations),
+    {.name = "activations", .arg = "TYPE", .choices = "auto f32 pair bf16", .set = pp_set_choice, AT(activations),
      .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
-     .help = "what BF16 weights are multiplied with: f32 (default) or bf16, faster with AMX, a little "
-             "less accurate"},
+     .help = "what F16 and BF16 weights are multiplied with: f32, pair (good to 17 bits, fast with AMX), bf16 "
+             "(BF16 weights only, less accurate) or auto (default): pair with AMX, else f32"},
     {.name = "gpu-layers", .others = "-ngl --n-gpu-layers", .arg = "N", .set = pp_set_gpu_layers, .commands = ENGINE,
      .group = PP_GROUP_MODEL, .help = "only 0: this version runs on the CPU"},
     {.name = "device", .others = "-dev", .arg = "DEVICE", .choices = "cpu", .set = pp_set_device, .commands = ENGINE,

@@ -1,5 +1,5 @@
-/* test_activations.c - engines with activations rounded to bfloat16: every kernel set, row count and thread count the
- * same bits, close to what float32 gives, and a KV key of their own. */
+/* test_activations.c - engines with activations of one or two bfloat16 numbers: every kernel set, row count and thread
+ * count the same bits, close to what float32 gives, and a KV key of their own. */
 #include <math.h>
 #include <string.h>
 
@@ -24,8 +24,8 @@ static struct rig make_rig(uint32_t type, const char *kernels, int n_threads, en
     struct rig r;
     struct pp_error err;
     struct tiny_shape shape = tiny_shape(type);
-    const struct pp_engine_options opt = {
-        .kernels = kernels, .n_threads = n_threads, .activations = activations, .kv_memory = 64u << 20};
+    const struct pp_engine_options opt = {.kernels = kernels, .n_threads = n_threads, .activations = activations,
+                                          .kv_type = PP_KV_F32, .kv_memory = 64u << 20};
     assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     assert_ok(pp_seq_new(r.engine, &r.seq, &err), err);
@@ -62,24 +62,39 @@ static float *logits_of(struct rig *r, int rows)
     return logits;
 }
 
-static void rounded_activations_are_one_arithmetic(void **state)
+/* What F16 and BF16 weights may meet, how the kernels call it, and how far that is from float32 at most. */
+static const struct kind {
+    uint32_t type;
+    enum pp_activations activations;
+    const char *name;
+    double error;
+} kinds[] = {
+    {PP_TYPE_BF16, PP_ACT_BF16, "+bf16", 0.02},
+    {PP_TYPE_BF16, PP_ACT_PAIR, "+pair", 1e-3},
+    {PP_TYPE_F16, PP_ACT_PAIR, "+pair", 1e-3},
+};
+
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static void check_kind(const struct kind *kind)
 {
-    (void)state;
-    static const int row_counts[] = {LENGTH, 1, 5, 17, 33};
-    struct rig plain = make_rig(PP_TYPE_BF16, NULL, 1, PP_ACT_F32);
+    static const int row_counts[] = {LENGTH, 1, 3, 5, 17, 33};
+    struct rig plain = make_rig(kind->type, NULL, 1, PP_ACT_F32);
     float *exact = logits_of(&plain, LENGTH), *expect = NULL;
     size_t bytes = (size_t)(LENGTH * plain.n_vocab) * sizeof(float);
+    assert_null(strchr(pp_engine_kernels(plain.engine), '+'));
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
         if (!pp_isa_runs((enum pp_isa)isa))
             continue;
-        struct rig r = make_rig(PP_TYPE_BF16, pp_isa_name((enum pp_isa)isa), 1 + isa % 3, PP_ACT_BF16);
-        assert_non_null(strstr(pp_engine_kernels(r.engine), "+bf16"));
-        for (int i = 0; i < (isa == PP_ISA_SCALAR ? 1 : 5); i++) {
+        struct rig r = make_rig(kind->type, pp_isa_name((enum pp_isa)isa), 1 + isa % 3, kind->activations);
+        assert_non_null(strstr(pp_engine_kernels(r.engine), kind->name));
+        for (int i = 0; i < (isa == PP_ISA_SCALAR ? 1 : 6); i++) {
             float *got = logits_of(&r, row_counts[i]);
             if (!expect)
                 expect = got;
             else if (memcmp(expect, got, bytes) != 0)
-                fail_msg("%s kernels: other bits with %d rows at once", pp_isa_name((enum pp_isa)isa), row_counts[i]);
+                fail_msg("%s%s kernels: other bits with %d rows at once", pp_isa_name((enum pp_isa)isa), kind->name,
+                         row_counts[i]);
             if (expect != got)
                 pp_free(got);
         }
@@ -90,10 +105,31 @@ static void rounded_activations_are_one_arithmetic(void **state)
         error += ((double)expect[i] - exact[i]) * ((double)expect[i] - exact[i]);
         size += (double)exact[i] * exact[i];
     }
-    assert_true(error > 0 && sqrt(error / size) < 0.02);
+    if (!(error > 0 && sqrt(error / size) < kind->error))
+        fail_msg("%s: %g from float32", kind->name, sqrt(error / size));
     pp_free(exact);
     pp_free(expect);
     free_rig(&plain);
+}
+
+static void each_choice_is_one_arithmetic(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_KINDS; i++)
+        check_kind(&kinds[i]);
+}
+
+static void pairs_are_for_tiles(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {PP_TYPE_F16, PP_TYPE_BF16, PP_TYPE_F32, PP_TYPE_Q4_K};
+    for (int isa = 0; isa < PP_ISA_COUNT; isa++)
+        for (int i = 0; pp_isa_runs((enum pp_isa)isa) && i < 4; i++) {
+            struct rig r = make_rig(types[i], pp_isa_name((enum pp_isa)isa), 1, PP_ACT_AUTO);
+            const bool pairs = isa == PP_ISA_AMX && i < 2;
+            assert_int_equal(strstr(pp_engine_kernels(r.engine), "+pair") != NULL, pairs);
+            free_rig(&r);
+        }
 }
 
 static char *key_of(const struct rig *r)
@@ -108,25 +144,30 @@ static char *key_of(const struct rig *r)
 static void the_key_tells_them_apart(void **state)
 {
     (void)state;
-    static const uint32_t types[] = {PP_TYPE_BF16, PP_TYPE_Q4_K};
-    for (int i = 0; i < 2; i++) {
-        struct rig plain = make_rig(types[i], NULL, 1, PP_ACT_F32), rounded = make_rig(types[i], NULL, 1, PP_ACT_BF16);
-        char *a = key_of(&plain), *b = key_of(&rounded);
-        /* Where no weight is BF16, nothing is rounded. */
-        assert_int_equal(strcmp(a, b) == 0, types[i] != PP_TYPE_BF16);
-        assert_int_equal(strcmp(pp_engine_kernels(plain.engine), pp_engine_kernels(rounded.engine)) == 0,
-                         types[i] != PP_TYPE_BF16);
-        pp_free(a);
-        pp_free(b);
-        free_rig(&plain);
-        free_rig(&rounded);
-    }
+    static const uint32_t types[] = {PP_TYPE_BF16, PP_TYPE_F16, PP_TYPE_F32, PP_TYPE_Q4_K};
+    static const enum pp_activations all[] = {PP_ACT_F32, PP_ACT_PAIR, PP_ACT_BF16};
+    for (int i = 0; i < 4; i++)
+        for (int a = 0; a < 3; a++)
+            for (int b = 0; b < a; b++) {
+                struct rig one = make_rig(types[i], NULL, 1, all[a]), other = make_rig(types[i], NULL, 1, all[b]);
+                char *key = key_of(&one), *other_key = key_of(&other);
+                /* Pairs are for F16 and BF16; one number is for BF16 alone. */
+                const bool differ = types[i] == PP_TYPE_BF16 ||
+                                    (types[i] == PP_TYPE_F16 && (all[a] == PP_ACT_PAIR || all[b] == PP_ACT_PAIR));
+                assert_int_equal(strcmp(key, other_key) != 0, differ);
+                assert_int_equal(strcmp(pp_engine_kernels(one.engine), pp_engine_kernels(other.engine)) != 0, differ);
+                pp_free(key);
+                pp_free(other_key);
+                free_rig(&one);
+                free_rig(&other);
+            }
 }
 
 TEST_GROUP(activations)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounded_activations_are_one_arithmetic),
+        cmocka_unit_test(each_choice_is_one_arithmetic),
+        cmocka_unit_test(pairs_are_for_tiles),
         cmocka_unit_test(the_key_tells_them_apart),
     };
     return cmocka_run_group_tests_name("activations", tests, NULL, NULL);

@@ -32,7 +32,8 @@ struct rig {
 
 static struct rig open_rig(const char *path, const char *kernels, int n_threads)
 {
-    const struct pp_engine_options opt = {.n_threads = n_threads, .kernels = kernels, .kv_memory = 64u << 20};
+    const struct pp_engine_options opt = {.n_threads = n_threads, .kernels = kernels, .kv_memory = 64u << 20,
+                                          .activations = PP_ACT_F32};
     struct rig r;
     struct pp_error err;
     assert_ok(pp_model_open(path, &r.model, &err), err);

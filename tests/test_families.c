@@ -52,7 +52,7 @@ struct manner {
 static float *compute(const struct pp_model *m, enum pp_kv_type kv, const struct manner *how)
 {
     const struct pp_engine_options opt = {.kv_type = kv, .n_threads = how->n_threads, .kv_memory = 64u << 20,
-                                          .kernels = pp_isa_name(how->isa)};
+                                          .kernels = pp_isa_name(how->isa), .activations = PP_ACT_PAIR};
     const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
     float *logits = pp_malloc(LENGTH * n_vocab * sizeof *logits);
     struct pp_engine *e;

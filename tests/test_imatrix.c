@@ -46,7 +46,7 @@ static struct pp_imatrix *collect(const char *path, struct way way)
     assert_ok(pp_imatrix_new(&m, &err), err);
     assert_ok(pp_model_open(path, &model, &err), err);
     const struct pp_engine_options opt = {.n_threads = way.threads, .kv_type = PP_KV_F32, .n_ctx = 256,
-                                          .kernels = way.kernels, .imatrix = m};
+                                          .kernels = way.kernels, .imatrix = m, .activations = PP_ACT_F32};
     assert_ok(pp_engine_new(model, &opt, NULL, NULL, &e, &err), err);
     assert_ok(pp_seq_new(e, &s, &err), err);
     for (int at = 0; at < ROWS; at += way.at_once) {

@@ -50,6 +50,7 @@ static struct tiny_shape odd_shape(uint32_t type)
 /* One model, and what it must answer: for each KV type, without and with the adapter. */
 struct subject {
     struct tiny_shape shape;
+    enum pp_activations activations;
     struct pp_model *model;
     struct pp_adapter *adapter;
     struct {
@@ -158,7 +159,7 @@ static void check_tree(const struct subject *t, const struct manner *m, struct p
 static struct pp_engine *engine_for(const struct subject *t, const struct manner *m)
 {
     struct pp_engine_options opt = {.kernels = pp_isa_name(m->isa), .n_threads = m->n_threads, .kv_type = m->kv,
-                                    .kv_memory = 16u << 20};
+                                    .kv_memory = 16u << 20, .activations = t->activations};
     struct pp_engine *e;
     struct pp_error err;
     assert_ok(pp_engine_new(t->model, &opt, NULL, NULL, &e, &err), err);
@@ -253,10 +254,10 @@ static void check_long(const struct subject *t, enum pp_kv_type kv)
 }
 
 /* long_kv: with which type of KV cache there are long sequences, too. */
-static void check_type(uint32_t type, enum pp_kv_type long_kv)
+static void check_activations(uint32_t type, enum pp_activations activations, enum pp_kv_type long_kv)
 {
     enum { STRIDE = N_COUNTS }; /* two pairs an engine */
-    struct subject t = {.shape = odd_shape(type)};
+    struct subject t = {.shape = odd_shape(type), .activations = activations};
     struct pp_error err;
     enum pp_isa sets[PP_ISA_COUNT];
     int n_sets = list_sets(sets), turn = (int)type, scalar_threads = (int)type % MAX_THREADS;
@@ -282,9 +283,15 @@ static void check_type(uint32_t type, enum pp_kv_type long_kv)
     pp_model_close(t.model);
 }
 
+static void check_type(uint32_t type, enum pp_kv_type long_kv)
+{
+    check_activations(type, PP_ACT_F32, long_kv);
+}
+
 static void f32(void **state) { (void)state; check_type(PP_TYPE_F32, PP_KV_F32); }
 static void f16(void **state) { (void)state; check_type(PP_TYPE_F16, PP_KV_Q8_0); }
 static void bf16(void **state) { (void)state; check_type(PP_TYPE_BF16, PP_KV_F16); }
+static void f16_pair(void **state) { (void)state; check_activations(PP_TYPE_F16, PP_ACT_PAIR, PP_KV_Q8_0); }
 static void q8_0(void **state) { (void)state; check_type(PP_TYPE_Q8_0, PP_KV_F32); }
 static void q4_0(void **state) { (void)state; check_type(PP_TYPE_Q4_0, PP_KV_Q4_0); }
 static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K, PP_KV_Q8_0); }
@@ -316,8 +323,9 @@ static void no_type_is_missing(void **state)
 TEST_GROUP(invariance)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32),  cmocka_unit_test(f16),  cmocka_unit_test(bf16), cmocka_unit_test(q8_0),
-        cmocka_unit_test(q4_0), cmocka_unit_test(q4_k), cmocka_unit_test(q6_k), cmocka_unit_test(no_type_is_missing),
+        cmocka_unit_test(f32),  cmocka_unit_test(f16),  cmocka_unit_test(bf16),
+        cmocka_unit_test(f16_pair), cmocka_unit_test(q8_0), cmocka_unit_test(q4_0), cmocka_unit_test(q4_k),
+        cmocka_unit_test(q6_k), cmocka_unit_test(no_type_is_missing),
     };
     pp_pool_assume_cpus(MAX_THREADS); /* a pool has no more threads than CPUs */
     int failed = cmocka_run_group_tests_name("invariance", tests, NULL, NULL);

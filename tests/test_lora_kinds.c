@@ -442,7 +442,7 @@ static void on_all_kernels(uint32_t type)
     for (int isa = PP_ISA_COUNT - 1; isa >= 0; isa--)
         for (int t = 0; t < 4 && pp_isa_runs((enum pp_isa)isa); t++) {
             const struct pp_engine_options opt = {.n_threads = threads[t], .kernels = pp_isa_name((enum pp_isa)isa),
-                                                  .kv_memory = 16u << 20};
+                                                  .kv_memory = 16u << 20, .activations = PP_ACT_PAIR};
             struct pp_engine *e;
             assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
             for (int set = 0; set < SETS; set++) {

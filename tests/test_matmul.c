@@ -163,7 +163,7 @@ static struct input make_input(int64_t m, int64_t n, enum kind kind)
         }
         pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, in.q + i * padded, in.d + i * blocks, in.sum + i * blocks);
     }
-    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0};
+    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0, 0};
     return in;
 }
 

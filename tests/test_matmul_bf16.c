@@ -1,5 +1,5 @@
-/* test_matmul_bf16.c - products of BF16 weights with bfloat16 activations: the definition against values worked out
- * by hand and against double precision, every other set against its bits. */
+/* test_matmul_bf16.c - products of F16 and BF16 weights with activations in one or two bfloat16 parts: the definition
+ * against values worked out by hand and against double precision, every other set against its bits. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -42,17 +42,23 @@ static bool same(float a, float b)
     return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* y = w x for one row of each by the definition. */
-static float one(const float *w, const float *x, int64_t n)
+/* y = w x for one row of each by the definition; w: exact in its type. */
+static float one_of(uint32_t type, int parts, const float *w, const float *x, int64_t n)
 {
-    uint16_t wb[64], xb[64];
+    uint16_t h[64], xb[128];
     float y;
-    pp_bf16_scalar.round(w, n, wb);
-    pp_bf16_scalar.round(x, n, xb);
-    const struct pp_matrix matrix = {PP_TYPE_BF16, 1, n, .data = wb};
-    const struct pp_acts acts = {.bf16 = xb, .bf16_stride = 64};
+    for (int64_t k = 0; k < n; k++)
+        h[k] = type == PP_TYPE_F16 ? pp_f32_to_f16(w[k]) : pp_f32_to_bf16(w[k]);
+    pp_bf16_scalar.split(x, n, parts, xb);
+    const struct pp_matrix matrix = {type, 1, n, .data = h};
+    const struct pp_acts acts = {.bf16 = xb, .bf16_stride = 128, .bf16_parts = parts};
     pp_bf16_scalar.matmul(&matrix, 0, 1, &acts, 1, &y, 1, scratch);
     return y;
+}
+
+static float one(const float *w, const float *x, int64_t n)
+{
+    return one_of(PP_TYPE_BF16, 1, w, x, n);
 }
 
 static void the_order_of_sums(void **state)
@@ -62,12 +68,12 @@ static void the_order_of_sums(void **state)
     for (int k = 0; k < 64; k++)
         w[k] = 1;
     x[0] = 1;
-    x[1] = x[3] = 0x1p-24f;
-    assert_true(one(w, x, 4) == 1 + 0x1p-23f); /* the odd ones first meet each other */
-    x[1] = 0;
-    x[2] = 0x1p-24f;
-    assert_true(one(w, x, 4) == 1); /* both small ones are lost on their own: one each among even and odd */
-    x[2] = x[3] = 0;
+    x[16] = x[17] = 0x1p-24f;
+    assert_true(one(w, x, 18) == 1 + 0x1p-23f); /* those of the second half first meet each other */
+    x[16] = 0;
+    x[1] = 0x1p-24f;
+    assert_true(one(w, x, 18) == 1); /* both small ones are lost on their own: one each in the first and the second */
+    x[1] = x[17] = 0;
     x[32] = x[33] = 0x1p-24f;
     assert_true(one(w, x, 64) == 1 + 0x1p-23f); /* a block of its own */
     x[0] = 1 + 0x1p-8f; /* rounds to the even 1 */
@@ -77,6 +83,56 @@ static void the_order_of_sums(void **state)
     assert_true(one(w, x, 64) == 1 + 0x1p-6f);
 }
 
+/* What each part brings, and what is left out. */
+static void the_parts(void **state)
+{
+    (void)state;
+    const float w[] = {1 + 0x1p-10f}, x[] = {1 + 0x1p-12f}, fine[] = {1 + 0x1p-12f + 0x1p-22f}, ones[] = {1};
+    assert_true(one_of(PP_TYPE_F16, 1, w, ones, 1) == 1 + 0x1p-10f);
+    assert_true(one_of(PP_TYPE_F16, 1, w, x, 1) == 1 + 0x1p-10f);
+    assert_true(one_of(PP_TYPE_BF16, 1, ones, x, 1) == 1);
+    assert_true(one_of(PP_TYPE_BF16, 2, ones, x, 1) == 1 + 0x1p-12f);
+    assert_true(one_of(PP_TYPE_BF16, 2, ones, fine, 1) == 1 + 0x1p-12f);
+    assert_true(one_of(PP_TYPE_F16, 2, w, x, 1) == 1 + 0x1p-10f + 0x1p-12f); /* not their product, 2^-22 */
+    const float below[] = {1 + 0x1.8p-8f}; /* 1 + 2^-7 - 2^-9 */
+    assert_true(one_of(PP_TYPE_BF16, 2, ones, below, 1) == 1 + 0x1.8p-8f);
+    /* Lower weights first: beside 1 they would be lost one by one. */
+    const float big[] = {1, 1 + 0x1p-10f}, beside[] = {0x1p+14f, 1};
+    assert_true(one_of(PP_TYPE_F16, 2, big, beside, 2) == 0x1p+14f + 1 + 0x1p-10f);
+    const float tiny[] = {0x1p-24f}, subnormal[] = {0x1.ffp-16f}, thousand[] = {1024};
+    assert_true(one_of(PP_TYPE_F16, 2, tiny, thousand, 1) == 0x1p-14f);
+    assert_true(one_of(PP_TYPE_F16, 2, subnormal, thousand, 1) == 0x1.ffp-6f);
+}
+
+/* Every F16 number is the sum of its parts. */
+static void weights_lose_nothing(void **state)
+{
+    (void)state;
+    const float x[] = {1};
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        const float w[] = {pp_f16_to_f32((uint16_t)h)};
+        if (isfinite(w[0]))
+            assert_true(one_of(PP_TYPE_F16, 2, w, x, 1) == w[0]);
+        else
+            assert_true(!isfinite(one_of(PP_TYPE_F16, 2, w, x, 1)));
+    }
+}
+
+static void large_activations(void **state)
+{
+    (void)state;
+    const float w[] = {1}, half[] = {0.5f}, most[] = {FLT_MAX}, least[] = {-FLT_MAX}, infinite[] = {INFINITY};
+    const float none[] = {NAN};
+    for (int parts = 1; parts <= 2; parts++) {
+        const float y = one_of(PP_TYPE_F16, parts, half, most, 1);
+        assert_true(isfinite(y) && fabsf(y / FLT_MAX - 0.5f) < 0x1p-8f);
+        assert_true(one_of(PP_TYPE_F16, parts, half, least, 1) == -y);
+        assert_true(!isfinite(one_of(PP_TYPE_F16, parts, w, infinite, 1)));
+        assert_true(isinf(one_of(PP_TYPE_BF16, 1, w, infinite, 1)));
+        assert_true(isnan(one_of(PP_TYPE_F16, parts, w, none, 1)) && isnan(one_of(PP_TYPE_BF16, parts, w, none, 1)));
+    }
+}
+
 static void subnormals_are_zeros(void **state)
 {
     (void)state;
@@ -84,17 +140,17 @@ static void subnormals_are_zeros(void **state)
     assert_true(one(tiny, large, 1) == 0 && one(large, tiny, 1) == 0);
     assert_true(one(small, half, 1) == 0);
     assert_true(one(small, large, 1) == 0x1p-26f);
-    const float w[] = {0x1p-126f, 0, 0x1p-100f, 0}, x[] = {1, 0, 0x1p-49f, 0};
-    assert_true(one(w, x, 4) == 0x1.000002p-126f);
-    const float v[] = {0x1.8p-126f, -0x1p-126f}, ones[] = {1, 1};
-    assert_true(one(v, ones, 2) == 0);
+    const float w[] = {0x1p-126f, 0x1p-100f}, x[] = {1, 0x1p-49f};
+    assert_true(one(w, x, 2) == 0x1.000002p-126f);
+    const float v[17] = {0x1.8p-126f, [16] = -0x1p-126f}, ones[17] = {1, [16] = 1};
+    assert_true(one(v, ones, 17) == 0);
     /* 2^-126 less 0.75 units of 2^-150: a float cannot say that, but it is less than the smallest normal number. */
-    const float a[] = {0x1p-126f, 0, -0x1.8p-100f, 0}, b[] = {1, 0, 0x1p-51f, 0};
-    assert_true(one(a, b, 4) == 0);
-    const float c[] = {0x1p-126f, 0, -0x1p-100f, 0}; /* half a unit: a tie, which goes to 2^-126 */
-    assert_true(one(c, b, 4) == 0x1p-126f);
-    const float infinite[] = {INFINITY}, zero[] = {0};
-    assert_true(isnan(one(infinite, zero, 1)));
+    const float a[] = {0x1p-126f, -0x1.8p-100f}, b[] = {1, 0x1p-51f};
+    assert_true(one(a, b, 2) == 0);
+    const float c[] = {0x1p-126f, -0x1p-100f}; /* half a unit: a tie, which goes to 2^-126 */
+    assert_true(one(c, b, 2) == 0x1p-126f);
+    const float without_end[] = {INFINITY}, zero[] = {0};
+    assert_true(isnan(one(without_end, zero, 1)));
 }
 
 enum kind { ORDINARY, WIDE /* every exponent, NaN and infinity now and then */, TINY /* about the smallest ones */ };
@@ -112,32 +168,41 @@ static float rnd_float(enum kind kind)
 }
 
 struct problem {
+    uint32_t type;
+    int parts;
     int64_t rows, cols, m, stride;
-    uint8_t *w;      /* BF16, at an odd address */
+    uint8_t *w;      /* at an odd address */
     float *x;        /* [m, cols] */
     uint16_t *xb;    /* [m, stride] */
     float *expect;   /* [m, rows] by the definition */
 };
 
-static struct problem make_problem(int64_t rows, int64_t cols, int64_t m, enum kind kind)
+static struct pp_acts acts_of(const struct problem *p)
 {
-    struct problem p = {.rows = rows, .cols = cols, .m = m, .stride = (cols + 31) / 32 * 32 + 32};
+    return (struct pp_acts){.bf16 = p->xb, .bf16_stride = p->stride, .bf16_parts = p->parts};
+}
+
+static struct problem make_problem(uint32_t type, int parts, int64_t rows, int64_t cols, int64_t m, enum kind kind)
+{
+    struct problem p = {.type = type, .parts = parts, .rows = rows, .cols = cols, .m = m};
+    p.stride = (cols + 31) / 32 * 32 * parts + 32;
     p.w = pp_malloc((size_t)(rows * cols * 2 + 1));
     p.x = pp_malloc((size_t)(m * cols) * sizeof *p.x);
     p.xb = pp_aligned(64, (size_t)(m * p.stride) * sizeof *p.xb);
     p.expect = pp_malloc((size_t)(m * rows) * sizeof *p.expect);
     assert_true(p.w && p.x && p.xb && p.expect);
     for (int64_t i = 0; i < rows * cols; i++) {
-        uint16_t h = pp_f32_to_bf16(rnd_float(kind));
+        const float w = rnd_float(kind);
+        uint16_t h = type == PP_TYPE_F16 ? pp_f32_to_f16(w) : pp_f32_to_bf16(w);
         memcpy(p.w + 1 + 2 * i, &h, sizeof h);
     }
     for (int64_t i = 0; i < m * cols; i++)
         p.x[i] = rnd_float(kind);
     memset(p.xb, 0xff, (size_t)(m * p.stride) * sizeof *p.xb); /* NaN behind the padding */
     for (int64_t i = 0; i < m; i++)
-        pp_bf16_scalar.round(p.x + i * cols, cols, p.xb + i * p.stride);
-    const struct pp_matrix w = {PP_TYPE_BF16, rows, cols, .data = p.w + 1};
-    const struct pp_acts acts = {.bf16 = p.xb, .bf16_stride = p.stride};
+        pp_bf16_scalar.split(p.x + i * cols, cols, parts, p.xb + i * p.stride);
+    const struct pp_matrix w = {type, rows, cols, .data = p.w + 1};
+    const struct pp_acts acts = acts_of(&p);
     pp_bf16_scalar.matmul(&w, 0, rows, &acts, m, p.expect, rows, scratch);
     return p;
 }
@@ -155,15 +220,16 @@ static void compare(const struct pp_bf16_kernels *set, const struct problem *p, 
     int64_t stride = p->rows + 3, split = p->rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
-    const struct pp_matrix w = {PP_TYPE_BF16, p->rows, p->cols, .data = p->w + 1};
-    const struct pp_acts acts = {.bf16 = p->xb, .bf16_stride = p->stride};
+    const struct pp_matrix w = {p->type, p->rows, p->cols, .data = p->w + 1};
+    const struct pp_acts acts = acts_of(p);
     set->matmul(&w, split, p->rows, &acts, m, y, stride, scratch);
     set->matmul(&w, 0, split, &acts, m, y, stride, scratch);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t r = 0; r < p->rows; r++)
             if (!same(y[i * stride + r], p->expect[i * p->rows + r]))
-                fail_msg("[%d x %d] m %d: act %d row %d: %a, not %a", (int)p->rows, (int)p->cols, (int)m, (int)i,
-                         (int)r, (double)y[i * stride + r], (double)p->expect[i * p->rows + r]);
+                fail_msg("%s [%d x %d], %d parts, m %d: act %d row %d: %a, not %a", pp_type_info(p->type)->name,
+                         (int)p->rows, (int)p->cols, p->parts, (int)m, (int)i, (int)r,
+                         (double)y[i * stride + r], (double)p->expect[i * p->rows + r]);
         for (int64_t r = p->rows; r < stride; r++)
             assert_true(y[i * stride + r] == 0);
     }
@@ -172,12 +238,14 @@ static void compare(const struct pp_bf16_kernels *set, const struct problem *p, 
 
 static void check_shape(int64_t rows, int64_t cols, enum kind kind)
 {
-    static const int ms[] = {1, 2, 3, 4, 8, 15, 16, 17, 23, 31, 32, 33, 49, 64};
-    struct problem p = make_problem(rows, cols, 64, kind);
-    for (int i = 0; other_set(i); i++)
-        for (size_t k = 0; k < sizeof ms / sizeof *ms; k++)
-            compare(other_set(i), &p, ms[k]);
-    free_problem(&p);
+    static const int ms[] = {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 23, 31, 32, 33, 49, 64};
+    for (int which = 0; which < 4; which++) {
+        struct problem p = make_problem(which % 2 ? PP_TYPE_F16 : PP_TYPE_BF16, 1 + which / 2, rows, cols, 64, kind);
+        for (int i = 0; other_set(i); i++)
+            for (size_t k = 0; k < sizeof ms / sizeof *ms; k++)
+                compare(other_set(i), &p, ms[k]);
+        free_problem(&p);
+    }
 }
 
 static void every_set_has_the_scalar_bits(void **state)
@@ -190,61 +258,86 @@ static void every_set_has_the_scalar_bits(void **state)
     check_shape(64, 160, ORDINARY);
     check_shape(1, 1100, WIDE);
     check_shape(50, 96, TINY);
-    check_shape(99, 1024 + 32, ORDINARY);
-    check_shape(17, 6200, ORDINARY);
+    check_shape(50, 1024 + 32, ORDINARY);
+    check_shape(17, 3000, ORDINARY);
 }
 
+/* What rounding costs at most, as a share of the terms' sizes: one part of x is good to 2^-8; two are to 2^-17, and of
+ * F16 weights lower times lower is left out, which is up to 2^-7 times 2^-9. The rest is for sums. */
 static void scalar_products_match_doubles(void **state)
 {
     (void)state;
     rng_state = 2;
-    struct problem p = make_problem(19, 173, 3, ORDINARY);
-    for (int64_t i = 0; i < p.m; i++)
-        for (int64_t r = 0; r < p.rows; r++) {
-            double expect = 0, size = 0;
-            for (int64_t k = 0; k < p.cols; k++) {
-                uint16_t h;
-                memcpy(&h, p.w + 1 + 2 * (r * p.cols + k), sizeof h);
-                double term = (double)pp_bf16_to_f32(h) * p.x[i * p.cols + k];
-                expect += term;
-                size += fabs(term);
+    for (int which = 0; which < 4; which++) {
+        const uint32_t type = which % 2 ? PP_TYPE_F16 : PP_TYPE_BF16;
+        const double most = which < 2 ? 0x1p-8 : type == PP_TYPE_F16 ? 0x1.4p-16 + 0x1p-20 : 0x1p-17 + 0x1p-20;
+        struct problem p = make_problem(type, 1 + which / 2, 19, 173, 3, ORDINARY);
+        for (int64_t i = 0; i < p.m; i++)
+            for (int64_t r = 0; r < p.rows; r++) {
+                double expect = 0, size = 0;
+                for (int64_t k = 0; k < p.cols; k++) {
+                    uint16_t h;
+                    memcpy(&h, p.w + 1 + 2 * (r * p.cols + k), sizeof h);
+                    const float w = type == PP_TYPE_F16 ? pp_f16_to_f32(h) : pp_bf16_to_f32(h);
+                    double term = (double)w * p.x[i * p.cols + k];
+                    expect += term;
+                    size += fabs(term);
+                }
+                assert_true(fabs(p.expect[i * p.rows + r] - expect) < most * size);
             }
-            assert_true(fabs(p.expect[i * p.rows + r] - expect) < 0x1p-8 * size); /* what rounding x costs at most */
-        }
-    free_problem(&p);
+        free_problem(&p);
+    }
 }
 
-static void every_set_rounds_alike(void **state)
+static void every_set_splits_alike(void **state)
 {
     (void)state;
     rng_state = 3;
-    float x[100];
-    for (int n = 1; n <= 100; n++) {
-        uint16_t expect[128], out[128];
-        for (int k = 0; k < n; k++) {
-            uint32_t bits = rnd() * 2 + rnd() % 2;
-            memcpy(x + k, &bits, sizeof bits);
-            if (rnd() % 4 == 0)
-                x[k] = rnd_float(WIDE);
+    float x[100], joined[100];
+    for (int n = 1; n <= 100; n++)
+        for (int parts = 1; parts <= 2; parts++) {
+            uint16_t expect[256], out[256];
+            for (int k = 0; k < n; k++) {
+                uint32_t bits = rnd() * 2 + rnd() % 2;
+                memcpy(x + k, &bits, sizeof bits);
+                if (rnd() % 4 == 0)
+                    x[k] = rnd_float(WIDE);
+            }
+            const size_t bytes = (size_t)(n + 31) / 32 * 64 * (size_t)parts;
+            memset(expect, 55, sizeof expect);
+            pp_bf16_scalar.split(x, n, parts, expect);
+            for (int k = n; k % 32; k++)
+                for (int part = 0; part < parts; part++)
+                    assert_int_equal(expect[k / 32 * 32 * parts + part * 32 + k % 16 * 2 + k % 32 / 16], 0);
+            for (int i = 0; other_set(i); i++) {
+                memset(out, 77, sizeof out);
+                other_set(i)->split(x, n, parts, out);
+                assert_memory_equal(out, expect, bytes);
+            }
+            pp_bf16_join(expect, n, parts, joined);
+            for (int k = 0; k < n; k++) {
+                const bool cut = fabsf(x[k]) >= 0x1.ffp127f;
+                const double most = (parts > 1 ? 0x1p-17 : 0x1p-8) * (cut ? 2 : 1);
+                if (fabsf(x[k]) > 0x1.fffp127f && isfinite(x[k]))
+                    continue; /* the sum of its parts may not be */
+                if (isfinite(x[k]))
+                    assert_true(fabs((double)joined[k] - x[k]) <= most * fabs((double)x[k]) + 0x1p-134);
+                else
+                    assert_true(same(joined[k], x[k]));
+            }
         }
-        pp_bf16_scalar.round(x, n, expect);
-        for (int k = n; k % 32; k++)
-            assert_int_equal(expect[k], 0);
-        for (int i = 0; other_set(i); i++) {
-            memset(out, 77, sizeof out);
-            other_set(i)->round(x, n, out);
-            assert_memory_equal(out, expect, (size_t)(n + 31) / 32 * 64);
-        }
-    }
 }
 
 TEST_GROUP(matmul_bf16)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_of_sums),
+        cmocka_unit_test(the_parts),
+        cmocka_unit_test(weights_lose_nothing),
+        cmocka_unit_test(large_activations),
         cmocka_unit_test(subnormals_are_zeros),
         cmocka_unit_test(scalar_products_match_doubles),
-        cmocka_unit_test(every_set_rounds_alike),
+        cmocka_unit_test(every_set_splits_alike),
         cmocka_unit_test(every_set_has_the_scalar_bits),
     };
     return cmocka_run_group_tests_name("matmul_bf16", tests, NULL, NULL);

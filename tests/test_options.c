@@ -136,6 +136,14 @@ static void values(void **state)
     assert_true(o.draft_p_min == 0.4f);
     assert_string_equal(o.kernels, "scalar");
     assert_int_equal(pp_options_activations(&o), PP_ACT_BF16);
+    accept("run");
+    assert_int_equal(pp_options_activations(&o), PP_ACT_AUTO);
+    accept("run|--activations|auto");
+    assert_int_equal(pp_options_activations(&o), PP_ACT_AUTO);
+    accept("run|--activations|f32");
+    assert_int_equal(pp_options_activations(&o), PP_ACT_F32);
+    accept("run|--activations|pair");
+    assert_int_equal(pp_options_activations(&o), PP_ACT_PAIR);
 
     accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; a value is a value */
     assert_true(o.sampling.temp == 0.25f);

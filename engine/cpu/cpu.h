@@ -20,7 +20,8 @@ struct pp_cpu_options {
     enum pp_isa isa;
     int max_rows;                    /* of a batch */
     int64_t n_ctx;                   /* positions of a sequence, on which some models' RoPE depends */
-    bool bf16_activations;           /* rounded ones for BF16 weights: matmul_bf16.h */
+    int bf16_parts;                  /* of activations: matmul_bf16.h. 2: for F16 and BF16 weights, 1: for BF16 weights;
+                                        0: all stay float32 */
     const char *cache_dir;           /* for packed weights; or NULL */
     uint64_t layout_quota;           /* as in struct pp_engine_options */
     const struct pp_cancel *cancel;  /* stops the making; or NULL */
@@ -56,13 +57,11 @@ void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move 
 /* Of the last pass: float [n_vocab] or [n_embd] of its i-th output. */
 const float *pp_cpu_logits(const struct pp_cpu *c, int output);
 const float *pp_cpu_hidden(const struct pp_cpu *c, int output);
-/* True if some activations are rounded to bfloat16: another arithmetic (PP_CPU_ARITHMETIC_BF16). */
-bool pp_cpu_rounds(const struct pp_cpu *c);
+/* How many bfloat16 parts some activations are made of, 0 if none are: arithmetics of their own. */
+int pp_cpu_bf16_parts(const struct pp_cpu *c);
+/* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
+const char *pp_cpu_arithmetic(const struct pp_cpu *c);
 uint64_t pp_cpu_memory(const struct pp_cpu *c); /* bytes taken besides mapped weights */
 struct pp_weights *pp_cpu_weights(const struct pp_cpu *c);
-
-/* The id of the arithmetic: changes whenever results may change by a bit. Part of every KV key. */
-#define PP_CPU_ARITHMETIC "cpu-5"
-#define PP_CPU_ARITHMETIC_BF16 PP_CPU_ARITHMETIC "+bf16"
 
 #endif

@@ -92,8 +92,8 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     if (!code && linear->b && !(p->bias = pp_cpu_float_vector(l->c, linear->b, l->err)))
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
-    s->round |= l->c->bf16 && linear->w->type == PP_TYPE_BF16;
-    s->plain |= !pp_pack_needed(linear->w->type) || l->c->imatrix;
+    s->split |= pp_cpu_splits(l->c, linear->w->type);
+    s->plain |= !(pp_pack_needed(linear->w->type) || pp_cpu_splits(l->c, linear->w->type)) || l->c->imatrix;
     if (!code)
         code = pp_cpu_count_begin(l->c, linear->w, 0, 1, p, l->err);
     l->done += linear->w->size;

@@ -57,8 +57,9 @@ struct pp_acts {
     const float *d;     /* [m, b_stride]: scale per block of 32 */
     const int32_t *sum; /* [m, b_stride]: sum of q per block */
     int64_t b_stride;
-    const uint16_t *bf16; /* [m, bf16_stride]: rounded, zeros up to a multiple of 32; only for matmul_bf16.h */
+    const uint16_t *bf16; /* [m, bf16_stride]: in one or two parts; only for matmul_bf16.h */
     int64_t bf16_stride;
+    int bf16_parts;
 };
 
 /* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.

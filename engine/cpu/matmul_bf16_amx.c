@@ -1,16 +1,16 @@
-/* matmul_bf16_amx.c - the products with bfloat16 activations for AMX: tiles of 16 activation rows x 16 weight rows
- * that stay in registers over many columns. The instruction itself is the arithmetic (matmul_bf16.h), so one row
- * takes the same way as five hundred.
+/* matmul_bf16_amx.c - the products with bfloat16 activations for AMX. The instruction itself is the arithmetic
+ * (matmul_bf16.h), and its operands can be exchanged:
  *
- * It wants pairs of columns of 16 weight rows side by side; weights are brought into that order strip by strip,
- * since they are used where they lie in the mapped file. */
+ * - Few activation rows: weights are the first operand, 16 rows as they lie in the file but for their parts;
+ *   activations are the second, which wants pairs of columns of all rows side by side. A single row lies so already.
+ * - Many: activations are the first, as they lie; weights, the second, are brought into order strip by strip. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 #include <string.h>
 
 #include "engine/cpu/amx_tiles.h"
-#include "engine/cpu/matmul_bf16.h"
+#include "engine/cpu/bf16_split.h"
 
 #ifndef UNROLL /* the tests' model of the instructions brings its own */
 #define INLINE static inline __attribute__((always_inline))
@@ -19,34 +19,39 @@
 
 enum {
     TILE_ROWS = 16,
-    STRIP_GROUPS = 2,   /* of 16 weight rows */
-    STRIP_COLS = 512,   /* with many activation rows: the strip stays in the L1 cache */
-    STRIP_MOST = 3072,  /* with few */
-    FEW_ROWS = 32,
-    UNIT = 1024,        /* bytes of 16 rows x 32 columns */
+    UNIT = 1024,         /* bytes of 16 rows x 32 columns */
+    FEW_ROWS = 2 * TILE_ROWS,
+    FEW_BYTES = 1 << 17, /* of their activations in order: so many columns at a time as fit */
+    /* Blocks. F16, one row, two cores of a Granite Rapids: 28.2 GB/s with 2, 30.4 with 4, 31.8 with 8, 32.2 with 16,
+     * 31.6 with 32; 30.8 if the same columns of the next 16 rows are asked for; 32 with float32 products. */
+    FEW_AHEAD = 16,
+    STRIP_GROUPS = 2,    /* of 16 weight rows */
+    STRIP_COLS = 512,    /* the activations of so many columns stay in the L2 cache */
 };
+
+enum part { UPPER, LOWER };
 
 /* In the thread's scratch. */
-struct work {
-    uint8_t units[STRIP_MOST / PP_BF16_BLOCK][STRIP_GROUPS][UNIT];
-    float result[TILE_ROWS][PP_GROUP_ROWS] __attribute__((aligned(64))); /* of an incomplete group */
-};
+struct few_work {
+    uint8_t units[2][PP_BF16_PARTS][UNIT]; /* of this block and the next one */
+    uint8_t acts[FEW_BYTES];
+    float result[2][TILE_ROWS][TILE_ROWS]; /* [weight row][activation row] */
+} __attribute__((aligned(64)));
 
-_Static_assert(sizeof(struct work) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+struct many_work {
+    uint8_t units[STRIP_COLS / PP_BF16_BLOCK][STRIP_GROUPS][PP_BF16_PARTS][UNIT];
+    float result[TILE_ROWS][PP_GROUP_ROWS]; /* of an incomplete group */
+} __attribute__((aligned(64)));
 
-static void round_row(const float *x, int64_t n, uint16_t *out)
+_Static_assert(sizeof(struct few_work) <= PP_MATMUL_SCRATCH && sizeof(struct many_work) <= PP_MATMUL_SCRATCH,
+               "a thread's scratch");
+
+static int64_t at_most(int64_t n, int64_t most)
 {
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t bits;
-        memcpy(&bits, x + k, sizeof bits);
-        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 64;
-        out[k] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
-    }
-    for (int64_t k = n; k % PP_BF16_BLOCK; k++)
-        out[k] = 0;
+    return n < most ? n : most;
 }
 
-/* --- weights in tile order ---------------------------------------------------------------------------------------- */
+/* --- tiles -------------------------------------------------------------------------------------------------------- */
 
 /* Transposes 16 x 16 numbers of 32 bits. */
 INLINE void transpose(const __m512i *r, __m512i *out)
@@ -77,27 +82,280 @@ INLINE void transpose(const __m512i *r, __m512i *out)
     }
 }
 
-/* 32 columns of `rows` (1 to 16) weight rows; missing rows and columns (mask: those that are there) are zeros.
- * Meanwhile the lines `ahead` bytes behind are asked for, whether they are there or not. */
-INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask32 columns, size_t ahead, uint8_t *unit)
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+/* 16 columns of F16 as floats. */
+INLINE __m512 load_floats(const uint8_t *w, __mmask16 live, const bool whole)
 {
-    __m512i r[16], out[16];
-    UNROLL for (int i = 0; i < 16; i++)
-    {
-        const uint8_t *row = w + (size_t)i * row_bytes;
-        r[i] = i < rows ? _mm512_maskz_loadu_epi16(columns, row) : _mm512_setzero_si512();
-        __builtin_prefetch((const void *)((uintptr_t)row + ahead), 0, 2);
-    }
-    transpose(r, out);
-    UNROLL for (int i = 0; i < 16; i++)
-        _mm512_store_si512(unit + 64 * i, out[i]);
+    return _mm512_cvtph_ps(whole ? _mm256_loadu_si256((const __m256i *)w) : _mm256_maskz_loadu_epi16(live, w));
 }
 
-/* --- tiles -------------------------------------------------------------------------------------------------------- */
+INLINE __m512 upper_of(__m512 w)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(w), _mm512_set1_epi32(-65536)));
+}
+
+/* The upper halves of floats side by side. */
+INLINE __m512i pair_up(__m512 first, __m512 second)
+{
+    static const uint8_t down[] = {2, 3, 0, 0, 6, 7, 0, 0, 10, 11, 0, 0, 14, 15, 0, 0};
+    const __m512i at = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)down));
+    return _mm512_mask_shuffle_epi8(_mm512_castps_si512(second), 0x3333333333333333, _mm512_castps_si512(first), at);
+}
+
+/* 32 columns of a row, those that are `live` (whole: all of them), as pairs of the columns k and k + 16. */
+INLINE void load_parts(const uint8_t *w, __mmask32 live, const uint32_t type, const bool whole, __m512i *parts)
+{
+    if (type == PP_TYPE_BF16) {
+        static const uint16_t at[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+        const __m512i row = whole ? _mm512_loadu_si512(w) : _mm512_maskz_loadu_epi16(live, w);
+        parts[UPPER] = _mm512_permutexvar_epi16(_mm512_loadu_si512(at), row);
+        return;
+    }
+    const __m512 first = load_floats(w, (__mmask16)live, whole), upper1 = upper_of(first);
+    const __m512 second = load_floats(w + 32, (__mmask16)(live >> 16), whole), upper2 = upper_of(second);
+    parts[UPPER] = pair_up(first, second);
+    parts[LOWER] = pair_up(_mm512_sub_ps(first, upper1), _mm512_sub_ps(second, upper2));
+}
+
+/* 32 columns of `rows` weight rows (whole: 16 rows, all columns), the parts of each behind the other. What is not there
+ * is 0. Meanwhile the lines `ahead` bytes behind are asked for, whether they are there or not. */
+INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask32 live, size_t ahead,
+                      const uint32_t type, const bool whole, uint8_t (*unit)[UNIT])
+{
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+    {
+        const uint8_t *row = w + (size_t)i * row_bytes;
+        __m512i parts[PP_BF16_PARTS] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+        if (whole || i < rows)
+            load_parts(row, live, type, whole, parts);
+        __builtin_prefetch((const void *)((uintptr_t)row + ahead), 0, 3);
+        _mm512_store_si512(unit[UPPER] + 64 * i, parts[UPPER]);
+        if (type == PP_TYPE_F16)
+            _mm512_store_si512(unit[LOWER] + 64 * i, parts[LOWER]);
+    }
+}
+
+/* Block b of n columns of at most 16 weight rows. */
+INLINE void make_block(const uint8_t *w, size_t row_bytes, int64_t rows, int64_t b, int64_t n, size_t ahead,
+                       const uint32_t type, uint8_t (*unit)[UNIT])
+{
+    const int64_t live = at_most(n - PP_BF16_BLOCK * b, PP_BF16_BLOCK);
+    const __mmask32 mask = (__mmask32)(0xffffffffu >> (PP_BF16_BLOCK - live));
+    w += 2 * PP_BF16_BLOCK * b;
+    if (rows >= TILE_ROWS && live == PP_BF16_BLOCK)
+        make_unit(w, row_bytes, TILE_ROWS, mask, ahead, type, true, unit);
+    else
+        make_unit(w, row_bytes, rows, mask, ahead, type, false, unit);
+}
+
+/* --- few activation rows ------------------------------------------------------------------------------------------ */
+
+/* Some columns of the activations in the order of a second operand: [block][tile][part][16 pairs][columns]. */
+struct few {
+    struct few_work *work;
+    int64_t k, n;           /* first column, how many */
+    const uint8_t *acts;
+    int tiles, parts;       /* tiles of up to 16 activation rows: 1 or 2 */
+    int64_t columns;        /* activation rows that there is room for in a tile */
+    int64_t m;
+};
+
+/* Tile registers: 0 and 1 sums, 4 and 5 parts of the first tile of activations, 2 and 3 of the second, 6 and 7 parts of
+ * the weights. */
+static void shape_few(int64_t m)
+{
+    struct tile_shapes shapes = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        const int64_t tile = t >= 1 && t <= 3 && m > TILE_ROWS ? m - TILE_ROWS : at_most(m, TILE_ROWS);
+        shapes.rows[t] = TILE_ROWS;
+        shapes.row_bytes[t] = (uint16_t)(t < 6 ? 4 * tile : 64);
+    }
+    shape_tiles(&shapes);
+}
+
+/* Pairs of at most 4 rows of activations. */
+INLINE void order_4(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to)
+{
+    __m512i r[4], fours[4];
+    UNROLL for (int i = 0; i < 4; i++)
+        r[i] = i < rows ? _mm512_loadu_si512(x + i * x_stride) : _mm512_setzero_si512();
+    const __m512i low0 = _mm512_unpacklo_epi32(r[0], r[1]), high0 = _mm512_unpackhi_epi32(r[0], r[1]);
+    const __m512i low1 = _mm512_unpacklo_epi32(r[2], r[3]), high1 = _mm512_unpackhi_epi32(r[2], r[3]);
+    fours[0] = _mm512_unpacklo_epi64(low0, low1); /* 128-bit lane l of fours[c] is pair 4 l + c of the rows */
+    fours[1] = _mm512_unpackhi_epi64(low0, low1);
+    fours[2] = _mm512_unpacklo_epi64(high0, high1);
+    fours[3] = _mm512_unpackhi_epi64(high0, high1);
+    const __m512i a0 = _mm512_shuffle_i32x4(fours[0], fours[1], 0x44);
+    const __m512i b0 = _mm512_shuffle_i32x4(fours[2], fours[3], 0x44);
+    const __m512i a1 = _mm512_shuffle_i32x4(fours[0], fours[1], 0xee);
+    const __m512i b1 = _mm512_shuffle_i32x4(fours[2], fours[3], 0xee);
+    _mm512_store_si512(to, _mm512_shuffle_i32x4(a0, b0, 0x88));
+    _mm512_store_si512(to + 64, _mm512_shuffle_i32x4(a0, b0, 0xdd));
+    _mm512_store_si512(to + 128, _mm512_shuffle_i32x4(a1, b1, 0x88));
+    _mm512_store_si512(to + 192, _mm512_shuffle_i32x4(a1, b1, 0xdd));
+}
+
+/* Of at most MOST rows: 8 or 16. */
+INLINE void order_rows(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to, const int MOST)
+{
+    __m512i r[TILE_ROWS], out[TILE_ROWS];
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        r[i] = i < MOST && i < rows ? _mm512_loadu_si512(x + i * x_stride) : _mm512_setzero_si512();
+    transpose(r, out);
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        _mm512_mask_storeu_epi32(to + 4 * MOST * i, (__mmask16)((1u << MOST) - 1), out[i]);
+}
+
+static void order_acts(const struct pp_acts *x, const struct few *f)
+{
+    uint8_t *to = f->work->acts;
+    for (int64_t b = 0; PP_BF16_BLOCK * b < f->n; b++)
+        for (int t = 0; t < f->tiles; t++)
+            for (int part = 0; part < f->parts; part++, to += 4 * TILE_ROWS * f->columns) {
+                const uint16_t *from = x->bf16 + TILE_ROWS * t * x->bf16_stride + f->k * f->parts +
+                                       PP_BF16_BLOCK * (b * f->parts + part);
+                const int64_t rows = at_most(f->m - TILE_ROWS * t, TILE_ROWS);
+                if (f->columns == 4)
+                    order_4(from, x->bf16_stride, rows, to);
+                else if (f->columns == 8)
+                    order_rows(from, x->bf16_stride, rows, to, 8);
+                else
+                    order_rows(from, x->bf16_stride, rows, to, TILE_ROWS);
+            }
+}
+
+/* Sums of a tile of 16 weight rows and at most 16 activation rows, and their places in y, of which `lanes` are
+ * there. */
+static void load_sums(float (*sums)[TILE_ROWS], const float *y, int64_t y_stride, int64_t rows, int64_t lanes)
+{
+    __m512i r[TILE_ROWS], out[TILE_ROWS];
+    const __mmask16 live = (__mmask16)(0xffffu >> (TILE_ROWS - lanes));
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        r[i] = i < rows ? _mm512_maskz_loadu_epi32(live, y + i * y_stride) : _mm512_setzero_si512();
+    transpose(r, out);
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        _mm512_store_si512(sums[i], out[i]);
+}
+
+static void store_sums(float (*sums)[TILE_ROWS], float *y, int64_t y_stride, int64_t rows, int64_t lanes)
+{
+    __m512i r[TILE_ROWS], out[TILE_ROWS];
+    const __mmask16 live = (__mmask16)(0xffffu >> (TILE_ROWS - lanes));
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        r[i] = _mm512_load_si512(sums[i]);
+    transpose(r, out);
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        if (i < rows)
+            _mm512_mask_storeu_epi32(y + i * y_stride, live, out[i]);
+}
+
+/* The products of a block. */
+INLINE void add_block(const struct few *f, const uint8_t *acts, const uint8_t (*unit)[UNIT], const uint32_t type)
+{
+    const int64_t stride = 4 * f->columns, part = TILE_ROWS * stride;
+    _tile_loadd(6, unit[UPPER], 64);
+    _tile_loadd(4, acts, stride);
+    if (type == PP_TYPE_F16) {
+        _tile_loadd(7, unit[LOWER], 64);
+        _tile_dpbf16ps(0, 7, 4);
+    }
+    _tile_dpbf16ps(0, 6, 4);
+    if (f->parts > 1) {
+        _tile_loadd(5, acts + part, stride);
+        _tile_dpbf16ps(0, 6, 5);
+    }
+    if (f->tiles > 1) {
+        acts += f->parts * part;
+        _tile_loadd(2, acts, stride);
+        if (type == PP_TYPE_F16)
+            _tile_dpbf16ps(1, 7, 2);
+        _tile_dpbf16ps(1, 6, 2);
+        if (f->parts > 1) {
+            _tile_loadd(3, acts + part, stride);
+            _tile_dpbf16ps(1, 6, 3);
+        }
+    }
+}
+
+/* `lanes` weight rows (at most 16) with all activation rows. The next block's weights are made while the tiles of this
+ * one are multiplied. y: of the first of the rows. */
+INLINE void few_group(const struct few *f, const uint8_t *w, size_t row_bytes, int64_t lanes, float *y,
+                      int64_t y_stride, const uint32_t type)
+{
+    struct few_work *k = f->work;
+    const int64_t n_blocks = (f->n + PP_BF16_BLOCK - 1) / PP_BF16_BLOCK;
+    const size_t step = 4 * TILE_ROWS * (size_t)(f->columns * f->tiles * f->parts);
+    const size_t ahead = 2 * PP_BF16_BLOCK * FEW_AHEAD;
+    const size_t next_rows = TILE_ROWS * row_bytes + ahead - (size_t)(2 * PP_BF16_BLOCK * n_blocks);
+    for (int t = 0; f->k && t < f->tiles; t++)
+        load_sums(k->result[t], y + TILE_ROWS * t * y_stride, y_stride, f->m - TILE_ROWS * t, lanes);
+    make_block(w, row_bytes, lanes, 0, f->n, ahead, type, k->units[0]);
+    finish_stores();
+    _tile_zero(0);
+    _tile_zero(1);
+    if (f->k) {
+        _tile_loadd(0, k->result[0], 64);
+        if (f->tiles > 1)
+            _tile_loadd(1, k->result[1], 64);
+    }
+    for (int64_t b = 0; b < n_blocks; b++) {
+        if (b + 1 < n_blocks)
+            make_block(w, row_bytes, lanes, b + 1, f->n, b + 1 + FEW_AHEAD < n_blocks ? ahead : next_rows, type,
+                       k->units[(b + 1) % 2]);
+        finish_stores();
+        add_block(f, f->acts + (size_t)b * step, k->units[b % 2], type);
+    }
+    _tile_stored(0, k->result[0], f->m == 1 ? 4 : 64);
+    if (f->tiles > 1)
+        _tile_stored(1, k->result[1], 64);
+    finish_stores();
+    if (f->m == 1)
+        memcpy(y, k->result[0], (size_t)lanes * sizeof *y);
+    for (int t = 0; f->m > 1 && t < f->tiles; t++)
+        store_sums(k->result[t], y + TILE_ROWS * t * y_stride, y_stride, f->m - TILE_ROWS * t, lanes);
+}
+
+/* What will be asked for when it is too late: the beginning of the first rows. */
+static void fetch_first(const uint8_t *w, size_t row_bytes, int64_t rows)
+{
+    for (size_t at = 0; at < 64 * FEW_AHEAD && at < row_bytes; at += 64)
+        for (int64_t i = 0; i < rows; i++)
+            __builtin_prefetch(w + (size_t)i * row_bytes + at, 0, 3);
+}
+
+static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                     float *y, int64_t y_stride, struct few_work *work)
+{
+    struct few f = {.work = work, .parts = x->bf16_parts, .m = m, .tiles = m > TILE_ROWS ? 2 : 1};
+    const size_t row_bytes = 2 * (size_t)w->n_cols;
+    f.columns = m == 1 ? 1 : m <= 4 ? 4 : m <= 8 ? 8 : TILE_ROWS;
+    const int64_t per_block = 4 * TILE_ROWS * f.columns * f.tiles * f.parts;
+    const int64_t cols = m == 1 ? w->n_cols : FEW_BYTES / per_block * PP_BF16_BLOCK;
+    fetch_first((const uint8_t *)w->data + (size_t)row0 * row_bytes, row_bytes, at_most(row1 - row0, TILE_ROWS));
+    shape_few(m);
+    for (; f.k < w->n_cols; f.k += cols) {
+        f.n = at_most(w->n_cols - f.k, cols);
+        f.acts = m == 1 ? (const uint8_t *)x->bf16 : work->acts;
+        if (m > 1)
+            order_acts(x, &f);
+        for (int64_t row = row0; row < row1; row += TILE_ROWS) {
+            const uint8_t *data = (const uint8_t *)w->data + (size_t)row * row_bytes + 2 * f.k;
+            const int64_t lanes = at_most(row1 - row, TILE_ROWS);
+            if (w->type == PP_TYPE_F16)
+                few_group(&f, data, row_bytes, lanes, y + row, y_stride, PP_TYPE_F16);
+            else
+                few_group(&f, data, row_bytes, lanes, y + row, y_stride, PP_TYPE_BF16);
+        }
+    }
+}
+
+/* --- many activation rows ----------------------------------------------------------------------------------------- */
 
 /* Tile registers: 0 to 3 sums [2 tiles of activations][2 groups], 4 and 5 activations, 6 and 7 weights. rows:
  * activation rows of a tile. */
-static void shape_for(int rows)
+static void shape_many(int64_t rows)
 {
     struct tile_shapes shapes = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
     for (int t = 0; t < 8; t++)
@@ -107,178 +365,205 @@ static void shape_for(int rows)
 
 /* One strip of weights over n_blocks blocks of columns. */
 struct strip {
-    struct work *k;
-    int64_t n_blocks;
-    bool first;          /* sums start at 0, not at what is in y */
+    struct many_work *work;
+    int64_t k, n_blocks;         /* its first column; at 0 sums start at 0, not at what is in y */
+    uint32_t type;
     int64_t lanes[STRIP_GROUPS]; /* weight rows of each group: 1 to 16 */
 };
 
-#define LOAD_SUMS(tile, from)                                              \
-    do {                                                                   \
-        if (s->first)                                                      \
-            _tile_zero(tile);                                              \
-        else                                                               \
-            _tile_loadd(tile, from, y_stride * (int64_t)sizeof(float));    \
-    } while (0)
+/* Some rows of activations. */
+struct rows {
+    const uint16_t *x;      /* of the strip's first column */
+    int64_t stride;
+    int parts;
+};
 
-/* What a group of fewer than 16 rows has in y goes by way of k->result. */
-static void load_narrow(struct work *k, const float *y, int64_t y_stride, int64_t live, int64_t lanes)
+/* What a group of fewer than 16 rows has in y goes by way of work->result. */
+static void load_narrow(struct many_work *k, const float *y, int64_t y_stride, int64_t live, int64_t lanes)
 {
     for (int64_t i = 0; i < live; i++)
         memcpy(k->result[i], y + i * y_stride, (size_t)lanes * sizeof *y);
-    __asm__ volatile("" ::: "memory"); /* the compiler does not know that tile loads read memory */
+    finish_stores();
 }
 
-static void store_narrow(const struct work *k, float *y, int64_t y_stride, int64_t live, int64_t lanes)
+static void store_narrow(const struct many_work *k, float *y, int64_t y_stride, int64_t live, int64_t lanes)
 {
+    finish_stores();
     for (int64_t i = 0; i < live; i++)
         memcpy(y + i * y_stride, k->result[i], (size_t)lanes * sizeof *y);
 }
 
 /* One tile of activations with one group: the general case. */
-INLINE void run_one(const struct strip *s, int g, const uint16_t *x, int64_t x_stride, float *y, int64_t y_stride,
-                    int64_t live)
+static void run_one(const struct strip *s, int g, const struct rows *rows, float *y, int64_t y_stride, int64_t live)
 {
-    bool narrow = s->lanes[g] < PP_GROUP_ROWS;
-    if (s->first) {
-        _tile_zero(0);
-    } else if (narrow) {
-        load_narrow(s->k, y, y_stride, live, s->lanes[g]);
-        _tile_loadd(0, s->k->result, 64);
-    } else {
-        _tile_loadd(0, y, y_stride * (int64_t)sizeof *y);
+    const bool narrow = s->lanes[g] < PP_GROUP_ROWS;
+    const int64_t x_bytes = rows->stride * 2;
+    float *sums = narrow ? s->work->result[0] : y;
+    const int64_t sums_bytes = narrow ? 64 : y_stride * (int64_t)sizeof *y;
+    _tile_zero(0);
+    if (s->k) {
+        if (narrow)
+            load_narrow(s->work, y, y_stride, live, s->lanes[g]);
+        _tile_loadd(0, sums, sums_bytes);
     }
     for (int64_t b = 0; b < s->n_blocks; b++) {
-        _tile_loadd(4, x + PP_BF16_BLOCK * b, x_stride * 2);
-        _tile_loadd(6, s->k->units[b][g], 64);
+        const uint16_t *x = rows->x + PP_BF16_BLOCK * b * rows->parts;
+        _tile_loadd(4, x, x_bytes);
+        if (s->type == PP_TYPE_F16) {
+            _tile_loadd(7, s->work->units[b][g][LOWER], 64);
+            _tile_dpbf16ps(0, 4, 7);
+        }
+        _tile_loadd(6, s->work->units[b][g][UPPER], 64);
         _tile_dpbf16ps(0, 4, 6);
+        if (rows->parts > 1) {
+            _tile_loadd(5, x + PP_BF16_BLOCK, x_bytes);
+            _tile_dpbf16ps(0, 5, 6);
+        }
     }
-    if (narrow) {
-        _tile_stored(0, s->k->result, 64);
-        store_narrow(s->k, y, y_stride, live, s->lanes[g]);
-    } else {
-        _tile_stored(0, y, y_stride * (int64_t)sizeof *y);
-    }
+    _tile_stored(0, sums, sums_bytes);
+    if (narrow)
+        store_narrow(s->work, y, y_stride, live, s->lanes[g]);
 }
 
-/* One tile of activations with two whole groups. */
-INLINE void run_1x2(const struct strip *s, const uint16_t *x, int64_t x_stride, float *y, int64_t y_stride)
+/* Two tiles of activations with two whole groups: four products for four loads, or twelve for eight. */
+static void run_2x2(const struct strip *s, const struct rows *rows, float *y, int64_t y_stride)
 {
-    LOAD_SUMS(0, y);
-    LOAD_SUMS(1, y + PP_GROUP_ROWS);
-    for (int64_t b = 0; b < s->n_blocks; b++) {
-        _tile_loadd(4, x + PP_BF16_BLOCK * b, x_stride * 2);
-        _tile_loadd(6, s->k->units[b][0], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, s->k->units[b][1], 64);
-        _tile_dpbf16ps(1, 4, 7);
-    }
-    _tile_stored(0, y, y_stride * (int64_t)sizeof *y);
-    _tile_stored(1, y + PP_GROUP_ROWS, y_stride * (int64_t)sizeof *y);
-}
-
-/* Two tiles of activations with two whole groups: four products for four loads. */
-INLINE void run_2x2(const struct strip *s, const uint16_t *x, int64_t x_stride, float *y, int64_t y_stride)
-{
-    const uint16_t *x1 = x + TILE_ROWS * x_stride;
+    const uint8_t (*const units)[STRIP_GROUPS][PP_BF16_PARTS][UNIT] = s->work->units;
+    const int64_t x_bytes = rows->stride * 2, y_bytes = y_stride * (int64_t)sizeof *y;
     float *y1 = y + TILE_ROWS * y_stride;
-    LOAD_SUMS(0, y);
-    LOAD_SUMS(1, y + PP_GROUP_ROWS);
-    LOAD_SUMS(2, y1);
-    LOAD_SUMS(3, y1 + PP_GROUP_ROWS);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    if (s->k) {
+        _tile_loadd(0, y, y_bytes);
+        _tile_loadd(1, y + PP_GROUP_ROWS, y_bytes);
+        _tile_loadd(2, y1, y_bytes);
+        _tile_loadd(3, y1 + PP_GROUP_ROWS, y_bytes);
+    }
     for (int64_t b = 0; b < s->n_blocks; b++) {
-        _tile_loadd(6, s->k->units[b][0], 64);
-        _tile_loadd(4, x + PP_BF16_BLOCK * b, x_stride * 2);
+        const uint16_t *x = rows->x + PP_BF16_BLOCK * b * rows->parts, *x1 = x + TILE_ROWS * rows->stride;
+        _tile_loadd(4, x, x_bytes);
+        _tile_loadd(5, x1, x_bytes);
+        if (s->type == PP_TYPE_F16) {
+            _tile_loadd(6, units[b][0][LOWER], 64);
+            _tile_loadd(7, units[b][1][LOWER], 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_loadd(6, units[b][0][UPPER], 64);
+        _tile_loadd(7, units[b][1][UPPER], 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, s->k->units[b][1], 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, x1 + PP_BF16_BLOCK * b, x_stride * 2);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        if (rows->parts > 1) {
+            _tile_loadd(4, x + PP_BF16_BLOCK, x_bytes);
+            _tile_loadd(5, x1 + PP_BF16_BLOCK, x_bytes);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     }
-    _tile_stored(0, y, y_stride * (int64_t)sizeof *y);
-    _tile_stored(1, y + PP_GROUP_ROWS, y_stride * (int64_t)sizeof *y);
-    _tile_stored(2, y1, y_stride * (int64_t)sizeof *y);
-    _tile_stored(3, y1 + PP_GROUP_ROWS, y_stride * (int64_t)sizeof *y);
+    _tile_stored(0, y, y_bytes);
+    _tile_stored(1, y + PP_GROUP_ROWS, y_bytes);
+    _tile_stored(2, y1, y_bytes);
+    _tile_stored(3, y1 + PP_GROUP_ROWS, y_bytes);
 }
-
-/* --- loops over tiles --------------------------------------------------------------------------------------------- */
 
 /* Activation rows [i, m) of which the configured tiles have `live` each, as many whole tiles as there are. y: of the
  * strip's first row. Returns the first row that is left. */
-static int64_t run_strip(const struct strip *s, const struct pp_acts *x, int64_t k, int64_t i, int64_t m, int live,
-                         float *y, int64_t y_stride)
+static int64_t run_strip(const struct strip *s, const struct pp_acts *x, int64_t i, int64_t m, int64_t live, float *y,
+                         int64_t y_stride)
 {
-    bool whole = s->lanes[0] == PP_GROUP_ROWS && s->lanes[1] == PP_GROUP_ROWS;
-    __asm__ volatile("" ::: "memory"); /* the units are stored */
+    const bool whole = s->lanes[0] == PP_GROUP_ROWS && s->lanes[1] == PP_GROUP_ROWS && live == TILE_ROWS;
+    finish_stores();
     while (i + live <= m) {
-        const uint16_t *xi = x->bf16 + i * x->bf16_stride + k;
+        const struct rows rows = {x->bf16 + i * x->bf16_stride + s->k * x->bf16_parts, x->bf16_stride, x->bf16_parts};
         float *yi = y + i * y_stride;
-        if (whole && live == TILE_ROWS && i + 2 * TILE_ROWS <= m) {
-            run_2x2(s, xi, x->bf16_stride, yi, y_stride);
-            i += TILE_ROWS;
-        } else if (whole) {
-            run_1x2(s, xi, x->bf16_stride, yi, y_stride);
-        } else {
-            run_one(s, 0, xi, x->bf16_stride, yi, y_stride, live);
-            if (s->lanes[1] > 0)
-                run_one(s, 1, xi, x->bf16_stride, yi + PP_GROUP_ROWS, y_stride, live);
+        if (whole && i + 2 * TILE_ROWS <= m) {
+            run_2x2(s, &rows, yi, y_stride);
+            i += 2 * TILE_ROWS;
+            continue;
         }
+        run_one(s, 0, &rows, yi, y_stride, live);
+        if (s->lanes[1] > 0)
+            run_one(s, 1, &rows, yi + PP_GROUP_ROWS, y_stride, live);
         i += live;
     }
     return i;
 }
 
-static int64_t at_most(int64_t n, int64_t most)
+INLINE void order_unit(uint8_t *unit)
 {
-    return n < most ? n : most;
+    __m512i r[TILE_ROWS], out[TILE_ROWS];
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        r[i] = _mm512_load_si512(unit + 64 * i);
+    transpose(r, out);
+    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        _mm512_store_si512(unit + 64 * i, out[i]);
+}
+
+/* Of a strip n columns wide: one group's weights; w: its first row. */
+INLINE void order_group(struct strip *s, int g, const uint8_t *w, size_t row_bytes, int64_t n, const uint32_t type)
+{
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        uint8_t (*unit)[UNIT] = s->work->units[b][g];
+        make_block(w, row_bytes, s->lanes[g], b, n, STRIP_GROUPS * PP_GROUP_ROWS * row_bytes, type, unit);
+        order_unit(unit[UPPER]);
+        if (type == PP_TYPE_F16)
+            order_unit(unit[LOWER]);
+    }
 }
 
 /* Weight rows [row, row1), at most a strip, n columns from k on. */
-static struct strip make_strip(struct work *work, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t k,
-                               int64_t n, size_t ahead)
+static struct strip make_strip(struct many_work *work, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t k,
+                               int64_t n)
 {
     const size_t row_bytes = 2 * (size_t)w->n_cols;
-    struct strip s = {.k = work, .n_blocks = (n + PP_BF16_BLOCK - 1) / PP_BF16_BLOCK, .first = k == 0};
-    for (int g = 0; g < STRIP_GROUPS; g++) {
-        int64_t from = row + PP_GROUP_ROWS * g;
-        s.lanes[g] = from < row1 ? at_most(row1 - from, PP_GROUP_ROWS) : 0;
-        const uint8_t *data = (const uint8_t *)w->data + (size_t)from * row_bytes + 2 * k;
-        for (int64_t b = 0; s.lanes[g] && b < s.n_blocks; b++) {
-            int64_t live = at_most(n - PP_BF16_BLOCK * b, PP_BF16_BLOCK);
-            const __mmask32 columns = (__mmask32)(0xffffffffu >> (32 - live));
-            make_unit(data + 2 * PP_BF16_BLOCK * b, row_bytes, s.lanes[g], columns, ahead, work->units[b][g]);
-        }
+    struct strip s = {.work = work, .k = k, .n_blocks = (n + PP_BF16_BLOCK - 1) / PP_BF16_BLOCK, .type = w->type};
+    for (int g = 0; g < STRIP_GROUPS && row < row1; g++, row += PP_GROUP_ROWS) {
+        const uint8_t *data = (const uint8_t *)w->data + (size_t)row * row_bytes + 2 * k;
+        s.lanes[g] = at_most(row1 - row, PP_GROUP_ROWS);
+        if (w->type == PP_TYPE_F16)
+            order_group(&s, g, data, row_bytes, n, PP_TYPE_F16);
+        else
+            order_group(&s, g, data, row_bytes, n, PP_TYPE_BF16);
     }
     return s;
+}
+
+static void many_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                      float *y, int64_t y_stride, struct many_work *work)
+{
+    const int64_t rest = m % TILE_ROWS;
+    shape_many(TILE_ROWS);
+    for (int64_t k = 0; k < w->n_cols; k += STRIP_COLS)
+        for (int64_t row = row0; row < row1; row += STRIP_GROUPS * PP_GROUP_ROWS) {
+            const struct strip s = make_strip(work, w, row, row1, k, at_most(w->n_cols - k, STRIP_COLS));
+            const int64_t i = run_strip(&s, x, 0, m, TILE_ROWS, y + row, y_stride);
+            if (rest) {
+                shape_many(rest);
+                run_strip(&s, x, i, m, rest, y + row, y_stride);
+                shape_many(TILE_ROWS);
+            }
+        }
 }
 
 static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
                    int64_t y_stride, void *scratch)
 {
-    const int rest = (int)(m % TILE_ROWS);
-    const int64_t cols = m <= FEW_ROWS ? STRIP_MOST : STRIP_COLS;
-    /* Few activation rows: further on in the weight rows; many: in the next strip, which comes much later. */
-    const size_t ahead = m <= FEW_ROWS ? 1024 : 2 * STRIP_GROUPS * PP_GROUP_ROWS * (size_t)w->n_cols;
-    shape_for(m < TILE_ROWS ? rest : TILE_ROWS);
-    for (int64_t k = 0; k < w->n_cols; k += cols) /* outside: these columns of the activations stay in the L2 cache */
-        for (int64_t row = row0; row < row1; row += STRIP_GROUPS * PP_GROUP_ROWS) {
-            const struct strip s = make_strip(scratch, w, row, row1, k, at_most(w->n_cols - k, cols), ahead);
-            if (m < TILE_ROWS) {
-                run_strip(&s, x, k, 0, m, rest, y + row, y_stride);
-            } else {
-                int64_t i = run_strip(&s, x, k, 0, m, TILE_ROWS, y + row, y_stride);
-                if (rest) {
-                    shape_for(rest);
-                    run_strip(&s, x, k, i, m, rest, y + row, y_stride);
-                    shape_for(TILE_ROWS);
-                }
-            }
-        }
+    if (m <= FEW_ROWS)
+        few_rows(w, row0, row1, x, m, y, y_stride, scratch);
+    else
+        many_rows(w, row0, row1, x, m, y, y_stride, scratch);
     _tile_release(); /* tiles in use make every switch of threads dearer */
 }
 
-const struct pp_bf16_kernels pp_bf16_amx = {.round = round_row, .matmul = matmul};
+const struct pp_bf16_kernels pp_bf16_amx = {.split = split_row, .matmul = matmul};
 
 #else
 typedef int pp_matmul_bf16_amx_is_for_x86_64;

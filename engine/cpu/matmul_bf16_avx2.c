@@ -5,32 +5,22 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/cpu/matmul_bf16.h"
+#include "engine/cpu/bf16_split.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum { LANES = 8, TILE_ROWS = 4 /* activation rows */, PANEL_COLS = 1024 };
 
-/* In the thread's scratch: a panel of columns as floats. */
+/* In the thread's scratch: a panel of columns as floats, parts apart. */
 struct panel {
-    float w[PANEL_COLS][LANES];
-    float x[TILE_ROWS][PANEL_COLS];
+    float w[PP_BF16_PARTS][PANEL_COLS][LANES];
+    float x[PP_BF16_PARTS][TILE_ROWS][PANEL_COLS];
 };
 
 _Static_assert(sizeof(struct panel) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
-static void round_row(const float *x, int64_t n, uint16_t *out)
-{
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t bits;
-        memcpy(&bits, x + k, sizeof bits);
-        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 64;
-        out[k] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
-    }
-    for (int64_t k = n; k % PP_BF16_BLOCK; k++)
-        out[k] = 0;
-}
+enum part { UPPER, LOWER };
 
 /* Transposes 8 x 8 numbers of 32 bits. */
 INLINE void transpose(__m256i r[LANES])
@@ -55,77 +45,112 @@ INLINE void transpose(__m256i r[LANES])
     }
 }
 
-/* n columns of `rows` (at most 8) weight rows; lanes without a row and the rest of the last block are zeros. */
-static void spread_weights(struct panel *p, const uint8_t *w, size_t row_bytes, int64_t rows, int64_t n)
+/* 8 weights, of which `live` are there, as floats; the others are zeros. */
+INLINE __m256i widen(const uint8_t *w, size_t live, const uint32_t type)
 {
-    for (int64_t k = 0; k < n; k += 2 * LANES) {
+    uint8_t some[2 * LANES] = {0};
+    if (live < LANES) {
+        memcpy(some, w, 2 * live);
+        w = some;
+    }
+    const __m128i halves = _mm_loadu_si128((const __m128i *)w);
+    return type == PP_TYPE_F16 ? _mm256_castps_si256(_mm256_cvtph_ps(halves))
+                               : _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
+}
+
+/* n columns of `rows` (at most 8) weight rows; lanes without a row and the rest of the last block are zeros. */
+INLINE void spread_weights(struct panel *p, const uint8_t *w, size_t row_bytes, int64_t rows, int64_t n,
+                           const uint32_t type)
+{
+    for (int64_t k = 0; k < n || k % PP_BF16_BLOCK; k += LANES) {
+        const size_t live = n - k >= LANES ? LANES : n > k ? (size_t)(n - k) : 0;
         __m256i r[LANES];
-        size_t live = (size_t)(n - k < 2 * LANES ? n - k : 2 * LANES) * 2;
-        for (int i = 0; i < LANES; i++) {
-            uint8_t part[32] = {0};
-            if (i < rows && live == sizeof part)
-                memcpy(part, w + (size_t)i * row_bytes + 2 * k, sizeof part);
-            else if (i < rows)
-                memcpy(part, w + (size_t)i * row_bytes + 2 * k, live);
-            r[i] = _mm256_loadu_si256((const __m256i *)part);
-        }
+        for (int i = 0; i < LANES; i++)
+            r[i] = i < rows && live ? widen(w + (size_t)i * row_bytes + 2 * k, live, type) : _mm256_setzero_si256();
         transpose(r);
         UNROLL for (int i = 0; i < LANES; i++)
         {
-            _mm256_store_si256((__m256i *)p->w[k + 2 * i], _mm256_slli_epi32(r[i], 16));
-            _mm256_store_si256((__m256i *)p->w[k + 2 * i + 1], _mm256_and_si256(r[i], _mm256_set1_epi32(-65536)));
+            const __m256 all = _mm256_castsi256_ps(r[i]);
+            const __m256 upper = _mm256_castsi256_ps(_mm256_and_si256(r[i], _mm256_set1_epi32(-65536)));
+            _mm256_store_ps(p->w[UPPER][k + i], upper);
+            if (type == PP_TYPE_F16)
+                _mm256_store_ps(p->w[LOWER][k + i], _mm256_sub_ps(all, upper));
         }
     }
-    for (int64_t k = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); k % PP_BF16_BLOCK; k++)
-        memset(p->w[k], 0, sizeof p->w[k]);
 }
 
-/* Blocks of activations, padding included. */
-static void spread_activations(float *out, const uint16_t *x, int64_t n)
+/* Blocks of one activation row, padding included. */
+INLINE void spread_activations(struct panel *p, int row, const uint16_t *x, int parts, int64_t n)
 {
-    for (int64_t k = 0; k < n; k += LANES)
-        _mm256_store_ps(out + k, _mm256_castsi256_ps(_mm256_slli_epi32(
-                                     _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + k))), 16)));
+    for (int64_t k = 0; k < n; k += PP_BF16_BLOCK)
+        for (int part = 0; part < parts; part++, x += PP_BF16_BLOCK) {
+            float *first = p->x[part][row] + k, *second = first + PP_BF16_BLOCK / 2;
+            for (int i = 0; i < PP_BF16_BLOCK / 2; i += LANES) {
+                const __m256i pairs = _mm256_loadu_si256((const __m256i *)(x + 2 * i));
+                const __m256i upper = _mm256_and_si256(pairs, _mm256_set1_epi32(-65536));
+                _mm256_store_ps(first + i, _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)));
+                _mm256_store_ps(second + i, _mm256_castsi256_ps(upper));
+            }
+        }
+}
+
+/* acc[i] of M activation rows and one product of a block. */
+INLINE void add_product(const struct panel *p, int64_t k, enum part of_w, enum part of_x, __m256 *acc, const int M)
+{
+    enum { HALF = PP_BF16_BLOCK / 2 };
+    __m256 first[TILE_ROWS], second[TILE_ROWS];
+    UNROLL for (int i = 0; i < M; i++)
+        first[i] = second[i] = _mm256_setzero_ps();
+    for (int64_t j = k; j < k + HALF; j++) {
+        __m256 w0 = _mm256_load_ps(p->w[of_w][j]), w1 = _mm256_load_ps(p->w[of_w][j + HALF]);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            first[i] = _mm256_fmadd_ps(w0, _mm256_broadcast_ss(&p->x[of_x][i][j]), first[i]);
+            second[i] = _mm256_fmadd_ps(w1, _mm256_broadcast_ss(&p->x[of_x][i][j + HALF]), second[i]);
+        }
+    }
+    UNROLL for (int i = 0; i < M; i++)
+        acc[i] = _mm256_add_ps(acc[i], _mm256_add_ps(first[i], second[i]));
 }
 
 /* acc[i] of M activation rows over a panel of n columns, a multiple of 32. */
-INLINE void run_panel(const struct panel *p, int64_t n, __m256 *acc, const int M)
+INLINE void run_panel(const struct panel *p, int64_t n, uint32_t type, int parts, __m256 *acc, const int M)
 {
     for (int64_t k = 0; k < n; k += PP_BF16_BLOCK) {
-        __m256 even[TILE_ROWS], odd[TILE_ROWS];
-        UNROLL for (int i = 0; i < M; i++)
-            even[i] = odd[i] = _mm256_setzero_ps();
-        for (int64_t j = k; j < k + PP_BF16_BLOCK; j += 2) {
-            __m256 w0 = _mm256_load_ps(p->w[j]), w1 = _mm256_load_ps(p->w[j + 1]);
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                even[i] = _mm256_fmadd_ps(w0, _mm256_broadcast_ss(&p->x[i][j]), even[i]);
-                odd[i] = _mm256_fmadd_ps(w1, _mm256_broadcast_ss(&p->x[i][j + 1]), odd[i]);
-            }
-        }
-        UNROLL for (int i = 0; i < M; i++)
-            acc[i] = _mm256_add_ps(acc[i], _mm256_add_ps(even[i], odd[i]));
+        if (type == PP_TYPE_F16)
+            add_product(p, k, LOWER, UPPER, acc, M);
+        add_product(p, k, UPPER, UPPER, acc, M);
+        if (parts > 1)
+            add_product(p, k, UPPER, LOWER, acc, M);
     }
 }
 
-/* M activation rows with the panel's `rows` weight rows; y holds what the panels before have summed. */
-INLINE void run_tile(struct panel *p, const uint16_t *x, int64_t x_stride, int64_t n, float *y, int64_t y_stride,
-                     int64_t rows, bool first, const int M)
+/* A panel of n columns, a multiple of 32, from column k on. */
+struct strip {
+    struct panel *panel;
+    int64_t k, n, rows; /* weight rows: 1 to 8 */
+    uint32_t type;
+};
+
+/* M activation rows from row i0 on with the strip; y, of its first row, holds what the strips before have summed. */
+INLINE void run_tile(const struct strip *s, const struct pp_acts *x, int64_t i0, float *y, int64_t y_stride,
+                     const int M)
 {
     float lanes[TILE_ROWS][LANES] __attribute__((aligned(32))) = {{0}};
     __m256 acc[TILE_ROWS];
     UNROLL for (int i = 0; i < M; i++)
     {
-        spread_activations(p->x[i], x + i * x_stride, n);
-        if (!first)
-            memcpy(lanes[i], y + i * y_stride, (size_t)rows * sizeof *y);
+        const uint16_t *from = x->bf16 + (i0 + i) * x->bf16_stride + s->k * x->bf16_parts;
+        spread_activations(s->panel, i, from, x->bf16_parts, s->n);
+        if (s->k)
+            memcpy(lanes[i], y + (i0 + i) * y_stride, (size_t)s->rows * sizeof *y);
         acc[i] = _mm256_load_ps(lanes[i]);
     }
-    run_panel(p, n, acc, M);
+    run_panel(s->panel, s->n, s->type, x->bf16_parts, acc, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         _mm256_store_ps(lanes[i], acc[i]);
-        memcpy(y + i * y_stride, lanes[i], (size_t)rows * sizeof *y);
+        memcpy(y + (i0 + i) * y_stride, lanes[i], (size_t)s->rows * sizeof *y);
     }
 }
 
@@ -137,18 +162,18 @@ static __attribute__((noinline)) void run_rows(const struct pp_matrix *w, int64_
     const size_t row_bytes = 2 * (size_t)w->n_cols;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * row_bytes;
     for (int64_t k = 0; k < w->n_cols; k += PANEL_COLS) {
-        int64_t n = w->n_cols - k < PANEL_COLS ? w->n_cols - k : PANEL_COLS;
-        int64_t padded = (n + PP_BF16_BLOCK - 1) / PP_BF16_BLOCK * PP_BF16_BLOCK;
-        spread_weights(p, data + 2 * k, row_bytes, rows, n);
-        for (int64_t i = 0; i < m; i += TILE_ROWS) {
-            const uint16_t *xi = x->bf16 + i * x->bf16_stride + k;
-            float *yi = y + i * y_stride + row;
-            if (m - i >= TILE_ROWS)
-                run_tile(p, xi, x->bf16_stride, padded, yi, y_stride, rows, k == 0, TILE_ROWS);
-            else
-                for (int64_t j = 0; j < m - i; j++)
-                    run_tile(p, xi + j * x->bf16_stride, 0, padded, yi + j * y_stride, 0, rows, k == 0, 1);
-        }
+        const int64_t n = w->n_cols - k < PANEL_COLS ? w->n_cols - k : PANEL_COLS;
+        const struct strip s = {.panel = p, .k = k, .rows = rows, .type = w->type,
+                                .n = (n + PP_BF16_BLOCK - 1) / PP_BF16_BLOCK * PP_BF16_BLOCK};
+        int64_t i = 0;
+        if (w->type == PP_TYPE_F16)
+            spread_weights(p, data + 2 * k, row_bytes, rows, n, PP_TYPE_F16);
+        else
+            spread_weights(p, data + 2 * k, row_bytes, rows, n, PP_TYPE_BF16);
+        for (; i + TILE_ROWS <= m; i += TILE_ROWS)
+            run_tile(&s, x, i, y + row, y_stride, TILE_ROWS);
+        for (; i < m; i++)
+            run_tile(&s, x, i, y + row, y_stride, 1);
     }
 }
 
@@ -163,7 +188,7 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     _mm_setcsr(before);
 }
 
-const struct pp_bf16_kernels pp_bf16_avx2 = {.round = round_row, .matmul = matmul};
+const struct pp_bf16_kernels pp_bf16_avx2 = {.split = split_row, .matmul = matmul};
 
 #else
 typedef int pp_matmul_bf16_avx2_is_for_x86_64;

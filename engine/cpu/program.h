@@ -75,9 +75,10 @@ struct stage {
     enum pp_fn fn;
     float scale;                /* ADD: 0 is 1; APPLY: the function's number. EMBED: 0 is 1 */
     bool quantize;              /* some projection reads quantised activations */
-    bool round;                 /* some projection reads bfloat16 activations */
+    bool split;                 /* some projection reads bfloat16 activations */
     bool plain;                 /* some projection reads plain ones */
-    bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised where they lie */
+    bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised, or split, where they
+                                   lie */
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
     const struct pp_tensor *table, *positions, *segments; /* the latter: learned ones, or NULL */
@@ -108,7 +109,7 @@ struct thread_scratch {
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
-    uint16_t *bf16;             /* [PRIVATE_ROWS, acts_width], where activations are rounded */
+    uint16_t *bf16;             /* [PRIVATE_ROWS, bf16_stride], where activations are split */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
@@ -116,6 +117,7 @@ struct thread_scratch {
     const float *down;          /* [m, lora_width] of that stage: all of these products; NULL: not looked for yet */
     float *scaled;              /* [PRIVATE_ROWS, acts_width]: inputs times adapters' scales, if there were any */
     float *replaced;            /* [replaced_floats]: what adapters' own tensors give, if there are any */
+    float *joined;              /* [PRIVATE_ROWS, acts_width]: beside `replaced`, where activations are split */
     bool is_scaled;             /* the prepared stage's inputs lie there */
     void *kernel;               /* PP_MATMUL_SCRATCH bytes or more for the products, and for attention (attend.c) */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
@@ -170,7 +172,9 @@ struct routing {
 struct pp_cpu {
     const struct pp_model *model;
     const struct pp_matmul_kernels *mm;
-    const struct pp_bf16_kernels *bf16; /* for BF16 weights; NULL: their activations stay float32 */
+    const struct pp_bf16_kernels *bf16; /* NULL: activations of float weights stay float32 */
+    int bf16_parts;             /* that activations are split into */
+    int64_t bf16_stride, shared_bf16_stride; /* of `shared`: stages that split in place do not count */
     const struct pp_cpu_ops *ops;
     struct pp_pool *pool;
     int max_rows;
@@ -236,6 +240,12 @@ struct pp_cpu {
 };
 
 /* The slot of which this one is a part, or itself. */
+/* Whether weights of this type meet bfloat16 activations. */
+static inline bool pp_cpu_splits(const struct pp_cpu *c, uint32_t type)
+{
+    return c->bf16_parts && (type == PP_TYPE_BF16 || (type == PP_TYPE_F16 && c->bf16_parts > 1));
+}
+
 static inline int whole_slot(const struct pp_cpu *c, int slot)
 {
     return slot < 0 ? slot : c->model->plan.slots[slot].base;

@@ -290,13 +290,33 @@ static struct pp_acts acts_from(const struct pp_acts *acts, int first)
 
 static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
 {
-    return c->bf16 && type == PP_TYPE_BF16 ? c->bf16->matmul : c->mm->by_type[type];
+    return pp_cpu_splits(c, type) ? c->bf16->matmul : c->mm->by_type[type];
+}
+
+/* y = W_k x for a matrix that stands for the model's own. Beside weights that meet split activations there may be no
+ * others: for one in F32 they are joined again. */
+static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int64_t row0,
+                              int64_t row1, const struct pp_acts *acts, int m, float *y, int64_t stride,
+                              const struct thread_scratch *own)
+{
+    const bool joins = s->split && !s->plain && w->type == PP_TYPE_F32;
+    for (int i = 0, n = m; i < m; i += n) {
+        struct pp_acts x = acts_from(acts, i);
+        n = joins && m - i > PRIVATE_ROWS ? PRIVATE_ROWS : m - i;
+        for (int k = 0; joins && k < n; k++)
+            pp_bf16_join(x.bf16 + k * x.bf16_stride, w->n_cols, x.bf16_parts, own->joined + k * c->acts_width);
+        if (joins) {
+            x.f32 = own->joined;
+            x.f32_stride = c->acts_width;
+        }
+        kernel_for(c, w->type)(w, row0, row1, &x, n, y + i * stride, stride, own->kernel);
+    }
 }
 
 /* y = left y + sum of strength (W_k x) for rows that have one set; y is that of weight row 0. */
-static void add_replaced(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
-                         const struct pp_acts *acts, int n, int64_t row0, int64_t row1, float left, struct results to,
-                         const struct thread_scratch *own)
+static void add_replaced(const struct pp_cpu *c, const struct stage *s, const struct projection *p, 
+                         const struct pp_adapter_set *set, const struct pp_acts *acts, int n, int64_t row0,
+                         int64_t row1, float left, struct results to, const struct thread_scratch *own)
 {
     const int64_t groups = c->replaced_floats / (PP_GROUP_ROWS * (int64_t)n), step = groups * PP_GROUP_ROWS;
     for (int i = 0; i < n; i++)
@@ -307,7 +327,7 @@ static void add_replaced(const struct pp_cpu *c, const struct projection *p, con
         for (int64_t r = row0; w->data && r < row1; r += step) {
             const int64_t end = row1 - r < step ? row1 : r + step;
             float *room = (float *)((uintptr_t)own->replaced - (size_t)r * sizeof(float)); /* as if row 0 were there */
-            kernel_for(c, w->type)(w, r, end, acts, n, room, step, own->kernel);
+            multiply_replaced(c, s, w, r, end, acts, n, room, step, own);
             for (int i = 0; i < n; i++)
                 c->ops->add_scaled(to.y + i * to.stride + r, own->replaced + i * step, set->use[k].scale, end - r);
         }
@@ -347,7 +367,7 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
         plain = 0;
         if (w) {
             const struct pp_acts x = acts_from(acts, first);
-            kernel_for(c, w->type)(w, row0, row1, &x, n, to.y + first * to.stride, to.stride, own->kernel);
+            multiply_replaced(c, s, w, row0, row1, &x, n, to.y + first * to.stride, to.stride, own);
         }
     }
     for (int first = 0, n; first < m; first += n) {
@@ -358,7 +378,7 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
         if (!n_replaced || whole_replacement(set, p->linear))
             continue;
         const struct pp_acts x = acts_from(acts, first);
-        add_replaced(c, p, set, &x, n, row0, row1, left,
+        add_replaced(c, s, p, set, &x, n, row0, row1, left,
                      (struct results){to.y + first * to.stride, to.stride}, own);
     }
 }
@@ -373,8 +393,8 @@ static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row,
     return to == own || s->plain ? to->f32 + row * c->normed_width : own->f32;
 }
 
-/* Where the rows of the stage's input are quantised together, instead of apart in scratch. */
-static bool quantizes_in_place(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *to)
+/* Where the rows of the stage's input are quantised or split together, instead of apart in scratch. */
+static bool converts_in_place(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *to)
 {
     return s->in_place && to == &c->shared;
 }
@@ -384,8 +404,8 @@ static void convert_row(const struct pp_cpu *c, const struct stage *s, const flo
                         const struct pp_acts *to)
 {
     int64_t n = s->projections[0].w.n_cols;
-    if (s->round)
-        c->bf16->round(x, n, bf16);
+    if (s->split)
+        c->bf16->split(x, n, c->bf16_parts, bf16);
     if (s->quantize)
         c->mm->quantize(x, n, (int8_t *)(uintptr_t)to->q, (float *)(uintptr_t)to->d, (int32_t *)(uintptr_t)to->sum);
 }
@@ -395,7 +415,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
                         const struct thread_scratch *own)
 {
     int64_t n = s->projections[0].w.n_cols, b = row * (c->acts_width / PP_ACT_BLOCK);
-    bool in_place = quantizes_in_place(c, s, to);
+    bool in_place = converts_in_place(c, s, to);
     float *x = slot_row(c, s->in, row);
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     const int linear = s->projections[0].linear;
@@ -407,7 +427,9 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }
-    uint16_t *bf16 = s->round ? to->bf16 + row * c->acts_width : NULL;
+    uint16_t *bf16 = NULL;
+    if (s->split)
+        bf16 = in_place ? own->bf16 : to->bf16 + row * (to == own ? c->bf16_stride : c->shared_bf16_stride);
     struct pp_acts acts = {.f32 = x};
     if (s->quantize) { /* else there may be no such memory */
         acts.q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
@@ -426,13 +448,15 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         if (scales)
             convert_row(c, s, scaled, bf16, &acts);
     }
-    if (in_place)
-        memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter of what the row takes */
+    if (in_place && s->split)
+        memcpy(x, bf16, (size_t)(n * c->bf16_parts) * sizeof *bf16); /* half of what the row takes, or all of it */
+    else if (in_place)
+        memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter */
 }
 
 static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *from)
 {
-    bool in_place = quantizes_in_place(c, s, from);
+    bool in_place = converts_in_place(c, s, from);
     struct pp_acts a = {
         .f32 = s->norm.weight ? from->f32 : c->slots[s->in],
         .f32_stride = s->norm.weight ? c->normed_width : c->strides[s->in],
@@ -443,8 +467,11 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
         .d = from->d,
         .sum = from->sum,
         .b_stride = c->acts_width / PP_ACT_BLOCK,
-        .bf16 = from->bf16,
-        .bf16_stride = c->acts_width,
+        .bf16 = in_place ? (const uint16_t *)c->slots[s->in] : from->bf16,
+        .bf16_stride = in_place             ? c->strides[s->in] * 2
+                       : from == &c->shared ? c->shared_bf16_stride
+                                            : c->bf16_stride,
+        .bf16_parts = c->bf16_parts,
     };
     if (from->is_scaled) {
         a.f32 = from->scaled;

@@ -44,8 +44,16 @@ static int64_t widest_input(const struct pp_cpu *c, bool (*counts)(const struct 
 static bool is_any(const struct stage *s) { return s != NULL; }
 static bool is_quantized(const struct stage *s) { return s->quantize; }
 static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s->in_place; }
+static bool is_split(const struct stage *s) { return s->split; }
+static bool is_split_apart(const struct stage *s) { return s->split && !s->in_place; }
 static bool is_normed(const struct stage *s) { return s->norm.weight != NULL; }
 static bool is_normed_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
+
+/* An odd number of lines, so that rows do not compete for places in the caches. */
+static int64_t bf16_stride(const struct pp_cpu *c, int64_t width)
+{
+    return width ? width * c->bf16_parts + PP_BF16_BLOCK : 0;
+}
 
 /* What all threads prepare together: only what some stage needs. */
 static bool make_shared(struct pp_cpu *c)
@@ -53,9 +61,11 @@ static bool make_shared(struct pp_cpu *c)
     bool keeps_normed = widest_input(c, is_normed_plain) > 0;
     int64_t width = widest_input(c, is_quantized);
     c->shared_width = widest_input(c, is_quantized_apart);
+    c->shared_bf16_stride = bf16_stride(c, widest_input(c, is_split_apart));
     if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_width, sizeof(float))))
         return false;
-    if (c->bf16 && !(c->shared.bf16 = pp_cpu_memory_take(c, c->max_rows * c->acts_width, sizeof(uint16_t))))
+    if (c->shared_bf16_stride &&
+        !(c->shared.bf16 = pp_cpu_memory_take(c, c->max_rows * c->shared_bf16_stride, sizeof(uint16_t))))
         return false;
     return !width || make_quantized(c, &c->shared, c->max_rows, c->shared_width, c->acts_width);
 }
@@ -63,7 +73,7 @@ static bool make_shared(struct pp_cpu *c)
 static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
 {
     int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
-    if (c->bf16 && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof *t->bf16)))
+    if (c->bf16_stride && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->bf16_stride, sizeof *t->bf16)))
         return false;
     if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
         return false;
@@ -82,6 +92,7 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->lora);
     pp_free(t->scaled);
     pp_free(t->replaced);
+    pp_free(t->joined);
     pp_free(t->results[0]);
     pp_free(t->results[1]);
     pp_free(t->kernel);
@@ -93,6 +104,7 @@ static bool make_scratch(struct pp_cpu *c)
     int n_threads = pp_pool_n(c->pool);
     c->acts_width = widest_input(c, is_any);
     c->normed_width = widest_input(c, is_normed);
+    c->bf16_stride = bf16_stride(c, widest_input(c, is_split));
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
@@ -179,7 +191,8 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         return pp_fail_nomem(err, "the engine");
     c->model = m;
     c->mm = pp_matmul_kernels(opt->isa);
-    c->bf16 = opt->bf16_activations ? pp_bf16_kernels(opt->isa) : NULL;
+    c->bf16 = opt->bf16_parts ? pp_bf16_kernels(opt->isa) : NULL;
+    c->bf16_parts = opt->bf16_parts;
     c->ops = pp_cpu_ops(opt->isa);
     c->n_tiers = m->plan.n_tiers;
     for (int t = 0; t < c->n_tiers; t++) {
@@ -277,10 +290,14 @@ static bool make_replaced(struct pp_cpu *c)
 {
     const int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
     c->replaced_floats = results > c->model->info.n_embd + 16 ? results : c->model->info.n_embd + 16;
-    for (int i = 0; i < pp_pool_n(c->pool); i++)
-        if (!c->threads[i].replaced &&
-            !(c->threads[i].replaced = pp_cpu_memory_take(c, c->replaced_floats, sizeof(float))))
+    for (int i = 0; i < pp_pool_n(c->pool); i++) {
+        struct thread_scratch *t = &c->threads[i];
+        if (!t->replaced && !(t->replaced = pp_cpu_memory_take(c, c->replaced_floats, sizeof(float))))
             return false;
+        if (c->bf16_stride && !t->joined &&
+            !(t->joined = pp_cpu_memory_take(c, PRIVATE_ROWS * c->acts_width, sizeof(float))))
+            return false;
+    }
     return true;
 }
 
@@ -336,10 +353,16 @@ enum pp_code pp_cpu_reserve_outputs(struct pp_cpu *c, int n, struct pp_error *er
     return PP_OK;
 }
 
-bool pp_cpu_rounds(const struct pp_cpu *c)
+int pp_cpu_bf16_parts(const struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages; i++)
-        if (c->stages[i].round)
-            return true;
-    return false;
+        if (c->stages[i].split)
+            return c->bf16_parts;
+    return 0;
+}
+
+const char *pp_cpu_arithmetic(const struct pp_cpu *c)
+{
+    static const char *const ids[] = {"cpu-5", "cpu-5+bf16-2", "cpu-5+pair"};
+    return ids[pp_cpu_bf16_parts(c)];
 }

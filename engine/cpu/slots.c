@@ -256,12 +256,18 @@ static bool take_arena(struct pp_cpu *c, const struct arena *a)
     return true;
 }
 
+/* Whether an input's quantised or split form fits where it lies: one of them, in whole blocks. */
+static bool fits_in_place(const struct stage *s)
+{
+    return !s->split || (!s->quantize && s->projections[0].w.n_cols % PP_BF16_BLOCK == 0);
+}
+
 static void mark_in_place(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
         s->in_place = s->kind == STAGE_PROJECT && !s->plain && !s->norm.weight && !s->selected && s->in != s->out &&
-                      whole_slot(c, s->in) == s->in && !needed_after(c, s->in, i);
+                      whole_slot(c, s->in) == s->in && !needed_after(c, s->in, i) && fits_in_place(s);
     }
 }
 

@@ -1,0 +1,57 @@
+/* bf16_split.h - activations in parts, for the kernel sets of matmul_bf16.h: a loop that compilers turn into vectors of
+ * whatever width they may use. Private to engine/cpu. */
+#ifndef PP_CPU_BF16_SPLIT_H
+#define PP_CPU_BF16_SPLIT_H
+
+#include <string.h>
+
+#include "engine/cpu/matmul_bf16.h"
+
+static inline __attribute__((always_inline)) uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline __attribute__((always_inline)) float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* To nearest even; finite stays finite, NaN NaN. In the upper half of the result. */
+static inline __attribute__((always_inline)) uint32_t round_upper(uint32_t bits)
+{
+    const uint32_t size = bits & 0x7fffffff, rounded = bits + 0x7fff + (bits >> 16 & 1);
+    const uint32_t odd = size > 0x7f800000 ? bits | 0x400000 : bits;
+    return (size < 0x7f7f8000 ? rounded : odd) & 0xffff0000;
+}
+
+static inline __attribute__((always_inline)) uint32_t round_lower(uint32_t bits, uint32_t upper)
+{
+    return (bits & 0x7fffffff) < 0x7f800000 ? round_upper(bits_of(float_of(bits) - float_of(upper))) : 0;
+}
+
+/* As struct pp_bf16_kernels has it. */
+static void split_row(const float *x, int64_t n, int parts, uint16_t *out)
+{
+    enum { HALF = PP_BF16_BLOCK / 2 };
+    for (int64_t at = 0; at < n; at += PP_BF16_BLOCK, out += parts * PP_BF16_BLOCK) {
+        float block[PP_BF16_BLOCK] = {0};
+        uint32_t upper[HALF], lower[HALF];
+        memcpy(block, x + at, (size_t)(n - at < PP_BF16_BLOCK ? n - at : PP_BF16_BLOCK) * sizeof *x);
+        for (int k = 0; k < HALF; k++) {
+            const uint32_t a = bits_of(block[k]), b = bits_of(block[k + HALF]);
+            const uint32_t a0 = round_upper(a), b0 = round_upper(b);
+            upper[k] = a0 >> 16 | b0;
+            lower[k] = round_lower(a, a0) >> 16 | round_lower(b, b0);
+        }
+        memcpy(out, upper, sizeof upper);
+        if (parts > 1)
+            memcpy(out + PP_BF16_BLOCK, lower, sizeof lower);
+    }
+}
+
+#endif
