@@ -760,7 +760,8 @@ float *logits_of(const char *family, const char *path, int64_t *n)
     struct pp_engine *engine;
     struct pp_seq *seq;
     struct pp_error err;
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20,
+                                          .activations = PP_ACT_F32}; /* the same for weights of any float type */
     snprintf(expected, sizeof expected, "architectures/%s/expected.safetensors", family);
     assert_ok(pp_safetensors_open(testdata(expected), &e, &err), err);
     const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");

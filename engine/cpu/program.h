@@ -239,13 +239,13 @@ struct pp_cpu {
     int n_parts;
 };
 
-/* The slot of which this one is a part, or itself. */
 /* Whether weights of this type meet bfloat16 activations. */
 static inline bool pp_cpu_splits(const struct pp_cpu *c, uint32_t type)
 {
     return c->bf16_parts && (type == PP_TYPE_BF16 || (type == PP_TYPE_F16 && c->bf16_parts > 1));
 }
 
+/* The slot of which this one is a part, or itself. */
 static inline int whole_slot(const struct pp_cpu *c, int slot)
 {
     return slot < 0 ? slot : c->model->plan.slots[slot].base;

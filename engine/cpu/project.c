@@ -314,7 +314,7 @@ static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, con
 }
 
 /* y = left y + sum of strength (W_k x) for rows that have one set; y is that of weight row 0. */
-static void add_replaced(const struct pp_cpu *c, const struct stage *s, const struct projection *p, 
+static void add_replaced(const struct pp_cpu *c, const struct stage *s, const struct projection *p,
                          const struct pp_adapter_set *set, const struct pp_acts *acts, int n, int64_t row0,
                          int64_t row1, float left, struct results to, const struct thread_scratch *own)
 {
