@@ -70,8 +70,8 @@ static const struct kind {
     double error;
 } kinds[] = {
     {PP_TYPE_BF16, PP_ACT_BF16, "+bf16", 0.02},
-    {PP_TYPE_BF16, PP_ACT_PAIR, "+pair", 1e-3},
-    {PP_TYPE_F16, PP_ACT_PAIR, "+pair", 1e-3},
+    {PP_TYPE_BF16, PP_ACT_PAIR, "+pair", 2e-5},
+    {PP_TYPE_F16, PP_ACT_PAIR, "+pair", 2e-5},
 };
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds };

@@ -313,6 +313,11 @@ static void every_set_splits_alike(void **state)
                 memset(out, 77, sizeof out);
                 other_set(i)->split(x, n, parts, out);
                 assert_memory_equal(out, expect, bytes);
+                float in_place[128];
+                memcpy(in_place, x, sizeof x);
+                other_set(i)->split(in_place, n, parts, (uint16_t *)(void *)in_place);
+                if (n % 32 == 0)
+                    assert_memory_equal(in_place, expect, bytes);
             }
             pp_bf16_join(expect, n, parts, joined);
             for (int k = 0; k < n; k++) {

@@ -35,7 +35,8 @@ enum {
 };
 
 struct pp_bf16_kernels {
-    /* x: float [n] -> [blocks][parts][16] pairs of bfloat16, columns k and k + 16 of the block; padded with 0 */
+    /* x: float [n] -> [blocks][parts][16] pairs of bfloat16, columns k and k + 16 of the block; padded with 0.
+     * out may begin where x does, if n is a multiple of 32. */
     void (*split)(const float *x, int64_t n, int parts, uint16_t *out);
     /* F16 or BF16 weights with x->bf16 */
     pp_matmul_fn *matmul;

@@ -425,6 +425,15 @@ static void run_one(const struct strip *s, int g, const struct rows *rows, float
         store_narrow(s->work, y, y_stride, live, s->lanes[g]);
 }
 
+/* The sums grow by the products of both tiles of activations with both groups. */
+INLINE void multiply_2x2(void)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 /* Two tiles of activations with two whole groups: four products for four loads, or twelve for eight. */
 static void run_2x2(const struct strip *s, const struct rows *rows, float *y, int64_t y_stride)
 {
@@ -448,24 +457,15 @@ static void run_2x2(const struct strip *s, const struct rows *rows, float *y, in
         if (s->type == PP_TYPE_F16) {
             _tile_loadd(6, units[b][0][LOWER], 64);
             _tile_loadd(7, units[b][1][LOWER], 64);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            multiply_2x2();
         }
         _tile_loadd(6, units[b][0][UPPER], 64);
         _tile_loadd(7, units[b][1][UPPER], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        multiply_2x2();
         if (rows->parts > 1) {
             _tile_loadd(4, x + PP_BF16_BLOCK, x_bytes);
             _tile_loadd(5, x1 + PP_BF16_BLOCK, x_bytes);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            multiply_2x2();
         }
     }
     _tile_stored(0, y, y_bytes);

@@ -399,12 +399,12 @@ static bool converts_in_place(const struct pp_cpu *c, const struct stage *s, con
     return s->in_place && to == &c->shared;
 }
 
-/* A row's activations in the forms that the stage's kernels read. */
+/* A row's activations in the forms that the stage's kernels read. bf16: where their parts go, or NULL. */
 static void convert_row(const struct pp_cpu *c, const struct stage *s, const float *x, uint16_t *bf16,
                         const struct pp_acts *to)
 {
     int64_t n = s->projections[0].w.n_cols;
-    if (s->split)
+    if (bf16)
         c->bf16->split(x, n, c->bf16_parts, bf16);
     if (s->quantize)
         c->mm->quantize(x, n, (int8_t *)(uintptr_t)to->q, (float *)(uintptr_t)to->d, (int32_t *)(uintptr_t)to->sum);
@@ -428,8 +428,8 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         x = normed;
     }
     uint16_t *bf16 = NULL;
-    if (s->split)
-        bf16 = in_place ? own->bf16 : to->bf16 + row * (to == own ? c->bf16_stride : c->shared_bf16_stride);
+    if (s->split && !in_place) /* else at the end: the row is still read as it is */
+        bf16 = to->bf16 + row * (to == own ? c->bf16_stride : c->shared_bf16_stride);
     struct pp_acts acts = {.f32 = x};
     if (s->quantize) { /* else there may be no such memory */
         acts.q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
@@ -449,7 +449,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
             convert_row(c, s, scaled, bf16, &acts);
     }
     if (in_place && s->split)
-        memcpy(x, bf16, (size_t)(n * c->bf16_parts) * sizeof *bf16); /* half of what the row takes, or all of it */
+        c->bf16->split(x, n, c->bf16_parts, (uint16_t *)(void *)x); /* half of what the row takes, or all of it */
     else if (in_place)
         memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter */
 }

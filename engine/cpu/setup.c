@@ -62,10 +62,10 @@ static bool make_shared(struct pp_cpu *c)
     int64_t width = widest_input(c, is_quantized);
     c->shared_width = widest_input(c, is_quantized_apart);
     c->shared_bf16_stride = bf16_stride(c, widest_input(c, is_split_apart));
+    const int64_t few = pp_pool_n(c->pool) * PRIVATE_ROWS * c->bf16_stride, many = c->max_rows * c->shared_bf16_stride;
     if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_width, sizeof(float))))
         return false;
-    if (c->shared_bf16_stride &&
-        !(c->shared.bf16 = pp_cpu_memory_take(c, c->max_rows * c->shared_bf16_stride, sizeof(uint16_t))))
+    if (c->bf16_stride && !(c->shared.bf16 = pp_cpu_memory_take(c, few > many ? few : many, sizeof(uint16_t))))
         return false;
     return !width || make_quantized(c, &c->shared, c->max_rows, c->shared_width, c->acts_width);
 }
@@ -73,8 +73,8 @@ static bool make_shared(struct pp_cpu *c)
 static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
 {
     int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
-    if (c->bf16_stride && !(t->bf16 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->bf16_stride, sizeof *t->bf16)))
-        return false;
+    if (c->bf16_stride)
+        t->bf16 = c->shared.bf16 + (t - c->threads) * PRIVATE_ROWS * c->bf16_stride;
     if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
         return false;
     return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
@@ -86,7 +86,6 @@ static void free_inputs(struct thread_scratch *t)
 {
     pp_free(t->f32);
     pp_free(t->q);
-    pp_free(t->bf16);
     pp_free(t->d);
     pp_free(t->sum);
     pp_free(t->lora);
@@ -238,6 +237,7 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_cpu_attend_free(c);
     pp_cpu_experts_free(c);
     free_inputs(&c->shared);
+    pp_free(c->shared.bf16);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         free_inputs(&c->threads[i]);
     pp_free(c->threads);
