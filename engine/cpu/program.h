@@ -109,7 +109,7 @@ struct thread_scratch {
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
-    uint16_t *bf16;             /* [PRIVATE_ROWS, bf16_stride], where activations are split: a place in that of `shared`,
+    uint16_t *bf16;             /* [PRIVATE_ROWS, bf16_stride], where activations are split: within that of `shared`,
                                    which is not in use while threads prepare for themselves */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
