@@ -26,15 +26,24 @@ struct loaded {
     struct pp_seq *seq;
 };
 
-static struct loaded load(const char *path)
+/* What weights in F16 and BF16 may meet without --activations bf16: both, whichever this CPU takes by default. */
+static const enum pp_activations both_activations[] = {PP_ACT_F32, PP_ACT_PAIR};
+
+static struct loaded load_for(const char *path, enum pp_activations activations)
 {
     struct loaded l;
     struct pp_error err;
-    struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20};
+    struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20,
+                                    .activations = activations};
     assert_ok(pp_model_open(path, &l.model, &err), err);
     assert_ok(pp_engine_new(l.model, &opt, NULL, NULL, &l.engine, &err), err);
     assert_ok(pp_seq_new(l.engine, &l.seq, &err), err);
     return l;
+}
+
+static struct loaded load(const char *path)
+{
+    return load_for(path, PP_ACT_AUTO);
 }
 
 static void unload(struct loaded *l)
@@ -121,12 +130,12 @@ static void check_ids(const struct loaded *l, const char *text, const int32_t *i
         fail_msg("%s: other ids for \"%.20s...\"", pp_model_info(l->model)->path, text);
 }
 
-static void check_model(const char *path, const char *expected_path)
+static void check_model_for(const char *path, const char *expected_path, enum pp_activations activations)
 {
     struct pp_safetensors *e;
     struct pp_error err;
     assert_ok(pp_safetensors_open(expected_path, &e, &err), err);
-    struct loaded l = load(path);
+    struct loaded l = load_for(path, activations);
     char prompts_path[1024];
     snprintf(prompts_path, sizeof prompts_path, "%.*s/prompts.json", (int)(strrchr(expected_path, '/') - expected_path),
              expected_path);
@@ -150,6 +159,12 @@ static void check_model(const char *path, const char *expected_path)
     cJSON_Delete(prompts);
     unload(&l);
     pp_safetensors_close(e);
+}
+
+static void check_model(const char *path, const char *expected_path)
+{
+    for (int i = 0; i < 2; i++)
+        check_model_for(path, expected_path, both_activations[i]);
 }
 
 /* Skips the test if the family's data are not there. */
@@ -370,9 +385,9 @@ static void check_adapter_family(const char *family)
         skip();
     assert_ok(pp_safetensors_open(path, &e, &err), err);
     static const char *const bases[] = {"", "/model.gguf"}, *const suffixes[] = {"", ".gguf"};
-    for (int b = 0; b < 2; b++) {
-        snprintf(relative, sizeof relative, "architectures/%s%s", family, bases[b]);
-        struct loaded l = load(testdata(relative));
+    for (int b = 0; b < 4; b++) {
+        snprintf(relative, sizeof relative, "architectures/%s%s", family, bases[b / 2]);
+        struct loaded l = load_for(testdata(relative), both_activations[b % 2]);
         for (int s = 0; s < 2; s++) {
             check_adapters(&l, family, suffixes[s], e, "base", NULL, 0);
             check_adapters(&l, family, suffixes[s], e, "alpha_1.0", (struct use[]){{"lora-alpha", 1.0f}}, 1);
