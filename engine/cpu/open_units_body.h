@@ -189,10 +189,15 @@ OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, in
         }
 }
 
+#include "engine/cpu/few_ternary.h"
+
 #define FEW(TYPE, name)                                                                                                \
     static void few_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job)      \
     {                                                                                                                  \
-        few_group(PP_TYPE_##TYPE, open_##name, group, n_cols, b, n, job);                                              \
+        if (PP_TYPE_##TYPE == PP_TYPE_TQ1_0)                                                                           \
+            few_ternary(group, n_cols, b, n, job);                                                                     \
+        else                                                                                                           \
+            few_group(PP_TYPE_##TYPE, open_##name, group, n_cols, b, n, job);                                          \
     }
 PP_BLOCK_TYPES(FEW)
 #undef FEW
