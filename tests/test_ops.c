@@ -473,16 +473,29 @@ static struct pp_span in_chunk(int n, int window, int chunk)
     return begin < end ? (struct pp_span){begin, end} : (struct pp_span){0, 0};
 }
 
-/* One chunk's share of neighbouring rows first .. end - 1, which all see some of it. */
+/* Sums of nothing. */
+static void begin_sums(const struct pp_attention *a, const struct pp_attention_sums *sums)
+{
+    const int n_q = a->n_rows * a->group;
+    for (int i = 0; i < n_q; i++) {
+        sums->m[i] = -INFINITY;
+        sums->l[i] = 0;
+    }
+    memset(sums->o, 0, (size_t)n_q * (size_t)a->kv->head_pad * sizeof *sums->o);
+}
+
+/* One chunk's share of neighbouring rows first .. end - 1, which all see some of it; by way of `apart`, unless that is
+ * NULL. */
 static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, struct pp_attention *a, int chunk,
-                        int first, int end, const struct pp_span *see)
+                        int first, int end, const struct pp_span *see, const struct pp_attention_sums *apart)
 {
     const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
     for (int r = first; r < end; r++)
         for (int p = see[r].begin / PP_PAGE_TOKENS; p * PP_PAGE_TOKENS < see[r].end; p++)
             heads[p] = c->pages[chunk / PP_PAGE_TOKENS + p] + pp_kv_head_offset(&c->layout, 1, 2);
-    ops->attention_chunk(a, heads, first, end - first, see, &a->chunk);
-    ops->attention_merge(a, first, end - first, &a->chunk, &a->total);
+    ops->attention_chunk(a, heads, first, end - first, see, apart ? apart : &a->total);
+    if (apart)
+        ops->attention_merge(a, first, end - first, apart, &a->total);
 }
 
 /* Attention of n_rows rows of `group` queries in one tile; row i sees the first n[i] positions, or the last `window` of
@@ -498,11 +511,9 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
     pp_attention_init(&a, &c->layout, n_q, memory);
     for (int i = 0; i < n_rows; i++)
         ops->attention_query(&a, i, q + i * width, 1 / sqrtf((float)c->layout.head_dim));
-    for (int i = 0; i < n_q; i++) {
-        a.total.m[i] = -INFINITY;
-        a.total.l[i] = 0;
-        memset(a.total.o + i * c->layout.head_pad, 0, (size_t)c->layout.head_pad * sizeof *a.total.o);
-    }
+    float *room = pp_malloc((size_t)(n_q * (c->layout.head_pad + 2)) * sizeof *room);
+    const struct pp_attention_sums apart = {.m = room, .l = room + n_q, .o = room + 2 * n_q};
+    begin_sums(&a, &a.total);
     for (int chunk = 0; chunk < n[n_rows - 1]; chunk += PP_KV_CHUNK) {
         struct pp_span see[PP_TILE_QUERIES];
         for (int i = 0; i < n_rows; i++)
@@ -510,12 +521,14 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
         for (int i = 0, end; i < n_rows; i = end) {
             for (end = i + 1; see[i].end && end < n_rows && see[end].end;)
                 end++;
+            begin_sums(&a, &apart);
             if (see[i].end)
-                attend_rows(ops, c, &a, chunk, i, end, see);
+                attend_rows(ops, c, &a, chunk, i, end, see, chunk / PP_KV_CHUNK % 2 ? &apart : NULL);
         }
     }
     for (int i = 0; i < n_rows; i++)
         ops->attention_finish(&a, i, &a.total, out + i * width);
+    pp_free(room);
     pp_free(memory);
 }
 

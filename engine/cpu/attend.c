@@ -274,7 +274,7 @@ static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, 
     }
 }
 
-/* The sums of a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
+/* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
 static void attend_rows(const struct tile *t, int64_t chunk, int first, int end, const struct pp_span *see,
                         const struct pp_attention_sums *to)
 {
@@ -288,7 +288,7 @@ static void attend_rows(const struct tile *t, int64_t chunk, int first, int end,
     t->c->ops->attention_chunk(t->a, heads, first, end - first, see, to);
 }
 
-/* The sums of a chunk for all rows that see some of it. */
+/* Adds a chunk for all rows that see some of it. */
 static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *to)
 {
     struct pp_span see[PP_TILE_QUERIES];
@@ -313,17 +313,20 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     }
 }
 
-/* A sink is like a position before all others, with a value of zeros. */
+/* Sums of nothing; with sinks, of those: a sink is like a position before all others, with a value of zeros. */
+static void begin_sums(const struct tile *t, const struct pp_attention_sums *sums, const float *sinks)
+{
+    const int group = t->a->group, n_q = t->n_rows * group;
+    for (int q = 0; q < n_q; q++) {
+        sums->m[q] = sinks ? sinks[q % group] : -INFINITY;
+        sums->l[q] = sinks ? 1 : 0;
+    }
+    memset(sums->o, 0, (size_t)n_q * (size_t)t->p->kv.head_pad * sizeof *sums->o);
+}
+
 static void begin_total(const struct tile *t)
 {
-    const struct pp_attention_sums *total = &t->a->total;
-    const int group = t->a->group, n_q = t->n_rows * group;
-    const float *sinks = t->s->sinks ? t->s->sinks + t->kv_head * group : NULL;
-    for (int q = 0; q < n_q; q++) {
-        total->m[q] = sinks ? sinks[q % group] : -INFINITY;
-        total->l[q] = sinks ? 1 : 0;
-    }
-    memset(total->o, 0, (size_t)n_q * (size_t)t->p->kv.head_pad * sizeof *total->o);
+    begin_sums(t, &t->a->total, t->s->sinks ? t->s->sinks + t->kv_head * t->a->group : NULL);
 }
 
 static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *sums)
@@ -370,8 +373,7 @@ static void attend_alone(const struct tile *t)
     for (int64_t chunk = t->chunks.first; chunk < t->chunks.end; chunk++) {
         if (stopped(t->c))
             return;
-        attend_chunk(t, chunk, &t->a->chunk);
-        merge_chunk(t, chunk, &t->a->chunk);
+        attend_chunk(t, chunk, &t->a->total);
     }
     finish(t);
 }
@@ -384,6 +386,7 @@ static void attend_share(const struct tile *t, int split)
         struct pp_attention_sums sums = partial_sums(t, chunk);
         if (stopped(t->c))
             return;
+        begin_sums(t, &sums, NULL);
         attend_chunk(t, chunk, &sums);
     }
     if (atomic_fetch_sub_explicit(&p->left[t->index], 1, memory_order_acq_rel) > 1)

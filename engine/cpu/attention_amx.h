@@ -310,6 +310,7 @@ struct value_steps {
     int live;            /* queries */
     struct pp_span all;  /* positions: multiples of 64 */
     int b, at;           /* where the next step is; b == n_blocks behind the last */
+    struct merge_factors factors;
     float *o;
 };
 
@@ -320,7 +321,7 @@ static inline void scale_values(const struct value_steps *v, int b, const tile_s
         for (int half = 0; half < 2; half++) {
             i16x32 low = _mm512_loadu_si512(sums[2 * half][i]), high = _mm512_loadu_si512(sums[2 * half + 1][i]);
             i16x32 whole = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-            v_store(o + half * LANES, i_to_float(whole));
+            merge_values(&v->factors, i, i_to_float(whole), o + half * LANES);
         }
 }
 
@@ -412,6 +413,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     struct pp_span limits[MAX_QUERIES] = {0};
     const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), TILE_POSITIONS);
     const struct bad_values bad = load_scales(a, heads, all);
+    float m[TILE_ROWS], l[TILE_ROWS];
     int q = q0, which = 0;
     static const struct tile_shapes whole = {
         .palette = 1,
@@ -426,9 +428,16 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
         const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
         uint8_t *w = part_weights(a, which);
         tile_scores(a, heads, q, live, seen);
-        weigh_part(a, w, live, limits + q, part, to->m + q, to->l + q, &values);
+        weigh_part(a, w, live, limits + q, part, m, l, &values);
         values = (struct value_steps){
-            .a = a, .w = w, .live = live, .all = part, .at = part.begin, .o = to->o + q * a->kv->head_pad};
+            .a = a,
+            .w = w,
+            .live = live,
+            .all = part,
+            .at = part.begin,
+            .factors = merge_sums(to, q, live, m, l),
+            .o = to->o + q * a->kv->head_pad,
+        };
     }
     if (values.live)
         load_values_step(&values);

@@ -300,6 +300,55 @@ static void softmax(const struct pp_attention *a, int nq, const struct pp_span *
     }
 }
 
+/* --- merging ----------------------------------------------------------------------------------------------- */
+
+/* What is left to do for up to PP_PART_QUERIES queries whose m and l are merged: o = o * old + chunk's o * chunk. */
+struct merge_factors {
+    float old[PP_PART_QUERIES], chunk[PP_PART_QUERIES];
+};
+
+_Static_assert((int)PP_PART_QUERIES == (int)LANES, "one vector holds a part's m");
+
+/* Takes m and l of n queries of a chunk into those of `to`, whose first is query q. */
+static struct merge_factors merge_sums(const struct pp_attention_sums *to, int q, int n, const float *m, const float *l)
+{
+    struct merge_factors f;
+    const v16 old = v_load_n(to->m + q, n, 0), chunk = v_load_n(m, n, 0), larger = v_max(chunk, old);
+    const v16 old_factor = v_exp2(v_sub(old, larger)), chunk_factor = v_exp2(v_sub(chunk, larger));
+    v_store(f.old, old_factor);
+    v_store(f.chunk, chunk_factor);
+    v_store_n(to->m + q, larger, n);
+    v_store_n(to->l + q, v_fma(v_load_n(l, n, 0), chunk_factor, v_mul(v_load_n(to->l + q, n, 0), old_factor)), n);
+    return f;
+}
+
+/* Adds 16 dimensions of query i's o. */
+ALWAYS_INLINE void merge_values(const struct merge_factors *f, int i, v16 chunk, float *o)
+{
+    v_store(o, v_fma(chunk, v_set1(f->chunk[i]), v_mul(v_load(o), v_set1(f->old[i]))));
+}
+
+/* o of n queries. */
+static void merge_all_values(const struct pp_attention *a, const struct merge_factors *f, int n, const float *chunk,
+                             float *o)
+{
+    const int pad = a->kv->head_pad;
+    for (int i = 0; i < n; i++, chunk += pad, o += pad)
+        for (int d = 0; d < pad; d += LANES)
+            merge_values(f, i, v_load(chunk + d), o + d);
+}
+
+static void attention_merge(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
+                            const struct pp_attention_sums *to)
+{
+    const int pad = a->kv->head_pad, q1 = (row + n_rows) * a->group;
+    for (int q = row * a->group, n; q < q1; q += n) {
+        n = q1 - q < PP_PART_QUERIES ? q1 - q : PP_PART_QUERIES;
+        const struct merge_factors f = merge_sums(to, q, n, chunk->m + q, chunk->l + q);
+        merge_all_values(a, &f, n, chunk->o + q * pad, to->o + q * pad);
+    }
+}
+
 /* --- values ------------------------------------------------------------------------------------------------ */
 
 /* Positions of a chunk whose V is no number. */
@@ -520,9 +569,11 @@ static float whole_weights(const struct pp_attention *a, float *p, float m, stru
     return v_sum(sum);
 }
 
-/* o = sum over the positions, for nq queries and `wide` of the two vectors of a block; see: multiples of 32. */
+/* The sum over the positions goes into o, for nq queries and `wide` of the two vectors of a block; see: multiples of
+ * 32. */
 ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                                const int nq, int b, int half, const int wide, struct pp_span see, float *o)
+                                const int nq, int b, int half, const int wide, struct pp_span see,
+                                const struct merge_factors *f, float *o)
 {
     enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
     const size_t pad = (size_t)a->kv->head_pad;
@@ -551,32 +602,32 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     o += b * PP_KV_BLOCK + half * LANES;
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
-            v_store(o + (size_t)i * pad + w * LANES, i_to_float(acc[i][w]));
+            merge_values(f, i, i_to_float(acc[i][w]), o + (size_t)i * pad + w * LANES);
 }
 
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const int nq, struct pp_span see, float *o)
+                              const int nq, struct pp_span see, const struct merge_factors *f, float *o)
 {
     for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
         if (tile_width(nq) > 1) {
-            block_values(a, type, heads, nq, b, 0, 2, see, o);
+            block_values(a, type, heads, nq, b, 0, 2, see, f, o);
         } else {
-            block_values(a, type, heads, nq, b, 0, 1, see, o);
-            block_values(a, type, heads, nq, b, 1, 1, see, o);
+            block_values(a, type, heads, nq, b, 0, 1, see, f, o);
+            block_values(a, type, heads, nq, b, 1, 1, see, f, o);
         }
     }
 }
 
 static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
-                              struct pp_span see, float *o)
+                              struct pp_span see, const struct merge_factors *f, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, see, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, see, f, o));
 }
 
 static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
-                              struct pp_span see, float *o)
+                              struct pp_span see, const struct merge_factors *f, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, see, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, see, f, o));
 }
 
 /* --- a chunk and the whole --------------------------------------------------------------------------------- */
@@ -634,20 +685,23 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
                        const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
-    float *o = to->o + q * a->kv->head_pad;
+    float m[TILE_MAX], l[TILE_MAX], *o = to->o + q * a->kv->head_pad;
     score_fns[a->kv->type](a, heads, q, nq, all);
     if (a->softcap != 0.0f)
         cap_scores(a, nq, all);
     if (a->slopes)
         sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {
-        integer_weights(a, nq, see, steps, to->m + q, to->l + q);
-        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, o);
+        integer_weights(a, nq, see, steps, m, l);
+        const struct merge_factors f = merge_sums(to, q, nq, m, l);
+        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, &f, o);
     } else {
-        softmax(a, nq, see, to->m + q, to->l + q);
+        softmax(a, nq, see, m, l);
+        const struct merge_factors f = merge_sums(to, q, nq, m, l);
         if (a->kv->type == PP_KV_FP8)
             scale_weights(a, nq, all);
-        float_values(a, heads, nq, see, o);
+        float_values(a, heads, nq, see, a->o);
+        merge_all_values(a, &f, nq, a->o, o);
     }
 }
 
@@ -674,37 +728,6 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
         chunk_tile(a, heads, q, nq, limits + q, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
-}
-
-/* The factors 2^(old - larger) of two parts of n <= 16 queries, and the larger of both maxima in m. */
-static void merge_factors(float *m, const float *other, int n, float *factor, float *other_factor)
-{
-    float a[LANES] = {0}, b[LANES] = {0};
-    memcpy(a, m, (size_t)n * sizeof *m);
-    memcpy(b, other, (size_t)n * sizeof *m);
-    v16 mine = v_load(a), others = v_load(b), larger = v_max(others, mine);
-    v_store(factor, v_exp2(v_sub(mine, larger)));
-    v_store(other_factor, v_exp2(v_sub(others, larger)));
-    v_store(a, larger);
-    memcpy(m, a, (size_t)n * sizeof *m);
-}
-
-static void attention_merge(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
-                            const struct pp_attention_sums *total)
-{
-    const int head_pad = a->kv->head_pad, q1 = (row + n_rows) * a->group;
-    for (int q0 = row * a->group; q0 < q1; q0 += LANES) {
-        const int n = q1 - q0 < LANES ? q1 - q0 : LANES;
-        float factor[LANES], chunk_factor[LANES];
-        merge_factors(total->m + q0, chunk->m + q0, n, factor, chunk_factor);
-        for (int i = 0; i < n; i++) {
-            float *out = total->o + (q0 + i) * head_pad, *o = chunk->o + (q0 + i) * head_pad;
-            const v16 f = v_set1(factor[i]), cf = v_set1(chunk_factor[i]);
-            total->l[q0 + i] = fmaf(chunk->l[q0 + i], chunk_factor[i], total->l[q0 + i] * factor[i]);
-            for (int d = 0; d < head_pad; d += LANES)
-                v_store(out + d, v_fma(v_load(o + d), cf, v_mul(v_load(out + d), f)));
-        }
-    }
 }
 
 static void attention_finish(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out)

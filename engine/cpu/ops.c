@@ -41,9 +41,7 @@ static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int
     PLACE(w, n_blocks * PP_PART_QUERIES * PP_KV_CHUNK);
     a->tiles_fixed = n_blocks * ((n + 15) / 16) * 1024;
     PLACE(tiles, kv->type == PP_KV_Q8_0 ? a->tiles_fixed + tile_bytes(n_blocks) : 0);
-    PLACE(chunk.m, n);
-    PLACE(chunk.l, n);
-    PLACE(chunk.o, n * pad);
+    PLACE(o, PP_PART_QUERIES * pad);
     PLACE(total.m, n);
     PLACE(total.l, n);
     PLACE(total.o, n * pad);

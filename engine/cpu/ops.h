@@ -56,7 +56,8 @@ struct pp_attention {
                                    256], each 32 positions in the order of the build's products */
     uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
     size_t tiles_fixed;
-    struct pp_attention_sums chunk, total;
+    float *o;                   /* of a few queries and a chunk's V in floats [PP_PART_QUERIES, head_pad] */
+    struct pp_attention_sums total;
 };
 
 /* Bytes for the arrays above with n_q queries, a multiple of 64; and their places in such memory. */
@@ -148,12 +149,12 @@ struct pp_cpu_ops {
     void (*attention_query)(const struct pp_attention *a, int row, const float *q, float scale);
     /* One chunk for rows row .. row + n_rows - 1 of the tile, row i with the positions see[i], one at least, i counted
      * from the tile's first row; heads: our KV head's bytes in the chunk's pages; those of which no row sees anything
-     * are not looked at. Writes those rows' places in *to. */
+     * are not looked at. Adds to those rows' places in *to, which begin with m = -inf, l = 0, o = 0. */
     void (*attention_chunk)(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
                             int n_rows, const struct pp_span *see, const struct pp_attention_sums *to);
-    /* Adds a chunk's sums to the total for rows row .. row + n_rows - 1. A total begins with m = -inf, l = 0, o = 0. */
+    /* Adds a chunk's sums for rows row .. row + n_rows - 1: the same as if the chunk had been added to *to. */
     void (*attention_merge)(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
-                            const struct pp_attention_sums *total);
+                            const struct pp_attention_sums *to);
     /* Writes a row's result, float [group, head_dim]. */
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
     /* y = x, which are halves at any address */
