@@ -264,6 +264,8 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
         add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"), pp_rope_long_magnitude(hp));
     }
+    if (hp->attn_temperature != 0.0f && hp->rope_scaling != PP_ROPE_YARN)
+        add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
     if (hp->rope_scaling != PP_ROPE_LINEAR && hp->rope_scaling != PP_ROPE_YARN)
         return;
     bool yarn = hp->rope_scaling == PP_ROPE_YARN;
@@ -317,6 +319,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         float v;
     } floats[] = {
         {"attention.scale", hp->attn_scale},
+        {"attention.temperature_scale", hp->attn_temperature},
         {"attn_logit_softcapping", hp->attn_softcap},
         {"final_logit_softcapping", hp->final_softcap},
         {"embedding_scale", hp->embd_scale},
@@ -377,10 +380,11 @@ static void size_label(int64_t n_params, char out[32])
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    struct keys k = {.w = w, .arch = hp->arch};
+    const char *name = hp->attn_temperature != 0.0f && arch->tempered_name ? arch->tempered_name : arch->name;
+    struct keys k = {.w = w, .arch = name};
     char label[32];
     size_label(n_params, label);
-    pp_gguf_add_text(w, "general.architecture", hp->arch);
+    pp_gguf_add_text(w, "general.architecture", name);
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", hp->name);
     pp_gguf_add_text(w, "general.size_label", label);

@@ -241,6 +241,31 @@ static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
+/* Norms of heads, of which each has its own, where folders have a vector of each. */
+static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool norm = strstr(t->name, ".attn_q_norm.weight") || strstr(t->name, ".attn_k_norm.weight");
+    const bool split = norm && t->n_dims == 2 && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    pp_buf_free(&name);
+    return split;
+}
+
+static enum pp_code list_heads(struct folder *f, const struct pp_tensor *t)
+{
+    static const char end[] = ".weight";
+    const size_t n = strlen(t->name) - strlen(end);
+    enum pp_code code = PP_OK;
+    for (int64_t h = 0; h < t->ne[1] && !code; h++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.%lld.weight", (int)n, t->name, (long long)h);
+        code = list_item(f, t, name, &(struct part){h, 1});
+        if (!code)
+            f->items[f->n - 1].n_dims = 1;
+    }
+    return code;
+}
+
 static const char fused[] = ".attn_qkv.";
 
 /* q, k and v in one, where folders of the family have them apart. */
@@ -303,8 +328,10 @@ static enum pp_code list_items(struct folder *f)
     const size_t n = pp_source_n_tensors(f->s);
     size_t most = n;
     enum pp_code code = PP_OK;
-    for (size_t i = 0; i < n; i++)
-        most += 2 + (size_t)pp_source_tensor_at(f->s, i)->ne[2];
+    for (size_t i = 0; i < n; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
+        most += 2 + (size_t)t->ne[2] + (is_by_head(f, t) ? (size_t)t->ne[1] : 0);
+    }
     f->items = pp_calloc(most, sizeof *f->items);
     if (!f->items)
         return pp_fail_nomem(f->err, "the list of tensors");
@@ -314,9 +341,10 @@ static enum pp_code list_items(struct folder *f)
         if (is_embeddings(f, t))
             f->tied = true;
         else if (!is_said_elsewhere(t) && !is_second(f, t))
-            code = is_split(f, t)   ? list_experts(f, t)
-                   : is_fused(f, t) ? list_qkv(f, t)
-                                    : list_item(f, t, t->name, NULL);
+            code = is_split(f, t)     ? list_experts(f, t)
+                   : is_by_head(f, t) ? list_heads(f, t)
+                   : is_fused(f, t)   ? list_qkv(f, t)
+                                      : list_item(f, t, t->name, NULL);
     }
     place_items(f);
     return code;

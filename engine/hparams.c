@@ -119,6 +119,8 @@ static enum pp_code check_positive(const char *what, float v, struct pp_error *e
 static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = check_positive("RoPE base", hp->rope_base, err);
+    if (!code && hp->attn_temperature != 0.0f)
+        code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
     if (!code)
         code = check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
@@ -157,6 +159,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         float v;
     } scales[] = {
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
+        {"attention temperature", hp->attn_temperature},
         {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
     };
@@ -215,6 +218,7 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 struct section {
     const struct pp_gguf *g;
     const char *arch;
+    const struct pp_source *source; /* or NULL, where tensors are not asked for */
 };
 
 static void full_key(const struct section *s, const char *key, char out[192])
@@ -266,7 +270,7 @@ static enum pp_code gguf_float(const struct section *s, const char *key, bool re
 /* The vocabulary's size stands in a key, or follows from the embeddings, or from the list of tokens. */
 static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
-    const struct pp_tensor *embd = pp_gguf_tensor(s->g, "token_embd.weight");
+    const struct pp_tensor *embd = pp_source_tensor(s->source, "token_embd.weight");
     enum pp_gguf_type type;
     size_t n;
     enum pp_code code = gguf_int(s, "vocab_size", false, &hp->n_vocab, err);
@@ -355,8 +359,7 @@ static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
         }
 }
 
-/* DeepSeek's way of writing the attention factor: the quotient of two temperatures. */
-static float attention_factor(float factor, float mscale, float mscale_all_dim)
+float pp_hparams_yarn_magnitude(float factor, float mscale, float mscale_all_dim)
 {
     float log_factor = factor > 1 ? logf(factor) : 0;
     return (0.1f * mscale * log_factor + 1.0f) / (0.1f * mscale_all_dim * log_factor + 1.0f);
@@ -383,7 +386,7 @@ static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, st
     if (!code)
         code = gguf_float(s, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err);
     if (!code && log_multiplier != 0.0f)
-        hp->rope_attn_factor = attn * attention_factor(hp->rope_factor, 1, log_multiplier);
+        hp->rope_attn_factor = attn * pp_hparams_yarn_magnitude(hp->rope_factor, 1, log_multiplier);
     else if (!code && attn != 1.0f)
         hp->rope_attn_factor = attn * (0.1f * logf(hp->rope_factor) + 1.0f);
     return code;
@@ -402,7 +405,7 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
         code = gguf_float(s, "rope.scaling.factor", false, &hp->rope_factor, err);
     if (code)
         return code;
-    if (pp_gguf_tensor(s->g, "rope_factors_long.weight")) {
+    if (pp_source_tensor(s->source, "rope_factors_long.weight")) {
         hp->rope_scaling = PP_ROPE_LONG;
         hp->rope_orig_ctx = hp->n_ctx_train;
         code = gguf_int(s, "rope.scaling.original_context_length", false, &hp->rope_orig_ctx, err);
@@ -431,7 +434,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct
     } keys[] = {{"attention.clamp_kqv", 0, 0},      {"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
                 {"attention.output_scale", 0, 1},   {"expert_weights_scale", 0, 1},     {"expert_shared_count", 0, 0},
                 {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
-    const struct section s = {g, arch};
+    const struct section s = {g, arch, NULL};
     char full[192];
     int64_t gating = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -468,10 +471,23 @@ static enum pp_code gguf_gelu(const struct section *s, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
+/* Layers with one feed-forward part in a model that has experts. */
+static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
+{
+    for (int64_t l = 0; hp->n_expert > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
+        char router[64], up[64];
+        snprintf(router, sizeof router, "blk.%lld.ffn_gate_inp.weight", (long long)l);
+        snprintf(up, sizeof up, "blk.%lld.ffn_up.weight", (long long)l);
+        if (!pp_source_tensor(source, router) && pp_source_tensor(source, up))
+            hp->layer[l] |= PP_LAYER_DENSE;
+    }
+}
+
+enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err)
 {
-    const struct section s = {g, arch};
+    const struct pp_gguf *g = pp_source_gguf(source);
+    const struct section s = {g, arch, source};
     struct pp_str name;
     enum pp_code code;
     hp->rope_base = 10000;
@@ -498,6 +514,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, str
     hp->rope_dim = hp->head_dim;
     if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) || (code = gguf_rope(&s, hp, err)))
         return code;
+    find_dense(source, hp);
+    hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     if (value_length != hp->head_dim)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
                        (long long)hp->head_dim, (long long)value_length);
@@ -550,7 +568,7 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
         return fail_number("a member of the YaRN scaling", err);
     hp->rope_no_truncate = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate"));
     if (hp->rope_attn_factor == 0 && mscale > 0 && mscale_all_dim > 0)
-        hp->rope_attn_factor = attention_factor(hp->rope_factor, mscale, mscale_all_dim);
+        hp->rope_attn_factor = pp_hparams_yarn_magnitude(hp->rope_factor, mscale, mscale_all_dim);
     return PP_OK;
 }
 

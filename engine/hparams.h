@@ -13,8 +13,9 @@
 
 struct cJSON;
 
-/* From GGUF metadata under `arch.`; hp->rope_neox is left alone, and so is a norm_eps of which there is nothing. */
-enum pp_code pp_hparams_from_gguf(const struct pp_gguf *g, const char *arch, struct pp_hparams *hp,
+/* From GGUF metadata under `arch.`, and from which tensors the model has, in whichever of its files; hp->rope_neox is
+ * left alone, and so is a norm_eps of which there is nothing. */
+enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
 /* Refuses a decoder that says that something else is to be computed than its family usually does. */
 enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err);
@@ -32,6 +33,8 @@ enum pp_code pp_config_activation(const struct cJSON *config, const char *key, c
 enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Gives every step-th layer, the step-th first, these bits. */
 void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
+/* What YaRN's cosines and sines are multiplied by as DeepSeek writes it: the quotient of two temperatures. */
+float pp_hparams_yarn_magnitude(float factor, float mscale, float mscale_all_dim);
 /* LongRoPE's list of n divisors under this key. */
 enum pp_code pp_hparams_rope_factors(const struct cJSON *config, const char *key, int64_t n, float *factors,
                                      struct pp_error *err);

@@ -19,7 +19,8 @@ enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
                         is one, and the first of `segments`; or the row's input vector */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm */
-    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values */
+    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values, or each head by one
+                        of its own: a row of a matrix */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
@@ -110,8 +111,7 @@ struct pp_plan {
     int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
-    int64_t n_positions;             /* no sequence is longer: more have nothing learned for them, or are something that
-                                        pippin does not compute. 0: any number */
+    int64_t n_positions;             /* no sequence is longer: more have nothing learned for them. 0: any number */
     bool encoder;                    /* a row sees all rows of its sequence, which come in one step; RESULT has no
                                         logits */
     bool bad;                        /* out of memory while building */

@@ -282,12 +282,23 @@ static void tile_blocks(const struct pp_rows *r, const struct tile *t, int64_t i
     }
 }
 
+/* Where group g of a row of FP4 begins, and the number of its scale. */
+static const uint8_t *fp4_group(const struct pp_rows *r, int64_t row, int64_t g)
+{
+    return r->weights + (row * r->n_groups + g) * (r->pitch ? r->pitch : r->group / 2);
+}
+
+static int64_t fp4_scale(const struct pp_rows *r, int64_t row, int64_t g)
+{
+    return r->pitch ? (row * r->n_groups + g) * r->pitch : row * r->scale_stride + g;
+}
+
 /* GGUF's blocks have weights 0 to 15 in the low bits. */
 static void mxfp4_row(const struct pp_rows *r, int64_t row, uint8_t *to)
 {
-    const uint8_t *p = r->weights + row * (r->n_cols / 2), *scale = r->scales.data + row * r->scale_stride;
-    for (int64_t g = 0; g < r->n_groups; g++, p += 16) {
-        struct pp_block_mxfp4 b = {.e = scale[g]};
+    for (int64_t g = 0; g < r->n_groups; g++) {
+        const uint8_t *p = fp4_group(r, row, g);
+        struct pp_block_mxfp4 b = {.e = r->scales.data[fp4_scale(r, row, g)]};
         for (int i = 0; i < 16; i += 2) {
             b.q[i] = (uint8_t)((p[i / 2] & 15) | p[i / 2 + 8] << 4);
             b.q[i + 1] = (uint8_t)(p[i / 2] >> 4 | (p[i / 2 + 8] & 0xF0));
@@ -308,6 +319,17 @@ static enum pp_code read_mxfp4(const struct pp_rows *r, int64_t first, int64_t n
     enum pp_code code = PP_OK;
     for (int64_t i = 0; i < n && !code; i++, to += pp_type_row_bytes(r->type, r->n_cols)) {
         mxfp4_row(r, there(r, first + i), to);
+        code = check_blocks(r, to, err);
+    }
+    return code;
+}
+
+static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+{
+    const size_t size = pp_type_row_bytes(r->type, r->n_cols);
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < n && !code; i++, to += size) {
+        memcpy(to, r->weights + (size_t)there(r, first + i) * size, size);
         code = check_blocks(r, to, err);
     }
     return code;
@@ -349,11 +371,11 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
 static void fp4_row(const struct pp_rows *r, int64_t row, float *to)
 {
     static const float value[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    const uint8_t *p = r->weights + row * (r->n_cols / 2);
     for (int64_t g = 0; g < r->n_groups; g++) {
-        const float scale = pp_number(&r->scales, row * r->scale_stride + g) * r->factor;
-        for (int64_t c = g * r->group; c < (g + 1) * r->group; c++)
-            to[c] = value[c & 1 ? p[c / 2] >> 4 : p[c / 2] & 15] * scale;
+        const uint8_t *p = fp4_group(r, row, g);
+        const float scale = pp_number(&r->scales, fp4_scale(r, row, g)) * r->factor;
+        for (int64_t c = 0; c < r->group; c++)
+            to[g * r->group + c] = value[c & 1 ? p[c / 2] >> 4 : p[c / 2] & 15] * scale;
     }
 }
 
@@ -424,13 +446,13 @@ size_t pp_rows_bytes(const struct pp_rows *r)
     const size_t n = (size_t)(r->n_rows * r->n_cols);
     switch (r->form) {
     case PP_FORM_FLOATS:
-        return (size_t)r->n_rows * pp_type_row_bytes(r->type_there, r->n_cols);
+        return (size_t)(r->n_rows * r->row_step) * pp_type_row_bytes(r->type_there, r->n_cols);
     case PP_FORM_FP8:
         return n;
     case PP_FORM_TABLE:
         return n / 2;
     case PP_FORM_FP4:
-        return n / 2 * (size_t)r->row_step;
+        return (r->pitch ? (size_t)(r->n_rows * r->n_groups * r->pitch) : n / 2) * (size_t)r->row_step;
     case PP_FORM_STREAM:
         return (size_t)(r->n_rows * r->row_bytes);
     default:
@@ -464,7 +486,9 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
 {
     const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
     if (r->as_blocks)
-        return r->form == PP_FORM_FP4 ? read_mxfp4(r, first, n, to, err) : read_blocks(r, first, n, to, err);
+        return r->form == PP_FORM_FP4      ? read_mxfp4(r, first, n, to, err)
+               : r->form == PP_FORM_FLOATS ? copy_rows(r, first, n, to, err)
+                                           : read_blocks(r, first, n, to, err);
     float *floats = pp_calloc(TILE * (size_t)r->n_cols, sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
     for (int64_t at = 0; at < n && !code; at += TILE)

@@ -44,7 +44,8 @@ enum pp_zeros {
 struct pp_rows {
     enum pp_rows_form form;
     uint32_t type;              /* what rows are made in */
-    bool as_blocks;             /* the integers go into blocks of `type` as they are; else they go by floats */
+    bool as_blocks;             /* the integers go into blocks of `type` as they are, or FLOATS are copied; else they go
+                                   by floats */
     int64_t n_cols, n_rows;     /* rows of all matrices of a stack */
     struct pp_weighing weighing; /* unless as_blocks */
     const uint8_t *weights;
@@ -65,6 +66,8 @@ struct pp_rows {
     int64_t row_first, row_step;
     int64_t n_head, head_dim;   /* of what is there each head has rows of q, k and v; n_head 0: it is in our order */
     float factor;               /* FP4: of each scale */
+    int64_t pitch;              /* FP4: bytes from one group, and from one scale, to the next; 0: scales lie apart, and
+                                   neither have gaps */
     /* FP8: scales is [rows of blocks, scale_stride] */
     int64_t block_rows, block_cols, scale_stride;
     /* TABLE: over all weights, row after row */

@@ -10,7 +10,7 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
     if (from < 0 || from > to || to > s->len)
         return pp_fail(err, PP_ERR_USAGE, "tokens %lld to %lld are not in a sequence of %lld", (long long)from,
                        (long long)to, (long long)s->len);
-    if (s->engine->model->plan.n_positions && !pp_source_hparams(s->engine->model->source)->n_ctx_most)
+    if (s->engine->model->plan.n_positions)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot go on with moved pages");
     if (pp_seq_has_activated(s))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "under an adapter that is invoked pages cannot be moved");

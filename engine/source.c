@@ -26,6 +26,8 @@
 #include "engine/pool.h"
 #include "engine/rows.h"
 #include "engine/source_parts.h"
+#include "engine/tensor_forms.h"
+#include "engine/tensor_list.h"
 
 struct pp_source {
     char *path;
@@ -36,12 +38,7 @@ struct pp_source {
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template;
-    struct pp_tensor *tensors;  /* of a folder, or of several files: under their GGUF names, which are pp_free'd */
-    size_t n_tensors, cap_tensors;
-    void **made;                /* data of tensors that are not in a mapped file [n_made] */
-    size_t n_made, cap_made;
-    struct pp_rows **rows;      /* of tensors that are made row by row [n_rows] */
-    size_t n_rows, cap_rows;
+    struct pp_tensor_list list; /* under their GGUF names; of one file that has them as they are used: none */
     uint8_t *room;              /* for their data: mapped, nothing is there before it is written */
     size_t room_size;
     pthread_mutex_t fill_lock;
@@ -70,31 +67,17 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
 static enum pp_code add_tensor(struct pp_source *s, const struct pp_tensor *t, const char *name, bool made,
                                struct pp_error *err)
 {
-    if (made && pp_grow(&s->made, &s->cap_made, s->n_made + 1, sizeof *s->made) != 0) {
-        pp_free((void *)(uintptr_t)t->data);
-        return pp_fail_nomem(err, "the list of tensors");
-    }
-    if (made)
-        s->made[s->n_made++] = (void *)(uintptr_t)t->data;
-    if (pp_grow(&s->tensors, &s->cap_tensors, s->n_tensors + 1, sizeof *s->tensors) != 0)
-        return pp_fail_nomem(err, "the list of tensors");
-    struct pp_tensor *mine = &s->tensors[s->n_tensors];
-    *mine = *t;
-    mine->name = pp_strdup(name);
-    if (!mine->name)
-        return pp_fail_nomem(err, "the list of tensors");
-    s->n_tensors++;
-    return PP_OK;
+    return pp_tensor_list_add(&s->list, t, name, made, err);
 }
 
 /* Once there are no more of them: a tensor is found by its name. */
 static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
 {
-    if (!pp_name_index_init(&s->names, s->n_tensors))
+    if (!pp_name_index_init(&s->names, s->list.n))
         return pp_fail_nomem(err, "the list of tensors");
-    for (size_t i = 0; i < s->n_tensors; i++)
-        if (!pp_name_index_add(&s->names, s->tensors[i].name, strlen(s->tensors[i].name)))
-            return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, s->tensors[i].name);
+    for (size_t i = 0; i < s->list.n; i++)
+        if (!pp_name_index_add(&s->names, s->list.t[i].name, strlen(s->list.t[i].name)))
+            return pp_fail(err, PP_ERR_FORMAT, "%s has tensor %s twice", s->path, s->list.t[i].name);
     return PP_OK;
 }
 
@@ -122,16 +105,19 @@ static enum pp_code go_to_first(struct pp_source *s, int n, struct pp_error *err
     return pp_gguf_open(s->path, &s->gguf, err);
 }
 
-/* Lists the tensors of all parts. */
-static enum pp_code take_parts(struct pp_source *s, struct pp_error *err)
+/* Lists the tensors of all files as the ones that we compute with, unless those of the only one are that already. */
+static enum pp_code list_tensors(struct pp_source *s, const char *family, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
-    for (int i = -1; i < s->n_parts && !code; i++) {
-        const struct pp_gguf *g = i < 0 ? s->gguf : s->parts[i];
+    bool other = s->n_parts > 0;
+    for (size_t t = 0; t < pp_gguf_n_tensors(s->gguf) && !other; t++)
+        other = pp_gguf_form(family, pp_gguf_tensor_at(s->gguf, t)) != PP_GGUF_USUAL;
+    for (int i = 0; i < pp_source_n_files(s) && other && !code; i++) {
+        const struct pp_gguf *g = pp_source_file(s, i);
         for (size_t t = 0; t < pp_gguf_n_tensors(g) && !code; t++)
-            code = add_tensor(s, pp_gguf_tensor_at(g, t), pp_gguf_tensor_at(g, t)->name, false, err);
+            code = pp_gguf_form_add(&s->list, family, pp_gguf_tensor_at(g, t), err);
     }
-    return code ? code : index_tensors(s, err);
+    return code || !other ? code : index_tensors(s, err);
 }
 
 static enum pp_code open_files(struct pp_source *s, struct pp_error *err)
@@ -151,7 +137,7 @@ static enum pp_code open_files(struct pp_source *s, struct pp_error *err)
     s->n_parts = code ? 0 : (int)n - 1;
     if (!code)
         code = pp_parts_open(s->gguf, (int)n, s->parts, err);
-    return code ? code : take_parts(s, err);
+    return code;
 }
 
 static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
@@ -172,7 +158,9 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
     s->hp.norm_eps = arch->gguf_eps;
-    code = pp_hparams_from_gguf(s->gguf, family, &s->hp, err);
+    code = list_tensors(s, family, err);
+    if (!code)
+        code = pp_hparams_from_gguf(s, family, &s->hp, err);
     strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
     if (!code && !arch->encoder)
         code = pp_hparams_refuse(s->gguf, family, err);
@@ -260,35 +248,6 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
     return n > 1 && !code ? add_tensor(s, &made[1], pp_buf_cstr(second), true, err) : code;
 }
 
-/* Room for the description of a tensor that is made row by row; NULL if there is none. Ours. */
-static struct pp_rows *new_rows(struct pp_source *s)
-{
-    if (pp_grow(&s->rows, &s->cap_rows, s->n_rows + 1, sizeof *s->rows) != 0)
-        return NULL;
-    struct pp_rows *rows = pp_calloc(1, sizeof *rows);
-    if (rows)
-        s->rows[s->n_rows++] = rows;
-    return rows;
-}
-
-/* A stack of FP4 in which the rows of the gate and of the value take turns. */
-static enum pp_code add_in_turns(struct pp_source *s, struct pp_tensor *t, const struct pp_buf *name,
-                                 const struct pp_buf *second, struct pp_error *err)
-{
-    struct pp_rows *odd = new_rows(s);
-    if (!odd)
-        return pp_fail_nomem(err, "the list of tensors");
-    if (t->ne[1] % 2 != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s: %s and %s need an even number of rows between them", s->path,
-                       pp_buf_cstr(name), pp_buf_cstr(second));
-    pp_rows_in_turns((struct pp_rows *)(uintptr_t)t->rows, odd); /* ours */
-    t->ne[1] /= 2;
-    t->size /= 2;
-    enum pp_code code = add_tensor(s, t, pp_buf_cstr(name), false, err);
-    t->rows = odd;
-    return code ? code : add_tensor(s, t, pp_buf_cstr(second), false, err);
-}
-
 /* Whether a matrix that is quantised is in the order that a form of floats has to be brought into: MXFP4's experts, and
  * GPTQ's and AWQ's matrices of any kind, are [n_out, n_in]. */
 static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
@@ -305,9 +264,9 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_GATE_UP;
     const bool by_head = form == PP_HF_QKV_BY_HEAD;
     struct pp_tensor t;
-    struct pp_rows *rows = new_rows(s);
+    struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
-        return pp_fail_nomem(err, "the list of tensors");
+        return PP_ERR_NOMEM;
     if (!is_in_order(s->quant.method, form) && !in_turns && !by_head)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
@@ -325,7 +284,12 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         rows->n_head = s->hp.n_head;
         rows->head_dim = s->hp.head_dim;
     }
-    return in_turns ? add_in_turns(s, &t, name, second, err) : add_tensor(s, &t, pp_buf_cstr(name), false, err);
+    if (!in_turns)
+        return add_tensor(s, &t, pp_buf_cstr(name), false, err);
+    code = pp_tensor_list_add_turns(&s->list, &t, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    if (code == PP_ERR_FORMAT)
+        pp_fail_prefix(err, "%s", s->path);
+    return code;
 }
 
 /* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
@@ -398,6 +362,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = take_rope_factors(s, "long_factor", "rope_factors_long.weight", err);
     if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
         code = take_rope_factors(s, "short_factor", "rope_factors_short.weight", err);
+    if (!code && s->hp.qk_norm)
+        code = pp_join_head_norms(&s->list, &s->hp, err);
     return code ? code : index_tensors(s, err);
 }
 
@@ -452,8 +418,8 @@ static size_t aligned(size_t size)
 static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t type, struct pp_error *err)
 {
     struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
-    if (!rows && !(rows = new_rows(s)))
-        return pp_fail_nomem(err, "the list of tensors");
+    if (!rows && !(rows = pp_tensor_list_rows(&s->list, err)))
+        return PP_ERR_NOMEM;
     if (!t->rows)
         *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type_there = t->type, .weights = t->data, .row_step = 1,
                                  .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3]};
@@ -497,8 +463,8 @@ static enum pp_code weigh_all(struct pp_source *s, const char *path, struct pp_e
     if (!(s->imatrix_path = pp_strdup(path)))
         return pp_fail_nomem(err, path);
     enum pp_code code = pp_imatrix_read(path, &s->imatrix, err);
-    for (size_t i = 0; i < s->n_tensors && !code; i++) {
-        const struct pp_tensor *t = &s->tensors[i];
+    for (size_t i = 0; i < s->list.n && !code; i++) {
+        const struct pp_tensor *t = &s->list.t[i];
         if (!t->rows || t->rows->as_blocks || pp_type_info(t->type)->block_elements == 1)
             continue;
         first = first ? first : t;
@@ -522,8 +488,8 @@ static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_e
     if (!s->hf)
         return pp_fail(err, PP_ERR_USAGE, "%s is a GGUF file, which is used as it is: --quant is for model folders; "
                        "pippin quantize makes a smaller file", s->path);
-    for (size_t i = 0; s->tensors && i < s->n_tensors && !code; i++) {
-        struct pp_tensor *t = &s->tensors[i];
+    for (size_t i = 0; i < s->list.n && !code; i++) {
+        struct pp_tensor *t = &s->list.t[i];
         const bool matrix = t->n_dims > 1 && !pp_export_keeps_f32(t);
         const uint32_t type = pp_quantize_tensor_type(pp_file_type_by_name(s->quantized), &s->hp, tied, t);
         if (matrix && type != t->type && (type != PP_TYPE_F32 || strcmp(s->quantized, "F32") == 0))
@@ -536,8 +502,8 @@ static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_e
 static enum pp_code reserve(struct pp_source *s, struct pp_error *err)
 {
     size_t at = 0;
-    for (size_t i = 0; i < s->n_tensors; i++)
-        if (s->tensors[i].rows && __builtin_add_overflow(s->room_size, aligned(s->tensors[i].size), &s->room_size))
+    for (size_t i = 0; i < s->list.n; i++)
+        if (s->list.t[i].rows && __builtin_add_overflow(s->room_size, aligned(s->list.t[i].size), &s->room_size))
             return pp_fail_nomem(err, s->path);
     if (!s->room_size)
         return PP_OK;
@@ -545,10 +511,10 @@ static enum pp_code reserve(struct pp_source *s, struct pp_error *err)
     if (room == MAP_FAILED)
         return pp_fail_nomem(err, s->path);
     s->room = room;
-    for (size_t i = 0; i < s->n_tensors; i++)
-        if (s->tensors[i].rows) {
-            s->tensors[i].data = s->room + at;
-            at += aligned(s->tensors[i].size);
+    for (size_t i = 0; i < s->list.n; i++)
+        if (s->list.t[i].rows) {
+            s->list.t[i].data = s->room + at;
+            at += aligned(s->list.t[i].size);
         }
     return PP_OK;
 }
@@ -603,10 +569,10 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     const size_t total = pp_source_to_fill(s);
     size_t done = 0;
     enum pp_code code = PP_OK;
-    for (size_t i = 0; i < s->n_tensors && !code; i++) {
-        if (!s->tensors[i].rows)
+    for (size_t i = 0; i < s->list.n && !code; i++) {
+        if (!s->list.t[i].rows)
             continue;
-        const struct pp_tensor *t = &s->tensors[i];
+        const struct pp_tensor *t = &s->list.t[i];
         code = fill_tensor(t, pool, opt->cancel, err);
         pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* what it was made of is not looked at again */
         done += t->size;
@@ -633,9 +599,8 @@ void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int6
 {
     const int64_t n_rows = t->ne[1] * t->ne[2] * t->ne[3];
     const uint8_t *data = t->rows ? t->rows->weights : t->data;
-    for (size_t i = 0; i < s->n_made; i++)
-        if (s->made[i] == data)
-            return; /* our own, and nowhere else */
+    if (pp_tensor_list_made(&s->list, data))
+        return; /* our own, and nowhere else */
     if (t->rows && first + n == n_rows) /* a row's words may lie anywhere */
         forget(data, data + pp_rows_bytes(t->rows));
     if (!t->rows)
@@ -645,8 +610,8 @@ void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int6
 size_t pp_source_to_fill(const struct pp_source *s)
 {
     size_t total = 0;
-    for (size_t i = 0; i < s->n_tensors; i++)
-        total += s->tensors[i].rows ? s->tensors[i].size : 0;
+    for (size_t i = 0; i < s->list.n; i++)
+        total += s->list.t[i].rows ? s->list.t[i].size : 0;
     return total;
 }
 
@@ -714,15 +679,7 @@ void pp_source_close(struct pp_source *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; i < s->n_tensors; i++)
-        pp_free((void *)(uintptr_t)s->tensors[i].name);
-    pp_free(s->tensors);
-    for (size_t i = 0; i < s->n_made; i++)
-        pp_free(s->made[i]);
-    pp_free(s->made);
-    for (size_t i = 0; i < s->n_rows; i++)
-        pp_free(s->rows[i]);
-    pp_free(s->rows);
+    pp_tensor_list_free(&s->list);
     if (s->room)
         munmap(s->room, s->room_size);
     pthread_mutex_destroy(&s->fill_lock);
@@ -760,10 +717,10 @@ const struct pp_gguf *pp_source_file(const struct pp_source *s, int i)
     return i ? s->parts[i - 1] : s->gguf;
 }
 
-/* Whether all tensors are in one GGUF file, which then has them by name. */
+/* Whether all tensors are in one GGUF file as we compute with them, which then has them by name. */
 static bool one_file(const struct pp_source *s)
 {
-    return s->gguf && !s->n_parts;
+    return s->gguf && !s->list.n;
 }
 
 const char *pp_source_folder(const struct pp_source *s)
@@ -796,17 +753,17 @@ const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *
     if (one_file(s))
         return pp_gguf_tensor(s->gguf, gguf_name);
     size_t i = pp_name_index_find(&s->names, gguf_name, strlen(gguf_name));
-    return i == SIZE_MAX ? NULL : &s->tensors[i];
+    return i == SIZE_MAX ? NULL : &s->list.t[i];
 }
 
 size_t pp_source_n_tensors(const struct pp_source *s)
 {
-    return one_file(s) ? pp_gguf_n_tensors(s->gguf) : s->n_tensors;
+    return one_file(s) ? pp_gguf_n_tensors(s->gguf) : s->list.n;
 }
 
 const struct pp_tensor *pp_source_tensor_at(const struct pp_source *s, size_t i)
 {
-    return one_file(s) ? pp_gguf_tensor_at(s->gguf, i) : &s->tensors[i];
+    return one_file(s) ? pp_gguf_tensor_at(s->gguf, i) : &s->list.t[i];
 }
 
 int64_t pp_source_n_params(const struct pp_source *s)

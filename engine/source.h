@@ -37,7 +37,6 @@ struct pp_hparams {
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
     int64_t n_ff;
     int64_t n_ctx_train;
-    int64_t n_ctx_most;     /* what pippin computes of longer sequences would not be right; 0: it would */
     int pooling;            /* enum pp_pooling */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* an encoder's folder: rows of its table of positions before the first position's */
@@ -45,7 +44,10 @@ struct pp_hparams {
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
+    bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
+    float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /
+                               rope_orig_ctx)); 0: they do not */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
@@ -71,7 +73,7 @@ struct pp_hparams {
     float rope_factor;          /* of all but LONG */
     float rope_low_freq;        /* LLAMA3: low_freq_factor */
     float rope_high_freq;       /* LLAMA3: high_freq_factor */
-    int64_t rope_orig_ctx;      /* of all but LINEAR: original_max_position_embeddings */
+    int64_t rope_orig_ctx;      /* of all but LINEAR, and of attn_temperature: original_max_position_embeddings */
     float rope_attn_factor;     /* YARN: 0 means 0.1 ln(factor) + 1. LONG: 0 means sqrt(1 + ln(context / original) /
                                    ln(original)), if the context is the longer */
     float rope_beta_fast, rope_beta_slow;

@@ -295,7 +295,8 @@ static void count_steps(struct pp_trainer *t)
 
 static enum pp_code check_length(const struct pp_trainer *t, struct pp_error *err)
 {
-    const int64_t most = pp_source_hparams(t->model->source)->n_ctx_train;
+    const struct pp_hparams *hp = pp_source_hparams(t->model->source);
+    const int64_t most = hp->attn_temperature != 0.0f ? hp->rope_orig_ctx : hp->n_ctx_train; /* where scores grow not */
     if ((int64_t)t->data->info.longest <= most)
         return PP_OK;
     return pp_fail(err, PP_ERR_USAGE, "examples have up to %zu tokens, but the model was made for %lld; take a smaller "

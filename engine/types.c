@@ -2,12 +2,13 @@
 
 #include <strings.h>
 
-/* Ids, block sizes and names as ggml.h defines them. Ids that ggml withdrew (4, 5, 31 to 33, 36 to 38) are unknown. */
+/* Ids, block sizes and names as ggml.h defines them. Ids that ggml withdrew (5, 31 to 33, 36 to 38) are unknown. */
 static const struct pp_type_info types[PP_TYPE_LIMIT] = {
     [0] = {"F32", 1, 4, 1},
     [1] = {"F16", 1, 2, 1},
     [2] = {"Q4_0", 32, 18, 1},
     [3] = {"Q4_1", 32, 20, 1},
+    [4] = {"MXFP4-pairs", 32, 17, 0},
     [6] = {"Q5_0", 32, 22, 1},
     [7] = {"Q5_1", 32, 24, 1},
     [8] = {"Q8_0", 32, 34, 1},

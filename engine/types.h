@@ -15,6 +15,7 @@ enum pp_type {
     PP_TYPE_F16 = 1,
     PP_TYPE_Q4_0 = 2,
     PP_TYPE_Q4_1 = 3,
+    PP_TYPE_MXFP4_PAIRS = 4, /* a withdrawn number that ollama took; only read, and made into MXFP4 (tensor_forms.h) */
     PP_TYPE_Q5_0 = 6,
     PP_TYPE_Q5_1 = 7,
     PP_TYPE_Q8_0 = 8,

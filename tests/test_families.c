@@ -515,7 +515,7 @@ static void lies(void **state)
         {"granite", "\"logits_scaling\": 8.0", "\"logits_scaling\": 0", "logits"},
         {"cohere2", "\"logit_scale\": 0.25", "\"logit_scale\": \"x\"", "logit_scale"},
         {"cohere2", "\"sliding_window\": 8", "\"sliding_window\": -8", "window"},
-        {"phi2", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "qk_layernorm"},
+        {"phi2", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
         {"phi2", "\"rope_parameters\": {", "\"rope_parameters\": {\"partial_rotary_factor\": 1.5,",
          "partial_rotary_factor"},
         {"phi3", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1", "attn_qkv"},
@@ -530,7 +530,7 @@ static void lies(void **state)
         {"starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\"", "\"hidden_act\": \"silu\"", "silu"},
         {"smollm3", "\"no_rope_layers\": [", "\"no_rope_layers\": [1,", "no_rope_layers"},
         {"olmo2", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "attn_k"},
-        {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "qk_layernorm"},
+        {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
         {"qwen2", "\"model_type\": \"qwen2\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\": \"qwen2\"",
          "quantization_config"},
         {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForCausalLM\"", "smollm3"}, /* the families that are known */

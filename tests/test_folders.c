@@ -599,29 +599,31 @@ static void olmo3(void **state)
 #undef CLASS
 }
 
-/* Ministral 3 is Llama with YaRN as far as its original context goes, and no further is it run. */
+/* Ministral 3 is Llama with YaRN as far as its original context goes; what its scores are behind that is in
+ * test_decoders.c. */
 static void ministral3(void **state)
 {
 #define MINISTRAL "{\"architectures\": [\"Ministral3ForCausalLM\"], \"model_type\": \"ministral3\", "
-#define SCALING(more) "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, " more                            \
-                      "\"original_max_position_embeddings\": 128}}"
-    struct pp_engine_options opt = {.n_ctx = 256, .n_threads = 1};
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_error err;
+#define SCALING(more, original) "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, " more                  \
+                                "\"original_max_position_embeddings\": " original "}}"
     (void)state;
     if (!testdata("architectures"))
         skip();
-    const char *folder = folder_with("llama", MINISTRAL SCALING("\"llama_4_scaling_beta\": 0.1, "));
-    assert_same_answers("llama", folder, folder_with("llama", "{" SCALING("")), 1e-6);
+    const char *folder = folder_with("llama", MINISTRAL SCALING("\"llama_4_scaling_beta\": 0.1, ", "128"));
+    assert_same_answers("llama", folder, folder_with("llama", "{" SCALING("", "128")), 1e-6);
     assert_same_answers("llama", folder, file_made_of(folder), 1e-5);
-    assert_ok(pp_model_open(folder, &m, &err), err);
-    assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_USAGE);
-    assert_non_null(strstr(err.text, "128 positions"));
-    opt.n_ctx = 128;
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    pp_engine_free(e);
-    pp_model_close(m);
+    const char *early = folder_with("llama", MINISTRAL SCALING("\"llama_4_scaling_beta\": 0.1, ", "8"));
+    const char *plain = folder_with("llama", "{" SCALING("", "8"));
+    assert_other_answers("llama", plain, early);
+    const char *file = file_made_of(early);
+    assert_same_answers("llama", file, early, 1e-5);
+    assert_same_answers("llama", folder_made_of(file, 0, NULL), early, 1e-5);
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    assert_true(pp_gguf_string_is(g, "general.architecture", "mistral3"));
+    assert_true(pp_gguf_has(g, "mistral3.attention.temperature_scale") && !pp_gguf_has(g, "llama.block_count"));
+    pp_gguf_close(g);
 }
 
 static void refusals(void **state)

@@ -421,7 +421,7 @@ static void test_bad_tensors(void **state)
         {(uint64_t)1 << 62, 4, PP_TYPE_F32, 0, PP_ERR_FORMAT, "impossible"},
         {(uint64_t)1 << 32, (uint64_t)1 << 32, PP_TYPE_F32, 0, PP_ERR_FORMAT, "impossible"},
         {UINT64_MAX, 1, PP_TYPE_F32, 0, PP_ERR_FORMAT, "impossible"},
-        {4, 2, 4, 0, PP_ERR_UNSUPPORTED, "type 4"},
+        {4, 2, 5, 0, PP_ERR_UNSUPPORTED, "type 5"},
         {4, 2, UINT32_MAX, 0, PP_ERR_UNSUPPORTED, "does not know"},
     };
     struct pp_buf b = {0};

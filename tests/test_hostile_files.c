@@ -251,7 +251,7 @@ static void numbers_in_files(void **state)
 /* A tensor of integers, or of a type that there is not, in the place of each: its name is in the error. */
 static void types_in_files(void **state)
 {
-    static const uint32_t odd[] = {26 /* I32 */, 24 /* I8 */, 28 /* F64 */, 4 /* no longer */, 0xFFFFFFFF};
+    static const uint32_t odd[] = {26 /* I32 */, 24 /* I8 */, 28 /* F64 */, 5 /* no longer */, 0xFFFFFFFF};
     struct pp_gguf *g;
     char path[300];
     (void)state;

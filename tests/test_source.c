@@ -411,7 +411,7 @@ static void test_gguf_other(void **state)
     const struct pp_hparams *hp = pp_source_hparams(s);
     assert_string_equal(hp->arch, "llama");
     assert_true(!hp->rope_neox && hp->rope_scaling == PP_ROPE_YARN && hp->rope_attn_factor == 1.0f);
-    assert_true(hp->n_ctx_train == 64 && hp->n_ctx_most == 64);
+    assert_true(hp->n_ctx_train == 256 && hp->rope_orig_ctx == 64 && hp->attn_temperature == 0.1f);
     pp_source_close(s);
 }
 

@@ -56,7 +56,9 @@ struct pp_decoder {
     bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
-    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE } qk_norm;
+    /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
+     * of the family only (pp_hparams.qk_norm), by one for all heads or one for each. */
+    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS } qk_norm;
     bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
@@ -90,6 +92,7 @@ struct pp_arch_parts {
 struct pp_arch {
     const char *name;                 /* general.architecture */
     const char *other_name;           /* likewise; or NULL */
+    const char *tempered_name;        /* the one that files of models with attn_temperature have; or NULL */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
     const struct pp_arch_name *more_names; /* looked at behind those; or NULL */

@@ -145,8 +145,3 @@ void pp_config_put_qwen_window(const struct pp_hparams *hp, cJSON *config)
     if (hp->window)
         pp_config_put_layer_types(config, hp);
 }
-
-void pp_config_put_nothing(const struct pp_hparams *hp, cJSON *config)
-{
-    (void)hp, (void)config;
-}

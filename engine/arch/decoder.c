@@ -67,14 +67,34 @@ static bool add_norm(struct builder *b, int l, const char *kind, int in, int out
     return true;
 }
 
+/* The vectors of a norm of heads: one for all of them, with what is added behind if there is something, or one for
+ * each. */
+static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads, struct pp_op *norm)
+{
+    const int64_t n = b->hp->head_dim;
+    char full[80];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const struct pp_tensor *t = pp_source_tensor(b->s, full);
+    norm->centred = b->d->layer_norm;
+    norm->weight = pp_plan_tensor(b->s, t && t->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (norm->weight && pp_source_tensor(b->s, full) &&
+        !(norm->bias = pp_plan_tensor(b->s, norm->weight->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full)))
+        return false;
+    return norm->weight != NULL;
+}
+
 /* Queries or keys, in place; n: their width. */
 static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, int64_t n)
 {
-    struct pp_op norm = {.kind = b->d->qk_norm == PP_QK_BY_HEAD ? PP_OP_HEAD_NORM : PP_OP_NORM,
+    struct pp_op norm = {.kind = b->d->qk_norm == PP_QK_WHOLE ? PP_OP_NORM : PP_OP_HEAD_NORM,
                          .layer = l, .in = slot, .in2 = NONE, .out = slot};
+    const int64_t n_heads = n / b->hp->head_dim;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    if (!find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->hp->head_dim : n, &norm))
+    if (b->d->qk_norm == PP_QK_PERHAPS
+            ? !find_head_norm(b, name, n_heads, &norm)
+            : !find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->hp->head_dim : n, &norm))
         return false;
     add(b, norm);
     return true;
@@ -119,8 +139,9 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_tensor *sinks = NULL;
     if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
-    if (b->d->qk_norm != PP_QK_PLAIN && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
-                                         !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv)))
+    const bool normed = b->d->qk_norm == PP_QK_PERHAPS ? hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
+    if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
+                   !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv)))
         return false;
     if (!b->d->positions && !(hp->layer[l] & PP_LAYER_UNROTATED)) {
         add_rope(b, l, b->q);
@@ -291,7 +312,7 @@ static bool add_embedding(struct builder *b)
     embed.weight = pp_plan_tensor(b->s, hp->n_vocab, hp->n_embd, b->err, "token_embd.weight");
     if (embed.weight && b->d->positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
-    b->p->n_positions = b->d->positions ? hp->n_ctx_train : hp->n_ctx_most;
+    b->p->n_positions = b->d->positions ? hp->n_ctx_train : 0;
     add(b, embed);
     return embed.weight && (embed.bias || !b->d->positions);
 }

@@ -43,7 +43,5 @@ enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t 
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);
 /* Qwen's, if there is a window. */
 void pp_config_put_qwen_window(const struct pp_hparams *hp, struct cJSON *config);
-/* The family needs no more than all. */
-void pp_config_put_nothing(const struct pp_hparams *hp, struct cJSON *config);
 
 #endif

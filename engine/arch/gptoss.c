@@ -50,6 +50,13 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->rope_no_truncate = true;
     if (!pp_gguf_has(g, "gpt-oss.attention.sliding_window_pattern"))
         pp_layers_every(hp, 2, PP_LAYER_WIDE);
+    if (pp_gguf_has(g, "gptoss.rope.scaling.factor") && !pp_gguf_has(g, "gptoss.rope.scaling.type")) { /* ollama's */
+        hp->rope_scaling = PP_ROPE_YARN;
+        hp->rope_beta_fast = 32;
+        hp->rope_beta_slow = 1;
+        hp->rope_orig_ctx = 4096;
+        pp_gguf_int(g, "gptoss.rope.scaling.original_context_length", &hp->rope_orig_ctx);
+    }
     return PP_OK;
 }
 
@@ -70,6 +77,7 @@ static const struct pp_arch_usual usual[] = {
 
 const struct pp_arch pp_arch_gptoss = {
     .name = "gpt-oss",
+    .other_name = "gptoss",
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

@@ -43,24 +43,15 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-/* Ministral 3's scores grow with the position: times 1 + beta ln(1 + floor(position / original context)). That is 1
- * within the original context, and further we do not go. */
-static void stay_in_original(struct pp_hparams *hp)
-{
-    if (hp->rope_orig_ctx <= 0 || hp->rope_orig_ctx >= hp->n_ctx_train)
-        return;
-    hp->n_ctx_most = hp->n_ctx_train = hp->rope_orig_ctx;
-}
-
+/* Ministral 3's scores grow with the position. */
 static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    float beta = 0;
     if (!cJSON_IsObject(rope))
         rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    enum pp_code code = pp_config_float(rope, "llama_4_scaling_beta", &beta, err);
-    if (!code && beta != 0.0f)
-        stay_in_original(hp);
+    enum pp_code code = pp_config_float(rope, "llama_4_scaling_beta", &hp->attn_temperature, err);
+    if (!code)
+        code = pp_config_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx, err);
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
@@ -86,14 +77,38 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : pp_config_int(config, "num_experts_per_tok", &hp->n_expert_used, err);
 }
 
+/* Some keys have other names in files of ollama's. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    double beta = 0;
+    double beta = 0, multiplier = 0, fast = (double)hp->rope_beta_fast, slow = (double)hp->rope_beta_slow;
     (void)err;
     hp->n_ff_expert = hp->n_ff; /* Mixtral's files have no key of its own for it */
-    if (pp_gguf_float(g, "mistral3.attention.temperature_scale", &beta) && beta != 0.0)
-        stay_in_original(hp);
+    if (pp_gguf_float(g, "mistral3.attention.temperature_scale", &beta) ||
+        pp_gguf_float(g, "mistral3.rope.scaling_beta", &beta))
+        pp_gguf_int(g, "mistral3.rope.scaling.original_context_length", &hp->rope_orig_ctx);
+    hp->attn_temperature = (float)beta;
+    if (hp->rope_scaling != PP_ROPE_YARN)
+        return PP_OK;
+    if (pp_gguf_float(g, "mistral3.rope.scaling.mscale_all_dim", &multiplier) && multiplier != 0)
+        hp->rope_attn_factor = pp_hparams_yarn_magnitude(hp->rope_factor, 1, (float)multiplier);
+    pp_gguf_float(g, "mistral3.rope.scaling.beta_fast", &fast);
+    pp_gguf_float(g, "mistral3.rope.scaling.beta_slow", &slow);
+    hp->rope_beta_fast = (float)fast;
+    hp->rope_beta_slow = (float)slow;
     return PP_OK;
+}
+
+/* Ministral 3's part of the RoPE scaling, which may be nothing else. */
+static void put_temperature(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    if (!rope) {
+        rope = cJSON_AddObjectToObject(config, "rope_scaling");
+        pp_config_put_text(rope, "rope_type", "default");
+    }
+    pp_config_put(rope, "original_max_position_embeddings", hp->rope_orig_ctx);
+    pp_config_put_float(rope, "llama_4_scaling_beta", hp->attn_temperature);
+    pp_config_put_class(config, "Ministral3ForCausalLM", "ministral3");
 }
 
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
@@ -102,6 +117,8 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
         pp_config_put_class(config, "MixtralForCausalLM", "mixtral");
         pp_config_put(config, "num_local_experts", hp->n_expert);
         pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
+    } else if (hp->attn_temperature != 0.0f) {
+        put_temperature(hp, config);
     } else if (hp->window) {
         pp_config_put_class(config, "MistralForCausalLM", "mistral");
     }
@@ -112,6 +129,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 const struct pp_arch pp_arch_llama = {
     .name = "llama",
     .other_name = "mistral3",
+    .tempered_name = "mistral3",
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

@@ -1,5 +1,8 @@
-/* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere; and
- * Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in another. */
+/* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere,
+ * perhaps norms of the heads of q and k; and Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
+ * another. */
+#include <cjson/cJSON.h>
+
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
@@ -7,6 +10,8 @@
 static const struct pp_arch_name names2[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     {.hf = "model.layers.{}.self_attn.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = "model.layers.{}.self_attn.q_layernorm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
     {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
     {.hf = NULL},
@@ -25,8 +30,7 @@ static enum pp_code from_config2(const struct cJSON *config, struct pp_hparams *
 {
     hp->parallel = true;
     hp->norm_eps = 1e-5f;
-    if (pp_config_flag(config, "qk_layernorm", false))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_layernorm is not supported for this family");
+    hp->qk_norm = pp_config_flag(config, "qk_layernorm", false);
     enum pp_code code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
     return code ? code : pp_config_activation(config, "hidden_act", pp_gelu_tanh_names, err);
 }
@@ -60,6 +64,11 @@ static const struct pp_arch_usual usual3[] = {
     {.json = NULL},
 };
 
+static void to_config2(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON_AddBoolToObject(config, "qk_layernorm", hp->qk_norm);
+}
+
 const struct pp_arch pp_arch_phi2 = {
     .name = "phi2",
     .hf_classes = classes2,
@@ -67,11 +76,12 @@ const struct pp_arch pp_arch_phi2 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH,
+                .qk_norm = PP_QK_PERHAPS},
     .from_config = from_config2,
     .usual = usual2,
     .from_gguf = from_gguf2,
-    .to_config = pp_config_put_nothing,
+    .to_config = to_config2,
     .hf_eps = "layer_norm_eps",
 };
 

@@ -1,6 +1,5 @@
 /* qwen3.c - Qwen 3: queries and keys of each head are normed; and its mixture of experts. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -69,11 +68,6 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     if (!pp_gguf_has(g, "qwen3moe.expert_feed_forward_length") && hp->n_expert_used > 0)
         hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
     hp->expert_shares = !normed;
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%lld.ffn_gate_inp.weight", (long long)l);
-        hp->layer[l] |= pp_gguf_tensor(g, name) ? 0 : PP_LAYER_DENSE;
-    }
     return PP_OK;
 }
 

@@ -1,5 +1,5 @@
 /* stablelm.c - StableLM 2 and 3B: Llama with LayerNorm, a quarter of each head rotated, and perhaps biases of q, k
- * and v. */
+ * and v, or norms of q and k, each head by a vector of its own (the 12B). */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -8,13 +8,18 @@
 static const char *const classes[] = {"StableLmForCausalLM", "StableLMEpochForCausalLM", "stablelm", "stablelm_epoch",
                                       NULL};
 
+static const struct pp_arch_name names[] = {
+    {.hf = "model.layers.{}.self_attn.q_layernorm.norms.{}", .gguf = "blk.{}.attn_q_norm.{}"},
+    {.hf = "model.layers.{}.self_attn.k_layernorm.norms.{}", .gguf = "blk.{}.attn_k_norm.{}"},
+    {.hf = NULL},
+};
+
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->parallel = pp_config_flag(config, "use_parallel_residual", false);
     float part = -1; /* under the name that it had first */
     hp->norm_eps = 1e-5f;
-    if (pp_config_flag(config, "qk_layernorm", false))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_layernorm is not supported for this family");
+    hp->qk_norm = pp_config_flag(config, "qk_layernorm", false);
     enum pp_code code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
@@ -28,6 +33,7 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     cJSON_AddBoolToObject(config, "use_parallel_residual", hp->parallel);
+    cJSON_AddBoolToObject(config, "qk_layernorm", hp->qk_norm);
     cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
 }
 
@@ -39,10 +45,11 @@ static const struct pp_arch_usual usual[] = {
 const struct pp_arch pp_arch_stablelm = {
     .name = "stablelm",
     .hf_classes = classes,
-    .names = pp_common_names,
+    .names = names,
+    .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.layer_norm = true, .norm_bias = true},
+    .decoder = {.layer_norm = true, .norm_bias = true, .qk_norm = PP_QK_PERHAPS},
     .from_config = from_config,
     .usual = usual,
     .gguf_says_parallel = true,

@@ -186,16 +186,27 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
-/* x: consecutive heads of a row; norm: of each, or without a weight */
+/* The norm of one head. */
+static struct norm norm_of_head(const struct norm *norm, int head)
+{
+    struct norm own = *norm;
+    own.weight += head * norm->stride;
+    own.bias = norm->bias ? norm->bias + head * norm->stride : NULL;
+    return own;
+}
+
+/* x: consecutive heads of a row, the `first` and those behind it; norm: of each, or without a weight */
 static void rotate(const struct pp_cpu *c, const struct stage *s, const struct norm *norm, int row, float *x,
-                   int n_heads)
+                   int first, int n_heads)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     for (int h = 0; h < n_heads; h++) {
         float *head = x + h * hp->head_dim;
-        if (norm->weight)
-            pp_cpu_norm(c, norm, head, hp->head_dim, head);
+        if (norm->weight) {
+            const struct norm own = norm_of_head(norm, first + h);
+            pp_cpu_norm(c, &own, head, hp->head_dim, head);
+        }
         if (s->rope >= 0)
             c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
     }
@@ -209,7 +220,7 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
     const struct pp_batch_row *r = &c->batch->rows[row];
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
-    rotate(c, s, &s->k_norm, row, k, 1);
+    rotate(c, s, &s->k_norm, row, k, kv_head, 1);
     if (kv->rotate)
         c->ops->hadamard(v, kv->head_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
@@ -400,6 +411,16 @@ static void attend_share(const struct tile *t, int split)
     finish(t);
 }
 
+/* What scores of a row are multiplied by. */
+static float score_scale(const struct pp_cpu *c, const struct pp_batch_row *row)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    if (hp->attn_temperature == 0.0f)
+        return c->scale;
+    const double contexts = (double)(row->position / hp->rope_orig_ctx);
+    return c->scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
+}
+
 /* Queries that no phase has rotated are rotated here, in a copy, because other splits read them too. */
 static void take_queries(const struct tile *t)
 {
@@ -410,9 +431,9 @@ static void take_queries(const struct tile *t)
         if (!t->p->stores_apart) {
             memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
             q = t->a->total.o;
-            rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->a->group);
+            rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->kv_head * t->a->group, t->a->group);
         }
-        t->c->ops->attention_query(t->a, i, q, t->c->scale);
+        t->c->ops->attention_query(t->a, i, q, score_scale(t->c, &t->rows[i]));
     }
 }
 
@@ -461,11 +482,12 @@ void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    const int group = group_size(c);
     (void)m;
     if (phase == 0) {
         for (int h = 0; h < kv->n_head_kv; h++) {
             store(c, s, item, h);
-            rotate(c, s, &s->q_norm, item, slot_row(c, s->q, item) + h * group_size(c) * kv->head_dim, group_size(c));
+            rotate(c, s, &s->q_norm, item, slot_row(c, s->q, item) + h * group * kv->head_dim, h * group, group);
         }
     } else {
         attend(c, s, item, &c->threads[thread]);

@@ -39,6 +39,7 @@ static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const
         if (code)
             return code;
         struct pp_tensor bias = b ? *b : (struct pp_tensor){0};
+        bias.ne[1] = 1;
         bias.data = b ? (const uint8_t *)b->data + (size_t)e * pp_type_row_bytes(b->type, b->ne[0]) : NULL;
         if (b && !(p[e].bias = pp_cpu_float_vector(c, &bias, err)))
             return err->code;

@@ -23,21 +23,31 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
     return p;
 }
 
-/* A norm or a bias as floats, padded with zeros to whole vectors. NULL: *err says why. */
+/* Floats of a vector that is padded to whole registers. */
+static int64_t padded(int64_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+/* A norm or a bias as floats, each row padded with zeros. NULL: *err says why. */
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
-    if (!pp_row_finite(t->type, t->data, t->ne[0])) {
-        pp_fail_values(t, err);
-        return NULL;
-    }
-    size_t bytes = ((size_t)t->ne[0] + 15) / 16 * 16 * sizeof(float);
+    const int64_t n = t->ne[0], n_rows = t->ne[1];
+    const size_t row_bytes = pp_type_row_bytes(t->type, n), bytes = (size_t)(padded(n) * n_rows) * sizeof(float);
     float *f = keep(c, pp_aligned(64, bytes), bytes);
     if (!f) {
         pp_fail_nomem(err, t->name);
         return NULL;
     }
     memset(f, 0, bytes);
-    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t r = 0; r < n_rows; r++) {
+        const uint8_t *row = (const uint8_t *)t->data + (size_t)r * row_bytes;
+        if (!pp_row_finite(t->type, row, n)) {
+            pp_fail_values(t, err);
+            return NULL;
+        }
+        pp_dequantize_row(t->type, row, f + r * padded(n), n);
+    }
     return f;
 }
 
@@ -116,6 +126,7 @@ static int first_with(const struct pp_plan *plan, const struct pp_tensor *weight
 static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct norm *norm)
 {
     norm->centred = op->centred;
+    norm->stride = op->weight->n_dims > 1 ? padded(op->weight->ne[0]) : 0;
     if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
         (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
         return l->err->code;

@@ -22,6 +22,7 @@ struct norm {
     const float *weight;        /* NULL: there is no norm */
     const float *bias;          /* or NULL */
     bool centred;               /* LayerNorm */
+    int64_t stride;             /* of heads: from one's vectors to the next one's; 0: all have the same */
 };
 
 /* Something small that is done to a row of a slot by itself. */

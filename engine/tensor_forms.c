@@ -1,0 +1,275 @@
+#include "engine/tensor_forms.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/hf_form.h"
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* --- GGUF --------------------------------------------------------------------------------------------------------- */
+
+enum { NAME = 128 };
+
+static const char fused_weight[] = ".ffn_gate_up_exps.weight", fused_bias[] = ".ffn_gate_up_exps.bias";
+
+static bool is_gptoss(const char *family)
+{
+    return strcmp(family, "gptoss") == 0 || strcmp(family, "gpt-oss") == 0;
+}
+
+/* What ollama's gpt-oss calls otherwise. */
+static const char *const gptoss_names[][2] = {
+    {".attn_out.weight", ".attn_output.weight"}, {".attn_out.bias", ".attn_output.bias"},
+    {".attn_sinks", ".attn_sinks.weight"},       {".ffn_norm.weight", ".post_attention_norm.weight"},
+};
+
+/* The line of that table; -1: there is none. */
+static int renamed(const char *family, const char *name)
+{
+    int i = (int)(sizeof gptoss_names / sizeof *gptoss_names) - 1;
+    while (i >= 0 && !(is_gptoss(family) && ends_with(name, gptoss_names[i][0])))
+        i--;
+    return i;
+}
+
+enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
+{
+    if (ends_with(t->name, fused_weight) || ends_with(t->name, fused_bias))
+        return is_gptoss(family) ? PP_GGUF_TURNS : PP_GGUF_HALVES;
+    if (renamed(family, t->name) >= 0)
+        return PP_GGUF_RENAMED;
+    return t->type == PP_TYPE_MXFP4_PAIRS ? PP_GGUF_PAIRS : PP_GGUF_USUAL;
+}
+
+static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has %lld x %lld x %lld values, which cannot be the gates and "
+                   "values of experts", t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
+}
+
+/* "blk.3.ffn_gate" or "blk.3.ffn_up", with an end behind, for "blk.3.ffn_gate_up_exps..." */
+static const char *half_name(const struct pp_tensor *t, int half, const char *end, char out[NAME])
+{
+    enum { MOST = 64 };
+    const size_t n = strlen(t->name) - strlen(strstr(t->name, ".ffn_gate_up_exps"));
+    snprintf(out, NAME, "%.*s.ffn_%s%s", n < MOST ? (int)n : MOST, t->name, half ? "up" : "gate", end);
+    return out;
+}
+
+/* A matrix of each expert, where it lies. */
+static enum pp_code add_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    const int64_t n = t->ne[2], n_out = t->ne[1] / 2;
+    const size_t size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)n_out;
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 3 || t->ne[1] % 2 != 0 || n > PP_MAX_EXPERTS)
+        return fail_shape(t, err);
+    for (int64_t i = 0; i < 2 * n && !code; i++) {
+        const struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0], n_out, 1, 1}, .size = size,
+                                      .data = (const uint8_t *)t->data + (size_t)i * size};
+        char end[32], name[NAME];
+        snprintf(end, sizeof end, ".%lld.weight", (long long)(i / 2));
+        code = pp_tensor_list_add(l, &one, half_name(t, (int)(i % 2), end, name), false, err);
+    }
+    return code;
+}
+
+/* The biases [n_expert, 2 n_ff] of gates and values, one half behind the other. */
+static enum pp_code add_bias_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    const size_t row = pp_type_row_bytes(t->type, t->ne[0]), half = row / 2;
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 2 || t->ne[0] % 2 != 0 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    for (int h = 0; h < 2 && !code; h++) {
+        struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0] / 2, t->ne[1], 1, 1}};
+        uint8_t *data = pp_malloc(one.size = t->size / 2);
+        char name[NAME];
+        if (!data)
+            return pp_fail_nomem(err, t->name);
+        for (int64_t r = 0; r < t->ne[1]; r++)
+            memcpy(data + (size_t)r * half, (const uint8_t *)t->data + (size_t)r * row + (size_t)h * half, half);
+        one.data = data;
+        code = pp_tensor_list_add(l, &one, half_name(t, h, "_exps.bias", name), true, err);
+    }
+    return code;
+}
+
+/* The biases of gates and values in turns. */
+static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    struct pp_tensor made[2];
+    char name[NAME];
+    int n;
+    enum pp_code code = pp_hf_transform(t, PP_HF_BIASES_GATE_UP, NULL, made, &n, err);
+    if (code)
+        return code;
+    code = pp_tensor_list_add(l, &made[0], half_name(t, 0, "_exps.bias", name), true, err);
+    if (code) {
+        pp_free((void *)(uintptr_t)made[1].data);
+        return code;
+    }
+    return pp_tensor_list_add(l, &made[1], half_name(t, 1, "_exps.bias", name), true, err);
+}
+
+/* Makes *to the tensor that t becomes row by row: of MXFP4 in pairs GGUF's, of any other type the same. */
+static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_tensor *to,
+                            struct pp_error *err)
+{
+    enum { BLOCK = 17 }; /* a scale, then 16 bytes */
+    const bool pairs = t->type == PP_TYPE_MXFP4_PAIRS;
+    struct pp_rows *r = pp_tensor_list_rows(l, err);
+    if (!r)
+        return PP_ERR_NOMEM;
+    *r = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .type_there = t->type, .as_blocks = true,
+                          .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3], .row_step = 1,
+                          .weights = t->data};
+    if (pairs) {
+        r->form = PP_FORM_FP4;
+        r->type = PP_TYPE_MXFP4;
+        r->group = 32;
+        r->n_groups = t->ne[0] / 32;
+        r->scales = (struct pp_numbers){.data = t->data, .kind = PP_NUMBER_E8M0};
+        r->weights = (const uint8_t *)t->data + 1;
+        r->pitch = BLOCK;
+        r->factor = 1;
+    }
+    *to = *t;
+    to->type = r->type;
+    to->rows = r;
+    return PP_OK;
+}
+
+static enum pp_code add_turns(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    struct pp_tensor rows;
+    char gate[NAME], up[NAME];
+    if (t->n_dims != 3 || t->ne[1] % 2 != 0)
+        return fail_shape(t, err);
+    enum pp_code code = by_rows(l, t, &rows, err);
+    return code ? code
+                : pp_tensor_list_add_turns(l, &rows, half_name(t, 0, "_exps.weight", gate),
+                                           half_name(t, 1, "_exps.weight", up), err);
+}
+
+static enum pp_code add_renamed(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
+                                struct pp_error *err)
+{
+    const char *const *names = gptoss_names[renamed(family, t->name)];
+    char name[NAME];
+    enum { MOST = 64 };
+    const size_t n = strlen(t->name) - strlen(names[0]);
+    snprintf(name, sizeof name, "%.*s%s", n < MOST ? (int)n : MOST, t->name, names[1]);
+    return pp_tensor_list_add(l, t, name, false, err);
+}
+
+enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
+                              struct pp_error *err)
+{
+    const bool bias = ends_with(t->name, ".bias");
+    struct pp_tensor rows;
+    enum pp_code code;
+    switch (pp_gguf_form(family, t)) {
+    case PP_GGUF_RENAMED:
+        return add_renamed(l, family, t, err);
+    case PP_GGUF_PAIRS:
+        code = by_rows(l, t, &rows, err);
+        return code ? code : pp_tensor_list_add(l, &rows, t->name, false, err);
+    case PP_GGUF_HALVES:
+        return bias ? add_bias_halves(l, t, err) : add_halves(l, t, err);
+    case PP_GGUF_TURNS:
+        return bias ? add_bias_turns(l, t, err) : add_turns(l, t, err);
+    default:
+        return pp_tensor_list_add(l, t, t->name, false, err);
+    }
+}
+
+/* --- norms of heads ----------------------------------------------------------------------------------------------- */
+
+/* The norms of a layer's queries or keys. */
+struct stack {
+    struct pp_tensor t;         /* data: made, or NULL */
+    bool *has;                  /* [n_heads] */
+    int64_t n;                  /* heads that it has */
+};
+
+/* Whether a tensor is the norm of one head, and which. */
+static bool is_head_norm(const char *name, int64_t *layer, int *key, int64_t *head)
+{
+    long long l, h;
+    char kind, end[8];
+    if (sscanf(name, "blk.%4lld.attn_%c_norm.%4lld.%7s", &l, &kind, &h, end) != 4 || strcmp(end, "weight") != 0)
+        return false;
+    *layer = l;
+    *key = kind == 'k';
+    *head = h;
+    return true;
+}
+
+static enum pp_code take_head(struct stack *s, const struct pp_tensor *t, int64_t head, int64_t n_heads,
+                              struct pp_error *err)
+{
+    if (!s->t.data) {
+        s->t = (struct pp_tensor){.type = t->type, .n_dims = 2, .ne = {t->ne[0], n_heads, 1, 1},
+                                  .size = t->size * (size_t)n_heads};
+        s->t.data = pp_calloc((size_t)n_heads, t->size);
+        s->has = pp_calloc((size_t)n_heads, sizeof *s->has);
+        if (!s->t.data || !s->has)
+            return pp_fail_nomem(err, t->name);
+    }
+    if (head >= n_heads || s->has[head] || t->n_dims != 1 || t->type != s->t.type || t->ne[0] != s->t.ne[0])
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s is no norm of one of %lld heads like the others", t->name,
+                       (long long)n_heads);
+    memcpy((uint8_t *)(uintptr_t)s->t.data + (size_t)head * t->size, t->data, t->size);
+    s->has[head] = true;
+    s->n++;
+    return PP_OK;
+}
+
+/* Takes the heads' tensors out of the list. */
+static enum pp_code take_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct stack (*stacks)[2],
+                               struct pp_error *err)
+{
+    size_t kept = 0;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < l->n; i++) {
+        int64_t layer, head;
+        int key;
+        if (code || !is_head_norm(l->t[i].name, &layer, &key, &head) || layer >= hp->n_layer) {
+            l->t[kept++] = l->t[i];
+            continue;
+        }
+        code = take_head(&stacks[layer][key], &l->t[i], head, key ? hp->n_head_kv : hp->n_head, err);
+        pp_free((void *)(uintptr_t)l->t[i].name);
+    }
+    l->n = kept;
+    return code;
+}
+
+enum pp_code pp_join_head_norms(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err)
+{
+    struct stack (*stacks)[2] = pp_calloc((size_t)hp->n_layer, sizeof *stacks);
+    enum pp_code code = stacks ? take_heads(l, hp, stacks, err) : pp_fail_nomem(err, "norms of heads");
+    for (int64_t i = 0; stacks && i < 2 * hp->n_layer; i++) {
+        struct stack *s = &stacks[i / 2][i % 2];
+        const int64_t n_heads = i % 2 ? hp->n_head_kv : hp->n_head;
+        char name[64];
+        snprintf(name, sizeof name, "blk.%lld.attn_%c_norm.weight", (long long)(i / 2), i % 2 ? 'k' : 'q');
+        if (!code && s->t.data && s->n != n_heads)
+            code = pp_fail(err, PP_ERR_FORMAT, "%s has %lld of %lld heads; the model is incomplete, get it again", name,
+                           (long long)s->n, (long long)n_heads);
+        if (!code && s->t.data)
+            code = pp_tensor_list_add(l, &s->t, name, true, err);
+        else
+            pp_free((void *)(uintptr_t)s->t.data);
+        pp_free(s->has);
+    }
+    pp_free(stacks);
+    return code;
+}

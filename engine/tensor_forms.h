@@ -1,0 +1,37 @@
+/* tensor_forms.h - tensors that come under other names or in other pieces than those that we compute with, made into
+ * them. Private to the engine; not thread-safe.
+ *
+ * GGUF files:
+ * - ffn_gate_up_exps, of which each expert has the rows of its gate, then those of its value (llama.cpp's converter
+ *   with --fuse-gate-up-exps): a matrix of each expert's gate and one of its value, where they lie. Its biases
+ *   likewise.
+ * - gpt-oss of ollama's converter, whose files call their family gptoss: attn_out, attn_sinks and ffn_norm are
+ *   attn_output, attn_sinks.weight and post_attention_norm. In its first files the rows of gate and value take turns in
+ *   ffn_gate_up_exps, and MXFP4 has the number 4 and weights 2 i and 2 i + 1 in byte i of a block
+ *   (PP_TYPE_MXFP4_PAIRS); weights i and i + 16 share one in GGUF's MXFP4. */
+#ifndef PP_ENGINE_TENSOR_FORMS_H
+#define PP_ENGINE_TENSOR_FORMS_H
+
+#include "engine/base/error.h"
+#include "engine/source.h"
+#include "engine/tensor_list.h"
+#include "engine/types.h"
+
+enum pp_gguf_form {
+    PP_GGUF_USUAL,
+    PP_GGUF_RENAMED,
+    PP_GGUF_PAIRS,     /* MXFP4 of two neighbours a byte */
+    PP_GGUF_HALVES,    /* gate and value one behind the other */
+    PP_GGUF_TURNS,     /* row by row in turns */
+};
+/* What a tensor of a GGUF file is in a family, which is called as the file calls it. */
+enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);
+/* Adds what it becomes. */
+enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
+                              struct pp_error *err);
+
+/* A folder's "blk.3.attn_q_norm.7.weight", a norm of one head, and those of the other heads become rows of
+ * "blk.3.attn_q_norm.weight". PP_ERR_FORMAT: one is missing, or has another size or type than the first. */
+enum pp_code pp_join_head_norms(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err);
+
+#endif

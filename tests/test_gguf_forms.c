@@ -1,0 +1,430 @@
+/* test_gguf_forms.c - tensors that converters name, join or lay out in their own way are the same model: the same bits
+ * come of it, and the same file when it is quantised. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/gguf.h"
+#include "engine/model.h"
+#include "engine/source.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+enum { MAX_ITEMS = 128, LENGTH = 24 };
+
+/* A tensor on its way into a file. */
+struct item {
+    char name[64];
+    uint32_t type;
+    int n_dims;
+    int64_t ne[PP_MAX_DIMS];
+    uint8_t *data;
+    size_t size;
+};
+
+struct items {
+    struct item of[MAX_ITEMS];
+    int n;
+};
+
+static struct item *add(struct items *l, const char *name, uint32_t type, int n_dims, const int64_t *ne)
+{
+    struct item *i = &l->of[l->n++];
+    assert_true(l->n <= MAX_ITEMS);
+    *i = (struct item){.type = type, .n_dims = n_dims, .ne = {1, 1, 1, 1}};
+    memcpy(i->ne, ne, (size_t)n_dims * sizeof *ne);
+    i->size = pp_type_row_bytes(type, i->ne[0]) * (size_t)(i->ne[1] * i->ne[2]);
+    i->data = pp_calloc(i->size, 1);
+    assert_non_null(i->data);
+    snprintf(i->name, sizeof i->name, "%s", name);
+    return i;
+}
+
+static struct item *find(struct items *l, const char *name)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->of[i].name, name) == 0)
+            return &l->of[i];
+    return NULL;
+}
+
+static void drop(struct items *l, struct item *i)
+{
+    pp_free(i->data);
+    *i = l->of[--l->n];
+}
+
+static void empty(struct items *l)
+{
+    while (l->n)
+        drop(l, &l->of[l->n - 1]);
+}
+
+/* Blocks of MXFP4: a power of two, and 32 values of four bits. */
+static void fill_mxfp4(struct item *i)
+{
+    uint32_t random = 7;
+    for (size_t k = 0; k < i->size; k++) {
+        random = random * 1664525u + 1013904223u;
+        i->data[k] = k % 17 ? (uint8_t)(random >> 24) : (uint8_t)(120 + (random >> 30));
+    }
+}
+
+/* All of a file; mxfp4: with stacks of matrices of that type instead of its own. */
+static void take(struct items *l, const struct pp_gguf *g, bool mxfp4)
+{
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
+        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
+        const bool other = mxfp4 && t->n_dims == 3;
+        struct item *to = add(l, t->name, other ? PP_TYPE_MXFP4 : t->type, t->n_dims, t->ne);
+        if (other)
+            fill_mxfp4(to);
+        else
+            memcpy(to->data, t->data, t->size);
+    }
+}
+
+static void write_items(struct pp_gguf_writer *w, const struct items *l)
+{
+    struct pp_error err;
+    for (int i = 0; i < l->n; i++)
+        pp_gguf_add_tensor(w, l->of[i].name, l->of[i].type, l->of[i].n_dims, l->of[i].ne);
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (int i = 0; i < l->n; i++)
+        assert_ok(pp_gguf_write(w, l->of[i].data, l->of[i].size, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+}
+
+static const char *fresh(const char *name)
+{
+    static char paths[8][300];
+    static int next;
+    char *path = paths[next % 8];
+    snprintf(path, sizeof paths[0], "%s/forms-%d-%s.gguf", test_tmpdir(), next++, name);
+    return path;
+}
+
+/* A file with the metadata of another. */
+static const char *file_of(const struct items *l, const struct pp_gguf *meta, const char *name)
+{
+    const char *path = fresh(name);
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    for (size_t k = 0; k < pp_gguf_n_kv(meta); k++)
+        pp_gguf_add_copy(w, meta, k);
+    write_items(w, l);
+    return path;
+}
+
+/* --- the same answers -------------------------------------------------------------------------------------------- */
+
+static float *logits_of(const char *path, size_t *bytes)
+{
+    const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64, .kv_memory = 16u << 20};
+    struct pp_row rows[LENGTH];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
+    for (int i = 0; i < LENGTH; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = (i * 37 + 5) % (int)n_vocab, .parent = PP_PARENT_PREVIOUS,
+                                  .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(e, rows, LENGTH, NULL, &err), err);
+    *bytes = LENGTH * n_vocab * sizeof(float);
+    float *logits = pp_malloc(*bytes);
+    for (int i = 0; i < LENGTH; i++)
+        memcpy(logits + (size_t)i * n_vocab, pp_step_output(e, i), n_vocab * sizeof *logits);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    return logits;
+}
+
+static void assert_same_answers(const char *a, const char *b)
+{
+    size_t n, m;
+    float *x = logits_of(a, &n), *y = logits_of(b, &m);
+    assert_int_equal(n, m);
+    if (memcmp(x, y, n) != 0)
+        fail_msg("%s and %s give other logits", a, b);
+    pp_free(x);
+    pp_free(y);
+}
+
+/* Both become the same tensors when they are quantised. */
+static void assert_same_quantised(const char *a, const char *b, const char *type)
+{
+    const char *const from[] = {a, b};
+    struct pp_source *s[2];
+    struct pp_error err;
+    for (int i = 0; i < 2; i++) {
+        const char *to = fresh("quantised");
+        assert_ok(pp_quantize_file(from[i], to, type, &(struct pp_convert_options){0}, &err), err);
+        assert_ok(pp_source_open(to, &s[i], &err), err);
+    }
+    assert_int_equal(pp_source_n_tensors(s[0]), pp_source_n_tensors(s[1]));
+    for (size_t i = 0; i < pp_source_n_tensors(s[0]); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s[0], i), *u = pp_source_tensor(s[1], t->name);
+        assert_non_null(u);
+        assert_int_equal(t->type, u->type);
+        assert_int_equal(t->size, u->size);
+        assert_memory_equal(t->data, u->data, t->size);
+    }
+    pp_source_close(s[0]);
+    pp_source_close(s[1]);
+}
+
+/* --- gate and value in one --------------------------------------------------------------------------------------- */
+
+/* Makes one tensor of those of a layer's gates and values: rows of each expert one half behind the other, or in turns;
+ * of biases elements. */
+static void fuse(struct items *l, int layer, const char *end, bool turns)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_exps%s", layer, end);
+    struct item *gate = find(l, name);
+    snprintf(name, sizeof name, "blk.%d.ffn_up_exps%s", layer, end);
+    struct item *up = find(l, name);
+    if (!gate)
+        return;
+    const bool bias = gate->n_dims == 2;
+    const int64_t n_out = gate->ne[bias ? 0 : 1], n = gate->ne[bias ? 1 : 2];
+    int64_t ne[3] = {gate->ne[0], gate->ne[1], gate->ne[2]};
+    ne[bias ? 0 : 1] *= 2;
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps%s", layer, end);
+    struct item *both = add(l, name, gate->type, gate->n_dims, ne);
+    const size_t row = gate->size / (size_t)(n * n_out);
+    for (int64_t e = 0; e < n; e++)
+        for (int64_t r = 0; r < n_out; r++)
+            for (int half = 0; half < 2; half++) {
+                const int64_t to = turns ? 2 * r + half : half * n_out + r;
+                memcpy(both->data + (size_t)(e * 2 * n_out + to) * row,
+                       (half ? up : gate)->data + (size_t)(e * n_out + r) * row, row);
+            }
+    snprintf(name, sizeof name, "blk.%d.ffn_up_exps%s", layer, end);
+    drop(l, find(l, name));
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_exps%s", layer, end);
+    drop(l, find(l, name));
+}
+
+static void fuse_all(struct items *l, bool turns)
+{
+    for (int layer = 0; layer < 2; layer++) {
+        fuse(l, layer, ".weight", turns);
+        fuse(l, layer, ".bias", turns);
+    }
+}
+
+static void add_biases(struct items *l, int n_ff, int n_expert)
+{
+    for (int i = 0; i < 4; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", i / 2, i % 2 ? "up" : "gate");
+        struct item *b = add(l, name, PP_TYPE_F32, 2, (const int64_t[]){n_ff, n_expert});
+        for (int k = 0; k < n_ff * n_expert; k++) {
+            const float v = (float)((k * 7 + i) % 13 - 6) / 8;
+            memcpy(b->data + 4 * k, &v, sizeof v);
+        }
+    }
+}
+
+static void fused_experts(void **state)
+{
+    static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0, PP_TYPE_Q4_K};
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct tiny_shape shape = tiny_shape(types[i]);
+        struct items l = {0};
+        struct pp_gguf *g;
+        struct pp_error err;
+        shape.n_expert = 5;
+        shape.n_ff = 256;
+        assert_ok(pp_gguf_open(tiny_model(&shape), &g, &err), err);
+        take(&l, g, false);
+        if (i == 2)
+            add_biases(&l, shape.n_ff, shape.n_expert);
+        const char *apart = file_of(&l, g, "apart");
+        fuse_all(&l, false);
+        const char *fused = file_of(&l, g, "fused");
+        assert_same_answers(apart, fused);
+        if (i == 0)
+            assert_same_quantised(apart, fused, "Q4_0");
+        empty(&l);
+        pp_gguf_close(g);
+    }
+}
+
+static void bad_fused(void **state)
+{
+    static const struct {
+        int64_t ne[3];
+        int n_dims;
+    } cases[] = {{{256, 511, 5}, 3}, {{256, 512, 4}, 3}, {{256, 512}, 2}, {{256, 2, 5000}, 3}};
+    struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
+    (void)state;
+    shape.n_expert = 5;
+    shape.n_ff = 256;
+    const char *model = tiny_model(&shape);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct items l = {0};
+        struct pp_gguf *g;
+        struct pp_model *m;
+        struct pp_error err;
+        assert_ok(pp_gguf_open(model, &g, &err), err);
+        take(&l, g, false);
+        fuse_all(&l, false);
+        drop(&l, find(&l, "blk.1.ffn_gate_up_exps.weight"));
+        add(&l, "blk.1.ffn_gate_up_exps.weight", PP_TYPE_F32, cases[i].n_dims, cases[i].ne);
+        assert_int_equal(pp_model_open(file_of(&l, g, "bad"), &m, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, i == 1 ? "blk.1.ffn_gate.4.weight" : "blk.1.ffn_gate_up_exps.weight"));
+        empty(&l);
+        pp_gguf_close(g);
+    }
+}
+
+/* --- gpt-oss of ollama ------------------------------------------------------------------------------------------- */
+
+/* The numbers of a file that calls its family gpt-oss, as one that calls it gptoss has them. */
+static void write_gptoss_keys(struct pp_gguf_writer *w, const struct pp_gguf *g)
+{
+    static const char *const numbers[] = {
+        "block_count", "context_length", "embedding_length", "feed_forward_length", "expert_count",
+        "expert_used_count", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+        "attention.value_length", "attention.sliding_window", "rope.scaling.original_context_length", "vocab_size"};
+    static const char *const floats[] = {"attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor"};
+    char from[96], to[96];
+    pp_gguf_add_text(w, "general.architecture", "gptoss");
+    pp_gguf_add_u32(w, "general.file_type", 4);
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        int64_t v;
+        snprintf(from, sizeof from, "gpt-oss.%s", numbers[i]);
+        snprintf(to, sizeof to, "gptoss.%s", numbers[i]);
+        assert_true(pp_gguf_int(g, from, &v));
+        pp_gguf_add_u32(w, to, (uint32_t)v);
+    }
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        double v;
+        snprintf(from, sizeof from, "gpt-oss.%s", floats[i]);
+        snprintf(to, sizeof to, "gptoss.%s", floats[i]);
+        assert_true(pp_gguf_float(g, from, &v));
+        pp_gguf_add_f32(w, to, (float)v);
+    }
+}
+
+/* "x.attn_output.y" becomes "x.attn_out.y". */
+static void call_otherwise(struct item *i)
+{
+    static const char *const names[][2] = {{".attn_output.", ".attn_out."},
+                                           {".attn_sinks.weight", ".attn_sinks"},
+                                           {".post_attention_norm.", ".ffn_norm."}};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char *at = strstr(i->name, names[k][0]), rest[64];
+        if (!at)
+            continue;
+        snprintf(rest, sizeof rest, "%s", at + strlen(names[k][0]));
+        snprintf(at, (size_t)(i->name + sizeof i->name - at), "%s%s", names[k][1], rest);
+    }
+}
+
+/* GGUF's blocks of MXFP4 have weights i and i + 16 in byte i; those have 2 i and 2 i + 1 there. */
+static void into_pairs(struct item *i)
+{
+    if (i->type != PP_TYPE_MXFP4)
+        return;
+    i->type = PP_TYPE_MXFP4_PAIRS;
+    for (uint8_t *b = i->data; b < i->data + i->size; b += 17) {
+        uint8_t w[32];
+        for (int k = 0; k < 16; k++) {
+            w[k] = b[1 + k] & 15;
+            w[k + 16] = b[1 + k] >> 4;
+        }
+        for (int k = 0; k < 16; k++)
+            b[1 + k] = (uint8_t)(w[2 * k] | w[2 * k + 1] << 4);
+    }
+}
+
+static void join_qkv(struct items *l, int layer, const char *end)
+{
+    struct item *parts[3];
+    int64_t ne[2] = {0, 0};
+    char name[64];
+    for (int k = 0; k < 3; k++) {
+        snprintf(name, sizeof name, "blk.%d.attn_%c.%s", layer, "qkv"[k], end);
+        parts[k] = find(l, name);
+        ne[0] = parts[k]->n_dims == 1 ? ne[0] + parts[k]->ne[0] : parts[k]->ne[0];
+        ne[1] += parts[k]->ne[1];
+    }
+    snprintf(name, sizeof name, "blk.%d.attn_qkv.%s", layer, end);
+    struct item *all = add(l, name, parts[0]->type, parts[0]->n_dims, ne);
+    size_t at = 0;
+    for (int k = 0; k < 3; k++) {
+        memcpy(all->data + at, parts[k]->data, parts[k]->size);
+        at += parts[k]->size;
+    }
+    for (int k = 0; k < 3; k++) {
+        snprintf(name, sizeof name, "blk.%d.attn_%c.%s", layer, "qkv"[k], end);
+        drop(l, find(l, name));
+    }
+}
+
+static const char *gptoss_file(const struct items *l, const struct pp_gguf *g, const char *name)
+{
+    const char *path = fresh(name);
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    write_gptoss_keys(w, g);
+    write_items(w, l);
+    return path;
+}
+
+/* A small gpt-oss with experts of MXFP4, as llama.cpp has it, as ollama has it, and as it had it at first. */
+static void gptoss(void **state)
+{
+    const char *folder = testdata("architectures/gptoss"), *file = fresh("gpt-oss");
+    struct items l = {0};
+    struct pp_gguf *g;
+    struct pp_error err;
+    (void)state;
+    if (!folder)
+        skip();
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    take(&l, g, true);
+    const char *usual = file_of(&l, g, "usual");
+    for (int i = 0; i < l.n; i++)
+        call_otherwise(&l.of[i]);
+    assert_same_answers(usual, gptoss_file(&l, g, "ollama"));
+    fuse_all(&l, true);
+    assert_same_answers(usual, gptoss_file(&l, g, "turns"));
+    for (int i = 0; i < l.n; i++)
+        into_pairs(&l.of[i]);
+    assert_same_quantised(usual, gptoss_file(&l, g, "pairs"), "Q8_0");
+    for (int layer = 0; layer < 2; layer++) {
+        join_qkv(&l, layer, "weight");
+        join_qkv(&l, layer, "bias");
+    }
+    assert_same_answers(usual, gptoss_file(&l, g, "first"));
+    empty(&l);
+    pp_gguf_close(g);
+}
+
+TEST_GROUP(gguf_forms)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fused_experts),
+        cmocka_unit_test(bad_fused),
+        cmocka_unit_test(gptoss),
+    };
+    return cmocka_run_group_tests_name("gguf_forms", tests, NULL, NULL);
+}
