@@ -4,7 +4,10 @@
 
 #include "engine/types.h"
 
-enum { GUESSED = 1024 }; /* a flag that llama.cpp may set */
+enum {
+    GUESSED = 1024,   /* a flag that llama.cpp may set */
+    OLLAMA_MXFP4 = 4, /* a number that was free again */
+};
 
 static const char *const names[] = {
     [0] = "F32",      [1] = "F16",      [2] = "Q4_0",     [3] = "Q4_1",     [7] = "Q8_0",     [8] = "Q5_0",
@@ -21,6 +24,8 @@ const char *pp_file_type_name(int64_t id)
 {
     if (id >= GUESSED)
         id -= GUESSED;
+    if (id == OLLAMA_MXFP4)
+        id = 38;
     return id >= 0 && id < N_NAMES ? names[id] : NULL;
 }
 

@@ -186,6 +186,29 @@ static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_
     return code;
 }
 
+/* What NVIDIA's modelopt says of a folder, often in this file only, becomes quantization_config of config.json. */
+static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    static const char file[] = "hf_quant_config.json";
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(hf->config, "text_config");
+    cJSON *json;
+    if (cJSON_HasObjectItem(hf->config, "quantization_config") || cJSON_HasObjectItem(hf->config, "quantization") ||
+        cJSON_HasObjectItem(text, "quantization_config") || !pp_file_exists(folder, file))
+        return PP_OK;
+    enum pp_code code = pp_json_read(folder, file, &json, err);
+    if (code)
+        return code;
+    cJSON *quant = cJSON_DetachItemFromObjectCaseSensitive(json, "quantization");
+    const bool weights = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(quant, "quant_algo")); /* else the cache only */
+    if (weights && !(cJSON_AddStringToObject(quant, "quant_method", "modelopt") &&
+                     cJSON_AddItemToObject(hf->config, "quantization_config", quant)))
+        code = pp_fail_nomem(err, file);
+    if (!weights || code)
+        cJSON_Delete(quant);
+    cJSON_Delete(json);
+    return code;
+}
+
 enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err)
 {
     struct pp_hf *hf = pp_calloc(1, sizeof *hf);
@@ -193,6 +216,8 @@ enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error 
     if (!hf)
         return pp_fail_nomem(err, folder);
     enum pp_code code = pp_json_read(folder, "config.json", &hf->config, err);
+    if (!code)
+        code = take_modelopt(hf, folder, err);
     if (!code && pp_file_exists(folder, index_file))
         code = take_shards(hf, folder, err);
     else if (!code && pp_file_exists(folder, single_file))

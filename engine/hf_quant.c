@@ -86,14 +86,29 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
     return PP_OK;
 }
 
+/* Which of them a matrix is in is told by its tensors. */
+static bool is_modelopt_algorithm(const char *name)
+{
+    static const char *const known[] = {"FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MXFP8",
+                                        NULL};
+    int i = 0;
+    while (known[i] && strcmp(known[i], name) != 0)
+        i++;
+    return known[i] != NULL;
+}
+
 static enum pp_code read_modelopt(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     const char *algorithm = text_of(c, "quant_algo");
+    const bool mixed = strcmp(algorithm, "MIXED_PRECISION") == 0;
+    const cJSON *layers = mixed ? cJSON_GetObjectItemCaseSensitive(c, "quantized_layers") : NULL, *layer;
+    bool known = mixed ? cJSON_IsObject(layers) : is_modelopt_algorithm(algorithm);
     q->method = PP_QUANT_MODELOPT;
     q->block_rows = q->block_cols = 128;
-    if (strcmp(algorithm, "FP8") != 0 && strcmp(algorithm, "NVFP4") != 0)
-        return fail_key("quant_algo", "FP8 or NVFP4", err);
-    return PP_OK;
+    cJSON_ArrayForEach(layer, layers)
+        known = known && is_modelopt_algorithm(text_of(layer, "quant_algo"));
+    return known ? PP_OK : fail_key("quant_algo", "FP8, FP8_PB_WO, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, MXFP8, "
+                                    "or MIXED_PRECISION of these", err);
 }
 
 static enum pp_code read_bnb(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)

@@ -6,7 +6,7 @@
  * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
  * utils/packing_utils.py, version "gemm"; modules/linear/gemv.py), compressed-tensors
  * (compressors/quantized_compressors: integers packed or one in a byte, FP8, NVFP4, MXFP4), NVIDIA's modelopt (FP8,
- * NVFP4), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and nvfp4 (the table at
+ * NVFP4, MXFP8), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and nvfp4 (the table at
  * mlx.core.quantize).
  *
  * What a form becomes. Every product has int8 activations with one scale per 32, which are off by 0.53 %, so weights

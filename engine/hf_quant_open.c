@@ -125,6 +125,13 @@ static void set_shape(struct opening *o, int n_dims, int64_t n_cols, int64_t n_r
 
 /* --- FP8 ---------------------------------------------------------------------------------------------------------- */
 
+/* A scale for each block, of modelopt with sizes of 1 between: [rows, 1, columns, 1]. */
+static bool are_blocks(const struct pp_tensor *t, int64_t n_cols, int64_t n_rows)
+{
+    return has_shape(t, n_cols, n_rows, 1) ||
+           (t->n_dims == 4 && t->ne[0] == 1 && t->ne[1] == n_cols && t->ne[2] == 1 && t->ne[3] == n_rows);
+}
+
 static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
 {
     struct pp_rows *r = o->rows;
@@ -139,12 +146,12 @@ static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
         r->block_rows = o->q->block_rows;
         r->block_cols = o->q->block_cols;
         r->scale_stride = (n_cols - 1) / r->block_cols + 1;
-        if (has_shape(scale, r->scale_stride, (n_rows - 1) / r->block_rows + 1, 1))
+        if (are_blocks(scale, r->scale_stride, (n_rows - 1) / r->block_rows + 1))
             return PP_OK;
         r->block_rows = 1; /* groups of a row */
         r->scale_stride = scale->ne[0];
         r->block_cols = n_cols / (r->scale_stride > 0 ? r->scale_stride : 1);
-        if (o->q->method != PP_QUANT_COMPRESSED || !has_shape(scale, r->scale_stride, n_rows, 1) ||
+        if ((o->q->method != PP_QUANT_COMPRESSED && o->q->method != PP_QUANT_MODELOPT) || !has_shape(scale, r->scale_stride, n_rows, 1) ||
             r->block_cols * r->scale_stride != n_cols)
             return fail_shape(o, scale);
     }
@@ -164,7 +171,8 @@ static enum pp_code open_fp8(struct opening *o)
         code = need_piece(o, end, ".weight_scale", &scale, &dtype);
     o->rows->form = PP_FORM_FP8;
     if (!code)
-        code = take_numbers(o, scale, dtype, &o->rows->scales);
+        code = strcmp(dtype, "U8") == 0 ? take_bytes(o, scale, dtype, PP_NUMBER_E8M0, &o->rows->scales)
+                                        : take_numbers(o, scale, dtype, &o->rows->scales);
     return code ? code : fp8_scales(o, scale);
 }
 

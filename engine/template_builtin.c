@@ -118,6 +118,21 @@ static const char deepseek[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<" BAR "Assistant" BAR ">' }}{%- endif %}";
 
+/* gpt-oss: what others call the system is the developer, and its answers are in the channel `final`. */
+static const char harmony[] =
+    "{{- '<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\n"
+    "Knowledge cutoff: 2024-06\\nCurrent date: ' ~ strftime_now('%Y-%m-%d') ~ '\\n\\n"
+    "Reasoning: ' ~ reasoning_effort | default('medium') ~ '\\n\\n"
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>' }}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'system' %}"
+    "{{- '<|start|>developer<|message|># Instructions\\n\\n' ~ m.content | trim ~ '\\n\\n<|end|>' }}"
+    "{%- elif m.role == 'assistant' %}"
+    "{{- '<|start|>assistant<|channel|>final<|message|>' ~ m.content | trim ~ '<|end|>' }}"
+    "{%- else %}{{- '<|start|>user<|message|>' ~ m.content | trim ~ '<|end|>' }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}";
+
 static const char plain[] =
     "{{- bos_token }}"
     "{%- for m in messages %}"
@@ -129,7 +144,8 @@ static const struct {
     const char *name, *source;
 } builtins[] = {{"chatml", chatml}, {"llama3", llama3},       {"llama2", llama2},     {"mistral", mistral},
                 {"gemma", gemma},   {"phi3", phi3},           {"zephyr", zephyr},     {"alpaca", alpaca},
-                {"vicuna", vicuna}, {"command-r", command_r}, {"deepseek", deepseek}, {"plain", plain}};
+                {"vicuna", vicuna}, {"command-r", command_r}, {"deepseek", deepseek},
+                {"gpt-oss", harmony}, {"plain", plain}};
 
 const char *pp_template_builtin_name(size_t i)
 {
@@ -158,6 +174,7 @@ static const struct {
      "<|START_OF_TURN_TOKEN|> in its vocabulary"},
     {"deepseek", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">"}, NULL,
      "<" BAR "Assistant" BAR "> in its vocabulary"},
+    {"gpt-oss", {"<|start|>", "<|channel|>", "<|message|>"}, NULL, "<|channel|> in its vocabulary"},
     {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, NULL, "<|user|> and <|end|> in its vocabulary"},
     {"mistral", {"[INST]", "[/INST]"}, NULL, "[INST] in its vocabulary"},
 };

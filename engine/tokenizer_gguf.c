@@ -107,6 +107,22 @@ static enum pp_code read_scores(const struct pp_gguf *g, struct tok_spec *spec, 
     return PP_OK;
 }
 
+/* The split rule where a file does not say one, or "default": of ollama's files some do not. */
+static struct pp_str usual_rule(const struct pp_gguf *g, const struct tok_spec *spec)
+{
+    static const char eot[] = "<|eot_id|>";
+    const char *name = "default";
+    struct pp_str family = {"", 0};
+    pp_gguf_string(g, "general.architecture", &family);
+    if (str_is(family, "gptoss"))
+        name = "gpt-4o";
+    else if (str_is(family, "mistral3"))
+        name = "tekken";
+    else if (str_is(family, "llama") && tok_spec_find(spec, eot, sizeof eot - 1) == 128009)
+        name = "llama-bpe";
+    return (struct pp_str){name, strlen(name)};
+}
+
 static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     enum pp_gguf_type type;
@@ -120,6 +136,8 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
                 return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split cannot be read");
     } else {
         pp_gguf_string(g, "tokenizer.ggml.pre", &name);
+        if (str_is(name, "default"))
+            name = usual_rule(g, spec);
         spec->rule = tok_rule_by_name(name.data, name.len);
         if (!spec->rule) {
             struct pp_buf names = {0};
@@ -239,6 +257,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
+    read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
     mark_phi3(g, spec);
 }
 

@@ -159,6 +159,11 @@ static void pack_fp8(const struct matrix *m)
         }
         add(m, ".weight_scale", "BF16", m->n, 1, halves, 2 * (size_t)m->n);
         free(halves);
+    } else if (is(m->form->kind, "modelopt")) { /* sizes of 1 between */
+        char name[200];
+        snprintf(name, sizeof name, "%s.weight_scale", m->module);
+        tensor_file_add(m->f, name, "F32", 4, (const int64_t[]){down, 1, across, 1}, scales,
+                        (size_t)(across * down) * sizeof *scales);
     } else {
         add(m, is(m->form->kind, "groups") ? ".weight_scale" : ".weight_scale_inv", "F32", down, across, scales,
             (size_t)(across * down) * sizeof *scales);
@@ -524,7 +529,7 @@ static void pack_small(const struct matrix *m)
     else if (mlx)
         add(m, ".weight", "U32", m->n, m->k * bits / 32, q, size);
     else
-        add(m, opt ? ".weight" : ".weight_packed", "U8", m->n, m->k * bits / 8, q, size);
+        add(m, opt ? ".weight" : ".weight_packed", bits == 8 ? "F8_E4M3" : "U8", m->n, m->k * bits / 8, q, size);
     if (!is(m->form->kind, "gpt-oss"))
         add(m, mlx ? ".scales" : ".weight_scale", power || mlx ? "U8" : "F8_E4M3", m->n, n_groups, scales,
             (size_t)(m->n * n_groups));
@@ -579,6 +584,9 @@ static void pack_mlx(const struct matrix *m)
 #define BNB(type) "\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true," \
                   "\"load_in_8bit\":false,\"bnb_4bit_quant_type\":\"" type "\"}"
 
+#define MODELOPT(algorithm)                                                                                            \
+    "\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"" algorithm "\"}"
+
 static const struct packed_form forms[] = {
     {"fp8", "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}", pack_fp8,
      .group = 128, .block_cols = 128, .kind = "blocks"},
@@ -626,8 +634,11 @@ static const struct packed_form forms[] = {
     {"ct-mxfp4", COMPRESSED("mxfp4-pack-quantized", 4, "float"), pack_small, .bits = 4, .group = 32, .kind = "packed"},
     {"ct-fp8-groups", COMPRESSED("float-quantized", 8, "float"), pack_fp8, .group = 1, .block_cols = 64,
      .kind = "groups"},
-    {"modelopt", "\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}", pack_small,
-     .bits = 4, .group = 16, .kind = "modelopt"},
+    {"modelopt", MODELOPT("NVFP4"), pack_small, .bits = 4, .group = 16, .kind = "modelopt"},
+    {"modelopt-fp8", MODELOPT("FP8"), pack_fp8, .kind = "scalar"},
+    {"modelopt-rows", MODELOPT("FP8_PER_CHANNEL_PER_TOKEN"), pack_fp8, .group = 1, .kind = "rows"},
+    {"modelopt-blocks", MODELOPT("FP8_PB_WO"), pack_fp8, .group = 128, .block_cols = 128, .kind = "modelopt"},
+    {"modelopt-mxfp8", MODELOPT("MXFP8"), pack_small, .bits = 8, .group = 32, .kind = "modelopt"},
     {"mlx-mxfp4", MODE(4, 32, "mxfp4"), pack_small, .bits = 4, .group = 32, .kind = "mlx", .embeddings = true},
     {"mlx-mxfp8", MODE(8, 32, "mxfp8"), pack_small, .bits = 8, .group = 32, .kind = "mlx", .embeddings = true},
     {"mlx-nvfp4", MODE(4, 16, "nvfp4"), pack_small, .bits = 4, .group = 16, .kind = "mlx"},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
@@ -106,7 +107,8 @@ static const struct {
     {"gptq-3", "Q4_1"},    {"awq-gemv", "Q4_1"},   {"ct-4", "Q4_0"},       {"ct-4-zero", "Q4_1"},
     {"ct-4-order", "Q8_0"}, {"ct-8", "Q8_0"},      {"ct-2", "Q4_1"},       {"ct-int8", "Q8_0"},
     {"ct-int8-alone", "Q8_0"}, {"ct-int8-zero", "Q8_0"}, {"ct-nvfp4", "Q8_0"}, {"ct-mxfp4", "MXFP4"},
-    {"ct-fp8-groups", "Q8_0"}, {"modelopt", "Q8_0"}, {"mlx-mxfp4", "MXFP4"}, {"mlx-mxfp8", "Q8_0"},
+    {"ct-fp8-groups", "Q8_0"}, {"modelopt", "Q8_0"}, {"modelopt-fp8", "Q8_0"}, {"modelopt-rows", "Q8_0"},
+    {"modelopt-blocks", "Q8_0"}, {"modelopt-mxfp8", "Q8_0"}, {"mlx-mxfp4", "MXFP4"}, {"mlx-mxfp8", "Q8_0"},
     {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},
 };
 enum { N_FORMS = sizeof becomes / sizeof *becomes };
@@ -138,6 +140,48 @@ static void every_form(void **state)
         free(ours);
     }
     assert_null(packed_form_at(N_FORMS));
+}
+
+/* modelopt may say it in a file of its own only, and of each matrix for itself. */
+static void told_beside(void **state)
+{
+    static const struct {
+        const char *form, *text;
+        bool good;
+    } cases[] = {
+        {"modelopt", "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\", "
+                     "\"kv_cache_quant_algo\": \"FP8\", \"group_size\": 16, \"exclude_modules\": [\"lm_head\"]}}", true},
+        {"modelopt-fp8", "{\"quantization\": {\"quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"]}}", true},
+        {"modelopt-rows", "{\"quantization\": {\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": "
+                          "{\"model.layers.0.mlp.up_proj\": {\"quant_algo\": \"FP8\"}}}}", true},
+        {"modelopt", "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}", false},
+        {"modelopt", "{\"quantization\": {\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": "
+                     "{\"model.layers.0.mlp.up_proj\": {\"quant_algo\": \"W4A8_AWQ\"}}}}", false},
+        {"modelopt", "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", false},
+    };
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *beside = test_path("beside"), *inside = test_path("inside");
+        char path[600];
+        struct pp_model *m = NULL;
+        struct pp_error err;
+        packed_folder(family, packed_form(cases[i].form), &plain_options, inside, NULL);
+        packed_folder(family, packed_form(cases[i].form), &plain_options, beside, NULL);
+        packed_config(family, NULL, &plain_options, beside);
+        snprintf(path, sizeof path, "%s/hf_quant_config.json", beside);
+        assert_ok(pp_write_file(path, cases[i].text, strlen(cases[i].text), 0600, &err), err);
+        if (!cases[i].good) {
+            assert_int_equal(pp_model_open(beside, &m, &err), PP_ERR_UNSUPPORTED);
+            pp_model_close(m);
+            continue;
+        }
+        float *there;
+        logits_differ(inside, NULL, &there);
+        assert_true(logits_differ(beside, there, NULL) == 0);
+        free(there);
+    }
 }
 
 /* As BF16 from a folder: what the floats give, rounded once. */
@@ -524,6 +568,7 @@ TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form), cmocka_unit_test(to_floats),    cmocka_unit_test(refusals),
+        cmocka_unit_test(told_beside),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
         cmocka_unit_test(while_loading_weighed), cmocka_unit_test(identities), cmocka_unit_test(not_twice),
     };

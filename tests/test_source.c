@@ -415,6 +415,102 @@ static void test_gguf_other(void **state)
     pp_source_close(s);
 }
 
+/* Of families that are known but not run the message names what is missing. */
+static void test_missing(void **state)
+{
+    static const char *const cases[][2] = {
+        {"qwen35", "delta rule"},         {"Qwen3_5MoeForConditionalGeneration", "every token uses"},
+        {"deepseek2", "MLA"},             {"GraniteMoeHybridForCausalLM", "Mamba 2"},
+        {"nemotron_h", "Mamba 2"},        {"gemma4", "one size"},
+        {"Lfm2MoeForCausalLM", "convolutions"},
+    };
+    char path[256];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/missing.gguf", test_tmpdir());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_gguf_writer *w;
+        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        pp_gguf_add_text(w, "general.architecture", cases[i][0]);
+        assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, cases[i][0]));
+        assert_non_null(strstr(err.text, cases[i][1]));
+    }
+}
+
+/* What ollama's files leave out or call otherwise. */
+static void test_gguf_ollama(void **state)
+{
+    static const char *const sizes[] = {"context_length", "embedding_length", "feed_forward_length",
+                                        "attention.head_count", "vocab_size"};
+    static const struct {
+        const char *arch;
+        int n_layer;
+        const char *floats[4];
+        float v[4];
+        const char *ints[2];
+        uint32_t n[2];
+        /* what is read */
+        const char *family;
+        int64_t head_dim, original;
+        float factor, local, cap, temperature, fast, magnitude;
+        enum pp_rope_scaling scaling;
+    } cases[] = {
+        {"gemma3", 34, {NULL}, {0}, {"attention.sliding_window"}, {1024}, "gemma3", 256, 0, 8, 10000, 0, 0, 0, 0,
+         PP_ROPE_LINEAR},
+        {"gemma3", 26, {"attention.layer_norm_rms_epsilon", "rope.local.freq_base", "final_logit_softcapping"},
+         {1e-6f, 20000, 30}, {"attention.key_length"}, {128}, "gemma3", 128, 0, 1, 20000, 0, 0, 0, 0, PP_ROPE_NONE},
+        {"mistral3", 2, {"attention.layer_norm_rms_epsilon", "rope.scaling_beta", "rope.scaling.beta_fast",
+                         "rope.scaling.mscale_all_dim"}, {1e-5f, 0.1f, 24, 1},
+         {"rope.scaling.original_context_length"}, {16384}, "llama", 64, 16384, 4, 0, 0, 0.1f, 24, 1, PP_ROPE_YARN},
+        {"olmo3", 4, {"attention.layer_norm_rms_epsilon"}, {1e-6f}, {NULL}, {0}, "olmo2", 64, 0, 1, 0, 0, 0, 0, 0,
+         PP_ROPE_NONE},
+        {"gptoss", 2, {"attention.layer_norm_rms_epsilon", "rope.scaling.factor"}, {1e-5f, 32},
+         {"rope.scaling.original_context_length", "attention.sliding_window"}, {4096, 128}, "gpt-oss", 64, 4096, 32, 0,
+         0, 0, 32, 0, PP_ROPE_YARN},
+    };
+    char path[256], key[96];
+    (void)state;
+    snprintf(path, sizeof path, "%s/ollama.gguf", test_tmpdir());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const uint32_t numbers[] = {131072, 256, 512, 4, 16};
+        struct pp_gguf_writer *w;
+        struct pp_source *s;
+        struct pp_error err;
+        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        pp_gguf_add_text(w, "general.architecture", cases[i].arch);
+        snprintf(key, sizeof key, "%s.block_count", cases[i].arch);
+        pp_gguf_add_u32(w, key, (uint32_t)cases[i].n_layer);
+        for (int k = 0; k < 5; k++) {
+            snprintf(key, sizeof key, "%s.%s", cases[i].arch, sizes[k]);
+            pp_gguf_add_u32(w, key, numbers[k]);
+        }
+        for (int k = 0; k < 4 && cases[i].floats[k]; k++) {
+            snprintf(key, sizeof key, "%s.%s", cases[i].arch, cases[i].floats[k]);
+            pp_gguf_add_f32(w, key, cases[i].v[k]);
+        }
+        for (int k = 0; k < 2 && cases[i].ints[k]; k++) {
+            snprintf(key, sizeof key, "%s.%s", cases[i].arch, cases[i].ints[k]);
+            pp_gguf_add_u32(w, key, cases[i].n[k]);
+        }
+        if (strcmp(cases[i].arch, "mistral3") == 0) {
+            pp_gguf_add_text(w, "mistral3.rope.scaling.type", "yarn");
+            pp_gguf_add_f32(w, "mistral3.rope.scaling.factor", 4);
+        }
+        assert_ok(finish_and_open(w, path, &s, &err), err);
+        const struct pp_hparams *hp = pp_source_hparams(s);
+        assert_string_equal(hp->arch, cases[i].family);
+        assert_int_equal(hp->head_dim, cases[i].head_dim);
+        assert_true(hp->rope_scaling == cases[i].scaling && hp->rope_factor == cases[i].factor);
+        assert_int_equal(hp->rope_orig_ctx, cases[i].original);
+        assert_true(!cases[i].local || hp->rope_base_local == cases[i].local);
+        assert_true(hp->final_softcap == cases[i].cap && hp->attn_temperature == cases[i].temperature);
+        assert_true(hp->rope_beta_fast == cases[i].fast && hp->rope_attn_factor == cases[i].magnitude);
+        pp_source_close(s);
+    }
+}
+
 static void test_out_of_memory(void **state)
 {
     struct pp_source *s;
@@ -735,7 +831,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_gguf_metadata),
-        cmocka_unit_test(test_gguf_other),
+        cmocka_unit_test(test_gguf_other), cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_missing),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_titles),
         cmocka_unit_test(test_reference_models),

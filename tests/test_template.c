@@ -299,6 +299,12 @@ static void builtin_templates_render(void **state)
                       "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
         {"deepseek", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c>Hello!</s><\uff5cUser\uff5c>Bye"
                      "<\uff5cAssistant\uff5c>"},
+        {"gpt-oss", "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+                    "Knowledge cutoff: 2024-06\nCurrent date: 2026-03-14\n\nReasoning: medium\n\n"
+                    "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
+                    "<|start|>developer<|message|># Instructions\n\nBe terse.\n\n<|end|>"
+                    "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|end|>"
+                    "<|start|>user<|message|>Bye<|end|><|start|>assistant"},
         {"plain", "<s>System: Be terse.\n\nUser: Hi\n\nAssistant: Hello!\n\nUser: Bye\n\nAssistant:"},
     };
     const struct pp_template_input in = {
@@ -308,6 +314,7 @@ static void builtin_templates_render(void **state)
                          "{\"role\": \"user\", \"content\": \"Bye\"}]",
         .bos_text = "<s>",
         .eos_text = "</s>",
+        .now = NOW,
         .add_generation_prompt = true,
     };
     size_t n = 0;
@@ -392,6 +399,7 @@ static void evident_templates(void **state)
         {"<|START_OF_TURN_TOKEN|> <|CHATBOT_TOKEN|> <|END_OF_TURN_TOKEN|>", "", "x", "x", "command-r", "TURN"},
         {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c>", "", "x", "x", "deepseek", "Assistant"},
         {"<|user|> <|assistant|> <|end|>", "", "x", "x", "phi3", "<|end|>"},
+        {"<|start|> <|end|> <|message|> <|channel|>", "", "x", "x", "gpt-oss", "<|channel|>"},
         {"<|user|> <|assistant|>", "", "x", "x", NULL, NULL},
         {"[INST] [/INST]", "", "x", "x", "mistral", "[INST]"},
         {"[INST] [/INST] <|im_start|> <|im_end|>", "", "x", "x", NULL, NULL}, /* of two formats */

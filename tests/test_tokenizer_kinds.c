@@ -1,4 +1,5 @@
-/* test_tokenizer_kinds.c - vocabularies that are not merged: SentencePiece's unigrams, and WordPiece. */
+/* test_tokenizer_kinds.c - vocabularies that are not merged: SentencePiece's unigrams, and WordPiece; and files that do
+ * not say how text is split. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/gguf.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
@@ -230,11 +232,73 @@ static void long_words(void **state)
     pp_tokenizer_free(t);
 }
 
+/* --- files that do not say it ----------------------------------------------------------------------------------- */
+
+/* Ten digits and merges of them, and many other tokens. pre NULL: it is not said. */
+static const char *digits_file(const char *family, const char *pre, bool llama3)
+{
+    enum { EOT = 128009 };
+    static const char *const merges[] = {"1 2", "12 3", "123 4"}, *const merged[] = {"12", "123", "1234"};
+    struct pp_str list[3], *tokens = pp_calloc(EOT + 1, sizeof *tokens);
+    char (*names)[16] = pp_calloc(EOT + 1, sizeof *names);
+    const size_t n = llama3 ? EOT + 1 : 32;
+    const char *path = test_path("digits.gguf");
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    assert_true(tokens && names);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], i < 10 ? "%zu" : "t%zu", i);
+        tokens[i] = (struct pp_str){names[i], strlen(names[i])};
+    }
+    for (size_t i = 0; i < 3; i++) {
+        tokens[10 + i] = (struct pp_str){merged[i], strlen(merged[i])};
+        list[i] = (struct pp_str){merges[i], strlen(merges[i])};
+    }
+    if (llama3)
+        tokens[EOT] = (struct pp_str){"<|eot_id|>", 10};
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.architecture", family);
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "gpt2");
+    if (pre)
+        pp_gguf_add_text(w, "tokenizer.ggml.pre", pre);
+    pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, n);
+    pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, 3);
+    pp_gguf_add_i32_array(w, "tokenizer.ggml.eos_token_ids", (const int32_t[]){20, 21}, 2);
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    pp_free(tokens);
+    pp_free(names);
+    return path;
+}
+
+static void usual_splits(void **state)
+{
+    static const struct {
+        const char *family, *pre;
+        bool llama3;
+        const char *want;
+    } cases[] = {
+        {"gptoss", NULL, false, "123|4"},        {"gptoss", "default", false, "123|4"},
+        {"mistral3", "default", false, "1|2|3|4"}, {"mistral3", "gpt-4o", false, "123|4"},
+        {"llama", NULL, true, "123|4"},          {"llama", "default", false, "1234"},
+        {"qwen2", NULL, true, "1234"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_tokenizer *t = open_tokenizer(digits_file(cases[i].family, cases[i].pre, cases[i].llama3));
+        expect_tokens(t, "1234", 0, cases[i].want);
+        assert_true(pp_tokenizer_is_end(t, 20) && pp_tokenizer_is_end(t, 21) && !pp_tokenizer_is_end(t, 22));
+        pp_tokenizer_free(t);
+    }
+}
+
 TEST_GROUP(tokenizer_kinds)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(long_words),
+        cmocka_unit_test(usual_splits),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
 }

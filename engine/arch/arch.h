@@ -131,6 +131,8 @@ const struct pp_arch *pp_arch_by_name(const char *name);     /* either GGUF name
 const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
 /* Whether a configuration is of a model of that type, or says only that it is of that class (which may be NULL). */
 bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
+/* What a family needs that pippin does not compute, by either kind of name: for errors; NULL: nothing is known of it. */
+const char *pp_arch_missing(const char *family);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);
 

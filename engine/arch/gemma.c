@@ -143,6 +143,28 @@ static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, str
     return code;
 }
 
+/* What ollama's files of Gemma 3 leave out, or have under another name: those of 4B and more do not say their epsilon,
+ * their heads' size, and that RoPE is stretched where there is no window; the 1B says that it bounds its logits, which it
+ * does not. */
+static void as_ollama(const struct pp_gguf *g, struct pp_hparams *hp)
+{
+    double base = 0;
+    const bool seeing = !pp_gguf_has(g, "gemma3.attention.layer_norm_rms_epsilon");
+    if (pp_gguf_float(g, "gemma3.rope.global.freq_base", &base))
+        hp->rope_base = (float)base;
+    if (pp_gguf_float(g, "gemma3.rope.local.freq_base", &base)) {
+        hp->rope_base_local = (float)base;
+        if (hp->n_layer == 26)
+            hp->final_softcap = 0;
+    }
+    if (seeing && !pp_gguf_has(g, "gemma3.attention.key_length"))
+        hp->head_dim = hp->rope_dim = 256;
+    if (seeing && hp->n_ctx_train >= 131072 && !pp_gguf_has(g, "gemma3.rope.scaling.factor")) {
+        hp->rope_scaling = PP_ROPE_LINEAR;
+        hp->rope_factor = 8;
+    }
+}
+
 static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double local = 10000;
@@ -152,6 +174,7 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     hp->rope_base_local = (float)local;
     if (!pp_gguf_has(g, "gemma3.rope.freq_base"))
         hp->rope_base = 1e6f;
+    as_ollama(g, hp);
     if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
     rotate_by_window(hp);

@@ -1,6 +1,6 @@
 /* olmo2.c - OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward part instead of before them, and of all
  * queries and all keys together. OLMo 3 is that with a window in three of four layers, whose RoPE is never scaled; GGUF
- * files call it olmo2, too. */
+ * files call it olmo2, too, but for some of ollama's. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -57,7 +57,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     (void)err;
     if (pp_gguf_float(g, "olmo2.rope.freq_base_swa", &local))
         hp->rope_base_local = (float)local;
-    if (hp->window && !pp_gguf_has(g, "olmo2.attention.sliding_window_pattern"))
+    if (hp->window && !pp_gguf_has(g, "olmo2.attention.sliding_window_pattern") &&
+        !pp_gguf_has(g, "olmo3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
     rotate_unscaled(hp);
     return PP_OK;
@@ -79,6 +80,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 const struct pp_arch pp_arch_olmo2 = {
     .name = "olmo2",
+    .other_name = "olmo3",
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

@@ -1,0 +1,106 @@
+/* missing.c - what families that pippin does not run need and it lacks, for errors. Names are those of GGUF files, and of
+ * config.json without what they end with, in small letters and digits only. */
+#include <ctype.h>
+#include <string.h>
+
+#include "engine/arch/arch.h"
+
+#define STATES "layers with a state instead of a cache"
+#define LATENT "attention to a compressed cache (MLA)"
+#define SHARED "an expert that every token uses"
+#define SIGMOIDS "experts that are chosen by sigmoids"
+
+static const struct {
+    const char *name, *missing;
+} families[] = {
+    {"qwen35", STATES " (gated delta rule)"},
+    {"qwen35moe", STATES " (gated delta rule), and " SHARED},
+    {"qwen3next", STATES " (gated delta rule), and " SHARED},
+    {"kimilinear", STATES " (delta rule), and " LATENT},
+    {"olmohybrid", STATES " (gated delta rule)"},
+    {"mamba", STATES " (Mamba)"},
+    {"mamba2", STATES " (Mamba 2)"},
+    {"falconmamba", STATES " (Mamba)"},
+    {"jamba", STATES " (Mamba)"},
+    {"plamo2", STATES " (Mamba 2)"},
+    {"falconh1", STATES " (Mamba 2) beside attention"},
+    {"granitehybrid", STATES " (Mamba 2)"},
+    {"granitemoehybrid", STATES " (Mamba 2)"},
+    {"nemotronh", STATES " (Mamba 2)"},
+    {"nemotronhmoe", STATES " (Mamba 2), and " SIGMOIDS},
+    {"rwkv6", STATES " (RWKV)"},
+    {"rwkv6qwen2", STATES " (RWKV)"},
+    {"rwkv7", STATES " (RWKV)"},
+    {"arwkv7", STATES " (RWKV)"},
+    {"lfm2", "layers of short convolutions"},
+    {"lfm2moe", "layers of short convolutions, and " SIGMOIDS},
+    {"deepseek", SHARED},
+    {"deepseek2", LATENT ", and " SHARED},
+    {"deepseekv2", LATENT ", and " SHARED},
+    {"deepseekv3", LATENT ", and " SIGMOIDS},
+    {"deepseek32", LATENT " of which an index chooses tokens"},
+    {"deepseekv32", LATENT " of which an index chooses tokens"},
+    {"glmdsa", LATENT " of which an index chooses tokens"},
+    {"glmmoedsa", LATENT " of which an index chooses tokens"},
+    {"glm4moelite", LATENT ", and " SIGMOIDS},
+    {"mistral4", LATENT ", and " SHARED},
+    {"minicpm3", LATENT},
+    {"kimik2", LATENT ", and " SIGMOIDS},
+    {"glm4moe", SIGMOIDS ", and " SHARED},
+    {"minimaxm2", SIGMOIDS},
+    {"mimo2", SIGMOIDS},
+    {"mimov2flash", SIGMOIDS},
+    {"bailingmoe2", SIGMOIDS ", and " SHARED},
+    {"bailingmoev2", SIGMOIDS ", and " SHARED},
+    {"dots1", SIGMOIDS ", and " SHARED},
+    {"afmoe", SIGMOIDS ", and " SHARED},
+    {"step35", SIGMOIDS ", and " SHARED},
+    {"exaonemoe", SIGMOIDS ", and " SHARED},
+    {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
+    {"qwen2moe", SHARED},
+    {"hunyuanmoe", SHARED},
+    {"hunyuanv1moe", SHARED},
+    {"ernie45moe", SHARED},
+    {"bailingmoe", SHARED},
+    {"gemma3n", "inputs of each layer's own, and several streams"},
+    {"gemma4", "heads of one size in layers with a window and of another in those without"},
+    {"apertus", "the activation xIELU"},
+    {"arcee", "the activation ReLU squared"},
+    {"nemotron", "the activation ReLU squared"},
+    {"bitnet", "the activation ReLU squared, and norms within attention and the feed-forward part"},
+    {"bloom", "decoders with ALiBi"},
+    {"mpt", "decoders with ALiBi"},
+    {"mllama", "layers that look at pictures"},
+    {"t5", "an encoder beside the decoder"},
+    {"t5encoder", "positions as T5 has them"},
+    {"gemmaembedding", "attention that looks ahead in Gemma"},
+    {"modernbert", "ModernBERT's layers"},
+};
+
+/* Small letters and digits of a name, without what classes end with. */
+static void plain(const char *name, char out[64])
+{
+    static const char *const ends[] = {"forcausallm", "forconditionalgeneration", "lmheadmodel", "model"};
+    size_t n = 0;
+    for (; *name && n + 1 < 64; name++)
+        if (isalnum((unsigned char)*name))
+            out[n++] = (char)tolower((unsigned char)*name);
+    out[n] = 0;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t m = strlen(ends[i]);
+        if (n > m && strcmp(out + n - m, ends[i]) == 0) {
+            out[n - m] = 0;
+            return;
+        }
+    }
+}
+
+const char *pp_arch_missing(const char *family)
+{
+    char name[64];
+    plain(family, name);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i].name, name) == 0)
+            return families[i].missing;
+    return NULL;
+}
