@@ -199,7 +199,8 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     if (code)
         return code;
     cJSON *quant = cJSON_DetachItemFromObjectCaseSensitive(json, "quantization");
-    const bool weights = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(quant, "quant_algo")); /* else the cache only */
+    /* Without an algorithm only the cache is quantised, and only where the model was to run. */
+    const bool weights = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(quant, "quant_algo"));
     if (weights && !(cJSON_AddStringToObject(quant, "quant_method", "modelopt") &&
                      cJSON_AddItemToObject(hf->config, "quantization_config", quant)))
         code = pp_fail_nomem(err, file);

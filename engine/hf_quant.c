@@ -89,8 +89,8 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
 /* Which of them a matrix is in is told by its tensors. */
 static bool is_modelopt_algorithm(const char *name)
 {
-    static const char *const known[] = {"FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MXFP8",
-                                        NULL};
+    static const char *const known[] = {"FP8",   "FP8_PB_WO",   "FP8_PER_CHANNEL_PER_TOKEN",
+                                        "NVFP4", "W4A16_NVFP4", "MXFP8", NULL};
     int i = 0;
     while (known[i] && strcmp(known[i], name) != 0)
         i++;
@@ -107,8 +107,8 @@ static enum pp_code read_modelopt(const cJSON *c, struct pp_hf_quant *q, struct 
     q->block_rows = q->block_cols = 128;
     cJSON_ArrayForEach(layer, layers)
         known = known && is_modelopt_algorithm(text_of(layer, "quant_algo"));
-    return known ? PP_OK : fail_key("quant_algo", "FP8, FP8_PB_WO, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, MXFP8, "
-                                    "or MIXED_PRECISION of these", err);
+    return known ? PP_OK : fail_key("quant_algo", "FP8, FP8_PB_WO, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, "
+                                    "MXFP8, or MIXED_PRECISION of these", err);
 }
 
 static enum pp_code read_bnb(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)

@@ -151,7 +151,8 @@ static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
         r->block_rows = 1; /* groups of a row */
         r->scale_stride = scale->ne[0];
         r->block_cols = n_cols / (r->scale_stride > 0 ? r->scale_stride : 1);
-        if ((o->q->method != PP_QUANT_COMPRESSED && o->q->method != PP_QUANT_MODELOPT) || !has_shape(scale, r->scale_stride, n_rows, 1) ||
+        const bool by_groups = o->q->method == PP_QUANT_COMPRESSED || o->q->method == PP_QUANT_MODELOPT;
+        if (!by_groups || !has_shape(scale, r->scale_stride, n_rows, 1) ||
             r->block_cols * r->scale_stride != n_cols)
             return fail_shape(o, scale);
     }

@@ -55,8 +55,8 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
     const char *missing = pp_arch_missing(family);
     struct pp_buf known = {0};
     if (missing)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not run: it would need %s",
-                       path, family, missing);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not run: it would need "
+                       "%s", path, family, missing);
     pp_arch_list(&known);
     enum pp_code code =
         pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s", path,

@@ -419,12 +419,71 @@ static void gptoss(void **state)
     pp_gguf_close(g);
 }
 
+/* --- models that see --------------------------------------------------------------------------------------------- */
+
+/* The metadata of a family's file, under another family's name. */
+static void write_as(struct pp_gguf_writer *w, const struct pp_gguf *g, const char *from, const char *to)
+{
+    const size_t n = strlen(from);
+    for (size_t k = 0; k < pp_gguf_n_kv(g); k++) {
+        const struct pp_str key = pp_gguf_kv_key(g, k);
+        char was[96], is[96];
+        int64_t whole;
+        double number;
+        bool flag;
+        snprintf(was, sizeof was, "%.*s", (int)(key.len < 95 ? key.len : 95), key.data);
+        if (strncmp(was, from, n) != 0 || was[n] != '.') {
+            if (strcmp(was, "general.architecture") != 0)
+                pp_gguf_add_copy(w, g, k);
+            continue;
+        }
+        snprintf(is, sizeof is, "%s%s", to, was + n);
+        if (pp_gguf_bool(g, was, &flag))
+            pp_gguf_add_bool(w, is, flag);
+        else if (pp_gguf_int(g, was, &whole))
+            pp_gguf_add_u32(w, is, (uint32_t)whole);
+        else if (pp_gguf_float(g, was, &number))
+            pp_gguf_add_f32(w, is, (float)number);
+    }
+    pp_gguf_add_text(w, "general.architecture", to);
+}
+
+/* Qwen's that see, too, are for text what those without eyes are. */
+static void seeing(void **state)
+{
+    static const char *const names[][2] = {
+        {"qwen2", "qwen2vl"}, {"qwen2", "qwen25vl"}, {"qwen3", "qwen3vl"}, {"qwen3moe", "qwen3vlmoe"}};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *file = fresh(names[i][0]), *other = fresh(names[i][1]);
+        char folder[64];
+        struct items l = {0};
+        struct pp_gguf_writer *w;
+        struct pp_gguf *g;
+        struct pp_error err;
+        snprintf(folder, sizeof folder, "architectures/%s", names[i][0]);
+        assert_ok(pp_convert_to_gguf(testdata(folder), file, &(struct pp_convert_options){0}, &err), err);
+        assert_ok(pp_gguf_open(file, &g, &err), err);
+        take(&l, g, false);
+        assert_ok(pp_gguf_writer_new(other, &w, &err), err);
+        write_as(w, g, names[i][0], names[i][1]);
+        pp_gguf_add_u32_array(w, "rope.dimension_sections", (const uint32_t[]){4, 6, 6, 0}, 4);
+        write_items(w, &l);
+        assert_same_answers(file, other);
+        empty(&l);
+        pp_gguf_close(g);
+    }
+}
+
 TEST_GROUP(gguf_forms)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_experts),
         cmocka_unit_test(bad_fused),
         cmocka_unit_test(gptoss),
+        cmocka_unit_test(seeing),
     };
     return cmocka_run_group_tests_name("gguf_forms", tests, NULL, NULL);
 }

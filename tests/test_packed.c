@@ -150,7 +150,7 @@ static void told_beside(void **state)
         bool good;
     } cases[] = {
         {"modelopt", "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\", "
-                     "\"kv_cache_quant_algo\": \"FP8\", \"group_size\": 16, \"exclude_modules\": [\"lm_head\"]}}", true},
+                     "\"kv_cache_quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"]}}", true},
         {"modelopt-fp8", "{\"quantization\": {\"quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"]}}", true},
         {"modelopt-rows", "{\"quantization\": {\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": "
                           "{\"model.layers.0.mlp.up_proj\": {\"quant_algo\": \"FP8\"}}}}", true},

@@ -234,12 +234,14 @@ static void long_words(void **state)
 
 /* --- files that do not say it ----------------------------------------------------------------------------------- */
 
-/* Ten digits and merges of them, and many other tokens. pre NULL: it is not said. */
+/* Ten digits, a few letters, merges of them, and many other tokens. pre NULL: it is not said. */
 static const char *digits_file(const char *family, const char *pre, bool llama3)
 {
     enum { EOT = 128009 };
-    static const char *const merges[] = {"1 2", "12 3", "123 4"}, *const merged[] = {"12", "123", "1234"};
-    struct pp_str list[3], *tokens = pp_calloc(EOT + 1, sizeof *tokens);
+    enum { MERGES = 5 };
+    static const char *const merges[MERGES] = {"1 2", "12 3", "123 4", "a B", "! a"};
+    static const char *const more[] = {"12", "123", "1234", "aB", "!a", "a", "B", "!"};
+    struct pp_str list[MERGES], *tokens = pp_calloc(EOT + 1, sizeof *tokens);
     char (*names)[16] = pp_calloc(EOT + 1, sizeof *names);
     const size_t n = llama3 ? EOT + 1 : 32;
     const char *path = test_path("digits.gguf");
@@ -250,10 +252,10 @@ static const char *digits_file(const char *family, const char *pre, bool llama3)
         snprintf(names[i], sizeof names[i], i < 10 ? "%zu" : "t%zu", i);
         tokens[i] = (struct pp_str){names[i], strlen(names[i])};
     }
-    for (size_t i = 0; i < 3; i++) {
-        tokens[10 + i] = (struct pp_str){merged[i], strlen(merged[i])};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        tokens[10 + i] = (struct pp_str){more[i], strlen(more[i])};
+    for (size_t i = 0; i < MERGES; i++)
         list[i] = (struct pp_str){merges[i], strlen(merges[i])};
-    }
     if (llama3)
         tokens[EOT] = (struct pp_str){"<|eot_id|>", 10};
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
@@ -262,7 +264,7 @@ static const char *digits_file(const char *family, const char *pre, bool llama3)
     if (pre)
         pp_gguf_add_text(w, "tokenizer.ggml.pre", pre);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, n);
-    pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, 3);
+    pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, MERGES);
     pp_gguf_add_i32_array(w, "tokenizer.ggml.eos_token_ids", (const int32_t[]){20, 21}, 2);
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     assert_ok(pp_gguf_writer_finish(w, &err), err);
@@ -279,15 +281,18 @@ static void usual_splits(void **state)
         bool llama3;
         const char *want;
     } cases[] = {
-        {"gptoss", NULL, false, "123|4"},        {"gptoss", "default", false, "123|4"},
-        {"mistral3", "default", false, "1|2|3|4"}, {"mistral3", "gpt-4o", false, "123|4"},
-        {"llama", NULL, true, "123|4"},          {"llama", "default", false, "1234"},
-        {"qwen2", NULL, true, "1234"},
+        {"gptoss", NULL, false, "123|4|a|B|!a"},
+        {"gptoss", "default", false, "123|4|a|B|!a"},
+        {"mistral3", "default", false, "1|2|3|4|a|B|!a"},
+        {"mistral3", "gpt-4o", false, "123|4|a|B|!a"},
+        {"llama", NULL, true, "123|4|aB|!a"},
+        {"llama", "default", false, "123|4|aB|!|a"},
+        {"qwen2", NULL, true, "123|4|aB|!|a"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pp_tokenizer *t = open_tokenizer(digits_file(cases[i].family, cases[i].pre, cases[i].llama3));
-        expect_tokens(t, "1234", 0, cases[i].want);
+        expect_tokens(t, "1234aB!a", 0, cases[i].want);
         assert_true(pp_tokenizer_is_end(t, 20) && pp_tokenizer_is_end(t, 21) && !pp_tokenizer_is_end(t, 22));
         pp_tokenizer_free(t);
     }

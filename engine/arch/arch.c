@@ -17,11 +17,19 @@ const struct pp_arch *pp_arch_at(size_t i)
     return i < sizeof families / sizeof *families ? families[i] : NULL;
 }
 
+static bool is_called(const struct pp_arch *a, const char *name)
+{
+    for (const char *const *other = a->other_names; other && *other; other++)
+        if (strcmp(*other, name) == 0)
+            return true;
+    return strcmp(a->name, name) == 0;
+}
+
 const struct pp_arch *pp_arch_by_name(const char *name)
 {
     const struct pp_arch *a;
     for (size_t i = 0; (a = pp_arch_at(i)); i++)
-        if (strcmp(a->name, name) == 0 || (a->other_name && strcmp(a->other_name, name) == 0))
+        if (is_called(a, name))
             return a;
     return NULL;
 }

@@ -91,7 +91,7 @@ struct pp_arch_parts {
 
 struct pp_arch {
     const char *name;                 /* general.architecture */
-    const char *other_name;           /* likewise; or NULL */
+    const char *const *other_names;   /* likewise; NULL at the end; or NULL */
     const char *tempered_name;        /* the one that files of models with attn_temperature have; or NULL */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
@@ -131,7 +131,7 @@ const struct pp_arch *pp_arch_by_name(const char *name);     /* either GGUF name
 const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
 /* Whether a configuration is of a model of that type, or says only that it is of that class (which may be NULL). */
 bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
-/* What a family needs that pippin does not compute, by either kind of name: for errors; NULL: nothing is known of it. */
+/* What a family needs that pippin does not compute, by either kind of name, for errors; NULL: nobody knows. */
 const char *pp_arch_missing(const char *family);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);

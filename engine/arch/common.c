@@ -31,6 +31,9 @@ const struct pp_arch_name pp_interleaved_names[] = {
 const char *const pp_common_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias",
                                          ".attention.masked_bias", NULL};
 
+const char *const pp_qwen_prefixes[] = {"model.language_model.", "model.", "language_model.model.", "model.", NULL};
+const char *const pp_qwen_others[] = {"visual.", "model.visual.", NULL};
+
 const char *const pp_silu_names[] = {"silu", "swish", NULL};
 const char *const pp_gelu_tanh_names[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
 

@@ -18,6 +18,9 @@ extern const struct pp_arch_name pp_interleaved_names[];
 /* Frequencies and masks that old exporters stored though they follow from the configuration. */
 extern const char *const pp_common_ignored[];
 
+/* Of Qwen's folders of models that see, too. */
+extern const char *const pp_qwen_prefixes[], *const pp_qwen_others[];
+
 extern const char *const pp_silu_names[];      /* what config.json may call it */
 extern const char *const pp_gelu_tanh_names[];
 

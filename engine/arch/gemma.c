@@ -144,8 +144,8 @@ static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, str
 }
 
 /* What ollama's files of Gemma 3 leave out, or have under another name: those of 4B and more do not say their epsilon,
- * their heads' size, and that RoPE is stretched where there is no window; the 1B says that it bounds its logits, which it
- * does not. */
+ * their heads' size, and that RoPE is stretched where there is no window; the 1B says that it bounds its logits, which
+ * it does not. */
 static void as_ollama(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     double base = 0;

@@ -21,6 +21,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
+static const char *const other_names[] = {"gptoss", NULL}; /* ollama's */
 static const char *const classes[] = {"GptOssForCausalLM", "gpt_oss", NULL};
 
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -77,7 +78,7 @@ static const struct pp_arch_usual usual[] = {
 
 const struct pp_arch pp_arch_gptoss = {
     .name = "gpt-oss",
-    .other_name = "gptoss",
+    .other_names = other_names,
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

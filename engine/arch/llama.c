@@ -19,6 +19,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
+static const char *const other_names[] = {"mistral3", NULL};
 static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3", NULL};
@@ -128,7 +129,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 
 const struct pp_arch pp_arch_llama = {
     .name = "llama",
-    .other_name = "mistral3",
+    .other_names = other_names,
     .tempered_name = "mistral3",
     .hf_classes = classes,
     .names = names,

@@ -1,5 +1,5 @@
-/* missing.c - what families that pippin does not run need and it lacks, for errors. Names are those of GGUF files, and of
- * config.json without what they end with, in small letters and digits only. */
+/* missing.c - what families that pippin does not run need and it lacks, for errors. Names are those of GGUF files, and
+ * of config.json without what they end with, in small letters and digits only. */
 #include <ctype.h>
 #include <string.h>
 

@@ -16,6 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
+static const char *const other_names[] = {"olmo3", NULL}; /* ollama's */
 static const char *const classes[] = {"Olmo2ForCausalLM", "Olmo3ForCausalLM", "olmo2", "olmo3", NULL};
 
 static const struct pp_arch_usual usual[] = {
@@ -80,7 +81,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 const struct pp_arch pp_arch_olmo2 = {
     .name = "olmo2",
-    .other_name = "olmo3",
+    .other_names = other_names,
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

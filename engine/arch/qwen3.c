@@ -1,4 +1,5 @@
-/* qwen3.c - Qwen 3: queries and keys of each head are normed; and its mixture of experts. */
+/* qwen3.c - Qwen 3: queries and keys of each head are normed; and its mixture of experts. Of Qwen 3 VL the part that
+ * reads and writes text, for which its three numbers of a position are one. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -18,8 +19,13 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-static const char *const classes[] = {"Qwen3ForCausalLM", "qwen3", NULL};
+static const char *const other_names[] = {"qwen3vl", NULL};
+static const char *const moe_other_names[] = {"qwen3vlmoe", NULL};
+static const char *const classes[] = {
+    "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration", "qwen3", "qwen3_vl", "qwen3_vl_text", NULL};
 static const char *const moe_classes[] = {"Qwen3MoeForCausalLM", "qwen3_moe", NULL};
+static const struct pp_arch_parts parts = {
+    .model_type = "qwen3", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -65,7 +71,8 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     bool normed = true;
     (void)err;
     pp_gguf_bool(g, "qwen3moe.expert_weights_norm", &normed);
-    if (!pp_gguf_has(g, "qwen3moe.expert_feed_forward_length") && hp->n_expert_used > 0)
+    if (!pp_gguf_has(g, "qwen3moe.expert_feed_forward_length") &&
+        !pp_gguf_has(g, "qwen3vlmoe.expert_feed_forward_length") && hp->n_expert_used > 0)
         hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
     hp->expert_shares = !normed;
     return PP_OK;
@@ -88,6 +95,8 @@ static const struct pp_arch_usual moe_usual[] = {
 
 const struct pp_arch pp_arch_qwen3 = {
     .name = "qwen3",
+    .other_names = other_names,
+    .parts = &parts,
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,
@@ -115,6 +124,7 @@ static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
 
 const struct pp_arch pp_arch_qwen3moe = {
     .name = "qwen3moe",
+    .other_names = moe_other_names,
     .hf_classes = moe_classes,
     .names = names,
     .more_names = pp_common_names,
