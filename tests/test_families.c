@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
+
 #include "engine/arch/arch.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -387,7 +389,7 @@ static void add_json(struct pp_buf *b, const char *name, const struct pp_tensor 
 }
 
 /* A Gemma 3 folder as the models that see have it: the language part's names have a prefix, and there are others. */
-static void write_seeing(const char *dir, const char *prefix)
+static void write_seeing(const char *dir, const char *family, const char *prefix, const char *eyes)
 {
     struct pp_safetensors *from;
     struct pp_buf head = {0}, all = {0}, name = {0};
@@ -395,17 +397,18 @@ static void write_seeing(const char *dir, const char *prefix)
     char path[700];
     size_t at = 0;
     const struct pp_tensor other = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {2, 1, 1, 1}, .size = 8};
-    snprintf(path, sizeof path, "%s/model.safetensors", folder_of("gemma3"));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_of(family));
     assert_ok(pp_safetensors_open(path, &from, &err), err);
     pp_buf_char(&head, '{');
     for (size_t i = 0; i < pp_safetensors_n(from); i++) {
         const struct pp_tensor *t = pp_safetensors_at(from, i);
         pp_buf_clear(&name);
-        pp_buf_fmt(&name, "%s%s", prefix, t->name + strlen("model."));
+        const bool inside = strncmp(t->name, "model.", strlen("model.")) == 0;
+        pp_buf_fmt(&name, "%s%s", inside ? prefix : "", t->name + (inside ? strlen("model.") : 0));
         add_json(&head, pp_buf_cstr(&name), t, at, i == 0);
         at += t->size;
     }
-    add_json(&head, "vision_tower.vision_model.post_layernorm.bias", &other, at, false);
+    add_json(&head, eyes, &other, at, false);
     pp_buf_char(&head, '}');
     while (head.len % 8)
         pp_buf_char(&head, ' ');
@@ -440,7 +443,7 @@ static void seeing_models(void **state)
         struct pp_source *s;
         snprintf(dir, sizeof dir, "%s/seeing-%d", test_tmpdir(), i);
         assert_int_equal(mkdir(dir, 0700), 0);
-        write_seeing(dir, prefixes[i]);
+        write_seeing(dir, "gemma3", prefixes[i], "vision_tower.vision_model.post_layernorm.bias");
         snprintf(path, sizeof path, "%s/config.json", dir);
         assert_ok(pp_write_file(path, config, sizeof config - 1, 0600, &err), err);
         assert_ok(pp_source_open(dir, &s, &err), err);
@@ -457,6 +460,60 @@ static void seeing_models(void **state)
         pp_source_close(s);
     }
     pp_source_close(text);
+}
+
+/* Qwen's: the configuration of the language model is one of its own, or all of it. */
+static void seeing_qwen(void **state)
+{
+    static const struct {
+        const char *family, *hf_class, *type, *text_type, *prefix, *eyes, *rope;
+    } cases[] = {
+        {"qwen3", "Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text", "model.language_model.",
+         "model.visual.merger.norm.bias",
+         "{\"rope_type\": \"default\", \"mrope_interleaved\": true, \"mrope_section\": [4, 2, 2]}"},
+        {"qwen2", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", NULL, "model.", "visual.merger.ln_q.bias",
+         "{\"type\": \"mrope\", \"mrope_section\": [4, 2, 2]}"},
+        {"qwen2", "Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text", "model.language_model.",
+         "model.visual.merger.ln_q.bias", "{\"rope_type\": \"mrope\", \"mrope_section\": [4, 2, 2]}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[300], path[600], *text;
+        struct pp_source *plain, *s;
+        struct pp_error err;
+        size_t n;
+        snprintf(path, sizeof path, "%s/config.json", folder_of(cases[i].family));
+        assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+        cJSON *own = cJSON_Parse(text), *config = cases[i].text_type ? cJSON_CreateObject() : own;
+        pp_free(text);
+        cJSON_DeleteItemFromObject(own, "model_type");
+        cJSON_DeleteItemFromObject(own, "architectures");
+        cJSON_AddItemToObject(own, "rope_scaling", cJSON_Parse(cases[i].rope));
+        if (cases[i].text_type) {
+            cJSON_AddStringToObject(own, "model_type", cases[i].text_type);
+            cJSON_AddItemToObject(config, "text_config", own);
+        }
+        cJSON_AddStringToObject(config, "model_type", cases[i].type);
+        cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&cases[i].hf_class, 1));
+        snprintf(dir, sizeof dir, "%s/seeing-qwen-%zu", test_tmpdir(), i);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        write_seeing(dir, cases[i].family, cases[i].prefix, cases[i].eyes);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        text = cJSON_PrintUnformatted(config);
+        assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+        cJSON_free(text);
+        cJSON_Delete(config);
+        assert_ok(pp_source_open(folder_of(cases[i].family), &plain, &err), err);
+        assert_ok(pp_source_open(dir, &s, &err), err);
+        assert_string_equal(pp_source_hparams(s)->arch, cases[i].family);
+        assert_true(pp_source_hparams(s)->rope_scaling == PP_ROPE_NONE &&
+                    pp_source_hparams(s)->rope_base == pp_source_hparams(plain)->rope_base);
+        assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
+        for (size_t t = 0; t < pp_source_n_tensors(plain); t++)
+            assert_non_null(pp_source_tensor(s, pp_source_tensor_at(plain, t)->name));
+        pp_source_close(plain);
+        pp_source_close(s);
+    }
 }
 
 /* --- files that lie ---------------------------------------------------------------------------------------------- */
@@ -590,6 +647,7 @@ TEST_GROUP(families)
         cmocka_unit_test(same_bits),          cmocka_unit_test(experts_same_bits), cmocka_unit_test(windows_are_let_go),
         cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
         cmocka_unit_test(decode_allocates_nothing), cmocka_unit_test(seeing_models),
+        cmocka_unit_test(seeing_qwen),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
     };
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);
