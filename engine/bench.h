@@ -61,6 +61,9 @@ uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e);
 
 struct pp_read_test;
 
+/* A buffer that no cache holds: twice what there is of the third level, 384 MiB at least, but a quarter of the free
+ * memory at most. */
+size_t pp_read_test_bytes(void);
 /* A buffer of `bytes`, touched once, and n_threads (at least 1) to read it, niced like those of an engine. */
 enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test **out, struct pp_error *err);
 void pp_read_test_free(struct pp_read_test *t); /* NULL is fine */

@@ -9,6 +9,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/memory.h"
+#include "engine/base/topology.h"
 #include "engine/bench.h"
 #include "engine/pool.h"
 
@@ -76,6 +78,16 @@ static void touch_item(void *arg, int part, int item, int thread)
     struct pp_read_test *t = arg;
     (void)part, (void)thread;
     memset(t->data + (size_t)item * PIECE, item | 1, PIECE);
+}
+
+size_t pp_read_test_bytes(void)
+{
+    const size_t least = (size_t)384 << 20;
+    struct pp_topology t;
+    pp_topology_read(NULL, NULL, &t);
+    const uint64_t wanted = 2 * (uint64_t)pp_topology_cache_bytes(NULL, &t), most = pp_memory_free() / 4;
+    const uint64_t bytes = wanted < least ? least : wanted;
+    return (size_t)(bytes < most ? bytes : most);
 }
 
 enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test **out, struct pp_error *err)

@@ -13,7 +13,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
-enum { MAX_LANES = 16, MAX_POINTS = BENCH_MAX_LIST + 2, MAX_OWN = 64, ROOF_BYTES = 384 << 20 };
+enum { MAX_LANES = 16, MAX_POINTS = BENCH_MAX_LIST + 2, MAX_OWN = 64 };
 
 enum cell_kind { CELL_PREFILL, CELL_DECODE, CELL_ROWS };
 
@@ -536,7 +536,7 @@ static enum pp_code run_lanes(struct measuring *m, int lane0, int lane1, struct 
     enum pp_code code = PP_OK;
     for (int i = lane0; i < lane1 && !code; i++)
         if (!(code = open_lane(m, &m->lanes[i], err)))
-            code = pp_read_test_new(m->lanes[i].threads, ROOF_BYTES, &m->lanes[i].roof, err);
+            code = pp_read_test_new(m->lanes[i].threads, pp_read_test_bytes(), &m->lanes[i].roof, err);
     for (int round = -1; round < m->b->repetitions && !code; round++) {
         bool chosen = lane0 > 0;
         code = run_round(m, round, lane0, lane1, &chosen, err);

@@ -123,7 +123,7 @@ static enum pp_code measure_products(struct bench *b, struct pp_error *err)
     for (int t = 0; t < p.n_types && !code; t++)
         code = pp_micro_new(p.types[t], MATRIX, MATRIX, &p.matrices[t], err);
     if (!code)
-        code = pp_read_test_new(1, 256 << 20, &roof, err);
+        code = pp_read_test_new(1, pp_read_test_bytes(), &roof, err);
     double roof_bps = 0;
     for (int round = -1; round < b->repetitions && !code; round++) {
         pp_cli_bar_show(&b->bar, "measuring products", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);

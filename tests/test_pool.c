@@ -246,6 +246,41 @@ static void topologies(void **state)
     assert_true(t.n_nodes >= 1 && t.n_cpus >= 1);
 }
 
+/* A CPU of a folder like /sys/devices/system/cpu, with its third-level cache. */
+static void fake_cache(const char *dir, int cpu, const char *shared, const char *size)
+{
+    static const char *const folders[] = {"", "/cache", "/cache/index3"};
+    char path[400];
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        snprintf(path, sizeof path, "%s/cpu%d%s", dir, cpu, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    snprintf(path, sizeof path, "%s/cpu%d/cache/index3/shared_cpu_list", dir, cpu);
+    write_text(path, shared);
+    snprintf(path, sizeof path, "%s/cpu%d/cache/index3/size", dir, cpu);
+    write_text(path, size);
+}
+
+/* Caches count once, and only those of CPUs that may be used. */
+static void caches(void **state)
+{
+    struct pp_topology t;
+    char dir[256];
+    cpu_set_t allowed = first_cpus(4);
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/caches", test_tmpdir());
+    assert_int_equal(mkdir(dir, 0700), 0);
+    fake_cache(dir, 0, "0-1", "32768K");
+    fake_cache(dir, 1, "0-1", "32768K");
+    fake_cache(dir, 2, "2,4", "1024K");
+    fake_cache(dir, 3, "3", "nonsense");
+    fake_cache(dir, 4, "2,4", "1024K");
+    fake_cache(dir, 5, "5", "77K");
+    pp_topology_read("/nonexistent", &allowed, &t);
+    assert_int_equal(pp_topology_cache_bytes(dir, &t), (32768 + 1024) << 10);
+    assert_int_equal(pp_topology_cache_bytes("/nonexistent", &t), 0);
+}
+
 /* The smallest quota on the way to the root counts; what is no quota does not. */
 static void quotas(void **state)
 {
@@ -450,9 +485,9 @@ TEST_GROUP(pool)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_once),           cmocka_unit_test(parts_see_each_other),
         cmocka_unit_test(no_more_threads_than_cpus), cmocka_unit_test(idle_threads_sleep),
-        cmocka_unit_test(topologies),                cmocka_unit_test(quotas),
-        cmocka_unit_test(nodes_share_items),         cmocka_unit_test(few_parts_a_layer),
-        cmocka_unit_test(shares_are_read_in_order),
+        cmocka_unit_test(topologies),                cmocka_unit_test(caches),
+        cmocka_unit_test(quotas),                    cmocka_unit_test(nodes_share_items),
+        cmocka_unit_test(few_parts_a_layer),         cmocka_unit_test(shares_are_read_in_order),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,43 @@ void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topol
         return;
     out->n_nodes = 1; /* nothing to go by: the machine is one node */
     out->nodes[0] = (struct pp_node){.n_cpus = out->n_cpus, .cpus = *allowed};
+}
+
+/* --- caches ---------------------------------------------------------------------------------------------------- */
+
+/* "32768K\n", as the kernel writes it. */
+static size_t read_cache_size(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    unsigned long kib = 0;
+    if (f && fscanf(f, "%luK", &kib) != 1)
+        kib = 0;
+    if (f)
+        fclose(f);
+    return kib < SIZE_MAX / 1024 ? (size_t)kib * 1024 : 0;
+}
+
+size_t pp_topology_cache_bytes(const char *dir, const struct pp_topology *t)
+{
+    size_t bytes = 0;
+    cpu_set_t seen, sharers;
+    CPU_ZERO(&seen);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        char path[PATH_MAX];
+        bool ours = false;
+        for (int i = 0; i < t->n_nodes; i++)
+            ours = ours || CPU_ISSET((size_t)cpu, &t->nodes[i].cpus);
+        if (!ours || CPU_ISSET((size_t)cpu, &seen))
+            continue;
+        const char *at = dir ? dir : "/sys/devices/system/cpu";
+        if (snprintf(path, sizeof path, "%s/cpu%d/cache/index3/shared_cpu_list", at, cpu) >= (int)sizeof path)
+            continue;
+        read_cpu_list(path, &sharers);
+        CPU_OR(&seen, &seen, &sharers);
+        if (snprintf(path, sizeof path, "%s/cpu%d/cache/index3/size", at, cpu) < (int)sizeof path)
+            bytes += read_cache_size(path);
+    }
+    return bytes;
 }
 
 /* --- quotas ---------------------------------------------------------------------------------------------------- */

@@ -32,6 +32,9 @@ void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topol
  * hierarchy of control groups (version 2), NULL for /sys/fs/cgroup; self: what /proc/self/cgroup says, NULL to read
  * it. */
 int pp_cpu_quota(const char *root, const char *self);
+/* Bytes of the third-level caches that these CPUs have together: one that several share counts once; 0: nothing is
+ * said. dir: like /sys/devices/system/cpu; NULL: that. */
+size_t pp_topology_cache_bytes(const char *dir, const struct pp_topology *t);
 /* Index of the node that this CPU belongs to, 0 if none. */
 int pp_topology_node_of(const struct pp_topology *t, int cpu);
 
