@@ -7,7 +7,8 @@
  *
  *   nibbles   unsigned numbers below 16, with a scale per row and block and perhaps a minimum
  *   bytes     signed numbers of 6 bits, with a whole-number scale per 16 columns under the scale of the block
- *   words     any signed numbers of 8 bits (or 12, but then the sum has to fit), with a scale per row and block
+ *   singles   the same with numbers up to 64 in magnitude: every sum of two products is widened
+ *   words     any signed numbers of 8 bits, with a scale per row and block
  *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns, and perhaps a minimum for the
  *             block or for 16 columns each
  *
@@ -38,12 +39,10 @@ struct word_block {
     float d[16];
 };
 
-/* As byte_block; see tile_less. m is there for the first 16 columns and the others, to meet sums of these. */
+/* See tile_less. m is there for the first 16 columns and the others, to meet sums of these. */
 struct small_block {
-    int8_t q[8][PP_SLICE];
-    int16_t sc[2][32];
-    int32_t bias[16];
-    float d[16], min[16];
+    struct byte_block w;
+    float min[16];
     int16_t m[32];
 };
 
@@ -67,7 +66,7 @@ struct tile_scratch {
 _Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit their scratch");
 
 /* How a type is multiplied. */
-enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, WORDS, SMALL, SMALL_MIN, SMALL_MINS };
+enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, SINGLES, WORDS, SMALL, SMALL_MIN, SMALL_MINS };
 
 INLINE bool is_small(const enum tile_form form)
 {
@@ -97,7 +96,7 @@ INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
         _mm256_store_si256((__m256i *)to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
         _mm256_store_si256((__m256i *)(to + 32), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
     } else {
-        if (form == BYTES || is_small(form))
+        if (form == BYTES || form == SINGLES || is_small(form))
             q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
         _mm256_store_si256((__m256i *)to, q);
     }
@@ -224,19 +223,47 @@ INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uin
         fetch_next(&next);
         __m256i isum[2][PANEL_ROWS];
         UNROLL for (int v = 0; v < 8; v += 2)
-            UNROLL for (int h = 0; h < 2; h++)
+        {
+            __m256i w00 = load_i(w->q[v]), w01 = load_i(w->q[v] + 32);
+            __m256i w10 = load_i(w->q[v + 1]), w11 = load_i(w->q[v + 1] + 32);
+            UNROLL for (int i = 0; i < M; i++)
             {
-                __m256i w0 = load_i(w->q[v] + 32 * h), w1 = load_i(w->q[v + 1] + 32 * h);
-                __m256i sc = load_i(w->sc[v / 4] + 16 * h);
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    const uint8_t *x = q + 32 * i + 4 * v;
-                    __m256i words = _mm256_add_epi16(_mm256_maddubs_epi16(broadcast4(x), w0),
-                                                     _mm256_maddubs_epi16(broadcast4(x + 4), w1));
-                    __m256i before = v ? isum[h][i] : load_i(w->bias + 8 * h);
-                    isum[h][i] = now(_mm256_add_epi32(before, _mm256_madd_epi16(words, sc)));
-                }
+                __m256i x0 = broadcast4(q + 32 * i + 4 * v), x1 = broadcast4(q + 32 * i + 4 * v + 4);
+                __m256i words0 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w00), _mm256_maddubs_epi16(x1, w10));
+                __m256i words1 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w01), _mm256_maddubs_epi16(x1, w11));
+                words0 = _mm256_madd_epi16(words0, load_i(w->sc[v / 4]));
+                words1 = _mm256_madd_epi16(words1, load_i(w->sc[v / 4] + 16));
+                isum[0][i] = now(_mm256_add_epi32(v ? isum[0][i] : load_i(w->bias), words0));
+                isum[1][i] = now(_mm256_add_epi32(v ? isum[1][i] : load_i(w->bias + 8), words1));
             }
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+                _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
+                                                       d[i], isum[h][i]));
+    }
+}
+
+/* Of 2 products of 255 * 64 at most. */
+INLINE void single_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                           struct ahead next, float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
+        fetch_next(&next);
+        __m256i isum[2][PANEL_ROWS];
+        UNROLL for (int v = 0; v < 8; v++)
+        {
+            __m256i w0 = load_i(w->q[v]), w1 = load_i(w->q[v] + 32);
+            __m256i sc0 = load_i(w->sc[v / 4]), sc1 = load_i(w->sc[v / 4] + 16);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i x = broadcast4(q + 32 * i + 4 * v);
+                __m256i two0 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w0), sc0);
+                __m256i two1 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w1), sc1);
+                isum[0][i] = now(_mm256_add_epi32(v ? isum[0][i] : load_i(w->bias), two0));
+                isum[1][i] = now(_mm256_add_epi32(v ? isum[1][i] : load_i(w->bias + 8), two1));
+            }
+        }
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int h = 0; h < 2; h++)
                 _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
@@ -281,7 +308,7 @@ INLINE void small_product(const struct small_block *w, int64_t n_blocks, const u
             __m256i words[2][PANEL_ROWS];
             UNROLL for (int v = 0; v < 4; v++)
             {
-                __m256i w0 = load_i(w->q[4 * k + v]), w1 = load_i(w->q[4 * k + v] + 32);
+                __m256i w0 = load_i(w->w.q[4 * k + v]), w1 = load_i(w->w.q[4 * k + v] + 32);
                 UNROLL for (int i = 0; i < M; i++)
                 {
                     __m256i x = broadcast4(q + 32 * i + 16 * k + 4 * v);
@@ -293,8 +320,8 @@ INLINE void small_product(const struct small_block *w, int64_t n_blocks, const u
             UNROLL for (int h = 0; h < 2; h++)
                 UNROLL for (int i = 0; i < M; i++)
                 {
-                    __m256i before = k ? isum[h][i] : load_i(w->bias + 8 * h);
-                    isum[h][i] = _mm256_add_epi32(before, _mm256_madd_epi16(words[h][i], load_i(w->sc[k] + 16 * h)));
+                    __m256i before = k ? isum[h][i] : load_i(w->w.bias + 8 * h);
+                    isum[h][i] = _mm256_add_epi32(before, _mm256_madd_epi16(words[h][i], load_i(w->w.sc[k] + 16 * h)));
                 }
         }
         UNROLL for (int i = 0; i < M; i++)
@@ -303,7 +330,7 @@ INLINE void small_product(const struct small_block *w, int64_t n_blocks, const u
                 __m256i is = isum[h][i];
                 if (form == SMALL_MIN)
                     is = _mm256_add_epi32(is, _mm256_set1_epi32(sum[i]));
-                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], is);
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->w.d + 8 * h), d[i], is);
                 __m256 minus = _mm256_setzero_ps();
                 if (form == SMALL_MIN)
                     minus = _mm256_set1_ps(dsum[i]);
@@ -343,6 +370,8 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
         word_product(s->w.words, n_tile, q, s->d + at, next, acc, M);
     else if (form == BYTES)
         byte_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
+    else if (form == SINGLES)
+        single_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
     else if (is_small(form))
         small_product(s->w.smalls, n_tile, q, s->d + at, s->sum + at, s->extra.dsum + at, next, acc, form, M);
     else
@@ -363,7 +392,7 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
 {
     if (form == WORDS)
         return s->w.words + b;
-    if (form == BYTES)
+    if (form == BYTES || form == SINGLES)
         return s->w.bytes + b;
     if (is_small(form))
         return s->w.smalls + b;

@@ -20,6 +20,7 @@ enum { FEW_ROWS = 8 /* at most */ };
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
+#define PP_GATHERS 0
 #include "engine/cpu/open_rows_avx2.h"
 
 #include "engine/cpu/open_body.h"
@@ -32,7 +33,7 @@ INLINE __m256i twice(ivec v)
     return _mm256_blend_epi16((__m256i)v, _mm256_slli_epi32((__m256i)v, 16), 0xaa);
 }
 
-INLINE void put_small(struct small_block *to, const struct opened *o, int h, const int less)
+INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h, const int less)
 {
     const __m256i ones = _mm256_set1_epi8(1);
     __m256i sum = _mm256_setzero_si256();
@@ -62,21 +63,25 @@ INLINE void put_min(struct small_block *to, const struct opened *o, int h)
                        _mm256_blend_epi16((__m256i)o->m[0], _mm256_slli_epi32((__m256i)o->m[1], 16), 0xaa));
 }
 
-/* The whole-number scales are multiplied in: products of 8 bits with 5 at most. */
-INLINE void put_words(struct word_block *to, const struct opened *o, int h, const bool scales)
+INLINE void put_words(struct word_block *to, const struct opened *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
     UNROLL for (int v = 0; v < 8; v++)
     {
         __m256i w = (__m256i)o->w[v];
         __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), odd = _mm256_srai_epi16(w, 8);
-        if (scales) {
-            even = _mm256_mullo_epi16(even, twice(o->sc[v / 4]));
-            odd = _mm256_mullo_epi16(odd, twice(o->sc[v / 4]));
-        }
         _mm256_store_si256((__m256i *)(to->q[2 * v] + 16 * h), even);
         _mm256_store_si256((__m256i *)(to->q[2 * v + 1] + 16 * h), odd);
     }
+}
+
+/* Magnitudes of IQ3_XXS, all even and 62 at most, in twos. */
+INLINE void halve(struct opened *o)
+{
+    UNROLL for (int v = 0; v < 8; v++)
+        o->w[v] >>= 1;
+    UNROLL for (int k = 0; k < 2; k++)
+        o->sc[k] += o->sc[k];
 }
 
 /* --- types -------------------------------------------------------------------------------------------------------- */
@@ -86,11 +91,13 @@ INLINE enum tile_form form_of(uint32_t type)
     switch (type) {
     case PP_TYPE_IQ4_NL:
     case PP_TYPE_IQ4_XS:
+        return WORDS;
     case PP_TYPE_IQ2_XXS:
     case PP_TYPE_IQ2_XS:
     case PP_TYPE_IQ2_S:
+        return SINGLES;
     case PP_TYPE_IQ3_XXS:
-        return WORDS;
+        return BYTES;
     case PP_TYPE_Q2_K:
         return SMALL_MINS;
     default:
@@ -106,11 +113,13 @@ INLINE enum tile_form form_of(uint32_t type)
         {                                                                                             \
             struct opened o;                                                                          \
             open_##name(p, ROWS *h, &o);                                                              \
+            if (PP_TYPE_##TYPE == PP_TYPE_IQ3_XXS)                                                    \
+                halve(&o);                                                                            \
             open_signed(PP_TYPE_##TYPE, &o);                                                          \
             if (form_of(PP_TYPE_##TYPE) == WORDS)                                                     \
-                put_words(block, &o, h, PP_TYPE_##TYPE == PP_TYPE_IQ2_XS || PP_TYPE_##TYPE == PP_TYPE_IQ2_S); \
+                put_words(block, &o, h);                                                              \
             else                                                                                      \
-                put_small(block, &o, h, tile_less(PP_TYPE_##TYPE));                                   \
+                put_bytes(block, &o, h, tile_less(PP_TYPE_##TYPE));                                   \
             if (pp_type_has_min(PP_TYPE_##TYPE))                                                      \
                 put_min(block, &o, h);                                                                \
         }                                                                                             \
@@ -314,6 +323,12 @@ void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1
     switch (form_of(w->type)) {
     case WORDS:
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], WORDS);
+        break;
+    case BYTES:
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], BYTES);
+        break;
+    case SINGLES:
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SINGLES);
         break;
     case SMALL_MIN:
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL_MIN);

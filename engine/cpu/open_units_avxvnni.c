@@ -1,6 +1,8 @@
 /* open_units_avxvnni.c - the types that have heads and bodies, opened for AVX-VNNI: 8 weight rows at a time. */
 #if defined(__x86_64__)
 
+/* Measured on a Granite Rapids: IQ3 1.4 times, IQ2 1.1 times as fast for one row as with loads. */
+#define PP_GATHERS 1
 #include "engine/cpu/open_rows_avx2.h"
 
 #include "engine/cpu/open_body.h"
