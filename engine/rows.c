@@ -368,14 +368,28 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
     }
 }
 
+static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+static void nvfp4_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    enum { BLOCK = 64, SCALES = 4, EACH = 16, BYTES = SCALES + BLOCK / 2 };
+    const uint8_t *b = r->weights + row * (r->n_cols / BLOCK) * BYTES;
+    const float factor = r->factors.data ? pp_number(&r->factors, row / r->block_rows) : 1;
+    for (int64_t c = 0; c < r->n_cols; c += BLOCK, b += BYTES)
+        for (int s = 0; s < SCALES; s++)
+            for (int i = 0; i < EACH; i++) {
+                const uint8_t both = b[SCALES + s * EACH / 2 + i % (EACH / 2)];
+                to[c + s * EACH + i] = e2m1[i < EACH / 2 ? both & 15 : both >> 4] * (pp_e4m3_to_f32(b[s]) * factor);
+            }
+}
+
 static void fp4_row(const struct pp_rows *r, int64_t row, float *to)
 {
-    static const float value[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     for (int64_t g = 0; g < r->n_groups; g++) {
         const uint8_t *p = fp4_group(r, row, g);
         const float scale = pp_number(&r->scales, fp4_scale(r, row, g)) * r->factor;
         for (int64_t c = 0; c < r->group; c++)
-            to[g * r->group + c] = value[c & 1 ? p[c / 2] >> 4 : p[c / 2] & 15] * scale;
+            to[g * r->group + c] = e2m1[c & 1 ? p[c / 2] >> 4 : p[c / 2] & 15] * scale;
     }
 }
 
@@ -424,6 +438,8 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
             fp8_row(r, row, to);
         else if (r->form == PP_FORM_FP4)
             fp4_row(r, row, to);
+        else if (r->form == PP_FORM_NVFP4)
+            nvfp4_row(r, row, to);
         else if (r->form == PP_FORM_TABLE)
             table_row(r, row, to);
         else
@@ -453,6 +469,8 @@ size_t pp_rows_bytes(const struct pp_rows *r)
         return n / 2;
     case PP_FORM_FP4:
         return (r->pitch ? (size_t)(r->n_rows * r->n_groups * r->pitch) : n / 2) * (size_t)r->row_step;
+    case PP_FORM_NVFP4:
+        return (size_t)r->n_rows * pp_type_row_bytes(PP_TYPE_NVFP4, r->n_cols);
     case PP_FORM_STREAM:
         return (size_t)(r->n_rows * r->row_bytes);
     default:

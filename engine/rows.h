@@ -25,6 +25,7 @@ enum pp_rows_form {
     PP_FORM_FP8,      /* E4M3, one scale per block [block_rows, block_cols] */
     PP_FORM_TABLE,    /* four bits, the earlier weight in the high ones; bitsandbytes */
     PP_FORM_FP4,      /* E2M1, the earlier weight in the low bits, a scale per group */
+    PP_FORM_NVFP4,    /* GGUF's: of 64 weights four scales in E4M3, then E2M1, of each 16 the first eight in low bits */
     PP_FORM_STREAM,   /* integers: a row is a stream of bits, lowest first; MLX, compressed-tensors, AWQ for one row */
     PP_FORM_DOWN,     /* integers: words [n_cols * bits / 32, n_rows], of which a column is one row's stream; GPTQ */
     PP_FORM_ACROSS,   /* integers: words [n_cols, n_rows / 8], a word holds eight rows' in the order 0, 2, 4, 6, 1, 3,
@@ -66,10 +67,11 @@ struct pp_rows {
     int64_t row_first, row_step;
     int64_t n_head, head_dim;   /* of what is there each head has rows of q, k and v; n_head 0: it is in our order */
     float factor;               /* FP4: of each scale */
+    struct pp_numbers factors;  /* NVFP4: of each scale, one for every `block_rows` rows; data NULL: all are 1 */
     int64_t pitch;              /* FP4: bytes from one group, and from one scale, to the next; 0: scales lie apart, and
                                    neither have gaps */
     /* FP8: scales is [rows of blocks, scale_stride] */
-    int64_t block_rows, block_cols, scale_stride;
+    int64_t block_rows, block_cols, scale_stride; /* block_rows also of NVFP4 */
     /* TABLE: over all weights, row after row */
     int64_t block;              /* weights under one scale */
     float table[16];

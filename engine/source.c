@@ -121,6 +121,8 @@ static enum pp_code list_tensors(struct pp_source *s, const char *family, struct
         for (size_t t = 0; t < pp_gguf_n_tensors(g) && !code; t++)
             code = pp_gguf_form_add(&s->list, family, pp_gguf_tensor_at(g, t), err);
     }
+    if (!code && other)
+        code = pp_gguf_take_scales(&s->list, err);
     return code || !other ? code : index_tensors(s, err);
 }
 

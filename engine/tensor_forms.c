@@ -44,7 +44,9 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
         return is_gptoss(family) ? PP_GGUF_TURNS : PP_GGUF_HALVES;
     if (renamed(family, t->name) >= 0)
         return PP_GGUF_RENAMED;
-    return t->type == PP_TYPE_MXFP4_PAIRS ? PP_GGUF_PAIRS : PP_GGUF_USUAL;
+    return t->type == PP_TYPE_MXFP4_PAIRS ? PP_GGUF_PAIRS
+           : t->type == PP_TYPE_NVFP4     ? PP_GGUF_NVFP4
+                                          : PP_GGUF_USUAL;
 }
 
 static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
@@ -118,7 +120,8 @@ static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_ten
     return pp_tensor_list_add(l, &made[1], half_name(t, 1, "_exps.bias", name), true, err);
 }
 
-/* Makes *to the tensor that t becomes row by row: of MXFP4 in pairs GGUF's, of any other type the same. */
+/* Makes *to the tensor that t becomes row by row: of MXFP4 in pairs GGUF's, of NVFP4 Q8_0, of any other type the
+ * same. */
 static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_tensor *to,
                             struct pp_error *err)
 {
@@ -140,8 +143,14 @@ static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t,
         r->pitch = BLOCK;
         r->factor = 1;
     }
+    if (t->type == PP_TYPE_NVFP4) {
+        r->form = PP_FORM_NVFP4;
+        r->type = PP_TYPE_Q8_0;
+        r->as_blocks = false;
+    }
     *to = *t;
     to->type = r->type;
+    to->size = pp_type_row_bytes(r->type, t->ne[0]) * (size_t)r->n_rows;
     to->rows = r;
     return PP_OK;
 }
@@ -179,6 +188,7 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
     case PP_GGUF_RENAMED:
         return add_renamed(l, family, t, err);
     case PP_GGUF_PAIRS:
+    case PP_GGUF_NVFP4:
         code = by_rows(l, t, &rows, err);
         return code ? code : pp_tensor_list_add(l, &rows, t->name, false, err);
     case PP_GGUF_HALVES:
@@ -188,6 +198,52 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
     default:
         return pp_tensor_list_add(l, t, t->name, false, err);
     }
+}
+
+/* The matrix that a tensor of scales belongs to, if it is one in NVFP4. */
+static struct pp_tensor *scaled_by(const struct pp_tensor_list *l, const char *name, const char *end)
+{
+    const size_t n = strlen(name) - strlen(end);
+    for (size_t i = 0; ends_with(name, end) && i < l->n; i++) {
+        struct pp_tensor *t = &l->t[i];
+        if (t->rows && t->rows->form == PP_FORM_NVFP4 && strncmp(t->name, name, n) == 0 &&
+            strcmp(t->name + n, ".weight") == 0)
+            return t;
+    }
+    return NULL;
+}
+
+/* Gives a matrix its scales. */
+static enum pp_code take_scale(struct pp_tensor *t, const struct pp_tensor *scale, struct pp_error *err)
+{
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    if (scale->type != PP_TYPE_F32 || scale->n_dims != 1 || scale->ne[0] != t->ne[2])
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have a scale for each of %lld matrices", scale->name,
+                       (long long)t->ne[2]);
+    rows->factors = (struct pp_numbers){.data = scale->data, .kind = PP_NUMBER_F32};
+    rows->block_rows = t->ne[1];
+    return PP_OK;
+}
+
+enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err)
+{
+    bool *taken = pp_calloc(l->n, sizeof *taken);
+    size_t kept = 0;
+    enum pp_code code = taken ? PP_OK : pp_fail_nomem(err, "the list of tensors");
+    for (size_t i = 0; i < l->n && !code; i++) {
+        struct pp_tensor *t = scaled_by(l, l->t[i].name, ".scale");
+        taken[i] = t || scaled_by(l, l->t[i].name, ".input_scale");
+        if (t)
+            code = take_scale(t, &l->t[i], err);
+    }
+    for (size_t i = 0; i < l->n && !code; i++)
+        if (taken[i])
+            pp_free((void *)(uintptr_t)l->t[i].name);
+        else
+            l->t[kept++] = l->t[i];
+    l->n = code ? l->n : kept;
+    pp_free(taken);
+    return code;
 }
 
 /* --- norms of heads ----------------------------------------------------------------------------------------------- */

@@ -8,7 +8,9 @@
  * - gpt-oss of ollama's converter, whose files call their family gptoss: attn_out, attn_sinks and ffn_norm are
  *   attn_output, attn_sinks.weight and post_attention_norm. In its first files the rows of gate and value take turns in
  *   ffn_gate_up_exps, and MXFP4 has the number 4 and weights 2 i and 2 i + 1 in byte i of a block
- *   (PP_TYPE_MXFP4_PAIRS); weights i and i + 16 share one in GGUF's MXFP4. */
+ *   (PP_TYPE_MXFP4_PAIRS); weights i and i + 16 share one in GGUF's MXFP4.
+ * - NVFP4 becomes Q8_0, whose rounding is far finer. NAME.scale beside NAME.weight has what all scales of a matrix are
+ *   multiplied by; NAME.input_scale is about activations in FP4, which we do not have. */
 #ifndef PP_ENGINE_TENSOR_FORMS_H
 #define PP_ENGINE_TENSOR_FORMS_H
 
@@ -21,6 +23,7 @@ enum pp_gguf_form {
     PP_GGUF_USUAL,
     PP_GGUF_RENAMED,
     PP_GGUF_PAIRS,     /* MXFP4 of two neighbours a byte */
+    PP_GGUF_NVFP4,
     PP_GGUF_HALVES,    /* gate and value one behind the other */
     PP_GGUF_TURNS,     /* row by row in turns */
 };
@@ -29,6 +32,10 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);
 /* Adds what it becomes. */
 enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
                               struct pp_error *err);
+
+/* Takes the scales of NVFP4's matrices, once all tensors are in the list. PP_ERR_FORMAT: there are not as many as there
+ * are matrices. */
+enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err);
 
 /* A folder's "blk.3.attn_q_norm.7.weight", a norm of one head, and those of the other heads become rows of
  * "blk.3.attn_q_norm.weight". PP_ERR_FORMAT: one is missing, or has another size or type than the first. */

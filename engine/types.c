@@ -37,6 +37,9 @@ static const struct pp_type_info types[PP_TYPE_LIMIT] = {
     [34] = {"TQ1_0", 256, 54, 1},
     [35] = {"TQ2_0", 256, 66, 1},
     [39] = {"MXFP4", 32, 17, 1},
+    [40] = {"NVFP4", 64, 36, 0},
+    [41] = {"Q1_0", 128, 18, 0},
+    [42] = {"Q2_0", 64, 18, 0},
 };
 
 const struct pp_type_info *pp_type_info(uint32_t type)

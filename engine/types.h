@@ -37,6 +37,7 @@ enum pp_type {
     PP_TYPE_TQ1_0 = 34,
     PP_TYPE_TQ2_0 = 35,
     PP_TYPE_MXFP4 = 39,
+    PP_TYPE_NVFP4 = 40,      /* only read, and made into Q8_0 (tensor_forms.h) */
     PP_TYPE_LIMIT = 48, /* ids are below this */
 };
 

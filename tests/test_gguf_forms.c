@@ -1,5 +1,6 @@
 /* test_gguf_forms.c - tensors that converters name, join or lay out in their own way are the same model: the same bits
  * come of it, and the same file when it is quantised. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
+#include "engine/quant.h"
 #include "engine/source.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -419,6 +421,91 @@ static void gptoss(void **state)
     pp_gguf_close(g);
 }
 
+/* --- NVFP4 ------------------------------------------------------------------------------------------------------- */
+
+static float e2m1(int v)
+{
+    static const float value[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    return v & 8 ? -value[v & 7] : value[v & 7];
+}
+
+/* Makes a matrix, or a stack of them, one of NVFP4, and *floats what that is; scales: one of each matrix, or NULL. */
+static void into_nvfp4(struct item *i, const float *scales, struct item *floats)
+{
+    static uint32_t random = 11;
+    const int64_t n_rows = i->ne[1] * i->ne[2];
+    struct pp_error err;
+    float *f = pp_calloc((size_t)(n_rows * i->ne[0]), sizeof *f);
+    pp_free(i->data);
+    i->type = PP_TYPE_NVFP4;
+    i->size = (size_t)(n_rows * i->ne[0] / 64 * 36);
+    i->data = pp_calloc(i->size, 1);
+    assert_true(f && i->data);
+    for (int64_t b = 0; b < n_rows * i->ne[0] / 64; b++)
+        for (int k = 0; k < 64; k++) {
+            uint8_t *block = i->data + 36 * b, *both = &block[4 + k / 16 * 8 + k % 8];
+            random = random * 1664525u + 1013904223u;
+            const int v = (int)(random >> 28), sub = k / 16;
+            if (k % 16 == 0)
+                block[sub] = (uint8_t)(16 + (random >> 20 & 15)); /* 2^-5 (1 + m / 8) and above */
+            *both = (uint8_t)(*both | (k % 16 < 8 ? v : v << 4));
+            const float scale = ldexpf((float)(8 + (block[sub] & 7)), (block[sub] >> 3) - 10);
+            f[64 * b + k] = e2m1(v) * (scale * (scales ? scales[b * 64 / (i->ne[0] * i->ne[1])] : 1));
+        }
+    floats->type = PP_TYPE_Q8_0;
+    floats->size = pp_type_row_bytes(PP_TYPE_Q8_0, i->ne[0]) * (size_t)n_rows;
+    pp_free(floats->data);
+    floats->data = pp_calloc(floats->size, 1);
+    assert_non_null(floats->data);
+    assert_ok(pp_quantize_rows(PP_TYPE_Q8_0, f, floats->data, n_rows, i->ne[0], NULL, &err), err);
+    pp_free(f);
+}
+
+static void nvfp4(void **state)
+{
+    static const float scales[] = {0.5f, 0.75f, 1.25f, 0.3f, 2};
+    (void)state;
+    for (int n_expert = 0; n_expert <= 5; n_expert += 5) {
+        struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
+        struct items l = {0}, plain = {0};
+        struct pp_gguf *g;
+        struct pp_model *m;
+        struct pp_error err;
+        shape.n_expert = n_expert;
+        shape.n_ff = 256;
+        assert_ok(pp_gguf_open(tiny_model(&shape), &g, &err), err);
+        take(&l, g, false);
+        take(&plain, g, false);
+        const int n = l.n;
+        for (int i = 0; i < n; i++) {
+            struct item *t = &l.of[i];
+            char name[64];
+            if (t->n_dims < 2 || !strstr(t->name, "blk.") || strstr(t->name, "ffn_gate_inp"))
+                continue;
+            const bool scaled = !strstr(t->name, "attn_k");
+            into_nvfp4(t, scaled ? scales : NULL, find(&plain, t->name));
+            snprintf(name, sizeof name, "%.*sscale", (int)(strlen(t->name) - strlen("weight")), t->name);
+            if (scaled)
+                memcpy(add(&l, name, PP_TYPE_F32, 1, &t->ne[2])->data, scales, (size_t)t->ne[2] * sizeof *scales);
+            snprintf(name, sizeof name, "%.*sinput_scale", (int)(strlen(t->name) - strlen("weight")), t->name);
+            if (i % 2)
+                add(&l, name, PP_TYPE_F32, 1, &t->ne[2]);
+        }
+        const char *good = file_of(&l, g, "nvfp4");
+        assert_same_answers(good, file_of(&plain, g, "floats"));
+        struct item *extra = find(&l, "blk.1.attn_q.scale");
+        extra->ne[0] = 2;
+        extra->size = 8;
+        pp_free(extra->data);
+        extra->data = pp_calloc(8, 1);
+        assert_int_equal(pp_model_open(file_of(&l, g, "bad"), &m, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "blk.1.attn_q.scale"));
+        empty(&l);
+        empty(&plain);
+        pp_gguf_close(g);
+    }
+}
+
 /* --- models that see --------------------------------------------------------------------------------------------- */
 
 /* The metadata of a family's file, under another family's name. */
@@ -483,6 +570,7 @@ TEST_GROUP(gguf_forms)
         cmocka_unit_test(fused_experts),
         cmocka_unit_test(bad_fused),
         cmocka_unit_test(gptoss),
+        cmocka_unit_test(nvfp4),
         cmocka_unit_test(seeing),
     };
     return cmocka_run_group_tests_name("gguf_forms", tests, NULL, NULL);
