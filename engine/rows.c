@@ -370,6 +370,12 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
 
 static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
+/* A scale of GGUF's NVFP4: without a sign, and what would be no number is 0. */
+static float unsigned_e4m3(uint8_t v)
+{
+    return (v & 127) == 127 ? 0 : pp_e4m3_to_f32(v & 127);
+}
+
 static void nvfp4_row(const struct pp_rows *r, int64_t row, float *to)
 {
     enum { BLOCK = 64, SCALES = 4, EACH = 16, BYTES = SCALES + BLOCK / 2 };
@@ -379,7 +385,7 @@ static void nvfp4_row(const struct pp_rows *r, int64_t row, float *to)
         for (int s = 0; s < SCALES; s++)
             for (int i = 0; i < EACH; i++) {
                 const uint8_t both = b[SCALES + s * EACH / 2 + i % (EACH / 2)];
-                to[c + s * EACH + i] = e2m1[i < EACH / 2 ? both & 15 : both >> 4] * (pp_e4m3_to_f32(b[s]) * factor);
+                to[c + s * EACH + i] = e2m1[i < EACH / 2 ? both & 15 : both >> 4] * (unsigned_e4m3(b[s]) * factor);
             }
 }
 
