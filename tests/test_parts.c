@@ -53,14 +53,19 @@ static const char *whole_model(void)
     return tiny_model(&shape);
 }
 
-static void split_model(const char *name)
+static void split_file(const char *path, const char *name)
 {
     struct pp_gguf *g;
     struct pp_error err;
-    assert_ok(pp_gguf_open(whole_model(), &g, &err), err);
+    assert_ok(pp_gguf_open(path, &g, &err), err);
     for (int i = 0; i < PARTS; i++)
         write_part(g, part_path(name, i), i, 0);
     pp_gguf_close(g);
+}
+
+static void split_model(const char *name)
+{
+    split_file(whole_model(), name);
 }
 
 /* Logits of a few tokens; float [n_vocab], pp_free. */
@@ -121,6 +126,29 @@ static void parts_are_one_model(void **state)
     pp_free(a);
 }
 
+/* Which layers have experts is told by tensors of any file, of Qwen's too. */
+static void experts_in_parts(void **state)
+{
+    const char *folder = testdata("architectures/qwen3moe");
+    struct pp_sha256 id[2];
+    struct pp_error err;
+    struct pp_source *s;
+    char file[300];
+    (void)state;
+    if (!folder)
+        skip();
+    snprintf(file, sizeof file, "%s/whole-experts.gguf", test_tmpdir());
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    split_file(file, "experts");
+    assert_ok(pp_source_open(file, &s, &err), err);
+    const size_t vocab = (size_t)pp_source_hparams(s)->n_vocab;
+    pp_source_close(s);
+    float *a = logits_of(file, &id[0]), *b = logits_of(part_path("experts", 0), &id[1]);
+    assert_memory_equal(a, b, vocab * sizeof *a);
+    pp_free(a);
+    pp_free(b);
+}
+
 static void expect_refused(const char *path, enum pp_code code, const char *word)
 {
     struct pp_source *s;
@@ -161,6 +189,7 @@ TEST_GROUP(parts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_one_model),
+        cmocka_unit_test(experts_in_parts),
         cmocka_unit_test(parts_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
