@@ -286,7 +286,7 @@ ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m
     for (int i = see.begin; i < see.end; i += TILE_POSITIONS) {
         v16 e[4], x[4];
         UNROLL for (int j = 0; j < 4; j++) {
-            e[j] = v_exp2(v_sub(v_load(p + i + j * LANES), less));
+            e[j] = v_exp2_short(v_sub(v_load(p + i + j * LANES), less));
             sum = v_add(sum, e[j]);
         }
         const float *d = a->v_scale + i;

@@ -556,7 +556,7 @@ static float whole_weights(const struct pp_attention *a, float *p, float m, stru
     v16 sum = v_zero();
     widen_scores(p, &see, WHOLE_STEP);
     for (int i = see.begin; i < see.end; i += WHOLE_STEP) {
-        v16 x = v_exp2(v_sub(v_load(p + i), less)), y = v_exp2(v_sub(v_load(p + i + LANES), less));
+        v16 x = v_exp2_short(v_sub(v_load(p + i), less)), y = v_exp2_short(v_sub(v_load(p + i + LANES), less));
         const float *d = a->v_scale + i;
         sum = v_add(v_add(sum, x), y);
         for (int b = 0; b < n_blocks; b++, d += PP_KV_CHUNK)

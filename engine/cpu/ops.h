@@ -117,9 +117,9 @@ static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
  *
  * q . k is summed over dimensions ascending, and m is the largest score. Where K is quantised, q . k is summed over
  * blocks of 32 ascending: each block's whole numbers times K's scale, then times the query's, whose block is quantised
- * as in Q8_0. p v is summed over positions ascending. Where V is quantised in blocks, p times V's scale becomes a whole
- * number w, and the chunk's sum of w v is exact; m is then so much below the largest s + log2 (the largest of the
- * position's scales) that w fits 16 bits, but only just: attention_body.h, reference().
+ * as in Q8_0. p v is summed over positions ascending. Where V is quantised in blocks, p is within 7.5e-5 of the power,
+ * p times V's scale becomes a whole number w, and the chunk's sum of w v is exact; m is then so much below the largest
+ * s + log2 (the largest of the position's scales) that w fits 16 bits, but only just: attention_body.h, reference().
  *
  * A query's bits depend on nothing but its own positions: not on its tile, nor on how chunks are shared out. With a
  * window the positions begin in the middle of a chunk, and earlier chunks have no part in it: chunks begin at multiples

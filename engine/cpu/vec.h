@@ -595,6 +595,18 @@ static inline v16 v_exp2(v16 x)
     return v_times_floor_pow2(p, x, v_set1(-125.0f));
 }
 
+/* The same in two steps fewer, within 7.5e-5 of 2^x and not 1 at 0: enough for powers of scores with rounded K, which
+ * are multiplied with rounded V and divided by their own sum (of attention's error with Q8_0 it makes one part in
+ * 5,000). The polynomial of degree 3 whose largest relative error is smallest. */
+static inline v16 v_exp2_short(v16 x)
+{
+    v16 r = v_fraction(x), p = v_set1(0.0780245227f);
+    p = v_fma(p, r, v_set1(0.2260671554f));
+    p = v_fma(p, r, v_set1(0.6958335405f));
+    p = v_fma(p, r, v_set1(0.9999252186f));
+    return v_times_floor_pow2(p, x, v_set1(-125.0f));
+}
+
 /* What log2 x does not exceed, and exceeds by at most 0.0863, for normal numbers x > 0: bits of floats grow almost as
  * logarithms do. */
 static inline v16 v_log2_above(v16 x)
