@@ -419,9 +419,13 @@ static void test_gguf_other(void **state)
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
-        {"qwen35", "delta rule"},         {"Qwen3_5MoeForConditionalGeneration", "every token uses"},
-        {"deepseek2", "MLA"},             {"GraniteMoeHybridForCausalLM", "Mamba 2"},
-        {"nemotron_h", "Mamba 2"},        {"gemma4", "one size"},
+        {"qwen35", "delta rule"},
+        {"Qwen3_5MoeForConditionalGeneration", "every token uses"},
+        {"Qwen3VLMoeForConditionalGeneration", "GGUF files run"},
+        {"deepseek2", "MLA"},
+        {"GraniteMoeHybridForCausalLM", "Mamba 2"},
+        {"nemotron_h", "Mamba 2"},
+        {"gemma4", "one size"},
         {"Lfm2MoeForCausalLM", "convolutions"},
     };
     char path[256];

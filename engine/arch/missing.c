@@ -18,6 +18,7 @@ static const struct {
     {"qwen3next", STATES " (gated delta rule), and " SHARED},
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
+    {"qwen3vlmoe", "folders with the gates and values of all experts in one tensor; its GGUF files run"},
     {"mamba", STATES " (Mamba)"},
     {"mamba2", STATES " (Mamba 2)"},
     {"falconmamba", STATES " (Mamba)"},
