@@ -136,6 +136,8 @@ static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 /* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
 INLINE int64_t few_rows(uint32_t type)
 {
+    if (form_of(type) == SINGLES)
+        return 3;
     return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 2 : FEW_ROWS;
 }
 
