@@ -227,18 +227,27 @@ static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const
     return code;
 }
 
-/* A stack of experts, where folders have a matrix of each. */
-static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
+/* n pieces of `rows` rows each, where folders have a tensor of n_dims for each: a number stands before the `end` of
+ * their names. */
+static enum pp_code list_pieces(struct folder *f, const struct pp_tensor *t, const char *end, int64_t n, int64_t rows,
+                                int n_dims)
 {
-    static const char stack[] = "_exps.weight";
-    const size_t n = strlen(t->name) - strlen(stack);
+    const int stem = (int)(strlen(t->name) - strlen(end));
     enum pp_code code = PP_OK;
-    for (int64_t e = 0; e < t->ne[2] && !code; e++) {
+    for (int64_t i = 0; i < n && !code; i++) {
         char name[NAME];
-        snprintf(name, sizeof name, "%.*s.%lld.weight", (int)n, t->name, (long long)e);
-        code = list_item(f, t, name, &(struct part){e * t->ne[1], t->ne[1]});
+        snprintf(name, sizeof name, "%.*s.%lld.weight", stem, t->name, (long long)i);
+        code = list_item(f, t, name, &(struct part){i * rows, rows});
+        if (!code && n_dims == 1)
+            f->items[f->n - 1].n_dims = 1;
     }
     return code;
+}
+
+/* A stack of experts: a matrix of each. */
+static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
+{
+    return list_pieces(f, t, "_exps.weight", t->ne[2], t->ne[1], 2);
 }
 
 /* Norms of heads, of which each has its own, where folders have a vector of each. */
@@ -253,17 +262,7 @@ static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
 
 static enum pp_code list_heads(struct folder *f, const struct pp_tensor *t)
 {
-    static const char end[] = ".weight";
-    const size_t n = strlen(t->name) - strlen(end);
-    enum pp_code code = PP_OK;
-    for (int64_t h = 0; h < t->ne[1] && !code; h++) {
-        char name[NAME];
-        snprintf(name, sizeof name, "%.*s.%lld.weight", (int)n, t->name, (long long)h);
-        code = list_item(f, t, name, &(struct part){h, 1});
-        if (!code)
-            f->items[f->n - 1].n_dims = 1;
-    }
-    return code;
+    return list_pieces(f, t, ".weight", t->ne[1], 1, 1);
 }
 
 static const char fused[] = ".attn_qkv.";

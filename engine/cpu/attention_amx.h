@@ -12,9 +12,9 @@
  * the other they would fill the processor's window of instructions with waiting. So a step of either loop multiplies
  * what the step before has loaded, and stores what it has summed; vectors read what was stored a step earlier still.
  *
- * For some 300 cycles behind any tile instruction a Granite Rapids computes with floats on one of its two vector ports;
- * shuffles and whole numbers still have both. So steps with floats are what counts here. (All tiles first, then all
- * vectors at full speed, took 3 to 7 % longer.) */
+ * For some 300 cycles behind any tile instruction a Granite Rapids multiplies, compares and converts floats on one of
+ * its two vector ports; their additions, shuffles and whole numbers still have both. So those steps are what counts
+ * here. (All tiles first, then all vectors at full speed, took 3 to 7 % longer.) */
 #include "engine/cpu/amx_tiles.h"
 
 enum {
