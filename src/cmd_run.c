@@ -467,6 +467,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
         .draft = r->draft_seq,
         .lookup = drafts(r, "lookup"),
         .draft_max = r->o->draft_max,
+        .draft_always = r->o->draft_always,
         .draft_p_min = r->o->draft_p_min,
         .progress = prompt_progress,
         .user = &r->bar,

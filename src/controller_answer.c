@@ -88,6 +88,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .lookup = c->drafter == PP_DRAFTER_AUTO || c->drafter == PP_DRAFTER_LOOKUP,
         .draft_p_min = c->draft_p_min,
         .draft_max = c->draft_max,
+        .draft_always = c->o->draft_always,
         .sampling = c->sampling,
         .max_tokens = c->max_tokens,
         .stops = c->o->stops,

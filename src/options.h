@@ -35,6 +35,7 @@ struct pp_options {
     bool no_draft;             /* --no-draft: nobody guesses */
     const char *drafter;       /* --drafter: "auto", "model", "lookup"; NULL: auto */
     int draft_max;             /* --draft-max; 8 */
+    bool draft_always;         /* --draft-always: so many, whether it pays or not */
     float draft_p_min;         /* --draft-p-min; 0: what pays */
     int threads;               /* -t; 0: automatic */
     int64_t ctx_size;          /* --ctx-size */

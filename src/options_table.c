@@ -74,6 +74,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1,
      .max = 64, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX", .group = PP_GROUP_MODEL,
      .help = "tokens guessed at most at a time (8); how many is decided by what pays"},
+    {.name = "draft-always", .set = pp_set_flag, AT(draft_always), .commands = TALK, .section = "model",
+     .group = PP_GROUP_MODEL, .help = "guess so many each time, whether it pays or not: the same guesses in every run"},
     {.name = "draft-p-min", .arg = "P", .set = pp_set_float, AT(draft_p_min), .min = 0, .max = 1, .commands = TALK,
      .section = "model", .env = "LLAMA_ARG_DRAFT_P_MIN", .group = PP_GROUP_MODEL,
      .help = "try no guess that stands with a smaller probability; 0: what pays (default)"},

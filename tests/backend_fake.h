@@ -36,6 +36,7 @@ struct fake_backend {
     float scale;                 /* of the first adapter */
     bool use_draft, lookup;
     int draft_max;
+    bool draft_always;
     float draft_p_min;
     const char *stats;           /* what is kept with an answer that ends; NULL: a speed */
     struct pp_stats done;        /* what the event of its end tells */

@@ -87,6 +87,7 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.use_draft = r->use_draft;
     fake.lookup = r->lookup;
     fake.draft_max = r->draft_max;
+    fake.draft_always = r->draft_always;
     fake.draft_p_min = r->draft_p_min;
     fake.committed = is_committed(r);
 }

@@ -631,6 +631,7 @@ static void test_choices_are_kept(void **state)
     assert_true(fix.fake->scale == 0.75f);
     assert_true(fix.fake->lookup && !fix.fake->use_draft);
     assert_int_equal(fix.fake->draft_max, 3);
+    assert_false(fix.fake->draft_always);
     assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->sampling.temp == 0.1f);
@@ -642,7 +643,7 @@ static void test_choices_are_kept(void **state)
     fixture_stop(&fix);
 
     fix.o.n_lora = 0;
-    fix.o.resume_latest = true;
+    fix.o.resume_latest = fix.o.draft_always = true;
     fixture_ready(&fix);
     assert_string_equal(fix_status()->persona, "pirate");
     assert_string_equal(fix_status()->template_name, "chatml");
@@ -650,7 +651,7 @@ static void test_choices_are_kept(void **state)
     assert_int_equal(fix_status()->drafter, PP_DRAFTER_LOOKUP);
     fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
-    assert_true(fix.fake->lookup && !fix.fake->use_draft && fix.fake->draft_max == 3);
+    assert_true(fix.fake->lookup && !fix.fake->use_draft && fix.fake->draft_max == 3 && fix.fake->draft_always);
     assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
     assert_int_equal(fix.fake->sampling.seed, 77);
     assert_true(fix.fake->template_source[0]);

@@ -108,7 +108,7 @@ static void values(void **state)
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
            "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
            "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|"
-           "--draft-max|5|--drafter|lookup|--draft-p-min|0.4|"
+           "--draft-max|5|--draft-always|--drafter|lookup|--draft-p-min|0.4|"
            "--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
     assert_true(o.command_given);
@@ -132,6 +132,7 @@ static void values(void **state)
     assert_true(o.stats && o.save && o.raw && o.ignore_eos);
     assert_string_equal(o.draft, "d.gguf");
     assert_int_equal(o.draft_max, 5);
+    assert_true(o.draft_always);
     assert_string_equal(o.drafter, "lookup");
     assert_true(o.draft_p_min == 0.4f);
     assert_string_equal(o.kernels, "scalar");
