@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
@@ -780,16 +781,10 @@ float *logits_of(const char *family, const char *path, int64_t *n)
     assert_ok(pp_engine_new(m, &opt, NULL, NULL, &engine, &err), err);
     assert_ok(pp_seq_new(engine, &seq, &err), err);
     const int64_t n_rows = ids->ne[0] < 32 ? ids->ne[0] : 32, n_vocab = pp_model_info(m)->n_vocab;
-    struct pp_row rows[32];
-    for (int64_t i = 0; i < n_rows; i++)
-        rows[i] = (struct pp_row){.seq = seq, .token = ((const int32_t *)ids->data)[i], .parent = PP_PARENT_PREVIOUS,
-                                  .out = PP_OUT_LOGITS};
-    assert_ok(pp_step(engine, rows, (int)n_rows, NULL, &err), err);
     *n = n_rows * n_vocab;
     float *all = calloc((size_t)*n, sizeof *all);
     assert_non_null(all);
-    for (int64_t i = 0; i < n_rows; i++)
-        memcpy(all + i * n_vocab, pp_step_output(engine, (int)i), (size_t)n_vocab * sizeof *all);
+    run_in_passes(engine, seq, ids->data, (int)n_rows, (int)n_rows, all);
     pp_seq_free(seq);
     pp_engine_free(engine);
     pp_model_close(m);

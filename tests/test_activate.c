@@ -9,6 +9,7 @@
 #include "engine/engine_int.h"
 #include "engine/lora.h"
 #include "tests/adapter_folder.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 
 enum { LENGTH = 200, FIRST = 70, LAST = 150 }; /* where the invocation stands in text() */
@@ -81,19 +82,7 @@ static struct pp_seq *sequence(const struct pp_adapter *a, float strength)
 /* Rows from..end - 1, `rows` at a time; their logits go to out [LENGTH, n_vocab]. */
 static void feed(struct pp_seq *s, const int32_t *tokens, int from, int end, int rows, float *out)
 {
-    struct pp_row batch[64];
-    struct pp_error err;
-    for (int at = from; at < end;) {
-        int n = end - at < rows ? end - at : rows;
-        for (int i = 0; i < n; i++)
-            batch[i] = (struct pp_row){.seq = s, .token = tokens[at + i], .parent = PP_PARENT_PREVIOUS,
-                                       .out = PP_OUT_LOGITS};
-        assert_ok(pp_step(fix.engine, batch, n, NULL, &err), err);
-        for (int i = 0; i < n; i++)
-            memcpy(out + (at + i) * fix.n_vocab, pp_step_output(fix.engine, i),
-                   (size_t)fix.n_vocab * sizeof *out);
-        at += n;
-    }
+    run_in_passes(fix.engine, s, tokens + from, end - from, rows, out + from * fix.n_vocab);
 }
 
 static float *all_logits(const struct pp_adapter *a, const int32_t *tokens, int rows)

@@ -7,6 +7,7 @@
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/types.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -40,25 +41,16 @@ static void free_rig(struct rig *r)
     pp_model_close(r->model);
 }
 
-/* The logits of LENGTH tokens [LENGTH, n_vocab], in steps of `rows`; to be
- * freed. */
+/* The logits of LENGTH tokens [LENGTH, n_vocab], in steps of `rows`; pp_free. */
 static float *logits_of(struct rig *r, int rows)
 {
-    struct pp_error err;
-    size_t row_bytes = (size_t)r->n_vocab * sizeof(float);
-    float *logits = pp_malloc(LENGTH * row_bytes);
+    int32_t tokens[LENGTH];
+    float *logits = pp_malloc(LENGTH * (size_t)r->n_vocab * sizeof *logits);
     assert_non_null(logits);
+    for (int i = 0; i < LENGTH; i++)
+        tokens[i] = (i * 37 + 11) % 320;
     pp_seq_truncate(r->seq, 0);
-    for (int at = 0; at < LENGTH; at += rows) {
-        struct pp_row batch[LENGTH];
-        int m = LENGTH - at < rows ? LENGTH - at : rows;
-        for (int i = 0; i < m; i++)
-            batch[i] = (struct pp_row){
-                .seq = r->seq, .token = ((at + i) * 37 + 11) % 320, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
-        assert_ok(pp_step(r->engine, batch, m, NULL, &err), err);
-        for (int i = 0; i < m; i++)
-            memcpy(logits + (at + i) * r->n_vocab, pp_step_output(r->engine, i), row_bytes);
-    }
+    run_in_passes(r->engine, r->seq, tokens, LENGTH, rows, logits);
     return logits;
 }
 

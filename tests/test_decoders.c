@@ -12,6 +12,7 @@
 #include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "tests/decoder_model.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 
 enum { LENGTH = 96 };
@@ -44,16 +45,7 @@ static float *logits_of(const char *path, enum pp_kv_type kv, const struct manne
     float *logits = pp_malloc(LENGTH * n_vocab * sizeof *logits);
     assert_non_null(logits);
     fill_ids(ids, (int)n_vocab);
-    for (int at = 0, n; at < LENGTH; at += n) {
-        struct pp_row rows[LENGTH];
-        n = LENGTH - at < how->rows ? LENGTH - at : how->rows;
-        for (int i = 0; i < n; i++)
-            rows[i] = (struct pp_row){.seq = s, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS,
-                                      .out = PP_OUT_LOGITS};
-        assert_ok(pp_step(e, rows, n, NULL, &err), err);
-        for (int i = 0; i < n; i++)
-            memcpy(logits + (size_t)(at + i) * n_vocab, pp_step_output(e, i), n_vocab * sizeof *logits);
-    }
+    run_in_passes(e, s, ids, LENGTH, how->rows, logits);
     pp_seq_free(s);
     pp_engine_free(e);
     pp_model_close(m);

@@ -21,6 +21,7 @@
 #include "engine/rope.h"
 #include "engine/safetensors.h"
 #include "engine/types.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -60,18 +61,12 @@ static float *compute(const struct pp_model *m, enum pp_kv_type kv, const struct
     struct pp_engine *e;
     struct pp_seq *s;
     struct pp_error err;
+    int32_t ids[LENGTH];
     assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
     assert_ok(pp_seq_new(e, &s, &err), err);
-    for (int at = 0, n; at < LENGTH; at += n) {
-        struct pp_row rows[LENGTH];
-        n = LENGTH - at < how->rows ? LENGTH - at : how->rows;
-        for (int i = 0; i < n; i++)
-            rows[i] = (struct pp_row){.seq = s, .token = (at + i) * 37 % (int)n_vocab, .parent = PP_PARENT_PREVIOUS,
-                                      .out = PP_OUT_LOGITS};
-        assert_ok(pp_step(e, rows, n, NULL, &err), err);
-        for (int i = 0; i < n; i++)
-            memcpy(logits + (size_t)(at + i) * n_vocab, pp_step_output(e, i), n_vocab * sizeof *logits);
-    }
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = i * 37 % (int)n_vocab;
+    run_in_passes(e, s, ids, LENGTH, how->rows, logits);
     pp_seq_free(s);
     pp_engine_free(e);
     return logits;

@@ -12,6 +12,7 @@
 #include "engine/model.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -128,7 +129,7 @@ static const char *file_of(const struct items *l, const struct pp_gguf *meta, co
 static float *logits_of(const char *path, size_t *bytes)
 {
     const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64, .kv_memory = 16u << 20};
-    struct pp_row rows[LENGTH];
+    int32_t tokens[LENGTH];
     struct pp_model *m;
     struct pp_engine *e;
     struct pp_seq *s;
@@ -138,13 +139,11 @@ static float *logits_of(const char *path, size_t *bytes)
     assert_ok(pp_seq_new(e, &s, &err), err);
     const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
     for (int i = 0; i < LENGTH; i++)
-        rows[i] = (struct pp_row){.seq = s, .token = (i * 37 + 5) % (int)n_vocab, .parent = PP_PARENT_PREVIOUS,
-                                  .out = PP_OUT_LOGITS};
-    assert_ok(pp_step(e, rows, LENGTH, NULL, &err), err);
+        tokens[i] = (i * 37 + 5) % (int)n_vocab;
     *bytes = LENGTH * n_vocab * sizeof(float);
     float *logits = pp_malloc(*bytes);
-    for (int i = 0; i < LENGTH; i++)
-        memcpy(logits + (size_t)i * n_vocab, pp_step_output(e, i), n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    run_in_passes(e, s, tokens, LENGTH, LENGTH, logits);
     pp_seq_free(s);
     pp_engine_free(e);
     pp_model_close(m);

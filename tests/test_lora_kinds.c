@@ -11,6 +11,7 @@
 #include "engine/model.h"
 #include "engine/pool.h"
 #include "tests/adapter_folder.h"
+#include "tests/passes.h"
 #include "tests/support.h"
 
 enum { TOKENS = 7 };
@@ -43,16 +44,14 @@ static float *logits_of(const struct run *r, const struct pp_adapter_use *use, i
 {
     struct pp_error err;
     struct pp_seq *s;
-    struct pp_row rows[TOKENS];
-    int64_t n_vocab = pp_model_info(r->model)->n_vocab;
+    int32_t tokens[TOKENS];
+    float *out = pp_malloc((size_t)(TOKENS * pp_model_info(r->model)->n_vocab) * sizeof *out);
+    assert_non_null(out);
     assert_ok(pp_seq_new(r->engine, &s, &err), err);
     assert_ok(pp_seq_set_adapters(s, use, n, &err), err);
     for (int i = 0; i < TOKENS; i++)
-        rows[i] = (struct pp_row){.seq = s, .token = 3 + 7 * i, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
-    assert_ok(pp_step(r->engine, rows, TOKENS, NULL, &err), err);
-    float *out = pp_malloc((size_t)(TOKENS * n_vocab) * sizeof *out);
-    for (int i = 0; i < TOKENS; i++)
-        memcpy(out + i * n_vocab, pp_step_output(r->engine, i), (size_t)n_vocab * sizeof *out);
+        tokens[i] = 3 + 7 * i;
+    run_in_passes(r->engine, s, tokens, TOKENS, TOKENS, out);
     pp_seq_free(s);
     return out;
 }
