@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -233,16 +232,6 @@ static enum pp_code put_padding(struct pp_gguf_writer *w, uint64_t n, struct pp_
     return put_bytes(w, zeros, (size_t)padding(n), err);
 }
 
-/* What is renamed over a device or a pipe would take its place. */
-static enum pp_code check_target(const struct pp_gguf_writer *w, struct pp_error *err)
-{
-    struct stat st;
-    if (stat(w->path, &st) != 0 || S_ISREG(st.st_mode))
-        return PP_OK;
-    return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", w->path,
-                   S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
-}
-
 enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err)
 {
     struct pp_buf head = {0};
@@ -256,7 +245,7 @@ enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err
     else if (w->problem[0])
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "cannot write %s: %s", w->path, w->problem);
     else
-        code = check_target(w, err);
+        code = pp_check_target(w->path, err);
     if (!code) {
         unlink(w->temp); /* left by a process that died and had our id */
         int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -16,7 +16,7 @@ struct reader {
 static _Noreturn void malformed(struct jinja *j, const struct reader *r, const char *why)
 {
     j->line = 0;
-    jinja_fail(j, "%s is not valid JSON: %s", r->what, why);
+    jinja_fail(j, "%s: not valid JSON: %s", r->what, why);
 }
 
 static struct jinja_value read_value(struct jinja *j, struct reader *r);

@@ -406,6 +406,13 @@ enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_mod
     return *ids ? check_ids(m, *ids, *n, err) : pp_fail_nomem(err, "the tokens");
 }
 
+enum pp_code pp_cli_too_short(size_t n, size_t chunk, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_USAGE,
+                   "the text has %zu token%s, too few for one chunk of %zu; give a longer text or a smaller -c", n,
+                   n == 1 ? "" : "s", chunk);
+}
+
 void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
 {
     if (t && id >= 0)

@@ -100,6 +100,8 @@ void pp_cli_model_close(struct pp_cli_model *m);
  * that stands before them. *ids is the caller's (pp_free). PP_ERR_USAGE: the model has no vocabulary. */
 enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_model *m, bool lead, int32_t **ids,
                              size_t *n, struct pp_error *err);
+/* PP_ERR_USAGE: n tokens are not even one chunk. */
+enum pp_code pp_cli_too_short(size_t n, size_t chunk, struct pp_error *err);
 
 /* Text of a token such as BOS, "" for -1. */
 void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);

@@ -105,9 +105,7 @@ static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct p
     if (w->o->chunks > 0 && (size_t)w->o->chunks < w->total)
         w->total = (size_t)w->o->chunks;
     if (!code && !w->total)
-        code = pp_fail(err, PP_ERR_USAGE,
-                       "the text has %zu tokens, too few for one chunk of %u; give a longer text or a smaller -c", n,
-                       w->n_ctx);
+        code = pp_cli_too_short(n, w->n_ctx, err);
     if (!code)
         code = read_chunks(w, &m, tokens, err);
     pp_free(tokens);

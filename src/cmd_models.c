@@ -321,10 +321,11 @@ static enum pp_code tag(struct models *c, struct pp_error *err)
     for (int i = 1; i < c->o->n_args && !code; i++)
         code = check_tag(c->o->args[i], err);
     for (int i = 1; i < c->o->n_args && !code; i++) {
-        if (pp_store_model_find(c->st, c->o->args[i], &other, NULL) == PP_OK && strcmp(other, path) != 0)
+        bool moves = pp_store_model_find(c->st, c->o->args[i], &other, NULL) == PP_OK && strcmp(other, path) != 0;
+        code = pp_store_tag_put(c->st, c->o->args[i], path, err);
+        if (!code && moves)
             pp_cli_say("%s was %s before", c->o->args[i], other);
         pp_free(other);
-        code = pp_store_tag_put(c->st, c->o->args[i], path, err);
     }
     pp_free(path);
     return code;

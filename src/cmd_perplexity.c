@@ -115,9 +115,7 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
     if (o->chunks > 0 && (size_t)o->chunks < total)
         total = (size_t)o->chunks;
     if (total == 0)
-        return pp_fail(err, PP_ERR_USAGE,
-                       "the text has %zu tokens, too few for one chunk of %zu; give a longer text or a smaller -c", n,
-                       n_ctx);
+        return pp_cli_too_short(n, n_ctx, err);
     struct score s = {.n_vocab = pp_model_info(m->model)->n_vocab, .last = o->windows ? n_ctx - 1 : n_ctx - 2};
     struct pp_seq *seq = NULL;
     uint64_t began = pp_now_ns();

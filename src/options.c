@@ -92,12 +92,15 @@ static enum pp_code unknown_option(const struct word *w, unsigned commands, stru
     return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; --help shows those there are", (int)w->len, w->name);
 }
 
-static enum pp_code wrong_command(const struct word *w, const struct pp_option *opt, enum pp_cmd cmd,
-                                  struct pp_error *err)
+static enum pp_code wrong_command(const struct word *w, enum pp_cmd cmd, struct pp_error *err)
 {
     char where[256] = "";
+    unsigned commands = 0;
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (spelled(&pp_option_specs[i], w->name, w->len))
+            commands |= pp_option_specs[i].commands;
     for (int i = 0; i < PP_CMD_COUNT; i++)
-        if (opt->commands & 1u << i)
+        if (commands & 1u << i)
             snprintf(where + strlen(where), sizeof where - strlen(where), "%s%s", where[0] ? ", " : "",
                      pp_command_specs[i].name);
     return pp_fail(err, PP_ERR_USAGE, "%.*s is no option of `pippin %s`; it belongs to: %s", (int)w->len, w->name,
@@ -270,7 +273,7 @@ static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int 
     if (!opt)
         return unknown_option(&w, 1u << cmd, err);
     if (!(opt->commands & 1u << cmd))
-        return wrong_command(&w, opt, cmd, err);
+        return wrong_command(&w, cmd, err);
     ps->o->given[opt - pp_option_specs] = true;
     if (!opt->arg) {
         if (w.value)

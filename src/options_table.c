@@ -79,7 +79,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "draft-p-min", .arg = "P", .set = pp_set_float, AT(draft_p_min), .min = 0, .max = 1, .commands = TALK,
      .section = "model", .env = "LLAMA_ARG_DRAFT_P_MIN", .group = PP_GROUP_MODEL,
      .help = "try no guess that stands with a smaller probability; 0: what pays (default)"},
-    {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 1024,
+    {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 512,
      .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads, at most one per core; 0: so many (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,

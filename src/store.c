@@ -110,7 +110,8 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_MODEL_FIND] =
         "SELECT path FROM model WHERE name = ?1 COLLATE NOCASE UNION ALL SELECT path FROM tag WHERE tag = ?1 LIMIT 1",
     [PP_STMT_TAG_PUT] =
-        "INSERT INTO tag (tag, path) VALUES (?1, ?2) ON CONFLICT (tag) DO UPDATE SET tag = ?1, path = ?2",
+        "INSERT INTO tag (tag, path) SELECT ?1, ?2 WHERE NOT EXISTS"
+        " (SELECT 1 FROM model WHERE name = ?1 COLLATE NOCASE) ON CONFLICT (tag) DO UPDATE SET tag = ?1, path = ?2",
     [PP_STMT_TAG_REMOVE] = "DELETE FROM tag WHERE tag = ?1",
 };
 

@@ -193,7 +193,8 @@ void pp_model_entry_list_free(struct pp_model_entry *list, size_t n);
 void pp_model_entry_clear(struct pp_model_entry *m); /* frees its strings */
 /* The path of the model with this name or tag; pp_free. PP_ERR_NOT_FOUND. */
 enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **path, struct pp_error *err);
-/* path NULL: the tag is removed; one that another model had moves. */
+/* path NULL: the tag is removed (PP_ERR_NOT_FOUND); one that another model had moves. PP_ERR_USAGE: it is a model's
+ * name. */
 enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err);
 
 /* --- one program at a time per session --------------------------------------------------------------------------- */

@@ -34,12 +34,13 @@ enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry
     return pp_store_end(st, code, what, err);
 }
 
-/* A statement with one or two texts, in a transaction of its own. */
+/* A statement with one or two texts, in a transaction of its own. *n: rows that it changed. */
 static enum pp_code change(struct pp_store *st, enum pp_stmt which, const char *first, const char *second,
-                           const char *what, struct pp_error *err)
+                           const char *what, int *n, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_begin(st, what, err);
+    *n = 0;
     if (code)
         return code;
     code = pp_store_stmt(st, which, &stmt, err);
@@ -48,18 +49,25 @@ static enum pp_code change(struct pp_store *st, enum pp_stmt which, const char *
         if (second)
             pp_store_bind_text(stmt, 2, second);
         code = pp_store_finish(st, stmt, what, err);
+        *n = sqlite3_changes(st->db);
     }
     return pp_store_end(st, code, what, err);
 }
 
 enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err)
 {
-    return change(st, PP_STMT_MODEL_REMOVE, path, NULL, "forget the model", err);
+    int n;
+    return change(st, PP_STMT_MODEL_REMOVE, path, NULL, "forget the model", &n, err);
 }
 
 enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err)
 {
-    return change(st, path ? PP_STMT_TAG_PUT : PP_STMT_TAG_REMOVE, tag, path, "save the tag", err);
+    int n;
+    enum pp_code code = change(st, path ? PP_STMT_TAG_PUT : PP_STMT_TAG_REMOVE, tag, path, "save the tag", &n, err);
+    if (code || n)
+        return code;
+    return path ? pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of a model already, which comes before any tag", tag)
+                : pp_fail(err, PP_ERR_NOT_FOUND, "no model has the tag \"%s\"", tag);
 }
 
 enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **path, struct pp_error *err)

@@ -313,6 +313,9 @@ head -c 200 "$tmp/l.safetensors" >"$tmp/head"
 expect_match "with their shape" "$tmp/head" '"logits"' '\[3, ?8192\]' 'F32'
 run logits --ids 0,999999 -o "$tmp/l2.safetensors"; expect "logits of an unknown id" 2
 run logits --ids 0; expect "logits without -o" 2
+mkfifo "$tmp/pipe"
+run logits --ids 0 -o "$tmp/pipe"; expect "logits over what is no file" 1
+holds "which stays what it is" [ -p "$tmp/pipe" ]
 
 run bench --n-prompt 16 --n-gen 4 -r 2 --json
 expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' \

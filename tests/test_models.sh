@@ -33,6 +33,7 @@ models tag TINY fast good; expect "tags" 0
 models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
+models tag small tiny; expect "nor is another model's name one" 2 '' 'is the name of a model already'
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
 models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens .* [0-9.]+ GB are free$'
 models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
@@ -40,6 +41,7 @@ models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and by the other's" 0 '^\['
 "$pippin" tokenize -m tinny -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "or the nearest is told" 3 '' 'did you mean "Tiny"'
 models untag good; expect "no tag any more" 0
+models untag good; expect "nor one to take away" 3 '' 'no model has the tag'
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "it names nothing" 3
 rm "$tmp/store/deep/er/small.gguf"
 models; expect "what went away is marked" 0 'small.gguf.*not there any more'

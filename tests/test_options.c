@@ -324,6 +324,8 @@ static void unknown_options(void **state)
     refuse("run|-Z", "unknown option -Z");
     refuse("run|--chunks|3", "it belongs to: perplexity, imatrix");
     refuse("tokenize|--temp|1", "it belongs to: chat, run");
+    refuse("embed|-n|1", "it belongs to: chat, run, bench"); /* where -n is --predict, and --n-gen */
+    refuse("run|-t|513", "from 0 to 512");
     refuse("run|--grammar-file|x", "not available yet");
     refuse("run|--json-schema={}", "not available yet");
     refuse("run|-hf|a/b", "-m");

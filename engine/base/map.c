@@ -252,8 +252,19 @@ static void sync_folder(const char *path)
     pp_free(folder);
 }
 
+enum pp_code pp_check_target(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
+                   S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+}
+
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
+    if (pp_check_target(path, err) != PP_OK)
+        return PP_ERR_IO;
     size_t cap = strlen(path) + 32;
     char *temp = pp_malloc(cap);
     if (!temp)

@@ -51,7 +51,11 @@ struct pp_file_id pp_file_id(const struct stat *st);
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
-/* Replaces path by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode` as in open(2). */
+/* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. */
+enum pp_code pp_check_target(const char *path, struct pp_error *err);
+
+/* Replaces path, which that allows, by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode`
+ * as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
 
 #endif
