@@ -66,6 +66,8 @@ static const char *const gpt2[] = {GPT2, NULL};
 static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const llama3[] = {LLAMA3("\\p{N}{1,3}"), NULL};
 static const char *const qwen2[] = {LLAMA3("\\p{N}"), NULL};
+static const char *const seed_coder[] = {
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" SYMBOLS "|" LINES "|" SPACES_TO_LAST, NULL};
 static const char *const falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
 static const char *const plain[] = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const tekken[] = {LETTER_CASED("") "|\\p{N}|" CASED_REST, NULL};
@@ -111,6 +113,7 @@ static const struct tok_rule rules[] = {
     {"chatglm-bpe", llama3, false, false},
     {"glm4", llama3, false, false},
     {"stablelm2", qwen2, false, false},
+    {"seed-coder", seed_coder, false, false},
     {"deepseek-r1-qwen", qwen2, false, false},
     {"hunyuan", qwen2, false, false},
     {"megrez", qwen2, false, false},
@@ -161,6 +164,9 @@ static const struct {
 } spellings[] = {
     {"llama-bpe", {JSON_LLAMA3("\\p{N}{1,3}")}},
     {"qwen2", {JSON_LLAMA3("\\p{N}")}},
+    {"seed-coder",
+     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+"
+      "|\\s+(?!\\S)|\\s+"}},
     {"gpt-2", {GPT2}},
     {"gpt-2", {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"}},
     {"tekken", {LETTER_CASED("") "|\\p{N}" JSON_CASED_REST}},

@@ -6,19 +6,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What a family's models are made of, told apart from how the engine tells it. */
 struct decoder_shape {
-    const char *arch;   /* "stablelm", "phi2", or "mistral3", whose tensors are Llama's */
+    const char *arch;      /* as GGUF files call it */
     int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx, rope_dim;
-    bool parallel;
-    enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH } heads; /* how queries and keys are normed, if they are */
-    float temperature;  /* mistral3: scores grow with each context of `context` positions */
+    bool centred;          /* norms take the mean off */
+    bool norm_bias;
+    bool neighbours;       /* 2 i and 2 i + 1 are rotated together, instead of i and i + rope_dim / 2 */
+    bool tied;             /* the output is the embeddings */
+    enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8 } biases;
+    enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
+    const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
+    enum { FF_SILU, FF_SILU_FUSED, FF_GELU } ff; /* GELU has no gate; of FUSED gate and value are one matrix */
+    bool parallel;         /* attention and feed-forward part beside each other, reading the same */
+    /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
+    enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
+    bool heads_bias;       /* something is added behind these norms */
+    int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */
+    bool shares;           /* weights of experts are not made to add up to one */
+    int window, wide;      /* each wide-th layer sees everything, the others so many positions */
+    bool wide_unrotated;   /* and is not rotated */
+    float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the usual ones */
+    float temperature;     /* scores grow with each context of `context` positions */
     int context;
     uint32_t seed;
 };
 
 struct decoder;
 
-/* 48 wide, 2 layers, 4 heads of 12 over 2 (phi2: over 4), half of each rotated (mistral3: all). */
+/* 48 wide, 2 layers, 4 heads of 12 over 2 (phi2: over 4); the rest as the family has it. */
 struct decoder_shape decoder_shape(const char *arch);
 struct decoder *decoder_make(const struct decoder_shape *s);
 void decoder_free(struct decoder *d);

@@ -1,6 +1,6 @@
-/* test_decoders.c - what only some models of a family have: norms of heads, scores that grow with the position. Small
- * random models give what their formulas say, from a GGUF file, from the folder that is made of it, and from the file
- * that is made of that; with any number of rows and threads the same bits. */
+/* test_decoders.c - families, and what only some models of a family have: norms of heads, scores that grow with the
+ * position. Small random models give what their formulas say, from a GGUF file, from the folder that is made of it, and
+ * from the file that is made of that; with any number of rows and threads the same bits. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -194,6 +194,25 @@ static void growing_scores(void **state)
     check(&s);
 }
 
+/* Seed-OSS: the norm before the feed-forward part has another name in GGUF files. */
+static void seed_oss(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("seed_oss");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.post_attention_layernorm.weight", 1, s.n_embd);
+}
+
+/* ERNIE 4.5: its folders, too, have those dimensions of a head side by side that are rotated together. */
+static void ernie(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("ernie4_5");
+    check(&s);
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    check(&s);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +220,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(norms_of_all_heads),
         cmocka_unit_test(bad_norms),
         cmocka_unit_test(growing_scores),
+        cmocka_unit_test(seed_oss),
+        cmocka_unit_test(ernie),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -1,0 +1,68 @@
+/* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static enum pp_code silu_only(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)hp;
+    return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+/* --- Seed-OSS --------------------------------------------------------------------------------------------------- */
+
+static const char *const seed_classes[] = {"SeedOssForCausalLM", "seed_oss", NULL};
+static const struct pp_arch_name seed_names[] = {
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual seed_usual[] = {
+    {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 524288}"},
+    {.json = NULL},
+};
+
+static void seed_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    (void)hp;
+    cJSON_AddBoolToObject(config, "attention_out_bias", false);
+}
+
+const struct pp_arch pp_arch_seed_oss = {
+    .name = "seed_oss",
+    .hf_classes = seed_classes,
+    .names = seed_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = seed_usual,
+    .gguf_neox = true,
+    .decoder = {.ffn_norm = "post_attention_norm"},
+    .from_config = silu_only,
+    .to_config = seed_to_config,
+};
+
+/* --- ERNIE 4.5 -------------------------------------------------------------------------------------------------- */
+
+static const char *const ernie_classes[] = {"Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5", NULL};
+static const struct pp_arch_usual ernie_usual[] = {
+    {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+static void ernie_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    (void)hp;
+    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+}
+
+const struct pp_arch pp_arch_ernie45 = {
+    .name = "ernie4_5",
+    .hf_classes = ernie_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = ernie_usual,
+    .hf_pairs = true,
+    .from_config = silu_only,
+    .to_config = ernie_to_config,
+};

@@ -1,0 +1,255 @@
+/* decoder_formulas.c - what small random decoders give, in double precision: each step as the families' papers and
+ * transformers' models have it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/decoder_model_int.h"
+#include "tests/support.h"
+
+/* "attn_q" and ".weight" of a layer; l -1: of none. */
+static const struct matrix *part(const struct decoder *d, int l, const char *kind, const char *end)
+{
+    char name[64];
+    if (l < 0)
+        snprintf(name, sizeof name, "%s%s", kind, end);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s%s", l, kind, end);
+    return decoder_find(d, name);
+}
+
+static double *doubles(int64_t n)
+{
+    double *p = pp_calloc((size_t)n, sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+/* y = W x + b, W being matrix `which` of those that are stacked. */
+static void linear_of(const struct decoder *d, int l, const char *kind, int which, const double *x, double *y)
+{
+    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    assert_non_null(w);
+    for (int64_t o = 0; o < w->rows; o++) {
+        y[o] = b ? (double)b->values[o] : 0;
+        for (int64_t i = 0; i < w->cols; i++)
+            y[o] += (double)w->values[(which * w->rows + o) * w->cols + i] * x[i];
+    }
+}
+
+static void linear(const struct decoder *d, int l, const char *kind, const double *x, double *y)
+{
+    linear_of(d, l, kind, 0, x, y);
+}
+
+/* LayerNorm, or Llama's root of the mean square, by row `row` of a norm that has several. */
+static void norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y)
+{
+    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    const int64_t n = w->cols, at = w->rows ? row * n : 0;
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < n && d->s.centred; i++)
+        mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean) / (double)n;
+    const double root = sqrt(square + (double)DECODER_EPSILON);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) / root * (double)w->values[at + i] + (b ? (double)b->values[at + i] : 0);
+}
+
+/* Pairs of a head turn by position / base^(2 i / rope_dim). */
+static void rotate(const struct decoder *d, double *head, int position)
+{
+    const int dim = d->s.rope_dim;
+    for (int i = 0; i < dim / 2; i++) {
+        double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];
+        const double angle = position * pow((double)DECODER_ROPE_BASE, -2.0 * i / dim), a = *x, b = *y;
+        *x = a * cos(angle) - b * sin(angle);
+        *y = b * cos(angle) + a * sin(angle);
+    }
+}
+
+/* Whether a layer sees everything although others do not. */
+static bool is_wide(const struct decoder *d, int l)
+{
+    return d->s.window && (l + 1) % d->s.wide == 0;
+}
+
+/* Queries or keys of one position. */
+static void heads(const struct decoder *d, int l, const char *kind, int n_heads, int position, double *x)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s_norm", kind);
+    if (d->s.heads == HEADS_WHOLE)
+        norm(d, l, name, 0, x, x);
+    for (int h = 0; h < n_heads; h++) {
+        double *head = x + h * d->s.head_dim;
+        if (d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH)
+            norm(d, l, name, h, head, head);
+        if (!(is_wide(d, l) && d->s.wide_unrotated))
+            rotate(d, head, position);
+    }
+}
+
+/* What scores are multiplied by: 1 / sqrt(head_dim), and for Ministral 3 what grows with the position. */
+static double scale_at(const struct decoder *d, int position)
+{
+    const double scale = d->s.attn_scale != 0.0f ? (double)d->s.attn_scale : 1 / sqrt(d->s.head_dim);
+    if (d->s.temperature == 0.0f)
+        return scale;
+    return scale * (1 + (double)d->s.temperature * log(1 + floor((double)position / d->s.context)));
+}
+
+/* One query over the positions from `first` up to its own; k, v: [position][n_kv]. */
+static void attend(const struct decoder *d, const double *q, const double *k, const double *v, int first, int position,
+                   int n_kv, double *out)
+{
+    const int dim = d->s.head_dim;
+    double *p = doubles(position + 1), most = -INFINITY, sum = 0;
+    for (int j = first; j <= position; j++) {
+        for (int i = 0; i < dim; i++)
+            p[j] += q[i] * k[(int64_t)j * n_kv + i];
+        p[j] *= scale_at(d, position);
+        most = fmax(most, p[j]);
+    }
+    for (int j = first; j <= position; j++)
+        sum += p[j] = exp(p[j] - most);
+    memset(out, 0, (size_t)dim * sizeof *out);
+    for (int j = first; j <= position; j++)
+        for (int i = 0; i < dim; i++)
+            out[i] += p[j] / sum * v[(int64_t)j * n_kv + i];
+    pp_free(p);
+}
+
+static double gelu_tanh(double x)
+{
+    return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
+}
+
+/* One matrix after the other, of expert e if there are several. */
+static void one_feed_forward(const struct decoder *d, int l, int e, const double *in, double *out)
+{
+    const int n = d->s.n_ff;
+    const bool experts = d->s.n_expert != 0;
+    double *gate = doubles(2 * n), *up = gate + n;
+    if (d->s.ff == FF_SILU_FUSED)
+        linear(d, l, "ffn_up", in, gate);
+    else
+        linear_of(d, l, experts ? "ffn_up_exps" : "ffn_up", e, in, up);
+    if (d->s.ff == FF_SILU)
+        linear_of(d, l, experts ? "ffn_gate_exps" : "ffn_gate", e, in, gate);
+    for (int i = 0; i < n; i++)
+        up[i] = d->s.ff == FF_GELU ? gelu_tanh(up[i]) : up[i] * gate[i] / (1 + exp(-gate[i]));
+    linear_of(d, l, experts ? "ffn_down_exps" : "ffn_down", e, up, out);
+    pp_free(gate);
+}
+
+/* The experts of the largest logits, weighed by their share in the softmax of all, or of those. */
+static void mixture(const struct decoder *d, int l, const double *in, double *out)
+{
+    double *p = doubles(d->s.n_expert), *one = doubles(d->s.n_embd), sum = 0, used = 0;
+    int chosen[8];
+    linear(d, l, "ffn_gate_inp", in, p);
+    for (int e = 0; e < d->s.n_expert; e++)
+        sum += p[e] = exp(p[e]);
+    for (int i = 0; i < d->s.n_used; i++) {
+        chosen[i] = -1;
+        for (int e = 0; e < d->s.n_expert; e++) {
+            bool taken = false;
+            for (int j = 0; j < i; j++)
+                taken = taken || chosen[j] == e;
+            if (!taken && (chosen[i] < 0 || p[e] > p[chosen[i]]))
+                chosen[i] = e;
+        }
+        used += p[chosen[i]];
+    }
+    memset(out, 0, (size_t)d->s.n_embd * sizeof *out);
+    for (int i = 0; i < d->s.n_used; i++) {
+        one_feed_forward(d, l, chosen[i], in, one);
+        for (int j = 0; j < d->s.n_embd; j++)
+            out[j] += one[j] * p[chosen[i]] / (d->s.shares ? sum : used);
+    }
+    pp_free(p);
+    pp_free(one);
+}
+
+static void feed_forward(const struct decoder *d, int l, const double *in, double *out)
+{
+    if (d->s.n_expert)
+        mixture(d, l, in, out);
+    else
+        one_feed_forward(d, l, 0, in, out);
+}
+
+/* What a part of a layer reads of the stream, and what it adds to it. */
+static void before(const struct decoder *d, int l, const char *kind, const double *x, double *in)
+{
+    if (d->s.norms == POST_NORM)
+        memcpy(in, x, (size_t)d->s.n_embd * sizeof *in);
+    else
+        norm(d, l, kind, 0, x, in);
+}
+
+static void behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
+{
+    if (d->s.norms != PRE_NORM)
+        norm(d, l, kind, 0, delta, delta);
+    for (int i = 0; i < d->s.n_embd; i++)
+        x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
+}
+
+static void layer(const struct decoder *d, int l, double *x, int n)
+{
+    const struct decoder_shape *s = &d->s;
+    const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim, group = s->n_head / s->n_head_kv;
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
+    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *ff = doubles(s->n_embd);
+    for (int r = 0; r < n; r++) {
+        const int first = s->window && !is_wide(d, l) && r >= s->window ? r - s->window + 1 : 0;
+        double *row = x + r * s->n_embd;
+        before(d, l, "attn_norm", row, in);
+        linear(d, l, "attn_q", in, q);
+        linear(d, l, "attn_k", in, k + r * n_kv);
+        linear(d, l, "attn_v", in, v + r * n_kv);
+        heads(d, l, "attn_q", s->n_head, r, q);
+        heads(d, l, "attn_k", s->n_head_kv, r, k + r * n_kv);
+        for (int h = 0; h < s->n_head; h++)
+            attend(d, q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r, n_kv,
+                   att + h * s->head_dim);
+        linear(d, l, "attn_output", att, delta);
+        if (s->parallel)
+            feed_forward(d, l, in, ff);
+        behind(d, l, "post_attention_norm", delta, row);
+        if (!s->parallel) {
+            before(d, l, s->ffn_norm, row, in);
+            feed_forward(d, l, in, ff);
+        }
+        behind(d, l, "post_ffw_norm", ff, row);
+    }
+    double *all[] = {k, v, q, att, in, delta, ff};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits)
+{
+    const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
+    const struct matrix *table = decoder_find(d, "token_embd.weight");
+    const double in_scale = d->s.embd_scale != 0.0f ? (double)d->s.embd_scale : 1;
+    const double out_scale = d->s.logit_scale != 0.0f ? (double)d->s.logit_scale : 1;
+    double *x = doubles(n * width), *in = doubles(width);
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < width; i++)
+            x[r * width + i] = (double)table->values[ids[r] * width + i] * in_scale;
+    for (int l = 0; l < d->s.n_layer; l++)
+        layer(d, l, x, n);
+    for (int r = 0; r < n; r++) {
+        norm(d, -1, "output_norm", 0, x + r * width, in);
+        linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);
+        for (int t = 0; t < n_vocab; t++)
+            logits[r * n_vocab + t] *= out_scale;
+    }
+    pp_free(x);
+    pp_free(in);
+}

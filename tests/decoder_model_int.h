@@ -1,0 +1,28 @@
+/* decoder_model_int.h - the tensors of a small random decoder, which decoder_model.c makes and writes, and with which
+ * decoder_formulas.c computes. */
+#ifndef PP_TESTS_DECODER_MODEL_INT_H
+#define PP_TESTS_DECODER_MODEL_INT_H
+
+#include "tests/decoder_model.h"
+
+enum { DECODER_MAX_TENSORS = 96 };
+#define DECODER_EPSILON 1e-5f
+#define DECODER_ROPE_BASE 10000.0f
+
+struct matrix {
+    char name[48];
+    int64_t rows, cols; /* rows 0: a vector */
+    int64_t stack;      /* so many of them; 0: one */
+    float *values;
+};
+
+struct decoder {
+    struct decoder_shape s;
+    struct matrix t[DECODER_MAX_TENSORS];
+    int n;
+    uint32_t random;
+};
+
+struct matrix *decoder_find(const struct decoder *d, const char *name); /* or NULL */
+
+#endif
