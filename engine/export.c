@@ -228,8 +228,8 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
-    static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight",
-                                       "token_types.weight"};
+    static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
+                                       "position_embd.weight", "token_types.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
@@ -310,6 +310,33 @@ static void add_windows(struct keys *k, const struct pp_arch *arch, const struct
     pp_gguf_add_bool_array(k->w, key(k, "attention.sliding_window_pattern"), windowed, (size_t)hp->n_layer);
 }
 
+static void add_experts(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
+{
+    enum { SOFTMAX = 1, SIGMOIDS = 2 };
+    int64_t n_dense = 0;
+    while (n_dense < hp->n_layer && has_bit(hp, n_dense, PP_LAYER_DENSE))
+        n_dense++;
+    add_number(k, "expert_count", hp->n_expert);
+    add_number(k, "expert_used_count", hp->n_expert_used);
+    add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
+    if (hp->n_ff_shared) {
+        add_number(k, "expert_shared_count", hp->n_ff_shared % hp->n_ff_expert ? 1 : hp->n_ff_shared / hp->n_ff_expert);
+        add_number(k, "expert_shared_feed_forward_length", hp->n_ff_shared);
+    }
+    if (n_dense)
+        add_number(k, "leading_dense_block_count", n_dense);
+    if (hp->n_expert_group > 1) {
+        add_number(k, "expert_group_count", hp->n_expert_group);
+        add_number(k, "expert_group_used_count", hp->n_expert_group_used);
+    }
+    if (hp->expert_sigmoids || arch->gguf_sigmoids)
+        add_number(k, "expert_gating_func", hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
+    if (hp->expert_scale != 0.0f)
+        pp_gguf_add_f32(k->w, key(k, "expert_weights_scale"), hp->expert_scale);
+    if (hp->expert_shares != arch->gguf_shares)
+        pp_gguf_add_bool(k->w, key(k, "expert_weights_norm"), !hp->expert_shares);
+}
+
 /* What only some families have; 0: not there. */
 static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
@@ -333,11 +360,8 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         pp_gguf_add_bool(k->w, key(k, "use_parallel_residual"), hp->parallel);
     if (hp->gelu != PP_GELU_USUAL)
         pp_gguf_add_text(k->w, key(k, "hidden_activation"), hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_pytorch_tanh");
-    if (hp->n_expert) {
-        add_number(k, "expert_count", hp->n_expert);
-        add_number(k, "expert_used_count", hp->n_expert_used);
-        add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
-    }
+    if (hp->n_expert)
+        add_experts(k, arch, hp);
     if (arch->to_gguf)
         arch->to_gguf(hp, k->w);
 }

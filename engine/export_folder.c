@@ -83,10 +83,12 @@ static int64_t n_rows_of(const struct item *item)
     return item->ne[1] * item->ne[2];
 }
 
-/* Ours that folders have in config.json instead. */
-static bool is_said_elsewhere(const struct pp_tensor *t)
+/* Ours that folders have in config.json instead, or that nobody uses. */
+static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
-    return strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 || strcmp(t->name, "rope_freqs.weight") == 0;
+    return pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
+           strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
+           strcmp(t->name, "rope_freqs.weight") == 0;
 }
 
 static enum pp_code fail_place(const struct folder *f, const char *name)
@@ -149,6 +151,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->add = -1;
     if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP)
         turn(item);
+    if (form == PP_HF_ONE_ROW)
+        item->n_dims = 2;
     if (form == PP_HF_QKV_BY_HEAD)
         item->order = BY_HEAD;
     if (item->with)
@@ -339,7 +343,7 @@ static enum pp_code list_items(struct folder *f)
         const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
         if (is_embeddings(f, t))
             f->tied = true;
-        else if (!is_said_elsewhere(t) && !is_second(f, t))
+        else if (!is_left_out(f, t) && !is_second(f, t))
             code = is_split(f, t)     ? list_experts(f, t)
                    : is_by_head(f, t) ? list_heads(f, t)
                    : is_fused(f, t)   ? list_qkv(f, t)

@@ -118,6 +118,15 @@ static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserve
     return code;
 }
 
+/* A matrix of one row, or what is a vector already. */
+static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    enum pp_code code = t->n_dims > 2 || t->ne[1] != 1 ? fail_shape(t, err) : make(t->type, t->ne[0], 0, 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
@@ -147,6 +156,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_BEHIND_RESERVED:
         code = behind_reserved(t, hp->n_reserved_positions, out, err);
+        break;
+    case PP_HF_ONE_ROW:
+        code = one_row(t, out, err);
         break;
     }
     for (int i = 0; code && i < 2; i++) {

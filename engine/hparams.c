@@ -162,11 +162,27 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         {"attention temperature", hp->attn_temperature},
         {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
+        {"scale of experts' weights", hp->expert_scale},
     };
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
         if (scales[i].v != 0.0f)
             code = check_positive(scales[i].what, scales[i].v, err);
+    return code;
+}
+
+/* Whatever groups are chosen, they have as many experts as a row uses. */
+static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t n = hp->n_expert_group, used = hp->n_expert_group_used;
+    enum pp_code code = check_range("number of groups of experts", n, 0, hp->n_expert, err);
+    if (code || n < 2)
+        return code;
+    code = check_range("number of groups of experts used", used, 1, n, err);
+    if (!code && (hp->n_expert % n != 0 || hp->n_expert / n * used < hp->n_expert_used))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model says that %lld of its %lld experts come from %lld of %lld "
+                       "groups, which cannot be", (long long)hp->n_expert_used, (long long)hp->n_expert,
+                       (long long)used, (long long)n);
     return code;
 }
 
@@ -178,7 +194,9 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
                            hp->n_expert < PP_MAX_EXPERTS_USED ? hp->n_expert : PP_MAX_EXPERTS_USED, err);
     if (!code && hp->n_expert)
         code = check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
-    return code;
+    if (!code && hp->n_expert)
+        code = check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
+    return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
@@ -304,6 +322,20 @@ static enum pp_code gguf_pooling(const struct section *s, struct pp_hparams *hp,
     return code;
 }
 
+/* What experts' weights are made of their logits by: softmax, which 3 says is that of those used, or sigmoids. */
+static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum { USUAL, SOFTMAX, SIGMOIDS, SOFTMAX_OF_USED };
+    int64_t gating = USUAL;
+    enum pp_code code = gguf_int(s, "expert_gating_func", false, &gating, err);
+    if (!code && (gating < USUAL || gating > SOFTMAX_OF_USED))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.expert_gating_func is %lld, which pippin does not "
+                       "compute; it is 1 for softmax and 2 for sigmoids", s->arch, (long long)gating);
+    if (gating != USUAL)
+        hp->expert_sigmoids = gating == SIGMOIDS;
+    return code;
+}
+
 /* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */
 static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -317,6 +349,7 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         {"embedding_scale", &hp->embd_scale},
         {"residual_scale", &hp->residual_scale},
         {"logit_scale", &hp->logit_scale},
+        {"expert_weights_scale", &hp->expert_scale},
     };
     const struct {
         const char *key;
@@ -325,8 +358,11 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         {"expert_count", &hp->n_expert},
         {"expert_used_count", &hp->n_expert_used},
         {"expert_feed_forward_length", &hp->n_ff_expert},
+        {"expert_group_count", &hp->n_expert_group},
+        {"expert_group_used_count", &hp->n_expert_group_used},
     };
     enum pp_code code = PP_OK;
+    bool normed = !hp->expert_shares;
     char full[192];
     hp->n_ff_expert = hp->n_ff;
     for (size_t i = 0; i < sizeof floats / sizeof *floats && !code; i++)
@@ -335,6 +371,11 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         code = gguf_int(s, ints[i].key, false, ints[i].v, err);
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
+    full_key(s, "expert_weights_norm", full);
+    pp_gguf_bool(s->g, full, &normed);
+    hp->expert_shares = !normed;
+    if (!code)
+        code = gguf_gating(s, hp, err);
     return code ? code : gguf_pooling(s, hp, err);
 }
 
@@ -432,11 +473,9 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct
         const char *key;
         double usual, usual_too;
     } keys[] = {{"attention.clamp_kqv", 0, 0},      {"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
-                {"attention.output_scale", 0, 1},   {"expert_weights_scale", 0, 1},     {"expert_shared_count", 0, 0},
-                {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
+                {"attention.output_scale", 0, 1},   {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
     char full[192];
-    int64_t gating = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int64_t whole = 0;
         double v = 0;
@@ -446,10 +485,6 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct
         if (v != keys[i].usual && v != keys[i].usual_too)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %g, which pippin does not compute", full, v);
     }
-    full_key(&s, "expert_gating_func", full); /* 1: softmax, 3: of those that are used */
-    if (pp_gguf_int(g, full, &gating) && gating != 0 && gating != 1 && gating != 3)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %lld, which pippin does not compute; it is 1 for "
-                       "softmax", full, (long long)gating);
     return PP_OK;
 }
 
@@ -483,6 +518,27 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
+void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp)
+{
+    const struct pp_tensor *up = NULL;
+    for (int64_t l = 0; hp->n_expert > 0 && l < hp->n_layer && !up; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%lld.ffn_up_shexp.weight", (long long)l);
+        up = pp_source_tensor(source, name);
+    }
+    hp->n_ff_shared = up ? up->ne[1] : 0;
+}
+
+/* The layers that are counted may include some that guess further tokens. */
+static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = gguf_int(s, "nextn_predict_layers", false, &hp->n_nextn, err);
+    if (!code && hp->n_nextn)
+        code = check_range("number of layers that guess further tokens", hp->n_nextn, 0, hp->n_layer - 1, err);
+    hp->n_layer -= code ? 0 : hp->n_nextn;
+    return code;
+}
+
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err)
 {
@@ -496,7 +552,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     if (pp_gguf_string(g, "general.name", &name))
         pp_clean_name(name.data, name.len, hp->name, sizeof hp->name);
     if ((code = gguf_int(&s, "block_count", true, &hp->n_layer, err)) || (code = check_layers(hp, err)) ||
-        (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
+        (code = gguf_nextn(&s, hp, err)) || (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
         (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
         (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
@@ -515,6 +571,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) || (code = gguf_rope(&s, hp, err)))
         return code;
     find_dense(source, hp);
+    pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     if (value_length != hp->head_dim)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
@@ -700,6 +757,8 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         !pp_json_int(config, "max_position_embeddings", &hp->n_ctx_train) ||
         !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
         return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
+    if (!pp_json_int(config, "num_nextn_predict_layers", &hp->n_nextn) || hp->n_nextn < 0)
+        return fail_number("num_nextn_predict_layers", err);
     return config_rope(config, hp, err);
 }
 

@@ -17,6 +17,8 @@ struct cJSON;
  * left alone, and so is a norm_eps of which there is nothing. */
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
+/* How wide the expert is that every row uses, as its tensors say. */
+void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp);
 /* Refuses a decoder that says that something else is to be computed than its family usually does. */
 enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err);
 /* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */

@@ -71,7 +71,8 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                                const struct pp_adapter_target *t, bool hf, struct pp_error *err)
 {
     const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
-    if (!hf || form == PP_HF_SAME || (form == PP_HF_TURNED && !t->weight.data))
+    const bool alike = form == PP_HF_TURNED || form == PP_HF_ONE_ROW;
+    if (!hf || form == PP_HF_SAME || (alike && !t->weight.data))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "

@@ -192,6 +192,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"attention temperature", (double)hp->attn_temperature},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},
         {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},
+        {"expert sigmoids", hp->expert_sigmoids},        {"expert scale", (double)hp->expert_scale},
+        {"expert groups", (double)hp->n_expert_group},   {"used groups", (double)hp->n_expert_group_used},
     };
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
         char text[64];

@@ -83,6 +83,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->gate_b);
         use(u, e->up_b);
         use(u, e->down_b);
+        use(u, e->choice_bias);
     }
     if (!u->bad && u->n)
         qsort(u->data, u->n, sizeof *u->data, by_address);
@@ -111,7 +112,8 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
     for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const void *data = t->data;
-        if (!is_beside(t->name) && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
+        const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name);
+        if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
                            pp_source_hparams(s)->arch);
@@ -204,7 +206,7 @@ static const struct pp_tensor *fail_shape(const struct pp_source *s, const struc
     return NULL;
 }
 
-/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix */
+/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix; that of one row may be a vector */
 static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t matrices,
                                               int64_t rows, int64_t cols, struct pp_error *err)
 {
@@ -215,7 +217,8 @@ static const struct pp_tensor *checked_tensor(const struct pp_source *s, const c
         return NULL;
     }
     const int64_t need[3] = {cols, rows ? rows : 1, matrices ? matrices : 1};
-    if (t->n_dims != (matrices ? 3 : rows ? 2 : 1) || memcmp(t->ne, need, sizeof need) != 0)
+    const int n_dims = matrices ? 3 : rows ? 2 : 1;
+    if ((t->n_dims != n_dims && !(rows == 1 && t->n_dims == 1)) || memcmp(t->ne, need, sizeof need) != 0)
         return fail_shape(s, t, need, err);
     const struct pp_type_info *info = pp_type_info(t->type);
     if (!info->runnable) {

@@ -28,6 +28,7 @@ enum pp_op_kind {
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
                         and fall with the distance by `alibi` */
     PP_OP_GATE,      /* out = fn(in) * in2 */
+    PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
                         `in` */
@@ -82,10 +83,17 @@ struct pp_op {
 
 /* A mixture of experts (arXiv 1701.06538), as Mixtral and later families have it: the `n_used` with the largest logits
  * work, expert e making W_down(fn(W_gate x) * W_up x) of x, and their results are added with weights: the softmax of
- * those logits, or their share in the softmax of all. Biases may come behind each matrix. */
+ * those logits, or their share in the softmax of all. Biases may come behind each matrix.
+ *
+ * DeepSeek-V3 (arXiv 2412.19437) and others have sigmoids of the logits instead, for weights their part of the sum of
+ * those used, or themselves. A bias may be added to what experts are chosen by, but not to the weights. Where they
+ * come in groups of neighbours, all are chosen from the n_groups_used whose two largest have the largest sums. */
 struct pp_experts {
     int n, n_used;
-    bool shares;
+    bool shares, sigmoids;
+    float scale;                                     /* of the weights; 0 is 1 */
+    int n_groups, n_groups_used;                     /* 0: no groups */
+    const struct pp_tensor *choice_bias;             /* [n], or NULL */
     enum pp_fn fn;
     const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in] */
     const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */

@@ -164,6 +164,8 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
     s->hp.norm_eps = arch->gguf_eps;
+    s->hp.expert_shares = arch->gguf_shares;
+    s->hp.expert_sigmoids = arch->gguf_sigmoids;
     code = list_tensors(s, family, err);
     if (!code)
         code = pp_hparams_from_gguf(s, family, &s->hp, err);
@@ -260,7 +262,8 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
 {
     if (method == PP_QUANT_MXFP4)
         return form == PP_HF_EXPERTS_TURNED;
-    return form == PP_HF_SAME || (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
+    return form == PP_HF_SAME || form == PP_HF_ONE_ROW ||
+           (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
 }
 
 /* Adds the matrix whose first part is tensor i. */
@@ -298,6 +301,17 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     return code;
 }
 
+/* Of a layer behind the last one, which guesses further tokens. */
+static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
+{
+    static const char begin[] = "model.layers.";
+    char name[64];
+    if (strncmp(hf_name, begin, strlen(begin)) != 0)
+        return false;
+    snprintf(name, sizeof name, "blk.%.32s", hf_name + strlen(begin));
+    return pp_is_behind_layers(&s->hp, name);
+}
+
 /* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
 struct own_name {
     enum pp_hf_role role;
@@ -316,7 +330,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                                                  second);
     if (name->bad || second->bad || own->packed.bad)
         return pp_fail_nomem(err, "the list of tensors");
-    if (own->role == PP_HF_PART)
+    if (own->role == PP_HF_PART || is_behind_layers(s, t->name))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -408,6 +422,7 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
         return code;
     }
     code = take_tensors(s, arch, err);
+    pp_hparams_find_shared(s, &s->hp);
     return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
 }
 
@@ -838,6 +853,12 @@ const char *pp_expert_number(const char *name)
             return at;
     }
     return NULL;
+}
+
+bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
+{
+    const int64_t l = strncmp(gguf_name, "blk.", 4) == 0 ? strtol(gguf_name + 4, NULL, 10) : -1;
+    return l >= hp->n_layer && l < hp->n_layer + hp->n_nextn;
 }
 
 void pp_stack_name(const char *matrix, char out[256])

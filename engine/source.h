@@ -56,7 +56,13 @@ struct pp_hparams {
     int64_t n_expert;       /* 0: no mixture of experts */
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
+    int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
+    int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
+    int64_t n_expert_group_used;
     bool expert_shares;     /* an expert's weight is its share among all, not among those used */
+    bool expert_sigmoids;   /* weights are the logits' sigmoids, not their softmax */
+    float expert_scale;     /* of the weights; 0: 1 */
+    int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */
@@ -107,6 +113,8 @@ const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
 /* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
  * no matrix is in two stacks. */
 const char *pp_expert_number(const char *name);
+/* Whether a tensor "blk.46.eh_proj.weight" is of a layer behind the last one. */
+bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
 /* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's
  * "blk.0.ffn_up_exps.weight[3]"); of others the same name. */
 void pp_stack_name(const char *matrix, char out[256]);

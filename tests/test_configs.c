@@ -71,7 +71,8 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(final_softcap), ONE(embd_scale), ONE(residual_scale), ONE(logit_scale), ONE(n_expert), ONE(n_expert_used),
         ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim), ONE(rope_scaling),
         ONE(rope_factor), ONE(rope_low_freq), ONE(rope_high_freq), ONE(rope_orig_ctx), ONE(rope_attn_factor),
-        ONE(rope_no_truncate),
+        ONE(rope_no_truncate), ONE(expert_shares), ONE(expert_sigmoids), ONE(expert_scale), ONE(n_expert_group),
+        ONE(n_expert_group_used), ONE(n_nextn),
 #undef ONE
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
         {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},

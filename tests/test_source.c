@@ -380,7 +380,7 @@ static void test_gguf_other(void **state)
         const char *key;
         float v;
     } refused[] = {{"llama.attention.clamp_kqv", 8}, {"llama.attention.max_alibi_bias", 8},
-                   {"llama.expert_weights_scale", 2.5f}};
+                   {"llama.router_logit_softcapping", 30}};
     char path[256];
     struct pp_source *s;
     struct pp_error err;

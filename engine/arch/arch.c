@@ -7,6 +7,7 @@
 
 static const struct pp_arch *const families[] = {
     &pp_arch_llama,   &pp_arch_qwen2,   &pp_arch_qwen3,    &pp_arch_qwen3moe,   &pp_arch_gemma,   &pp_arch_gemma2,
+    &pp_arch_qwen2moe,
     &pp_arch_gemma3,  &pp_arch_phi2,    &pp_arch_phi3,     &pp_arch_gptoss,     &pp_arch_smollm3, &pp_arch_granite,
     &pp_arch_olmo2,   &pp_arch_cohere2, &pp_arch_stablelm, &pp_arch_starcoder2, &pp_arch_gptneox, &pp_arch_gpt2,
     &pp_arch_bert,    &pp_arch_nomic_bert, &pp_arch_jina_bert, &pp_arch_seed_oss, &pp_arch_ernie45,
@@ -261,6 +262,8 @@ const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const char *
     struct holes holes;
     const char *rest;
     const struct pp_arch_name *n = mlx ? find_line(a->names, gguf_name, true, &holes, &rest) : NULL;
+    if (mlx && !n)
+        n = find_line(a->more_names, gguf_name, true, &holes, &rest);
     if (!n && !(n = find_line(a->names, gguf_name, false, &holes, &rest)))
         n = find_line(a->more_names, gguf_name, false, &holes, &rest);
     pp_buf_clear(name);

@@ -35,6 +35,7 @@ enum pp_hf_form {
                               this name and of `second` */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
+    PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
 };
 
 /* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"
@@ -112,6 +113,8 @@ struct pp_arch {
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
     bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */
+    bool gguf_shares;                 /* expert_shares */
+    bool gguf_sigmoids;               /* expert_sigmoids */
     struct pp_decoder decoder;
     const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */

@@ -6,19 +6,35 @@
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
-const struct pp_arch_name pp_common_names[] = {
-    {.hf = "model.embed_tokens", .gguf = "token_embd"},
-    {.hf = "model.norm", .gguf = "output_norm"},
-    {.hf = "lm_head", .gguf = "output"},
-    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},
-    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q"},
-    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k"},
-    {.hf = "model.layers.{}.self_attn.v_proj", .gguf = "blk.{}.attn_v"},
-    {.hf = "model.layers.{}.self_attn.o_proj", .gguf = "blk.{}.attn_output"},
-    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
-    {.hf = "model.layers.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_gate"},
-    {.hf = "model.layers.{}.mlp.up_proj", .gguf = "blk.{}.ffn_up"},
-    {.hf = "model.layers.{}.mlp.down_proj", .gguf = "blk.{}.ffn_down"},
+#define COMMON_NAMES                                                                                                  \
+    {.hf = "model.embed_tokens", .gguf = "token_embd"},                                                               \
+    {.hf = "model.norm", .gguf = "output_norm"},                                                                      \
+    {.hf = "lm_head", .gguf = "output"},                                                                              \
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},                                            \
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q"},                                              \
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k"},                                              \
+    {.hf = "model.layers.{}.self_attn.v_proj", .gguf = "blk.{}.attn_v"},                                              \
+    {.hf = "model.layers.{}.self_attn.o_proj", .gguf = "blk.{}.attn_output"},                                         \
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},                                    \
+    {.hf = "model.layers.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_gate"},                                               \
+    {.hf = "model.layers.{}.mlp.up_proj", .gguf = "blk.{}.ffn_up"},                                                   \
+    {.hf = "model.layers.{}.mlp.down_proj", .gguf = "blk.{}.ffn_down"}
+
+const struct pp_arch_name pp_common_names[] = {COMMON_NAMES, {.hf = NULL}};
+
+const struct pp_arch_name pp_expert_names[] = {
+    {.hf = "model.layers.{}.mlp.gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "model.layers.{}.mlp.experts.{}.gate_proj", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = "model.layers.{}.mlp.experts.{}.up_proj", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = "model.layers.{}.mlp.experts.{}.down_proj", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = "model.layers.{}.mlp.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = "model.layers.{}.mlp.shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = "model.layers.{}.mlp.shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = "model.layers.{}.mlp.gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    COMMON_NAMES,
     {.hf = NULL},
 };
 

@@ -19,6 +19,7 @@ struct builder {
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int qkv, q, k, v, att;
     int gate_up, gate, up, act, router;
+    int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
 
 static const int NONE = -1;
@@ -225,20 +226,75 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
     return true;
 }
 
-/* A mixture of experts, from `normed` to `delta`. */
+/* Something that only some families' models have. */
+static bool has(const struct builder *b, int l, const char *kind)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    return pp_source_tensor(b->s, name) != NULL;
+}
+
+/* The expert that every row uses, from the residual stream to `shared_act`. */
+static bool add_shared_up(struct builder *b, int l)
+{
+    const int64_t n_ff = b->hp->n_ff_shared, n_embd = b->hp->n_embd;
+    const int gate = pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l);
+    const int up = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_up_shexp", l);
+    if (up < 0 || !add_ffn_norm(b, l))
+        return false;
+    add_linear(b, l, gate, b->normed, b->shared_gate);
+    add_linear(b, l, up, b->normed, b->shared_up);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->shared_gate,
+                          .in2 = b->shared_up, .out = b->shared_act});
+    return true;
+}
+
+/* And from there to a slot. */
+static bool add_shared_down(struct builder *b, int l, int out)
+{
+    const int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_ff_shared, b->err, "blk.%d.ffn_down_shexp", l);
+    add_linear(b, l, down, b->shared_act, out);
+    return down >= 0;
+}
+
+/* Each expert's logit, and that of the shared one if its result has a weight, too. */
+static bool add_router(struct builder *b, int l)
+{
+    const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
+    int weight = -1;
+    if (router < 0 || !add_ffn_norm(b, l))
+        return false;
+    add_linear(b, l, router, b->normed, b->router);
+    if (!b->hp->n_ff_shared || !has(b, l, "ffn_gate_inp_shexp.weight"))
+        return true;
+    if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
+        return false;
+    add_linear(b, l, weight, b->normed, b->shared_weight);
+    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .layer = l, .in = b->shared_weight, .in2 = b->shared_act,
+                          .out = b->shared_act}); /* its matrix multiplies the weight as well */
+    return true;
+}
+
+/* A mixture of experts, from the residual stream to `delta`. */
 static bool add_experts(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
+                           .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale,
                            .fn = pp_decoder_fn(b->d, hp)};
-    const int router = pp_plan_linear(b->p, b->s, hp->n_expert, n_embd, b->err, "blk.%d.ffn_gate_inp", l);
-    if (router < 0 || !find_biases(b, l, &e) ||
+    if (hp->n_expert_group > 1) {
+        e.n_groups = (int)hp->n_expert_group;
+        e.n_groups_used = (int)hp->n_expert_group_used;
+    }
+    if (has(b, l, "exp_probs_b.bias") &&
+        !(e.choice_bias = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.exp_probs_b.bias", l)))
+        return false;
+    if (!add_router(b, l) || !find_biases(b, l, &e) ||
         !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) ||
         !(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
         !(e.down = pp_plan_matrices(b->p, b->s, e.n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
         return false;
-    add_linear(b, l, router, b->normed, b->router);
     if (!add_ffn_norm(b, l)) /* once more: what a projection reads is not kept */
         return false;
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
@@ -257,14 +313,30 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
     return true;
 }
 
+/* The feed-forward part of a layer with experts. */
+static bool add_mixture(struct builder *b, int l)
+{
+    if (!b->hp->n_ff_shared)
+        return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
+    if (!add_shared_up(b, l) || !add_experts(b, l))
+        return false;
+    if (!b->d->post_norm) { /* one after the other: each is added where it is made */
+        add_residual(b, l);
+        return add_shared_down(b, l, b->delta) && add_result(b, l, NULL);
+    }
+    if (!add_shared_down(b, l, b->shared))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    return add_result(b, l, "post_ffw_norm");
+}
+
 static bool add_layer(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
     if (!add_qkv(b, l))
         return false;
     if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
-        return add_attention(b, l) && add_result(b, l, "post_attention_norm") && add_ffn_norm(b, l) &&
-               add_experts(b, l) && add_result(b, l, "post_ffw_norm");
+        return add_attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
         return false;
@@ -303,6 +375,13 @@ static void make_slots(struct builder *b)
     }
     b->act = pp_plan_slot(p, hp->n_ff);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
+    if (!hp->n_ff_shared)
+        return;
+    b->shared_gate = pp_plan_slot(p, hp->n_ff_shared);
+    b->shared_up = pp_plan_slot(p, hp->n_ff_shared);
+    b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
+    b->shared_weight = pp_plan_slot(p, 1);
+    b->shared = pp_plan_slot(p, hp->n_embd);
 }
 
 static bool add_embedding(struct builder *b)

@@ -6,6 +6,7 @@
 #include "engine/arch/arch.h"
 
 extern const struct pp_arch pp_arch_llama, pp_arch_qwen2, pp_arch_qwen3, pp_arch_qwen3moe, pp_arch_gemma;
+extern const struct pp_arch pp_arch_qwen2moe;
 extern const struct pp_arch pp_arch_gemma2, pp_arch_gemma3, pp_arch_phi2, pp_arch_phi3, pp_arch_gptoss;
 extern const struct pp_arch pp_arch_smollm3, pp_arch_granite, pp_arch_olmo2, pp_arch_cohere2, pp_arch_stablelm;
 extern const struct pp_arch pp_arch_starcoder2, pp_arch_gptneox, pp_arch_gpt2, pp_arch_bert, pp_arch_nomic_bert;
@@ -13,6 +14,8 @@ extern const struct pp_arch pp_arch_jina_bert, pp_arch_seed_oss, pp_arch_ernie45
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
+/* Those, and the names of experts as most mixtures since Qwen 2's and DeepSeek's have them. */
+extern const struct pp_arch_name pp_expert_names[];
 /* q and k of the families whose GGUF files interleave their rows, to be looked at before the common names. */
 extern const struct pp_arch_name pp_interleaved_names[];
 /* Frequencies and masks that old exporters stored though they follow from the configuration. */
@@ -41,6 +44,21 @@ enum pp_code pp_config_unscaled(const struct cJSON *rope, struct pp_error *err);
 /* The number of a key that must be there as one, or absent. */
 enum pp_code pp_config_float(const struct cJSON *config, const char *key, float *v, struct pp_error *err);
 enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t *v, struct pp_error *err);
+
+/* A mixture of experts: the keys that a family has, or NULL. */
+struct pp_expert_keys {
+    const char *n, *n_used, *n_ff;
+    const char *n_groups, *n_groups_used;
+    const char *n_shared, *shared_n_ff; /* of the expert that every row uses: how many it stands for, or its size */
+    const char *n_dense;                /* layers before the first with experts */
+    const char *normed, *scale;         /* of weights */
+};
+enum pp_code pp_config_experts(const struct cJSON *config, const struct pp_expert_keys *keys, struct pp_hparams *hp,
+                               struct pp_error *err);
+void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_keys *keys, struct cJSON *config);
+/* Qwen's layers without experts: those that are listed, and all but every decoder_sparse_step-th. */
+enum pp_code pp_config_qwen_dense(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_config_put_qwen_dense(const struct pp_hparams *hp, struct cJSON *config);
 
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);

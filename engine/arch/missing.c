@@ -58,7 +58,6 @@ static const struct {
     {"step35", SIGMOIDS ", and " SHARED},
     {"exaonemoe", SIGMOIDS ", and " SHARED},
     {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
-    {"qwen2moe", SHARED},
     {"hunyuanmoe", SHARED},
     {"hunyuanv1moe", SHARED},
     {"ernie45moe", SHARED},

@@ -1,6 +1,8 @@
 /* qwen2.c - Qwen 1.5, 2 and 2.5: Llama with biases of q, k and v. Of Qwen 2 VL and 2.5 VL the part that reads and
- * writes text: they rotate by three numbers, which are one for text. */
+ * writes text: they rotate by three numbers, which are one for text. And the mixtures of experts Qwen 1.5 MoE and
+ * Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a sigmoid of its own. */
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static const char *const other_names[] = {"qwen2vl", "qwen25vl", NULL}; /* the latter is ollama's */
@@ -32,4 +34,65 @@ const struct pp_arch pp_arch_qwen2 = {
     .usual = usual,
     .parts = &parts,
     .to_config = pp_config_put_qwen_window,
+};
+
+/* --- the mixture ------------------------------------------------------------------------------------------------- */
+
+#define SHARED "model.layers.{}.mlp.shared_expert"
+
+static const struct pp_arch_name moe_names[] = {
+    {.hf = SHARED ".gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = SHARED ".up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = SHARED ".down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = SHARED "_gate", .gguf = "blk.{}.ffn_gate_inp_shexp", .form = PP_HF_ONE_ROW},
+    {.hf = NULL},
+};
+
+static const char *const moe_classes[] = {"Qwen2MoeForCausalLM", "qwen2_moe", NULL};
+
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .shared_n_ff = "shared_expert_intermediate_size", .normed = "norm_topk_prob"};
+
+static enum pp_code moe_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = from_config(config, hp, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    return code ? code : pp_config_qwen_dense(config, hp, err);
+}
+
+static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    if (!pp_gguf_has(g, "qwen2moe.expert_feed_forward_length") && hp->n_expert_used > 0)
+        hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
+    return PP_OK;
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_qwen_window(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put_qwen_dense(hp, config);
+}
+
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 32768, \"num_experts\": 60,"
+             "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408}"},
+    {.json = NULL},
+};
+
+const struct pp_arch pp_arch_qwen2moe = {
+    .name = "qwen2moe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .from_config = moe_from_config,
+    .from_gguf = moe_from_gguf,
+    .usual = moe_usual,
+    .to_config = moe_to_config,
 };

@@ -54,9 +54,15 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n = from->n;
     x->n_used = from->n_used;
     x->shares = from->shares;
+    x->sigmoids = from->sigmoids;
+    x->scale = from->scale != 0.0f ? from->scale : 1;
+    x->n_groups = from->n_groups;
+    x->n_groups_used = from->n_groups_used;
     x->fn = from->fn;
     x->n_in = from->gate[0]->ne[0];
     x->n_ff = from->gate[0]->ne[1];
+    if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
+        return err->code;
     enum pp_code code = add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err);
     if (!code)
         code = add_matrices(c, from->up, from->up_b, x->n, &x->up, err);
@@ -132,7 +138,9 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     r->active = pp_cpu_memory_take(c, n, sizeof *r->active);
     r->first = pp_cpu_memory_take(c, n + 1, sizeof *r->first);
     r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
-    if (!r->choice || !r->weight || !r->place || !r->active || !r->first || !r->count)
+    r->part = pp_cpu_memory_take(c, n, sizeof *r->part);
+    r->score = pp_cpu_memory_take(c, n, sizeof *r->score);
+    if (!r->choice || !r->weight || !r->place || !r->active || !r->first || !r->count || !r->part || !r->score)
         return false;
     r->region_bytes = lay_out(r, places, n_in, n_ff, NULL);
     void *p = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -161,23 +169,54 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->active);
     pp_free(r->first);
     pp_free(r->count);
+    pp_free(r->part);
+    pp_free(r->score);
 }
 
 /* --- routing --------------------------------------------------------------------------------------------------- */
 
-/* The n_used largest of `logits` [n], the first of equals; what is no number only if there is nothing else. */
-static void choose(const struct experts *x, const float *logits, int32_t *choice)
+/* The largest of n numbers that are not taken, the first of equals; what is no number only if there is nothing else. */
+static int largest(const float *v, const uint8_t *taken, int n)
 {
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (!taken[i] && (best < 0 || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))))
+            best = i;
+    return best;
+}
+
+/* What a group is chosen by: the sum of its two largest scores. */
+static float score_group(const float *score, int n)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    const int first = largest(score, taken, n);
+    taken[first] = 1;
+    return n > 1 ? score[first] + score[largest(score, taken, n)] : score[first];
+}
+
+/* Takes away the experts of all groups but those with the largest scores. */
+static void leave_groups(const struct experts *x, const float *score, uint8_t *taken)
+{
+    const int size = x->n / x->n_groups;
+    float groups[PP_MAX_EXPERTS];
+    uint8_t chosen[PP_MAX_EXPERTS] = {0};
+    for (int g = 0; g < x->n_groups; g++)
+        groups[g] = score_group(score + g * size, size);
+    for (int i = 0; i < x->n_groups_used; i++)
+        chosen[largest(groups, chosen, x->n_groups)] = 1;
+    for (int e = 0; e < x->n; e++)
+        taken[e] = !chosen[e / size];
+}
+
+/* The n_used experts with the largest scores, that one first. */
+static void choose(const struct experts *x, const float *score, int32_t *choice)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    if (x->n_groups)
+        leave_groups(x, score, taken);
     for (int j = 0; j < x->n_used; j++) {
-        int best = -1;
-        for (int e = 0; e < x->n; e++) {
-            bool taken = false;
-            for (int i = 0; i < j && !taken; i++)
-                taken = choice[i] == e;
-            if (!taken && (best < 0 || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))))
-                best = e;
-        }
-        choice[j] = best;
+        choice[j] = largest(score, taken, x->n);
+        taken[choice[j]] = 1;
     }
 }
 
@@ -193,7 +232,47 @@ static void weigh(const struct experts *x, const float *logits, const int32_t *c
         sum += x->shares ? 0 : weight[j];
     }
     for (int j = 0; j < x->n_used; j++)
-        weight[j] /= sum;
+        weight[j] = weight[j] / sum * x->scale;
+}
+
+/* Of each expert the sigmoid of its logit, or its part of the softmax of all. */
+static void part_of_each(const struct experts *x, const float *logits, float *part)
+{
+    float top = -INFINITY, sum = 0;
+    for (int e = 0; e < x->n; e++)
+        top = fmaxf(top, logits[e]);
+    for (int e = 0; e < x->n; e++) {
+        part[e] = x->sigmoids ? 1 / (1 + expf(-logits[e])) : expf(logits[e] - top);
+        sum += part[e];
+    }
+    for (int e = 0; !x->sigmoids && e < x->n; e++)
+        part[e] /= sum;
+}
+
+/* The weights of chosen experts out of their parts. */
+static void weigh_parts(const struct experts *x, const float *part, const int32_t *choice, float *weight)
+{
+    float sum = 0;
+    for (int j = 0; j < x->n_used; j++)
+        sum += part[choice[j]];
+    for (int j = 0; j < x->n_used; j++)
+        weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
+}
+
+/* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
+ * be computed for a choice that nothing is added to. */
+static void route_row(struct routing *r, const struct experts *x, const float *logits, int32_t *choice, float *weight)
+{
+    if (!x->sigmoids && !x->choice_bias && !x->n_groups) {
+        choose(x, logits, choice);
+        weigh(x, logits, choice, weight);
+        return;
+    }
+    part_of_each(x, logits, r->part);
+    for (int e = 0; e < x->n; e++)
+        r->score[e] = r->part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
+    choose(x, r->score, choice);
+    weigh_parts(x, r->part, choice, weight);
 }
 
 /* Places: experts ascending, and the rows of each. */
@@ -221,11 +300,8 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
 {
     const struct experts *x = s->experts;
     struct routing *r = &c->routing;
-    for (int i = 0; i < m; i++) {
-        const float *logits = slot_row(c, s->router, i);
-        choose(x, logits, r->choice + i * x->n_used);
-        weigh(x, logits, r->choice + i * x->n_used, r->weight + i * x->n_used);
-    }
+    for (int i = 0; i < m; i++)
+        route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
 }
 

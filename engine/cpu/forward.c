@@ -125,6 +125,8 @@ static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_APPLY)
             c->ops->apply(r->fn, r->scale, x, r->n, y);
+        else if (r->kind == PP_OP_WEIGH)
+            c->ops->apply(PP_FN_SCALE, 1 / (1 + expf(-x[0])), slot_row(c, r->in2, row), r->n, y);
         else if (r->scale != 0.0f)
             c->ops->add_scaled(y, x, r->scale, r->n);
         else

@@ -267,10 +267,11 @@ static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
+                  op->kind == PP_OP_WEIGH ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 
-/* { NORM | ADD | GATE | APPLY } that are part of no projection */
+/* { NORM | ADD | GATE | APPLY | WEIGH } that are part of no projection */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -279,7 +280,7 @@ static enum pp_code lower_rows(struct lowering *l)
         const struct pp_op *op = peek(l, 0);
         struct row_op *r = &s->row_ops[s->n_row_ops++];
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
-                             .out = op->out, .n = l->plan->slots[op->in].width};
+                             .out = op->out, .n = l->plan->slots[op->out].width};
         enum pp_code code = op->kind == PP_OP_NORM ? take_norm(l, op, &r->norm) : PP_OK;
         if (code)
             return code;
@@ -346,6 +347,7 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_ADD:
     case PP_OP_GATE:
     case PP_OP_APPLY:
+    case PP_OP_WEIGH:
         return lower_rows(l);
     case PP_OP_SELECT:
         s = new_stage(l, STAGE_SELECT);

@@ -27,7 +27,7 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, ADD, GATE, APPLY */
+    enum pp_op_kind kind;       /* NORM, ADD, GATE, APPLY, WEIGH */
     enum pp_fn fn;
     float scale;
     struct norm norm;
@@ -48,7 +48,10 @@ struct projection {
 /* A mixture of experts: those of its matrices that are float are read where they lie. */
 struct experts {
     int n, n_used;
-    bool shares;
+    bool shares, sigmoids;
+    float scale;                /* of weights */
+    int n_groups, n_groups_used; /* 0: no groups */
+    const float *choice_bias;   /* [n], or NULL */
     enum pp_fn fn;
     int64_t n_in, n_ff;
     struct projection *gate, *up, *down; /* [n] */
@@ -164,6 +167,8 @@ struct routing {
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */
+    float *part;                /* [n_expert] of a row: sigmoids, or parts of a softmax */
+    float *score;               /* [n_expert] of a row: what experts are chosen by */
     uint8_t *region;            /* where the following lie, in pages of their own */
     size_t region_bytes;
     struct pp_acts in, hidden;  /* of places; hidden.f32: what gate and up give */

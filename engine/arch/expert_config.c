@@ -1,0 +1,90 @@
+/* expert_config.c - what config.json says of a mixture of experts. Families have it under different keys. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+/* A number, or a list of one for each layer, which are all the same. */
+static enum pp_code number(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
+{
+    const cJSON *list = key ? cJSON_GetObjectItemCaseSensitive(config, key) : NULL, *item;
+    if (!cJSON_IsArray(list))
+        return key ? pp_config_int(config, key, v, err) : PP_OK;
+    cJSON_ArrayForEach(item, list)
+        if (!cJSON_IsNumber(item) || !cJSON_Compare(item, list->child, true))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not the same for all layers, which pippin "
+                           "needs", key);
+    *v = list->child ? (int64_t)list->child->valuedouble : *v;
+    return PP_OK;
+}
+
+enum pp_code pp_config_experts(const cJSON *config, const struct pp_expert_keys *keys, struct pp_hparams *hp,
+                               struct pp_error *err)
+{
+    int64_t n_shared = 0, n_dense = 0;
+    hp->n_ff_expert = hp->n_ff;
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {
+        {keys->n, &hp->n_expert}, {keys->n_used, &hp->n_expert_used}, {keys->n_ff, &hp->n_ff_expert},
+        {keys->n_groups, &hp->n_expert_group}, {keys->n_groups_used, &hp->n_expert_group_used},
+        {keys->n_shared, &n_shared}, {keys->n_dense, &n_dense},
+    };
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = number(config, numbers[i].key, numbers[i].v, err);
+    if (!code && keys->scale)
+        code = pp_config_float(config, keys->scale, &hp->expert_scale, err);
+    if (keys->normed)
+        hp->expert_shares = !pp_config_flag(config, keys->normed, false);
+    for (int64_t l = 0; l < n_dense && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= PP_LAYER_DENSE;
+    return code;
+}
+
+void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_keys *keys, cJSON *config)
+{
+    int64_t n_dense = 0;
+    while (n_dense < hp->n_layer && hp->layer[n_dense] & PP_LAYER_DENSE)
+        n_dense++;
+    const struct {
+        const char *key;
+        int64_t v;
+    } numbers[] = {
+        {keys->n, hp->n_expert}, {keys->n_used, hp->n_expert_used}, {keys->n_ff, hp->n_ff_expert},
+        {keys->shared_n_ff, hp->n_ff_shared}, {keys->n_shared, hp->n_ff_shared / hp->n_ff_expert},
+        {keys->n_groups, hp->n_expert_group > 1 ? hp->n_expert_group : 1},
+        {keys->n_groups_used, hp->n_expert_group > 1 ? hp->n_expert_group_used : 1}, {keys->n_dense, n_dense},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].key)
+            pp_config_put(config, numbers[i].key, numbers[i].v);
+    if (keys->scale)
+        pp_config_put_float(config, keys->scale, hp->expert_scale != 0.0f ? hp->expert_scale : 1);
+    if (keys->normed)
+        cJSON_AddBoolToObject(config, keys->normed, !hp->expert_shares);
+}
+
+enum pp_code pp_config_qwen_dense(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "mlp_only_layers"), *item;
+    int64_t step = 1;
+    enum pp_code code = pp_config_int(config, "decoder_sparse_step", &step, err);
+    for (int64_t l = 0; !code && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        if (step < 1 || (l + 1) % step != 0)
+            hp->layer[l] |= PP_LAYER_DENSE;
+    cJSON_ArrayForEach(item, list)
+        if (cJSON_IsNumber(item) && item->valueint >= 0 && item->valueint < PP_MAX_LAYERS)
+            hp->layer[item->valueint] |= PP_LAYER_DENSE;
+    return code;
+}
+
+void pp_config_put_qwen_dense(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *dense = cJSON_AddArrayToObject(config, "mlp_only_layers");
+    pp_config_put(config, "decoder_sparse_step", 1);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (hp->layer[l] & PP_LAYER_DENSE)
+            cJSON_AddItemToArray(dense, cJSON_CreateNumber((double)l));
+}

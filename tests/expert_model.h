@@ -1,0 +1,41 @@
+/* expert_model.h - small random mixtures of experts of several families that the tests write, and the logits that they
+ * give, in double precision from the formulas. */
+#ifndef PP_TESTS_EXPERT_MODEL_H
+#define PP_TESTS_EXPERT_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the layers of a family are made of, and the numbers of one model. */
+struct expert_shape {
+    const char *arch;       /* as GGUF files name it */
+    int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx;
+    int rope_dim;
+    bool neighbours;        /* pairs that are rotated lie side by side */
+    bool biases;            /* of q, k and v */
+    bool fused_qkv;
+    enum { QK_PLAIN, QK_HEADS, QK_WHOLE } qk_norm;
+    const char *ffn_norm;   /* "ffn_norm" */
+    int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
+    bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
+    bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
+    bool choice_bias;
+    int n_groups, n_groups_used;
+    float scale;            /* of weights; 0: there is no such key */
+    bool say_norm, say_gating; /* keys that some families' files have */
+    int n_nextn;            /* layers behind the last one */
+    uint32_t seed;
+};
+
+struct expert_model;
+
+/* 64 wide, 3 layers, 4 heads of 16 over 2, 8 experts of 32 of which 3 work, softmax that adds up to 1. */
+struct expert_shape expert_shape(const char *arch);
+struct expert_model *expert_model_make(const struct expert_shape *s);
+void expert_model_free(struct expert_model *m);
+/* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
+const char *expert_model_write(const struct expert_model *m);
+/* logits: [n, n_vocab] */
+void expert_model_compute(const struct expert_model *m, const int32_t *ids, int n, double *logits);
+
+#endif
