@@ -736,7 +736,7 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const vocab[] = {"vocab_size", NULL}, *const embd[] = {"n_embd", "hidden_size", NULL};
-    static const char *const layers[] = {"n_layer", "num_hidden_layers", NULL};
+    static const char *const layers[] = {"n_layer", "num_layers", "num_hidden_layers", NULL};
     static const char *const heads[] = {"n_head", "num_attention_heads", NULL};
     static const char *const ff[] = {"intermediate_size", NULL};
     enum pp_code code;

@@ -85,10 +85,13 @@ static void heads(const struct decoder *d, int l, const char *kind, int n_heads,
         norm(d, l, name, 0, x, x);
     for (int h = 0; h < n_heads; h++) {
         double *head = x + h * d->s.head_dim;
-        if (d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH)
+        const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
+        if (normed && !d->s.heads_behind_rope)
             norm(d, l, name, h, head, head);
         if (!(is_wide(d, l) && d->s.wide_unrotated))
             rotate(d, head, position);
+        if (normed && d->s.heads_behind_rope)
+            norm(d, l, name, h, head, head);
     }
 }
 

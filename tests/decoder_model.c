@@ -17,6 +17,12 @@ static const struct decoder_shape families[] = {
      .ff = FF_GELU, .heads_bias = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF | BIAS_OUTPUT},
     {.arch = "seed_oss", .ffn_norm = "post_attention_norm", .biases = BIAS_QKV},
     {.arch = "ernie4_5", .neighbours = true, .tied = true},
+    {.arch = "exaone"},
+    {.arch = "exaone4", .norms = POST_NORM, .heads = HEADS_ALIKE},
+    {.arch = "chatglm", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV},
+    {.arch = "glm4", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV, .norms = BOTH_NORMS},
+    {.arch = "command-r", .neighbours = true, .centred = true, .parallel = true, .tied = true, .logit_scale = 0.25f},
+    {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
 struct decoder_shape decoder_shape(const char *arch)

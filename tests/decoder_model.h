@@ -22,6 +22,7 @@ struct decoder_shape {
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
     bool heads_bias;       /* something is added behind these norms */
+    bool heads_behind_rope; /* they are normed after they are rotated */
     int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */
     bool shares;           /* weights of experts are not made to add up to one */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

@@ -40,7 +40,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
 static const char *embeddings_of(const cJSON *config)
 {
     const cJSON *type = cJSON_GetObjectItem(config, "model_type");
-    if (strcmp(type->valuestring, "gpt2") == 0)
+    if (strcmp(type->valuestring, "gpt2") == 0 || strcmp(type->valuestring, "exaone") == 0)
         return "transformer.wte.weight";
     if (strcmp(type->valuestring, "gpt_neox") == 0)
         return "gpt_neox.embed_in.weight";

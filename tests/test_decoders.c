@@ -213,6 +213,53 @@ static void ernie(void **state)
     check(&s);
 }
 
+/* EXAONE 4: without windows, and with, every fourth layer then seeing everything, unrotated. */
+static void exaone(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("exaone4"), three = decoder_shape("exaone");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.post_feedforward_layernorm.weight", 1, s.n_embd);
+    s.window = 7;
+    s.n_layer = 4;
+    s.wide = 4;
+    s.wide_unrotated = true;
+    check(&s);
+    folder = check(&three);
+    assert_tensor(folder, "transformer.h.1.mlp.c_fc_1.weight", 2, three.n_embd);
+}
+
+/* GLM 4 of either year. */
+static void glm(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("chatglm"), later = decoder_shape("glm4");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.gate_up_proj.weight", 2, s.n_embd);
+    folder = check(&later);
+    assert_tensor(folder, "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
+}
+
+/* Command R, the larger ones with norms of each head. */
+static void command_r(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("command-r");
+    check(&s);
+    s.heads = HEADS_EACH;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.k_norm.weight", 2, s.head_dim);
+}
+
+/* Hunyuan's dense models. */
+static void hunyuan(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("hunyuan-dense");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.key_layernorm.weight", 1, s.head_dim);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +269,10 @@ TEST_GROUP(decoders)
         cmocka_unit_test(growing_scores),
         cmocka_unit_test(seed_oss),
         cmocka_unit_test(ernie),
+        cmocka_unit_test(exaone),
+        cmocka_unit_test(glm),
+        cmocka_unit_test(command_r),
+        cmocka_unit_test(hunyuan),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

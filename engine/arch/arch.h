@@ -60,6 +60,7 @@ struct pp_decoder {
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each. */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS } qk_norm;
+    bool norm_behind_rope;    /* heads are normed after they are rotated */
     bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */

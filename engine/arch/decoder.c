@@ -126,10 +126,25 @@ static bool add_qkv(struct builder *b, int l)
     return true;
 }
 
-static void add_rope(struct builder *b, int l, int slot)
+static void add_one_rope(struct builder *b, int l, int slot)
 {
     add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .local_rope = b->hp->layer[l] & PP_LAYER_LOCAL_ROPE,
                           .in = slot, .in2 = NONE, .out = slot});
+}
+
+static void add_rope(struct builder *b, int l)
+{
+    if (b->d->positions || b->hp->layer[l] & PP_LAYER_UNROTATED)
+        return;
+    add_one_rope(b, l, b->q);
+    add_one_rope(b, l, b->k);
+}
+
+static bool add_qk_norms(struct builder *b, int l)
+{
+    const bool normed = b->d->qk_norm == PP_QK_PERHAPS ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
+    return !normed || (add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) &&
+                       add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv));
 }
 
 /* From q, k and v to `delta`. */
@@ -140,14 +155,12 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_tensor *sinks = NULL;
     if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
-    const bool normed = b->d->qk_norm == PP_QK_PERHAPS ? hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
-    if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
-                   !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv)))
+    if (b->d->norm_behind_rope)
+        add_rope(b, l);
+    if (!add_qk_norms(b, l))
         return false;
-    if (!b->d->positions && !(hp->layer[l] & PP_LAYER_UNROTATED)) {
-        add_rope(b, l, b->q);
-        add_rope(b, l, b->k);
-    }
+    if (!b->d->norm_behind_rope)
+        add_rope(b, l);
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .in = b->q, .in2 = NONE, .out = b->att});

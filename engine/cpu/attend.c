@@ -203,11 +203,13 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     for (int h = 0; h < n_heads; h++) {
         float *head = x + h * hp->head_dim;
+        if (s->rope >= 0 && s->norm_behind_rope)
+            c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
         if (norm->weight) {
             const struct norm own = norm_of_head(norm, first + h);
             pp_cpu_norm(c, &own, head, hp->head_dim, head);
         }
-        if (s->rope >= 0)
+        if (s->rope >= 0 && !s->norm_behind_rope)
             c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
     }
     if (kv->rotate)

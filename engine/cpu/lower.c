@@ -215,32 +215,63 @@ static const float *alibi_slopes(struct lowering *l, float alibi)
     return slopes;
 }
 
-/* [HEAD_NORM q, HEAD_NORM k] [ROPE q, ROPE k] KV_STORE ATTENTION */
+/* Two operations of this kind, the first on queries, the second on keys. */
+static bool next_are(const struct lowering *l, enum pp_op_kind kind)
+{
+    const struct pp_op *second = peek(l, 1);
+    return next_is(l, kind) && second && second->kind == kind;
+}
+
+/* What is done to heads before attention: the slots that it is done to. -1: nothing. */
+struct done_to {
+    int q, k;
+};
+
+static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct done_to *slots)
+{
+    *slots = (struct done_to){-1, -1};
+    if (!next_are(l, PP_OP_HEAD_NORM))
+        return PP_OK;
+    *slots = (struct done_to){peek(l, 0)->in, peek(l, 1)->in};
+    enum pp_code code = take_norm(l, peek(l, 0), &s->q_norm);
+    if (!code)
+        code = take_norm(l, peek(l, 1), &s->k_norm);
+    l->at += 2;
+    return code;
+}
+
+static void take_ropes(struct lowering *l, struct stage *s, struct done_to *slots)
+{
+    *slots = (struct done_to){-1, -1};
+    s->rope = -1;
+    if (!next_are(l, PP_OP_ROPE))
+        return;
+    *slots = (struct done_to){peek(l, 0)->in, peek(l, 1)->in};
+    s->rope = peek(l, 0)->local_rope;
+    l->at += 2;
+}
+
+static bool is_done_to(struct done_to slots, const struct pp_op *attention, const struct pp_op *store)
+{
+    return slots.q < 0 || (slots.q == attention->in && slots.k == store->in);
+}
+
+/* [HEAD_NORM q, HEAD_NORM k] [ROPE q, ROPE k] KV_STORE ATTENTION, or norms behind rotations */
 static enum pp_code lower_attention(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ATTEND);
-    enum pp_code code = PP_OK;
-    const struct pp_op *first = peek(l, 0), *second = peek(l, 1);
-    const bool normed = first->kind == PP_OP_HEAD_NORM && second && second->kind == PP_OP_HEAD_NORM;
-    s->rope = -1;
-    if (normed) {
-        code = take_norm(l, first, &s->q_norm);
-        if (!code)
-            code = take_norm(l, second, &s->k_norm);
-        l->at += 2;
-    }
-    const struct pp_op *rope = peek(l, 0), *rope_k = peek(l, 1);
-    const bool rotated = rope && rope->kind == PP_OP_ROPE && rope_k && rope_k->kind == PP_OP_ROPE;
-    if (rotated) {
-        s->rope = rope->local_rope;
-        l->at += 2;
+    struct done_to normed, rotated;
+    enum pp_code code = take_head_norms(l, s, &normed);
+    take_ropes(l, s, &rotated);
+    if (!code && normed.q < 0) {
+        code = take_head_norms(l, s, &normed);
+        s->norm_behind_rope = normed.q >= 0;
     }
     const struct pp_op *store = peek(l, 0), *attention = peek(l, 1);
     if (code)
         return code;
     if (!attention || store->kind != PP_OP_KV_STORE || attention->kind != PP_OP_ATTENTION ||
-        (rotated && (rope->in != attention->in || rope_k->in != store->in)) ||
-        (normed && (first->in != attention->in || second->in != store->in)))
+        !is_done_to(normed, attention, store) || !is_done_to(rotated, attention, store))
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     s->tier = store->tier;
     s->layer = store->tier_layer;

@@ -91,6 +91,7 @@ struct stage {
     int q, k, v;
     int rope;                   /* which frequencies; -1: heads are not rotated */
     struct norm q_norm, k_norm; /* of each head */
+    bool norm_behind_rope;
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */

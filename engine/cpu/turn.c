@@ -12,25 +12,40 @@ struct turning {
     float cos_sin[2][PP_MAX_HEAD_DIM];  /* [n_ropes][rope_dim / 2][2] */
 };
 
-/* By which frequencies a layer of the tier is rotated; -1: by none. */
-static int rope_of(const struct turning *t, int layer)
+/* The attention of a layer of the tier. */
+static const struct stage *stage_of(const struct turning *t, int layer)
 {
     int i = 0;
     while (t->c->stages[i].kind != STAGE_ATTEND || t->c->stages[i].tier != t->tier || t->c->stages[i].layer != layer)
         i++; /* every layer has such a stage */
-    return t->c->stages[i].rope;
+    return &t->c->stages[i];
+}
+
+/* A key that was normed behind its rotation is taken back to before the norm's weights, but for its length, which no
+ * rotation changes, and gets them again. */
+static void turn_key(const struct turning *t, const struct stage *s, int head, float *k)
+{
+    const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
+    const float *w = s->norm_behind_rope ? s->k_norm.weight + head * s->k_norm.stride : NULL;
+    const float *b = w && s->k_norm.bias ? s->k_norm.bias + head * s->k_norm.stride : NULL;
+    for (int64_t i = 0; w && i < hp->head_dim; i++)
+        k[i] = w[i] != 0.0f ? (k[i] - (b ? b[i] : 0)) / w[i] : 0;
+    t->c->ops->rope(k, hp->rope_dim, hp->rope_neox, t->cos_sin[s->rope]);
+    for (int64_t i = 0; w && i < hp->head_dim; i++)
+        k[i] = k[i] * w[i] + (b ? b[i] : 0);
 }
 
 /* One head of one position. Pages hold keys rotated by a Hadamard matrix if kv->rotate. */
-static void move_head(const struct turning *t, const struct pp_cpu_move *m, int rope, size_t head_offset)
+static void move_head(const struct turning *t, const struct pp_cpu_move *m, int layer, int head)
 {
-    const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
+    const struct stage *s = stage_of(t, layer);
+    const size_t head_offset = pp_kv_head_offset(t->kv, layer, head);
     float k[PP_MAX_HEAD_DIM], v[PP_MAX_HEAD_DIM];
     pp_kv_load_head_position(t->kv, m->from + head_offset, m->from_slot, k, v);
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate); /* its own inverse */
-    if (rope >= 0)
-        t->c->ops->rope(k, hp->rope_dim, hp->rope_neox, t->cos_sin[rope]);
+    if (s->rope >= 0)
+        turn_key(t, s, head, k);
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate);
     t->c->ops->kv_store(t->kv, m->to, head_offset, m->to_slot, k, v);
@@ -43,7 +58,7 @@ static void move_position(void *arg, int part, int item, int thread)
     (void)thread;
     for (int layer = 0; layer < t->kv->n_layer; layer++)
         for (int head = 0; head < t->kv->n_head_kv; head++)
-            move_head(t, &t->moves[item], rope_of(t, layer), pp_kv_head_offset(t->kv, layer, head));
+            move_head(t, &t->moves[item], layer, head);
 }
 
 void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move *moves, int n, int64_t turn)
