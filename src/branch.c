@@ -90,17 +90,22 @@ void pp_branch_set_adapters(struct pp_branch_item *it, const char *json)
     pp_adapter_mix_label(&set, it->msg.adapters, sizeof it->msg.adapters);
 }
 
-/* What the worker noted when the answer was made: speed and acceptance, 0 and -1 where it did not; which bytes were
- * guessed. */
+/* What the worker noted when the answer was made: its place in the context, speed and acceptance, 0 and -1 where it did
+ * not; which bytes were guessed. */
 static void read_stats(const char *json, struct pp_branch_item *it)
 {
     struct pp_chat_message *m = &it->msg;
     cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
     const cJSON *tps = cJSON_GetObjectItemCaseSensitive(o, "decode_tps");
+    const cJSON *given = cJSON_GetObjectItemCaseSensitive(o, "prompt_tokens");
+    const cJSON *written = cJSON_GetObjectItemCaseSensitive(o, "decode_tokens");
     const cJSON *drafted = cJSON_GetObjectItemCaseSensitive(o, "draft_tokens");
     const cJSON *accepted = cJSON_GetObjectItemCaseSensitive(o, "draft_accepted");
     if (cJSON_IsNumber(tps) && tps->valuedouble >= 0 && tps->valuedouble < 1e9)
         m->tokens_per_s = (float)tps->valuedouble;
+    if (cJSON_IsNumber(given) && cJSON_IsNumber(written) && given->valuedouble > 0 && given->valuedouble < 1e12 &&
+        written->valuedouble >= 0 && written->valuedouble < 1e12)
+        m->ctx_used = (int64_t)(given->valuedouble + written->valuedouble);
     if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
     const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");

@@ -99,7 +99,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         .snapshot_quota = c->o->snapshot_quota,
     };
     memset(&c->status.model, 0, sizeof c->status.model);
-    c->status.ctx_used = c->status.ctx_moved = c->status.ctx_total = 0;
+    c->status.ctx_moved = c->status.ctx_total = 0;
     c->status.progress_done = c->status.progress_total = 0;
     ctl_set_state(c, PP_STATE_LOADING);
     c->backend->ops->load(c->backend, &r);

@@ -60,6 +60,7 @@ struct pp_chat_message {
     uint64_t revision;      /* changes whenever text or state do: for caches of wrapped lines */
     int sibling, n_siblings;
     int64_t n_tokens;
+    int64_t ctx_used;       /* tokens of an answer and of all that it was given; 0: not known */
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of guessed tokens that stood; < 0: nothing was guessed */
     float speedup;          /* how often as fast as without guesses; 0: not known */

@@ -144,6 +144,7 @@ static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, 
 {
     struct pp_branch_item *it = &b->items[i];
     it->msg.n_tokens = r->base + r->n_tokens;
+    it->msg.ctx_used = r->begun ? r->prompt_tokens + r->n_tokens : 0;
     it->msg.tokens_per_s = r->tokens_per_s;
     it->msg.acceptance = r->acceptance;
     it->msg.speedup = r->speedup;

@@ -417,6 +417,38 @@ static void test_fork(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
 }
 
+/* What a branch takes of the context is told when it comes back, and not only when it goes on. */
+static void test_context_comes_back(void **state)
+{
+    (void)state;
+    fix.fake->stats = "{\"prompt_tokens\":20,\"decode_tokens\":5}";
+    fix.fake->done = (struct pp_stats){.prompt_tokens = 20, .decode_tokens = 5};
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_status()->ctx_used, 25);
+    fix.fake->stats = "{\"prompt_tokens\":30,\"decode_tokens\":6}";
+    fix.fake->done = (struct pp_stats){.prompt_tokens = 30, .decode_tokens = 6};
+    fixture_turn(&fix, "two", "b");
+    int64_t id = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(fix_status()->ctx_used, 0);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    assert_int_equal(fix_status()->ctx_used, 36);
+    pp_controller_undo(fix.c);
+    assert_int_equal(fix_status()->ctx_used, 25);
+    fix.fake->stats = "{\"prompt_tokens\":40,\"decode_tokens\":7}";
+    fix.fake->done = (struct pp_stats){.prompt_tokens = 40, .decode_tokens = 7};
+    fixture_turn(&fix, "three", "c");
+    assert_int_equal(fix_status()->ctx_used, 47);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, id); /* which counts siblings */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    assert_int_equal(fix_status()->ctx_used, 47);
+    pp_controller_sibling(fix.c, 2, -1);
+    pump_until(&fix, strcmp(fix_message(2)->text, "two") == 0);
+    assert_int_equal(fix_status()->ctx_used, 36);
+}
+
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
 static void test_open_elsewhere(void **state)
@@ -909,6 +941,7 @@ TEST_GROUP(controller)
         READY(test_regenerate),
         READY(test_edit_and_undo),
         READY(test_fork),
+        READY(test_context_comes_back),
         READY(test_open_elsewhere),
         FRESH(test_resume),
         READY(test_list_order),
