@@ -323,7 +323,7 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         add_number(k, "expert_shared_count", hp->n_ff_shared % hp->n_ff_expert ? 1 : hp->n_ff_shared / hp->n_ff_expert);
         add_number(k, "expert_shared_feed_forward_length", hp->n_ff_shared);
     }
-    if (n_dense)
+    if (n_dense || hp->n_ff_shared) /* other programs want to be told that there are none */
         add_number(k, "leading_dense_block_count", n_dense);
     if (hp->n_expert_group > 1) {
         add_number(k, "expert_group_count", hp->n_expert_group);

@@ -72,6 +72,9 @@ static const char *const falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9
 static const char *const plain[] = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const tekken[] = {LETTER_CASED("") "|\\p{N}|" CASED_REST, NULL};
 static const char *const gpt4o[] = {LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
+static const char *const bailing[] = {
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" SYMBOLS "[\\r\\n]*|" SPACE "*[\\r\\n]|" SPACES_TO_LAST, NULL,
+};
 static const char *const bloom[] = {BLOOM, NULL};
 static const char *const viking[] = {BLOOM, "\\p{N}", NULL};
 static const char *const deepseek_llm[] = {
@@ -148,6 +151,10 @@ static const struct tok_rule rules[] = {
     {"tekken", tekken, true, false},
     {"gpt-4o", gpt4o, false, false},
     {"llama4", gpt4o, false, false},
+    {"minimax-m2", gpt4o, false, false},
+    {"bailingmoe", bailing, false, false},
+    {"bailingmoe2", bailing, false, false},
+    {"llada-moe", bailing, false, false},
     {"deepseek-coder", deepseek_coder, false, false},
     {"deepseek-v3", deepseek_v3, false, false},
     {"hunyuan-dense", deepseek_v3, false, false},

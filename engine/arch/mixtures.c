@@ -1,0 +1,320 @@
+/* mixtures.c - mixtures of experts whose layers are Llama's, Qwen 3's or OLMo 2's: DeepSeek's first (arXiv 2401.06066),
+ * where some experts are used by every row; and with the routing of its third (arXiv 2412.19437, sigmoids and a bias
+ * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2 and Ling 2.0. ERNIE 4.5 has such a bias with a softmax. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define QK_NORMS                                                                                                      \
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},                                         \
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"}
+
+/* As DeepSeek has them, and most who follow it. */
+static const struct pp_expert_keys expert_keys = {
+    .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
+    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
+}
+
+static enum pp_code sigmoids_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->expert_sigmoids = true;
+    return from_config(config, hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_experts(hp, &expert_keys, config);
+}
+
+/* --- DeepSeek MoE ------------------------------------------------------------------------------------------------ */
+
+static const char *const deepseek_classes[] = {"DeepseekForCausalLM", "deepseek", NULL};
+static const struct pp_arch_usual deepseek_usual[] = {
+    {.json = "{\"max_position_embeddings\": 2048, \"moe_intermediate_size\": 1407, \"num_experts_per_tok\": 2}"},
+    {.json = NULL},
+};
+
+static enum pp_code deepseek_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t step = 1;
+    enum pp_code code = from_config(config, hp, err);
+    if (!code)
+        code = pp_config_int(config, "moe_layer_freq", &step, err);
+    for (int64_t l = 0; step > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= l % step ? PP_LAYER_DENSE : 0;
+    return code;
+}
+
+static void deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    pp_config_put(config, "moe_layer_freq", 1);
+    pp_config_put_text(config, "scoring_func", "softmax");
+}
+
+const struct pp_arch pp_arch_deepseek = {
+    .name = "deepseek",
+    .hf_classes = deepseek_classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_shares = true,
+    .usual = deepseek_usual,
+    .from_config = deepseek_from_config,
+    .to_config = deepseek_to_config,
+};
+
+/* --- dots.llm1 --------------------------------------------------------------------------------------------------- */
+
+static const char *const dots1_classes[] = {"Dots1ForCausalLM", "dots1", NULL};
+static const struct pp_arch_name dots1_names[] = {QK_NORMS, {.hf = NULL}};
+static const struct pp_arch_usual dots1_usual[] = {
+    {.json = "{\"num_key_value_heads\": 32, \"max_position_embeddings\": 2048}"},
+    {.json = NULL},
+};
+
+const struct pp_arch pp_arch_dots1 = {
+    .name = "dots1",
+    .hf_classes = dots1_classes,
+    .names = dots1_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD},
+    .usual = dots1_usual,
+    .from_config = sigmoids_from_config,
+    .to_config = to_config,
+};
+
+/* --- GLM 4.5 ----------------------------------------------------------------------------------------------------- */
+
+static const char *const glm_classes[] = {"Glm4MoeForCausalLM", "glm4_moe", NULL};
+static const struct pp_arch_name glm_names[] = {
+    QK_NORMS,
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual glm_usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"partial_rotary_factor\": 0.5, \"n_routed_experts\": 128, \"num_experts_per_tok\": 8,"
+             "\"moe_intermediate_size\": 1408, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1,"
+             "\"norm_topk_prob\": true}"},
+    {.json = NULL},
+};
+
+static enum pp_code glm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->qk_norm = pp_config_flag(config, "use_qk_norm", false);
+    return sigmoids_from_config(config, hp, err);
+}
+
+static void glm_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    cJSON_AddBoolToObject(config, "use_qk_norm", hp->qk_norm);
+}
+
+const struct pp_arch pp_arch_glm4moe = {
+    .name = "glm4moe",
+    .hf_classes = glm_classes,
+    .names = glm_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_PERHAPS, .ffn_norm = "post_attention_norm"},
+    .usual = glm_usual,
+    .from_config = glm_from_config,
+    .to_config = glm_to_config,
+};
+
+/* --- MiniMax M2 -------------------------------------------------------------------------------------------------- */
+
+#define MIXTURE "model.layers.{}.block_sparse_moe."
+
+static const char *const minimax_classes[] = {"MiniMaxM2ForCausalLM", "minimax_m2", NULL};
+static const struct pp_arch_name minimax_names[] = {
+    QK_NORMS,
+    {.hf = MIXTURE "gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = MIXTURE "e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = MIXTURE "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = MIXTURE "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = MIXTURE "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = MIXTURE "switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = MIXTURE "switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = MIXTURE "switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual minimax_usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 196608,"
+             "\"rope_theta\": 5000000.0, \"num_local_experts\": 256, \"num_experts_per_tok\": 8}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys minimax_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok"};
+
+static enum pp_code minimax_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->expert_sigmoids = true;
+    if (!code)
+        code = pp_config_int(config, "rotary_dim", &hp->rope_dim, err);
+    return code ? code : pp_config_experts(config, &minimax_keys, hp, err);
+}
+
+static void minimax_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_experts(hp, &minimax_keys, config);
+    pp_config_put(config, "intermediate_size", hp->n_ff_expert);
+    pp_config_put(config, "rotary_dim", hp->rope_dim);
+    pp_config_put_text(config, "scoring_func", "sigmoid");
+    cJSON_AddTrueToObject(config, "use_qk_norm");
+    cJSON_AddTrueToObject(config, "use_routing_bias");
+}
+
+const struct pp_arch pp_arch_minimax_m2 = {
+    .name = "minimax-m2",
+    .hf_classes = minimax_classes,
+    .names = minimax_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_WHOLE},
+    .usual = minimax_usual,
+    .from_config = minimax_from_config,
+    .to_config = minimax_to_config,
+};
+
+/* --- ERNIE 4.5 MoE ----------------------------------------------------------------------------------------------- */
+
+static const char *const ernie_classes[] = {"Ernie4_5_MoeForCausalLM", "ernie4_5_moe", NULL};
+static const struct pp_arch_name ernie_names[] = {
+    {.hf = "model.layers.{}.mlp.moe_statics.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias",
+     .form = PP_HF_ONE_ROW, .whole = true},
+    {.hf = NULL},
+};
+static const char *const ernie_prefixes[] = {NULL};
+static const char *const ernie_others[] = {"model.mtp_", NULL}; /* they guess further tokens */
+static const struct pp_arch_parts ernie_parts = {
+    .model_type = "ernie4_5_moe", .prefixes = ernie_prefixes, .others = ernie_others};
+static const struct pp_arch_usual ernie_usual[] = {
+    {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true, \"moe_num_experts\": 64, \"moe_k\": 6,"
+             "\"moe_intermediate_size\": 1536, \"moe_layer_start_index\": 1}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys ernie_keys = {
+    .n = "moe_num_experts", .n_used = "moe_k", .n_ff = "moe_intermediate_size", .n_shared = "moe_num_shared_experts",
+    .n_dense = "moe_layer_start_index"};
+
+static enum pp_code ernie_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t last = -1, step = 1;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = pp_config_experts(config, &ernie_keys, hp, err);
+    if (!code)
+        code = pp_config_int(config, "moe_layer_end_index", &last, err);
+    if (!code)
+        code = pp_config_int(config, "moe_layer_interval", &step, err);
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        if ((last >= 0 && l > last) || (step > 0 && (l + 1) % step != 0))
+            hp->layer[l] |= PP_LAYER_DENSE;
+    return code;
+}
+
+static void ernie_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_experts(hp, &ernie_keys, config);
+    pp_config_put(config, "moe_layer_interval", 1);
+    pp_config_put(config, "moe_layer_end_index", hp->n_layer - 1);
+    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+}
+
+static void ernie_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    (void)hp;
+    pp_gguf_add_u32(w, "ernie4_5-moe.interleave_moe_layer_step", 1);
+}
+
+const struct pp_arch pp_arch_ernie45_moe = {
+    .name = "ernie4_5-moe",
+    .hf_classes = ernie_classes,
+    .names = ernie_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .parts = &ernie_parts,
+    .hf_pairs = true,
+    .usual = ernie_usual,
+    .from_config = ernie_from_config,
+    .to_gguf = ernie_to_gguf,
+    .to_config = ernie_to_config,
+};
+
+/* --- Ling 2.0, Ring 2.0 ------------------------------------------------------------------------------------------ */
+
+static const char *const bailing_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", NULL};
+static const struct pp_arch_name bailing_names[] = {
+    {.hf = "model.word_embeddings", .gguf = "token_embd"},
+    {.hf = "model.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv"},
+    {.hf = "model.layers.{}.attention.query_layernorm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.attention.key_layernorm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = "model.layers.{}.attention.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = "model.layers.{}.mlp.gate.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual bailing_usual[] = {
+    {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys bailing_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
+    .shared_n_ff = "moe_shared_expert_intermediate_size", .n_dense = "first_k_dense_replace",
+    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+
+static enum pp_code bailing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *score = cJSON_GetObjectItemCaseSensitive(config, "score_function");
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code && pp_config_flag(config, "norm_head", false))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: norm_head is true, which pippin does not compute");
+    hp->expert_sigmoids = !cJSON_IsString(score) || strcmp(score->valuestring, "softmax") != 0;
+    return code ? code : pp_config_experts(config, &bailing_keys, hp, err);
+}
+
+static void bailing_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_class(config, "BailingMoeV2ForCausalLM", "bailing_moe");
+    pp_config_put_experts(hp, &bailing_keys, config);
+    pp_config_put_text(config, "score_function", hp->expert_sigmoids ? "sigmoid" : "softmax");
+    cJSON_AddTrueToObject(config, "use_qk_norm");
+    cJSON_AddTrueToObject(config, "moe_router_enable_expert_bias");
+}
+
+const struct pp_arch pp_arch_bailingmoe2 = {
+    .name = "bailingmoe2",
+    .hf_classes = bailing_classes,
+    .names = bailing_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
+    .usual = bailing_usual,
+    .from_config = bailing_from_config,
+    .to_config = bailing_to_config,
+};
