@@ -24,12 +24,24 @@ static void fill_gaps(void)
             (void)!open("/dev/null", O_RDONLY);
 }
 
-static void prepare_process(void)
+/* The user's umask. */
+static mode_t prepare_process(void)
 {
     fill_gaps();
-    umask(077);                /* conversations are private */
     setlocale(LC_CTYPE, "");   /* characters are the user's; numbers stay those of files and JSON */
-    signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write */
+    signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write, */
+    signal(SIGXFSZ, SIG_IGN);  /* and so is a file that has reached ulimit -f */
+    return umask(077);         /* conversations are private */
+}
+
+/* What these commands are asked to make are files like any others. */
+static bool makes_files(const char *command)
+{
+    static const char *const makers[] = {"bench", "convert", "imatrix", "logits", "lora", "quantize"};
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+        if (strcmp(command, makers[i]) == 0)
+            return true;
+    return false;
 }
 
 static int fail(enum pp_code code, const struct pp_error *err)
@@ -69,7 +81,7 @@ int main(int argc, char **argv)
     struct pp_paths paths;
     struct pp_options options;
     struct pp_error err;
-    prepare_process();
+    const mode_t mask = prepare_process();
     enum pp_code code = pp_paths_init(&paths, &err);
     if (code == PP_OK)
         code = pp_options_parse(argc, argv, &paths, &options, &err);
@@ -77,6 +89,8 @@ int main(int argc, char **argv)
         return fail(code, &err);
     if (talk(&options, is_named(argc, argv, options.command)))
         return fflush(stdout) == 0 ? 0 : 1;
+    if (makes_files(options.command))
+        umask(mask);
     pp_memory_check(!options.memory_check || strcmp(options.memory_check, "off") != 0);
     pp_command_fn *command = pp_command_find(options.command);
     return command ? command(&options, &paths) : pp_ui_run(&options, &paths);

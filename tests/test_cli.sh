@@ -313,6 +313,11 @@ head -c 200 "$tmp/l.safetensors" >"$tmp/head"
 expect_match "with their shape" "$tmp/head" '"logits"' '\[3, ?8192\]' 'F32'
 run logits --ids 0,999999 -o "$tmp/l2.safetensors"; expect "logits of an unknown id" 2
 run logits --ids 0; expect "logits without -o" 2
+(umask 027; "$pippin" logits --ids 0 -o "$tmp/shared.safetensors")
+holds "whose file others may read as the user's umask says" [ "$(stat -c %a "$tmp/shared.safetensors")" = 640 ]
+(ulimit -f 8; "$pippin" logits --ids 0,1,2 -o "$tmp/short.safetensors" 2>"$tmp/err"); code=$?
+expect "ulimit -f is an error" 1
+expect_match "that is told" "$tmp/err" 'cannot write .*short.safetensors: File too large'
 mkfifo "$tmp/pipe"
 run logits --ids 0 -o "$tmp/pipe"; expect "logits over what is no file" 1
 holds "which stays what it is" [ -p "$tmp/pipe" ]

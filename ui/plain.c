@@ -246,7 +246,7 @@ static void list_commands(struct plain *p)
     const char *name, *args, *text;
     for (size_t i = 0; pp_slash_info(i, &name, &args, &text); i++) {
         char line[256];
-        snprintf(line, sizeof line, "/%s %s: %s", name, args, text);
+        snprintf(line, sizeof line, "/%s%s%s: %s", name, *args ? " " : "", args, text);
         say(p, line);
     }
 }
