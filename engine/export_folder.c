@@ -37,12 +37,14 @@ enum order {
     BY_HALVES,  /* rows of q and k, from GGUF's order to Hugging Face's; of a bias elements */
     BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
     TURNED,     /* columns become rows */
+    ONE_BEHIND, /* the rows of a gate, then those of the value */
 };
 
 /* One tensor of the file, or three of it if it is quantised. */
 struct item {
     const struct pp_tensor *from;
-    const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those; or NULL */
+    const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those, or come behind
+                                     them; or NULL */
     char name[NAME];            /* without ".weight" if it is quantised */
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
@@ -117,7 +119,7 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
 /* The other one of a gate and a value that are one tensor. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
-    static const char gate[] = ".ffn_gate_exps", up[] = ".ffn_up_exps";
+    static const char gate[] = ".ffn_gate_", up[] = ".ffn_up_"; /* exps, shexp */
     char name[NAME];
     const char *at = strstr(t->name, gate);
     if (!at)
@@ -139,10 +141,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                                enum pp_row_order rows)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP;
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP, behind = form == PP_HF_HALVES;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
-    if (in_turns && !(item->with = other_of(f, item->from)))
+    if ((in_turns || behind) && !(item->with = other_of(f, item->from)))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
     if (form == PP_HF_BEHIND_RESERVED)
         return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
@@ -155,8 +157,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     if (form == PP_HF_QKV_BY_HEAD)
         item->order = BY_HEAD;
-    if (item->with)
+    if (in_turns)
         item->ne[0] *= 2;
+    if (behind) {
+        item->ne[1] *= 2;
+        item->order = ONE_BEHIND;
+    }
     if (!hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
         item->order = BY_HALVES;
     return PP_OK;
@@ -303,7 +309,7 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
-    const bool second = line && line->second && strstr(t->name, ".ffn_up_exps");
+    const bool second = line && line->second && strstr(t->name, ".ffn_up_"); /* exps, shexp */
     pp_buf_free(&name);
     return second;
 }
@@ -595,6 +601,14 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
     return code;
 }
 
+/* Matrix m of the gates, then that of the values. */
+static enum pp_code one_behind(const struct item *item, int64_t m, float *to, struct pp_error *err)
+{
+    const int64_t n = item->from->ne[1];
+    enum pp_code code = pp_tensor_floats(item->from, m * n, n, to, err);
+    return code ? code : pp_tensor_floats(item->with, m * n, n, to + n * item->ne[0], err);
+}
+
 /* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
 static enum pp_code write_whole(const struct folder *f, const struct item *item)
 {
@@ -608,9 +622,11 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
             code = pp_fail(f->err, PP_ERR_CANCELLED, "stopped; no model was written");
         else if (item->n_dims == 1)
             code = arrange(item, row, room.floats, f->err);
+        else if (item->order == ONE_BEHIND)
+            code = one_behind(item, m, room.floats, f->err);
         else
             code = spread(item, item->from, m, 0, step, row, room.floats, f->err);
-        if (!code && item->with)
+        if (!code && item->with && item->order != ONE_BEHIND)
             code = spread(item, item->with, m, 1, step, row, room.floats, f->err);
         if (!code)
             code = write_floats(f, item, m * n_rows, n_rows, &room);

@@ -64,20 +64,50 @@ static const char *half_name(const struct pp_tensor *t, int half, const char *en
     return out;
 }
 
+/* Half i of the matrices of gates and values, two by two. */
+static struct pp_tensor half_of(const struct pp_tensor *t, int64_t i)
+{
+    const int64_t n_out = t->ne[1] / 2;
+    const size_t size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)n_out;
+    return (struct pp_tensor){.type = t->type, .n_dims = 2, .ne = {t->ne[0], n_out, 1, 1}, .size = size,
+                              .data = (const uint8_t *)t->data + (size_t)i * size};
+}
+
 /* A matrix of each expert, where it lies. */
 static enum pp_code add_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
-    const int64_t n = t->ne[2], n_out = t->ne[1] / 2;
-    const size_t size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)n_out;
+    const int64_t n = t->ne[2];
     enum pp_code code = PP_OK;
     if (t->n_dims != 3 || t->ne[1] % 2 != 0 || n > PP_MAX_EXPERTS)
         return fail_shape(t, err);
     for (int64_t i = 0; i < 2 * n && !code; i++) {
-        const struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0], n_out, 1, 1}, .size = size,
-                                      .data = (const uint8_t *)t->data + (size_t)i * size};
+        const struct pp_tensor one = half_of(t, i);
         char end[32], name[NAME];
         snprintf(end, sizeof end, ".%lld.weight", (long long)(i / 2));
         code = pp_tensor_list_add(l, &one, half_name(t, (int)(i % 2), end, name), false, err);
+    }
+    return code;
+}
+
+enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
+                              struct pp_error *err)
+{
+    static const char stack[] = "_exps.weight";
+    const int64_t n = t->n_dims == 3 ? t->ne[2] : 1;
+    enum pp_code code = PP_OK;
+    if (t->n_dims < 2 || t->n_dims > 3 || t->ne[1] % 2 != 0 || n > PP_MAX_EXPERTS ||
+        (t->n_dims == 3) != (ends_with(gate, stack) && ends_with(up, stack)))
+        return fail_shape(t, err);
+    for (int64_t i = 0; i < 2 * n && !code; i++) {
+        const struct pp_tensor one = half_of(t, i);
+        const char *whole = i % 2 ? up : gate;
+        char name[NAME];
+        if (t->n_dims == 3)
+            snprintf(name, sizeof name, "%.*s.%lld.weight", (int)(strlen(whole) - strlen(stack)), whole,
+                     (long long)(i / 2));
+        else
+            snprintf(name, sizeof name, "%s", whole);
+        code = pp_tensor_list_add(l, &one, name, false, err);
     }
     return code;
 }

@@ -33,6 +33,11 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);
 enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
                               struct pp_error *err);
 
+/* A folder's tensor of the form PP_HF_HALVES, named as GGUF names the gates ("blk.3.ffn_gate_exps.weight") and the
+ * values. */
+enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
+                              struct pp_error *err);
+
 /* Takes the scales of NVFP4's matrices, once all tensors are in the list. PP_ERR_FORMAT: there are not as many as there
  * are matrices. */
 enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err);

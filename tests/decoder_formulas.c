@@ -130,21 +130,21 @@ static double gelu_tanh(double x)
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
 }
 
-/* One matrix after the other, of expert e if there are several. */
-static void one_feed_forward(const struct decoder *d, int l, int e, const double *in, double *out)
+/* One matrix after the other, n values between them. end: of their names; e: which expert, if there are several. */
+static void one_feed_forward(const struct decoder *d, int l, const char *end, int e, int n, const double *in,
+                             double *out)
 {
-    const int n = d->s.n_ff;
-    const bool experts = d->s.n_expert != 0;
     double *gate = doubles(2 * n), *up = gate + n;
-    if (d->s.ff == FF_SILU_FUSED)
-        linear(d, l, "ffn_up", in, gate);
-    else
-        linear_of(d, l, experts ? "ffn_up_exps" : "ffn_up", e, in, up);
+    char kind[3][32];
+    snprintf(kind[0], sizeof kind[0], "ffn_gate%s", end);
+    snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
+    snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
+    linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED ? gate : up);
     if (d->s.ff == FF_SILU)
-        linear_of(d, l, experts ? "ffn_gate_exps" : "ffn_gate", e, in, gate);
+        linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
         up[i] = d->s.ff == FF_GELU ? gelu_tanh(up[i]) : up[i] * gate[i] / (1 + exp(-gate[i]));
-    linear_of(d, l, experts ? "ffn_down_exps" : "ffn_down", e, up, out);
+    linear_of(d, l, kind[2], e, up, out);
     pp_free(gate);
 }
 
@@ -168,8 +168,10 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
         used += p[chosen[i]];
     }
     memset(out, 0, (size_t)d->s.n_embd * sizeof *out);
+    if (d->s.n_ff_shared)
+        one_feed_forward(d, l, "_shexp", 0, d->s.n_ff_shared, in, out);
     for (int i = 0; i < d->s.n_used; i++) {
-        one_feed_forward(d, l, chosen[i], in, one);
+        one_feed_forward(d, l, "_exps", chosen[i], d->s.n_ff, in, one);
         for (int j = 0; j < d->s.n_embd; j++)
             out[j] += one[j] * p[chosen[i]] / (d->s.shares ? sum : used);
     }
@@ -182,7 +184,7 @@ static void feed_forward(const struct decoder *d, int l, const double *in, doubl
     if (d->s.n_expert)
         mixture(d, l, in, out);
     else
-        one_feed_forward(d, l, 0, in, out);
+        one_feed_forward(d, l, "", 0, d->s.n_ff, in, out);
 }
 
 /* What a part of a layer reads of the stream, and what it adds to it. */
@@ -240,7 +242,8 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
     const struct matrix *table = decoder_find(d, "token_embd.weight");
     const double in_scale = d->s.embd_scale != 0.0f ? (double)d->s.embd_scale : 1;
-    const double out_scale = d->s.logit_scale != 0.0f ? (double)d->s.logit_scale : 1;
+    const double number = d->s.logit_scale != 0.0f ? (double)d->s.logit_scale : 1;
+    const double out_scale = d->s.logit_divided ? 1 / number : number;
     double *x = doubles(n * width), *in = doubles(width);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)

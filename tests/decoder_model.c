@@ -22,6 +22,9 @@ static const struct decoder_shape families[] = {
     {.arch = "chatglm", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV},
     {.arch = "glm4", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV, .norms = BOTH_NORMS},
     {.arch = "command-r", .neighbours = true, .centred = true, .parallel = true, .tied = true, .logit_scale = 0.25f},
+    {.arch = "olmoe", .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
+    {.arch = "granitemoe", .neighbours = true, .tied = true, .n_expert = 6, .n_used = 3, .attn_scale = 0.2f,
+     .embd_scale = 3, .residual_scale = 0.5f, .logit_scale = 4, .logit_divided = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -131,6 +134,14 @@ static void add_attention(struct decoder *d, int l)
         add_block_norm(d, l, "post_attention_norm");
 }
 
+/* The expert that every token uses. */
+static void add_shared(struct decoder *d, int l)
+{
+    add_matrix(d, l, "ffn_gate_shexp", d->s.n_ff_shared, d->s.n_embd, false);
+    add_matrix(d, l, "ffn_up_shexp", d->s.n_ff_shared, d->s.n_embd, false);
+    add_matrix(d, l, "ffn_down_shexp", d->s.n_embd, d->s.n_ff_shared, false);
+}
+
 static void add_feed_forward(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -142,6 +153,8 @@ static void add_feed_forward(struct decoder *d, int l)
         add_experts(d, l, "ffn_gate_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_up_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_down_exps", s->n_embd, s->n_ff);
+        if (s->n_ff_shared)
+            add_shared(d, l);
     } else {
         if (s->ff == FF_SILU)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);

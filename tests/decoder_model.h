@@ -25,9 +25,11 @@ struct decoder_shape {
     bool heads_behind_rope; /* they are normed after they are rotated */
     int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */
     bool shares;           /* weights of experts are not made to add up to one */
+    int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_unrotated;   /* and is not rotated */
     float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the usual ones */
+    bool logit_divided;    /* by logit_scale, instead of multiplied */
     float temperature;     /* scores grow with each context of `context` positions */
     int context;
     uint32_t seed;

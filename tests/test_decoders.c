@@ -260,6 +260,28 @@ static void hunyuan(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.key_layernorm.weight", 1, s.head_dim);
 }
 
+/* OLMoE. */
+static void olmoe(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("olmoe");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.experts.5.down_proj.weight", 2, s.n_ff);
+    assert_tensor(folder, "model.layers.0.self_attn.k_norm.weight", 1, s.n_head_kv * s.head_dim);
+}
+
+/* Granite's mixtures: folders have gate and value in one tensor. */
+static void granite_moe(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("granitemoe");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.input_linear.weight", 3, s.n_embd);
+    s.n_ff_shared = 40;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.1.shared_mlp.input_linear.weight", 2, s.n_embd);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +295,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(glm),
         cmocka_unit_test(command_r),
         cmocka_unit_test(hunyuan),
+        cmocka_unit_test(olmoe),
+        cmocka_unit_test(granite_moe),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

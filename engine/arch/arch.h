@@ -35,6 +35,8 @@ enum pp_hf_form {
                               this name and of `second` */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
+    PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
+                             [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
 };
 

@@ -13,7 +13,7 @@ extern const struct pp_arch pp_arch_smollm3, pp_arch_granite, pp_arch_olmo2, pp_
 extern const struct pp_arch pp_arch_starcoder2, pp_arch_gptneox, pp_arch_gpt2, pp_arch_bert, pp_arch_nomic_bert;
 extern const struct pp_arch pp_arch_jina_bert, pp_arch_seed_oss, pp_arch_ernie45;
 extern const struct pp_arch pp_arch_exaone, pp_arch_exaone4, pp_arch_chatglm, pp_arch_glm4, pp_arch_command_r;
-extern const struct pp_arch pp_arch_hunyuan_dense;
+extern const struct pp_arch pp_arch_hunyuan_dense, pp_arch_olmoe, pp_arch_granitemoe;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];

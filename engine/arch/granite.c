@@ -1,4 +1,6 @@
-/* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits. */
+/* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits; and
+ * its mixture of experts, of which some models have one more that every token uses. */
+#include <cjson/cJSON.h>
 #include <math.h>
 
 #include "engine/arch/families.h"
@@ -16,7 +18,7 @@ static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_err
     return PP_OK;
 }
 
-static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float divisor = 1;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -36,7 +38,8 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     bool rotated = true;
-    pp_gguf_bool(g, "granite.rope.scaling.finetuned", &rotated); /* is used for this */
+    if (!pp_gguf_bool(g, "granite.rope.scaling.finetuned", &rotated)) /* is used for this */
+        pp_gguf_bool(g, "granitemoe.rope.scaling.finetuned", &rotated);
     if (!rotated)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
     return hp->logit_scale != 0.0f ? divide_logits(hp->logit_scale, hp, err) : PP_OK;
@@ -61,4 +64,59 @@ const struct pp_arch pp_arch_granite = {
     .from_gguf = from_gguf,
     .gguf_divides_logits = true,
     .to_config = to_config,
+};
+
+/* --- experts ---------------------------------------------------------------------------------------------------- */
+
+static const struct pp_arch_name moe_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = "model.layers.{}.block_sparse_moe.router.layer", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "model.layers.{}.block_sparse_moe.input_linear.weight", .gguf = "blk.{}.ffn_gate_exps.weight",
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
+    {.hf = "model.layers.{}.block_sparse_moe.output_linear", .gguf = "blk.{}.ffn_down_exps"},
+    {.hf = "model.layers.{}.shared_mlp.input_linear.weight", .gguf = "blk.{}.ffn_gate_shexp.weight",
+     .second = "blk.{}.ffn_up_shexp.weight", .form = PP_HF_HALVES, .whole = true},
+    {.hf = "model.layers.{}.shared_mlp.output_linear", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+static const char *const moe_classes[] = {"GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM", "granitemoe",
+                                          "granitemoeshared", NULL};
+static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
+                                                  .n_ff = "intermediate_size"};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"num_local_experts\": 8, \"num_experts_per_tok\": 2}"},
+    {.json = NULL},
+};
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = from_config(config, hp, err);
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    to_config(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+    if (!hp->n_ff_shared)
+        return;
+    pp_config_put_class(config, "GraniteMoeSharedForCausalLM", "granitemoeshared");
+    pp_config_put(config, "shared_intermediate_size", hp->n_ff_shared);
+}
+
+const struct pp_arch pp_arch_granitemoe = {
+    .name = "granitemoe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = moe_usual,
+    .from_config = moe_from_config,
+    .from_gguf = from_gguf,
+    .gguf_divides_logits = true,
+    .to_config = moe_to_config,
 };
