@@ -161,8 +161,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         const char *key;
         int v; /* 0: there is no such key */
     } numbers[] = {
-        {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx}, {"embedding_length", s->n_embd},
-        {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
+        {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
+        {"embedding_length", s->n_embd}, {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
         {"attention.head_count_kv", s->n_head_kv}, {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim}, {"expert_count", s->n_expert},
         {"expert_used_count", s->n_used}, {"expert_feed_forward_length", s->n_ff_expert},
@@ -170,6 +170,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"expert_shared_feed_forward_length", s->n_ff_shared}, {"leading_dense_block_count", s->n_dense},
         {"expert_group_count", s->n_groups}, {"expert_group_used_count", s->n_groups_used},
         {"expert_gating_func", s->say_gating ? 1 + s->sigmoids : 0}, {"nextn_predict_layers", s->n_nextn},
+        {"attention.sliding_window", s->window},
+        {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0},
     };
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -288,15 +290,24 @@ static void rotate(const struct expert_shape *s, double *head, int position)
     }
 }
 
+static bool is_wide(const struct expert_shape *s, int l)
+{
+    return s->wide && (l + 1) % s->wide == 0;
+}
+
 /* Queries or keys of one position. */
 static void heads(const struct expert_model *m, int l, const char *kind, int n_heads, int position, double *x)
 {
     if (m->s.qk_norm == QK_WHOLE)
         norm(m, l, kind, x, x);
     for (int h = 0; h < n_heads; h++) {
-        if (m->s.qk_norm == QK_HEADS)
-            norm(m, l, kind, x + h * m->s.head_dim, x + h * m->s.head_dim);
-        rotate(&m->s, x + h * m->s.head_dim, position);
+        double *head = x + h * m->s.head_dim;
+        if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
+            norm(m, l, kind, head, head);
+        if (!is_wide(&m->s, l))
+            rotate(&m->s, head, position);
+        if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
+            norm(m, l, kind, head, head);
     }
 }
 
@@ -315,21 +326,21 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
     linear(m, l, "attn_v", in, v);
 }
 
-/* One query over the positions up to its own; k, v: [position][n_kv]. */
-static void attend(const struct expert_shape *s, const double *q, const double *k, const double *v, int position,
-                   double *out)
+/* One query over the positions from the first to its own; k, v: [position][n_kv]. */
+static void attend(const struct expert_shape *s, const double *q, const double *k, const double *v, int first,
+                   int position, double *out)
 {
     const int dim = s->head_dim, n_kv = s->n_head_kv * dim;
     double *p = doubles(position + 1), most = -INFINITY, sum = 0;
-    for (int j = 0; j <= position; j++) {
+    for (int j = first; j <= position; j++) {
         for (int i = 0; i < dim; i++)
             p[j] += q[i] * k[(int64_t)j * n_kv + i] / sqrt(dim);
         most = fmax(most, p[j]);
     }
-    for (int j = 0; j <= position; j++)
+    for (int j = first; j <= position; j++)
         sum += p[j] = exp(p[j] - most);
     memset(out, 0, (size_t)dim * sizeof *out);
-    for (int j = 0; j <= position; j++)
+    for (int j = first; j <= position; j++)
         for (int i = 0; i < dim; i++)
             out[i] += p[j] / sum * v[(int64_t)j * n_kv + i];
     pp_free(p);
@@ -423,12 +434,13 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
+        const int first = s->window && !is_wide(s, l) && r >= s->window ? r - s->window + 1 : 0;
         norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         heads(m, l, "attn_q_norm", s->n_head, r, q);
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
-            attend(s, q + h * dim, k + h / group * dim, v + h / group * dim, r, att + h * dim);
+            attend(s, q + h * dim, k + h / group * dim, v + h / group * dim, first, r, att + h * dim);
         linear(m, l, "attn_output", att, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i];

@@ -15,7 +15,9 @@ struct expert_shape {
     bool biases;            /* of q, k and v */
     bool fused_qkv;
     enum { QK_PLAIN, QK_HEADS, QK_WHOLE } qk_norm;
+    bool norms_behind_rope; /* heads are normed after they are rotated */
     const char *ffn_norm;   /* "ffn_norm" */
+    int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */

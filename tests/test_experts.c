@@ -258,6 +258,33 @@ static void ling(void **state)
     assert_tensor(folder, "model.layers.2.mlp.gate.expert_bias", 1, s.n_expert);
 }
 
+static void hunyuan_moe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("hunyuan-moe");
+    s.qk_norm = QK_HEADS;
+    s.norms_behind_rope = true;
+    s.n_ff_shared = 32;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.gate.wg.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
+}
+
+static void exaone_moe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("exaone-moe");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.qk_norm = QK_HEADS;
+    s.n_layer = 5;
+    s.window = 20;
+    s.wide = 4;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    check(&s);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -290,6 +317,8 @@ TEST_GROUP(experts)
         cmocka_unit_test(minimax_m2),
         cmocka_unit_test(ernie_moe),
         cmocka_unit_test(ling),
+        cmocka_unit_test(hunyuan_moe),
+        cmocka_unit_test(exaone_moe),
         cmocka_unit_test(bad_groups),
     };
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);

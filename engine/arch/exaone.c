@@ -1,5 +1,7 @@
 /* exaone.c - EXAONE 4: norms behind attention and feed-forward part instead of before them, and of each head of q and
- * k; the 32B's layers have a window, but for every fourth, which is not rotated. EXAONE 3: Llama with other names. */
+ * k; the 32B's layers have a window, but for every fourth, which is not rotated. K-EXAONE: the
+ * same layers with norms as Llama's, and a mixture of experts with DeepSeek-V3's routing. EXAONE 3: Llama with other
+ * names. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -131,4 +133,78 @@ const struct pp_arch pp_arch_exaone = {
     .from_config = from_config3,
     .to_config = to_config3,
     .hf_eps = "layer_norm_epsilon",
+};
+
+/* --- K-EXAONE ---------------------------------------------------------------------------------------------------- */
+
+static const struct pp_arch_name moe_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = "model.layers.{}.mlp.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = NULL},
+};
+static const char *const moe_classes[] = {"ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "exaone_moe", NULL};
+static const char *const moe_prefixes[] = {NULL};
+static const char *const moe_others[] = {"mtp.", NULL}; /* they guess further tokens */
+static const struct pp_arch_parts moe_parts = {
+    .model_type = "exaone_moe", .prefixes = moe_prefixes, .others = moe_others};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"num_key_value_heads\": 32, \"rms_norm_eps\": 1e-5, \"num_experts\": 64, \"num_experts_per_tok\": 8,"
+             "\"moe_intermediate_size\": 1024, \"num_shared_experts\": 1, \"first_k_dense_replace\": 1,"
+             "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
+    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types"), *item;
+    int64_t l = 0;
+    enum pp_code code = from_config(config, hp, err);
+    hp->expert_sigmoids = true;
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    cJSON_ArrayForEach(item, types) /* come before a number of dense layers */
+        if (!code && cJSON_IsString(item) && l < PP_MAX_LAYERS) {
+            const bool dense = strcmp(item->valuestring, "dense") == 0;
+            hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_DENSE) | (dense ? PP_LAYER_DENSE : 0));
+            l++;
+        }
+    return code;
+}
+
+static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    if (!pp_gguf_has(g, "exaone-moe.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 4, PP_LAYER_WIDE);
+    rotate_windows(hp);
+    return PP_OK;
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    to_config(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+}
+
+const struct pp_arch pp_arch_exaone_moe = {
+    .name = "exaone-moe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .parts = &moe_parts,
+    .usual = moe_usual,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .layer_pattern = 4,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD},
+    .from_config = moe_from_config,
+    .from_gguf = moe_from_gguf,
+    .to_config = moe_to_config,
 };

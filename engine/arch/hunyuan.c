@@ -1,4 +1,5 @@
-/* hunyuan.c - Hunyuan's dense models: Llama with norms of each head of q and k, behind the rotation. */
+/* hunyuan.c - Hunyuan's dense models: Llama with norms of each head of q and k, behind the rotation; and its mixture of
+ * experts (A13B), where every row uses one expert more. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -53,4 +54,48 @@ const struct pp_arch pp_arch_hunyuan_dense = {
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
     .from_config = from_config,
     .to_config = to_config,
+};
+
+/* --- the mixture ------------------------------------------------------------------------------------------------- */
+
+static const struct pp_arch_name moe_names[] = {
+    {.hf = "model.layers.{}.self_attn.query_layernorm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.self_attn.key_layernorm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = "model.layers.{}.mlp.gate.wg", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "model.layers.{}.mlp.shared_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = "model.layers.{}.mlp.shared_mlp.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = "model.layers.{}.mlp.shared_mlp.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = NULL},
+};
+static const char *const moe_classes[] = {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", NULL};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"rms_norm_eps\": 1e-5, \"num_experts\": 1, \"moe_topk\": 1}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "moe_topk", .n_ff = "moe_intermediate_size", .n_shared = "num_shared_expert"};
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = from_config(config, hp, err);
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_experts(hp, &expert_keys, config);
+    cJSON_AddTrueToObject(config, "use_qk_norm");
+}
+
+const struct pp_arch pp_arch_hunyuan_moe = {
+    .name = "hunyuan-moe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = moe_usual,
+    .gguf_neox = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .from_config = moe_from_config,
+    .to_config = moe_to_config,
 };
