@@ -18,18 +18,18 @@ enum { MAX_TEMPLATE_FILE = 1 << 20, MOST_GUESSES = 15 };
 /* --- parameters ------------------------------------------------------------------------------------------- */
 
 const struct ctl_param ctl_params[] = {
-    {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp), 0, 10},
-    {"top-k", CTL_INT, offsetof(struct pp_sampling, top_k), 0, 1000000},
-    {"top-p", CTL_FLOAT, offsetof(struct pp_sampling, top_p), 0, 1},
-    {"min-p", CTL_FLOAT, offsetof(struct pp_sampling, min_p), 0, 1},
-    {"repeat-penalty", CTL_FLOAT, offsetof(struct pp_sampling, repeat_penalty), 0.1, 10},
-    {"frequency-penalty", CTL_FLOAT, offsetof(struct pp_sampling, frequency_penalty), -10, 10},
-    {"presence-penalty", CTL_FLOAT, offsetof(struct pp_sampling, presence_penalty), -10, 10},
-    {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), -1, 1000000},
-    {"seed", CTL_SEED, 0, 0, 9007199254740991.0},
-    {"n", CTL_MAX_TOKENS, 0, -1, 100000000},
-    {"draft-max", CTL_DRAFT_MAX, 0, 1, MOST_GUESSES},
-    {"draft-p-min", CTL_DRAFT_P_MIN, 0, 0, 1},
+    {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp), 0},
+    {"top-k", CTL_INT, offsetof(struct pp_sampling, top_k), 0},
+    {"top-p", CTL_FLOAT, offsetof(struct pp_sampling, top_p), 0},
+    {"min-p", CTL_FLOAT, offsetof(struct pp_sampling, min_p), 0},
+    {"repeat-penalty", CTL_FLOAT, offsetof(struct pp_sampling, repeat_penalty), 0},
+    {"frequency-penalty", CTL_FLOAT, offsetof(struct pp_sampling, frequency_penalty), 0},
+    {"presence-penalty", CTL_FLOAT, offsetof(struct pp_sampling, presence_penalty), 0},
+    {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), 0},
+    {"seed", CTL_SEED, 0, 9007199254740991.0}, /* JSON's numbers are exact so far */
+    {"n", CTL_MAX_TOKENS, 0, 0},
+    {"draft-max", CTL_DRAFT_MAX, 0, MOST_GUESSES},
+    {"draft-p-min", CTL_DRAFT_P_MIN, 0, 0},
 };
 const size_t ctl_n_params = sizeof ctl_params / sizeof *ctl_params;
 
@@ -59,10 +59,22 @@ double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s,
     return 0;
 }
 
+/* As on the command line: what an option may say, a conversation may remember, and /set may set. */
+static void bounds(const struct ctl_param *p, double *min, double *max)
+{
+    pp_options_bounds(p->name, min, max);
+    if (p->max > 0)
+        *max = p->max;
+}
+
 bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
 {
     bool whole = p->kind != CTL_FLOAT && p->kind != CTL_DRAFT_P_MIN;
-    if (!isfinite(v) || v < p->min || v > p->max || (whole && v != floor(v)))
+    double min, max;
+    bounds(p, &min, &max);
+    if (!whole) /* as it will be kept: what has been a float is none the less within its bounds */
+        v = (double)(float)v, min = (double)(float)min, max = (double)(float)max;
+    if (!isfinite(v) || v < min || v > max || (whole && v != floor(v)))
         return false;
     char *field = (char *)&c->sampling + p->offset;
     float f = (float)v;
@@ -119,12 +131,13 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
         return false;
     }
     char *end;
-    double v = strtod(value, &end);
+    double v = strtod(value, &end), min, max;
+    bounds(p, &min, &max);
     if (p->kind == CTL_SEED && strcasecmp(value, "random") == 0) {
         c->seed_fixed = false;
     } else if (end == value || *end || !ctl_param_put(c, p, v)) {
         ctl_notice(c, true, "%s wants %s from %.16g to %.16g%s", p->name,
-                   p->kind == CTL_FLOAT ? "a number" : "a whole number", p->min, p->max,
+                   p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max,
                    p->kind == CTL_SEED ? ", or \"random\"" : "");
         return false;
     }

@@ -311,7 +311,7 @@ struct ctl_param {
     const char *name;
     enum { CTL_FLOAT, CTL_INT, CTL_SEED, CTL_MAX_TOKENS, CTL_DRAFT_MAX, CTL_DRAFT_P_MIN } kind;
     size_t offset;
-    double min, max;
+    double max; /* where it is less than that of the option of this name; 0: it is the option's */
 };
 extern const struct ctl_param ctl_params[];
 extern const size_t ctl_n_params;

@@ -362,12 +362,25 @@ bool pp_options_given(const struct pp_options *o, const char *name)
     return false;
 }
 
-enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err)
+/* By the name that a conversation has for it: "temp", "n". */
+static const struct pp_option *option_named(const char *name)
 {
     char word[64];
-    struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};
     int n = snprintf(word, sizeof word, "%s%s", name[0] && !name[1] ? "-" : "--", name);
-    const struct pp_option *opt = n > 0 && (size_t)n < sizeof word ? look_up(word, (size_t)n, PP_BIT(RUN)) : NULL;
+    return n > 0 && (size_t)n < sizeof word ? look_up(word, (size_t)n, PP_BIT(RUN)) : NULL;
+}
+
+void pp_options_bounds(const char *name, double *min, double *max)
+{
+    const struct pp_option *opt = option_named(name);
+    *min = opt ? opt->min : 0;
+    *max = opt ? opt->max : 0;
+}
+
+enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err)
+{
+    struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};
+    const struct pp_option *opt = option_named(name);
     if (!opt || !opt->section || !opt->arg)
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s is nothing that a conversation remembers", name);
     return pp_options_given(o, opt->name) ? PP_OK : opt->set(&ps, opt, value, name, err);

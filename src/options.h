@@ -146,6 +146,8 @@ bool pp_options_given(const struct pp_options *o, const char *name);
 /* Takes what a conversation remembers ("temp", "0.2") for an option that the command line leaves open.
  * PP_ERR_NOT_FOUND: no such option can be remembered; PP_ERR_USAGE: the value does not fit it. */
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err);
+/* Between what the number of such an option may be. */
+void pp_options_bounds(const char *name, double *min, double *max);
 /* --help of a command (NULL: of the program). */
 void pp_options_help(FILE *out, const char *command);
 /* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: unknown shell. */

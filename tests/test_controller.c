@@ -650,6 +650,9 @@ static void test_choices_are_kept(void **state)
     pp_controller_set_persona(fix.c, (size_t)pirate);
     assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
     assert_true(pp_controller_set_param(fix.c, "seed", "77"));
+    assert_true(pp_controller_set_param(fix.c, "repeat-penalty", "0.01")); /* bounds are the options' */
+    assert_true(pp_controller_set_param(fix.c, "frequency-penalty", "-100"));
+    assert_false(pp_controller_set_param(fix.c, "presence-penalty", "100.1"));
     assert_true(pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP));
     assert_true(pp_controller_set_param(fix.c, "draft-max", "3"));
     assert_true(pp_controller_set_param(fix.c, "draft-p-min", "0.5"));
@@ -686,6 +689,7 @@ static void test_choices_are_kept(void **state)
     assert_true(fix.fake->lookup && !fix.fake->use_draft && fix.fake->draft_max == 3 && fix.fake->draft_always);
     assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
     assert_int_equal(fix.fake->sampling.seed, 77);
+    assert_true(fix.fake->sampling.repeat_penalty == 0.01f && fix.fake->sampling.frequency_penalty == -100);
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);

@@ -163,7 +163,7 @@ static struct input make_input(int64_t m, int64_t n, enum kind kind)
         }
         pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, in.q + i * padded, in.d + i * blocks, in.sum + i * blocks);
     }
-    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0, 0};
+    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0, 0, false};
     return in;
 }
 
@@ -283,7 +283,7 @@ static void reference_products(void **state)
 
 /* --- every set of kernels against the scalar bits ----------------------------------------------------------------- */
 
-/* Rows [0, n_rows) in two calls that meet at a multiple of 16; all m rows at once, then a few of them alone. */
+/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which asks for weights near by. */
 static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
                             const float *expect)
 {
@@ -291,8 +291,10 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
     int64_t rows = w->n_rows, stride = rows + 5, split = rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
-    fn(w, split, rows, x, m, y, stride, scratch);
-    fn(w, 0, split, x, m, y, stride, scratch);
+    struct pp_acts near = *x;
+    near.near = true;
+    fn(w, split, rows, m % 2 ? &near : x, m, y, stride, scratch);
+    fn(w, 0, split, m % 2 ? x : &near, m, y, stride, scratch);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t r = 0; r < rows; r++)
             if (!same(y[i * stride + r], expect[i * rows + r]))

@@ -3,8 +3,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
+#include "engine/cpu/stream_ahead.h"
 #include "engine/quant.h"
 
 static bool abandoned(struct pp_cpu *c)
@@ -259,6 +261,9 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     pp_cpu_attend_plan(c);
     pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
+    c->routing.in.near = c->routing.hidden.near = c->stream.near;
+    const bool timed = batch->n == 1 && !c->profile && c->mm->knows_near && pp_stream_by_pages;
+    const uint64_t begin = timed ? pp_now_ns() : 0;
     if (c->profile) {
         pp_cpu_profile_run(c);
     } else {
@@ -271,6 +276,8 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
         return code;
     if (atomic_load_explicit(&c->abandoned, memory_order_relaxed))
         return pp_fail(err, PP_ERR_CANCELLED, "stopped");
+    if (timed)
+        pp_stream_choice_passed(&c->stream, pp_now_ns() - begin);
     return pp_source_check(c->model->source, err);
 }
 

@@ -60,6 +60,7 @@ struct pp_acts {
     const uint16_t *bf16; /* [m, bf16_stride]: in one or two parts; only for matmul_bf16.h */
     int64_t bf16_stride;
     int bf16_parts;
+    bool near;          /* weights are asked for near by (stream_choice.h), as they always are where they stand alone */
 };
 
 /* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.
@@ -68,7 +69,7 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
                           float *y, int64_t y_stride, void *scratch);
 
 struct pp_matmul_kernels {
-    bool know_alone;    /* for few rows of such a matrix, in Q8_0, they ask for its own bytes (stream_ahead.h) */
+    bool knows_near;    /* few rows of Q8_0 and Q4_0 can ask for lines near by (stream_ahead.h) */
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
     void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);
     /* sum of a[k] * b[k] in the float types' order above */

@@ -215,13 +215,21 @@ INLINE int lanes_before(int64_t row, int64_t row1, int behind)
 
 /* --- few activation rows: weights stream past --------------------------------------------------------------------- */
 
-/* Block b of a chunk and of one group with M rows. */
+/* Types whose weights can be asked for near by: of Q4_K and Q6_K, whose loads are fewer and further apart, 3 to 5 %
+ * less come so. */
+INLINE bool goes_near(const uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
+}
+
+/* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
-                         const int8_t *const *q, fvec (*acc)[STREAM_ACTS], const int M)
+                         const int8_t *const *q, fvec (*acc)[STREAM_ACTS], const bool near, const int M)
 {
     const enum kind kind = kind_of(type);
     const int HALVES = is_halved(kind) ? 2 : 1;
     const int TOGETHER = PARTS == 1 || M > 3 ? 1 : PARTS; /* vectors whose sums fit the registers */
+    const int lines = type == PP_TYPE_Q8_0 ? 8 : 4;
     UNROLL for (int part = 0; part < PARTS; part += TOGETHER)
     {
         if (TOGETHER < PARTS)
@@ -239,6 +247,8 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
                 ivec slice[PARTS];
                 UNROLL for (int p = 0; p < TOGETHER; p++)
                     slice[p] = open_slice(type, w, v, part + p, odd);
+                if (near && part == 0 && v < lines)
+                    STREAM_NEAR(slice[0], w->bytes + PP_SLICE * v);
                 UNROLL for (int i = 0; i < M; i++)
                 {
                     ivec four = i_set4(q[i] + 32 * b + 4 * v);
@@ -263,11 +273,13 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
 }
 
 /* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the
- * group's bytes are used, scales included; where a matrix of Q8_0 stands alone, its own slices. side: [chunks][M] */
+ * group's bytes are used, scales included; or the lines near those in use, to which the first ones of the next group
+ * are far, and so asked for during this one's last chunk, unless the matrix stands alone. side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
-                         const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], bool alone,
-                         const int M)
+                         const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const bool near,
+                         bool alone, const int M)
 {
+    const uint8_t *next = block_at(type, group + pp_pack_group_bytes(type, n_cols), n_cols, b0).bytes;
     const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
     const int STEP = type == PP_TYPE_Q4_K ? 2 : 1; /* blocks in a step: neighbours of Q4_K share their bytes */
     const uint8_t *used = group + pace * (size_t)b0;
@@ -278,14 +290,14 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
         int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
         for (; b < n; b += STEP, used += (size_t)STEP * pace) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
-            if (type == PP_TYPE_Q8_0 && alone)
-                stream_alone(even.bytes, SLICES * PP_SLICE);
-            else
+            if (!near)
                 stream_ahead(used, (size_t)STEP * pace);
-            stream_block(type, &even, false, side, b, q, acc, M);
+            stream_block(type, &even, false, side, b, q, acc, near, M);
+            if (near && !alone && n_blocks - c <= CHUNK)
+                fetch(next + PP_NEAR_AHEAD / CHUNK * b, PP_NEAR_AHEAD / CHUNK);
             if (STEP == 2) {
                 struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
-                stream_block(type, &odd, true, side, b + 1, q, acc, M);
+                stream_block(type, &odd, true, side, b + 1, q, acc, false, M);
             }
         }
         UNROLL for (int i = 0; i < M; i++)
@@ -295,7 +307,7 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
 
 INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t b0,
                         int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y, int64_t y_stride,
-                        const int M)
+                        const bool near, const int M)
 {
     for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
         fvec acc[PARTS][STREAM_ACTS];
@@ -303,8 +315,7 @@ INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t 
             UNROLL for (int i = 0; i < M; i++)
                 acc[p][i] = b0 ? f_load_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p))
                                : f_zero();
-        stream_group(type, pp_pack_group(w, row), w->n_cols, b0, n_blocks, side, x, acc,
-                     w->alone && pp_stream_by_pages, M);
+        stream_group(type, pp_pack_group(w, row), w->n_cols, b0, n_blocks, side, x, acc, near, w->alone, M);
         UNROLL for (int p = 0; p < PARTS; p++)
             UNROLL for (int i = 0; i < M; i++)
                 f_store_some(y + i * y_stride + row + LANES * p, lanes_before(row, row1, LANES * p), acc[p][i]);
@@ -312,7 +323,7 @@ INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t 
 }
 
 INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                   int64_t m, float *y, int64_t y_stride, struct side *side)
+                   int64_t m, float *y, int64_t y_stride, struct side *side, const bool near)
 {
     _Static_assert(sizeof(struct side) * SPAN / CHUNK * STREAM_ACTS <= PP_MATMUL_SCRATCH, "a span's sides");
     for (int64_t b = 0; b < w->n_cols / 32; b += SPAN) {
@@ -323,28 +334,28 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
                           side + c / CHUNK * m + i);
         switch (m) {
         case 1:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 1);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 1);
             break;
         case 2:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 2);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 2);
             break;
         case 3:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 3);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 3);
             break;
         case 4:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 4);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 4);
             break;
         case 5:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 5);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 5);
             break;
         case 6:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 6);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 6);
             break;
         case 7:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 7);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 7);
             break;
         default:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, 8);
+            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 8);
         }
     }
 }
@@ -710,8 +721,10 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
                    int64_t m, float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= STREAM_ACTS)
-        stream(type, w, row0, row1, x, m, y, y_stride, scratch);
+    if (m <= STREAM_ACTS && goes_near(type) && (x->near || (w->alone && pp_stream_by_pages)))
+        stream(type, w, row0, row1, x, m, y, y_stride, scratch, true);
+    else if (m <= STREAM_ACTS)
+        stream(type, w, row0, row1, x, m, y, y_stride, scratch, false);
     else
         tiles(type, w, row0, row1, x, m, y, y_stride, scratch);
 }

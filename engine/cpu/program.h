@@ -9,6 +9,7 @@
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/matmul_bf16.h"
 #include "engine/cpu/ops.h"
+#include "engine/cpu/stream_choice.h"
 
 enum {
     MAX_GROUPED = 4,   /* projections that share an input */
@@ -237,6 +238,7 @@ struct pp_cpu {
     const struct pp_batch *batch;
     const struct pp_cancel *cancel;
     uint64_t pass;
+    struct pp_stream_choice stream; /* how it asks for weights ahead */
     atomic_bool abandoned;
     struct part {
         struct stage *stage;

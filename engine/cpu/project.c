@@ -472,6 +472,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
                        : from == &c->shared ? c->shared_bf16_stride
                                             : c->bf16_stride,
         .bf16_parts = c->bf16_parts,
+        .near = c->stream.near,
     };
     if (from->is_scaled) {
         a.f32 = from->scaled;
@@ -545,8 +546,8 @@ static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct
 /* What of A is asked for before the input is prepared: all, or what comes before the kernel asks. */
 static size_t ahead_of_down(const struct pp_cpu *c, const struct pp_lora_target *t)
 {
-    const size_t begin = pp_pack_scale_bytes(t->a.n_cols) + PP_ALONE_AHEAD;
-    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->know_alone && pp_stream_by_pages;
+    const size_t begin = pp_pack_scale_bytes(t->a.n_cols) + PP_NEAR_AHEAD;
+    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->knows_near && pp_stream_by_pages;
     return kernel_asks && begin < t->a_bytes ? begin : t->a_bytes;
 }
 

@@ -6,6 +6,10 @@
  *   lines of one span of eight pages are used in order, the lines of the next span are asked for in turn from its eight
  *   pages: eight streams, and still each line once. Measured on two cores of a Sapphire Rapids, reading alone: 24 GB/s
  *   without, 28 from 16 KiB ahead, 29, 33 and 35 with two, four and eight pages, of 38 with eight streams per thread.
+ *   Or near by: each line 2 KiB ahead, within its page or the next, behind the load of another. Whole models on two
+ *   cores with AVX-512, tokens/s with eight pages and near by: on a Granite Rapids Q8_0 26.3 and 28.2, Q4_0 47.7 and
+ *   49.6, on an Emerald Rapids 26 and 21, 47 and 36. Such neighbours are not told apart by what a virtual machine shows
+ *   of them, so that passes are timed (stream_choice.h).
  * - AMD's does well with a line asked for early, into the second cache, and badly with many pages. Measured on one core
  *   of a Zen 4, one row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead. */
 #ifndef PP_CPU_STREAM_AHEAD_H
@@ -36,17 +40,14 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
     }
 }
 
-/* The same for a stream of a few pages behind which nothing is read: a span ahead would be of somebody else's memory.
- * Measured on two cores of a Granite Rapids with an adapter's A of 35 KiB: 8 GB/s each if all of it was asked for
- * before and a span ahead during, 11 so; 1, 3 and 4 KiB ahead were alike. */
-enum { PP_ALONE_AHEAD = 2048 };
-
-static inline __attribute__((always_inline)) void stream_alone(const void *p, size_t bytes)
-{
-    enum { LINE = 64 };
-    for (uintptr_t at = (uintptr_t)p; at < (uintptr_t)p + bytes; at += LINE)
-        __builtin_prefetch((const void *)(at + PP_ALONE_AHEAD), 0, 3);
-}
+/* Asks for the line PP_NEAR_AHEAD behind address `at`, and not before the vector `loaded` has been loaded: the compiler
+ * would move a plain request to the front of its block, where many of them together keep loads waiting. 1, 3 and 4 KiB
+ * ahead were alike. */
+enum { PP_NEAR_AHEAD = 2048 };
+#if defined(__x86_64__) && !defined(STREAM_NEAR)
+#define STREAM_NEAR(loaded, at)                                                                                        \
+    __asm__ volatile("prefetcht0 %1" : "+v"(loaded) : "m"(*(const char *)((uintptr_t)(at) + PP_NEAR_AHEAD)))
+#endif
 
 /* Asks for one line, `distance` bytes behind p, where several rows are read side by side: once per line. The same
  * story: into the second cache, F16 weights come at 33 GB/s on two cores of a Zen 4, at 24 into the first. */

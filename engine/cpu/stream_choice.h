@@ -1,0 +1,20 @@
+/* stream_choice.h - which of two ways to ask for weights ahead (stream_ahead.h) is the faster one here, by what passes
+ * take. Pure arithmetic, no clock in it; results do not depend on it. One thread. */
+#ifndef PP_CPU_STREAM_CHOICE_H
+#define PP_CPU_STREAM_CHOICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Begins as zeros. */
+struct pp_stream_choice {
+    bool near;         /* how the next pass asks: near by, or in eight pages */
+    int passes;        /* that were counted, since a trial began */
+    uint64_t least[2]; /* ns of the fastest pass of this trial, by `near` */
+};
+
+/* A pass with one row has taken so long. Now and then some passes ask in either way, in turn, and the others as the
+ * faster ones of these did. */
+void pp_stream_choice_passed(struct pp_stream_choice *c, uint64_t ns);
+
+#endif
