@@ -161,6 +161,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
         {"attention temperature", hp->attn_temperature},
         {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
+        {"bound of queries, keys and values", hp->qkv_clamp},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
         {"scale of experts' weights", hp->expert_scale},
     };
@@ -344,6 +345,7 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         float *v;
     } floats[] = {
         {"attention.scale", &hp->attn_scale},
+        {"attention.clamp_kqv", &hp->qkv_clamp},
         {"attn_logit_softcapping", &hp->attn_softcap},
         {"final_logit_softcapping", &hp->final_softcap},
         {"embedding_scale", &hp->embd_scale},
@@ -472,7 +474,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct
     static const struct {
         const char *key;
         double usual, usual_too;
-    } keys[] = {{"attention.clamp_kqv", 0, 0},      {"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
+    } keys[] = {{"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
                 {"attention.output_scale", 0, 1},   {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
     char full[192];

@@ -262,8 +262,6 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     return p->n_linears - 1;
 }
 
-/* --- experts ---------------------------------------------------------------------------------------------------- */
-
 static void *own(struct pp_plan *p, void *memory)
 {
     if (!memory || !grow_by_one(p, &p->owned, &p->n_owned, &p->cap_owned, sizeof *p->owned)) {
@@ -273,6 +271,23 @@ static void *own(struct pp_plan *p, void *memory)
     }
     return p->owned[p->n_owned - 1] = memory;
 }
+
+const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err)
+{
+    struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
+    float *ones = own(p, pp_calloc((size_t)n, sizeof *ones));
+    if (!t || !ones) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++)
+        ones[i] = 1;
+    *t = (struct pp_tensor){.name = "ones", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = ones,
+                            .size = (size_t)n * sizeof *ones};
+    return t;
+}
+
+/* --- experts ---------------------------------------------------------------------------------------------------- */
 
 /* The matrices of a stack, as tensors of their own. */
 static bool slice(struct pp_plan *p, const struct pp_tensor *stack, int n, const struct pp_tensor **matrices)

@@ -46,6 +46,8 @@ enum pp_fn {
                         most 7 and u' within -7 .. 7 */
     PP_FN_SCALE,     /* scale x */
     PP_FN_CAP,       /* scale tanh(x / scale) */
+    PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
+    PP_FN_RELU2,     /* x^2 where x is positive, else 0 */
     PP_FN_COUNT,
 };
 
@@ -147,6 +149,8 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
 const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
                                                 int64_t n_in, struct pp_error *err, const char *fmt, ...)
     __attribute__((format(printf, 7, 8)));
+/* n ones, for norms without weights; NULL: *err is set. */
+const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
 /* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,

@@ -45,6 +45,7 @@ struct pp_hparams {
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
+    float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /
                                rope_orig_ctx)); 0: they do not */

@@ -47,7 +47,7 @@ static void linear(const struct decoder *d, int l, const char *kind, const doubl
 static void norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y)
 {
     const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
-    const int64_t n = w->cols, at = w->rows ? row * n : 0;
+    const int64_t n = w ? w->cols : d->s.n_embd, at = w && w->rows ? row * n : 0;
     double mean = 0, square = 0;
     for (int64_t i = 0; i < n && d->s.centred; i++)
         mean += x[i] / (double)n;
@@ -55,7 +55,7 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
     const double root = sqrt(square + (double)DECODER_EPSILON);
     for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean) / root * (double)w->values[at + i] + (b ? (double)b->values[at + i] : 0);
+        y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
 
 /* Pairs of a head turn by position / base^(2 i / rope_dim). */
@@ -143,7 +143,11 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     if (d->s.ff == FF_SILU)
         linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
-        up[i] = d->s.ff == FF_GELU ? gelu_tanh(up[i]) : up[i] * gate[i] / (1 + exp(-gate[i]));
+        switch (d->s.ff) {
+        case FF_GELU: up[i] = gelu_tanh(up[i]); break;
+        case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
+        default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
+        }
     linear_of(d, l, kind[2], e, up, out);
     pp_free(gate);
 }
@@ -204,6 +208,13 @@ static void behind(const struct decoder *d, int l, const char *kind, double *del
         x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
 }
 
+static void clamp(const struct decoder *d, double *x, int n)
+{
+    const double most = (double)d->s.qkv_clamp;
+    for (int i = 0; most != 0 && i < n; i++)
+        x[i] = fmax(-most, fmin(most, x[i]));
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -217,6 +228,9 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         linear(d, l, "attn_q", in, q);
         linear(d, l, "attn_k", in, k + r * n_kv);
         linear(d, l, "attn_v", in, v + r * n_kv);
+        clamp(d, q, n_q);
+        clamp(d, k + r * n_kv, n_kv);
+        clamp(d, v + r * n_kv, n_kv);
         heads(d, l, "attn_q", s->n_head, r, q);
         heads(d, l, "attn_k", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)

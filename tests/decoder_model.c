@@ -25,6 +25,10 @@ static const struct decoder_shape families[] = {
     {.arch = "olmoe", .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "granitemoe", .neighbours = true, .tied = true, .n_expert = 6, .n_used = 3, .attn_scale = 0.2f,
      .embd_scale = 3, .residual_scale = 0.5f, .logit_scale = 4, .logit_divided = true},
+    {.arch = "olmo", .neighbours = true, .centred = true, .norm_plain = true},
+    {.arch = "nemotron", .centred = true, .norm_bias = true, .rope_dim = 6, .ff = FF_RELU2},
+    {.arch = "arcee", .neighbours = true, .ff = FF_RELU2},
+    {.arch = "orion", .centred = true, .norm_bias = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -104,7 +108,8 @@ static void add_block_norm(struct decoder *d, int l, const char *kind)
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    add_norm(d, name, 0, d->s.n_embd, d->s.norm_bias);
+    if (!d->s.norm_plain)
+        add_norm(d, name, 0, d->s.n_embd, d->s.norm_bias);
 }
 
 static void add_head_norm(struct decoder *d, int l, const char *kind, int n_heads)
@@ -176,7 +181,8 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add_attention(d, l);
         add_feed_forward(d, l);
     }
-    add_norm(d, "output_norm", 0, s->n_embd, s->norm_bias);
+    if (!s->norm_plain)
+        add_norm(d, "output_norm", 0, s->n_embd, s->norm_bias);
     if (!s->tied)
         add(d, "output.weight", s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     if (s->biases & BIAS_OUTPUT)
@@ -242,7 +248,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         const char *key;
         float v;
     } scales[] = {
-        {"attention.scale", s->attn_scale}, {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
+        {"attention.clamp_kqv", s->qkv_clamp}, {"attention.scale", s->attn_scale},
+        {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale}, {"attention.temperature_scale", s->temperature},
     };
     pp_gguf_add_text(w, "general.architecture", s->arch);

@@ -12,12 +12,14 @@ struct decoder_shape {
     int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx, rope_dim;
     bool centred;          /* norms take the mean off */
     bool norm_bias;
+    bool norm_plain;       /* they have no weights at all */
     bool neighbours;       /* 2 i and 2 i + 1 are rotated together, instead of i and i + rope_dim / 2 */
     bool tied;             /* the output is the embeddings */
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8 } biases;
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
-    enum { FF_SILU, FF_SILU_FUSED, FF_GELU } ff; /* GELU has no gate; of FUSED gate and value are one matrix */
+    enum { FF_SILU, FF_SILU_FUSED, FF_GELU, FF_RELU2 } ff; /* the last two have no gate; of FUSED gate and value
+                              are one matrix */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
@@ -28,6 +30,7 @@ struct decoder_shape {
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_unrotated;   /* and is not rotated */
+    float qkv_clamp;       /* queries, keys and values are within this; 0: anything */
     float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the usual ones */
     bool logit_divided;    /* by logit_scale, instead of multiplied */
     float temperature;     /* scores grow with each context of `context` positions */

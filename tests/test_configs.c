@@ -67,7 +67,7 @@ static double number_of(const struct pp_source *s, const char *name)
 #define ONE(field) {#field, (double)hp->field}
         ONE(n_vocab), ONE(n_embd), ONE(n_layer), ONE(n_head), ONE(n_head_kv), ONE(head_dim), ONE(n_ff),
         ONE(n_ctx_train), ONE(attn_temperature), ONE(window), ONE(parallel), ONE(qk_norm), ONE(attn_scale),
-        ONE(attn_softcap),
+        ONE(qkv_clamp), ONE(attn_softcap),
         ONE(final_softcap), ONE(embd_scale), ONE(residual_scale), ONE(logit_scale), ONE(n_expert), ONE(n_expert_used),
         ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim), ONE(rope_scaling),
         ONE(rope_factor), ONE(rope_low_freq), ONE(rope_high_freq), ONE(rope_orig_ctx), ONE(rope_attn_factor),

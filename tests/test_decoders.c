@@ -282,6 +282,33 @@ static void granite_moe(void **state)
     assert_tensor(folder, "model.layers.1.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
+/* OLMo of 2024: norms without weights; bounds of q, k and v, which some of its models have. */
+static void olmo(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("olmo"), moe = decoder_shape("olmoe");
+    check(&s);
+    s.qkv_clamp = moe.qkv_clamp = 1.5f;
+    check(&s);
+    check(&moe);
+}
+
+/* Nemotron: folders have weights of norms without the 1 that is added. */
+static void nemotron(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("nemotron");
+    check(&s);
+}
+
+static void arcee_and_orion(void **state)
+{
+    (void)state;
+    struct decoder_shape arcee = decoder_shape("arcee"), orion = decoder_shape("orion");
+    check(&arcee);
+    check(&orion);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +324,9 @@ TEST_GROUP(decoders)
         cmocka_unit_test(hunyuan),
         cmocka_unit_test(olmoe),
         cmocka_unit_test(granite_moe),
+        cmocka_unit_test(olmo),
+        cmocka_unit_test(nemotron),
+        cmocka_unit_test(arcee_and_orion),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -109,6 +109,8 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_GELU_TANH: return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
     case PP_FN_SCALE: return number * x;
     case PP_FN_CAP: return number * tanh(x / number);
+    case PP_FN_CLAMP: return fmax(-number, fmin(number, x));
+    case PP_FN_RELU2: return x > 0 ? x * x : 0;
     default: return NAN;
     }
 }
@@ -125,7 +127,8 @@ static double exact_gate(enum pp_fn fn, double g, double u)
 /* All of them, against their formulas, near 0 and where they saturate; the fast builds bit for bit, also in place. */
 static void functions(void **state)
 {
-    static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SCALE, PP_FN_CAP};
+    static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SCALE, PP_FN_CAP,
+                                         PP_FN_CLAMP, PP_FN_RELU2};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_CLAMPED};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
@@ -140,7 +143,8 @@ static void functions(void **state)
             scalar->apply(applied[f], number, x, N, a);
             for (int i = 0; i < N; i++)
                 assert_near(a[i], exact_fn(applied[f], (double)number, (double)x[i]),
-                            2e-6 * (1 + fabs((double)x[i])) + (applied[f] == PP_FN_CAP ? 1e-5 : 0));
+                            2e-6 * (1 + fabs((double)x[i]) + fabs((double)a[i])) +
+                                (applied[f] == PP_FN_CAP ? 1e-5 : 0));
             for (int isa = 1; isa < PP_ISA_COUNT; isa++)
                 if (pp_isa_runs((enum pp_isa)isa)) {
                     memcpy(b, x, sizeof b);

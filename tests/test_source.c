@@ -379,7 +379,7 @@ static void test_gguf_other(void **state)
     static const struct {
         const char *key;
         float v;
-    } refused[] = {{"llama.attention.clamp_kqv", 8}, {"llama.attention.max_alibi_bias", 8},
+    } refused[] = {{"llama.attention.max_alibi_bias", 8},
                    {"llama.router_logit_softcapping", 30}};
     char path[256];
     struct pp_source *s;

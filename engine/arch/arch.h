@@ -56,6 +56,7 @@ struct pp_arch_name {
 struct pp_decoder {
     bool layer_norm;          /* the mean is taken off */
     bool norm_bias;           /* something is added behind */
+    bool plain_norm;          /* nothing is multiplied or added behind */
     bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */

@@ -51,6 +51,7 @@ const char *const pp_qwen_prefixes[] = {"model.language_model.", "model.", "lang
 const char *const pp_qwen_others[] = {"visual.", "model.visual.", NULL};
 
 const char *const pp_silu_names[] = {"silu", "swish", NULL};
+const char *const pp_relu2_names[] = {"relu2", NULL};
 const char *const pp_gelu_tanh_names[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
 
 enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_gelu usual, struct pp_hparams *hp,

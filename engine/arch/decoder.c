@@ -16,6 +16,7 @@ struct builder {
     struct pp_error *err;
     int64_t n_q, n_kv;
     bool fused_qkv;          /* one matrix for q, k and v */
+    const struct pp_tensor *ones; /* of norms without weights; or NULL */
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int qkv, q, k, v, att;
     int gate_up, gate, up, act, router;
@@ -51,7 +52,7 @@ static void add_residual(struct builder *b, int l)
 static bool find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
     norm->centred = b->d->layer_norm;
-    norm->weight = pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
+    norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
     if (norm->weight && b->d->norm_bias)
         norm->bias = pp_plan_tensor(b->s, 0, n, b->err, "%s.bias", name);
     return norm->weight && (norm->bias || !b->d->norm_bias);
@@ -132,6 +133,12 @@ static void add_one_rope(struct builder *b, int l, int slot)
                           .in = slot, .in2 = NONE, .out = slot});
 }
 
+static void add_clamp(struct builder *b, int l, int slot)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CLAMP, .scale = b->hp->qkv_clamp, .layer = l, .in = slot,
+                          .in2 = NONE, .out = slot});
+}
+
 static void add_rope(struct builder *b, int l)
 {
     if (b->d->positions || b->hp->layer[l] & PP_LAYER_UNROTATED)
@@ -155,6 +162,11 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_tensor *sinks = NULL;
     if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
+    if (hp->qkv_clamp != 0.0f) {
+        add_clamp(b, l, b->q);
+        add_clamp(b, l, b->k);
+        add_clamp(b, l, b->v);
+    }
     if (b->d->norm_behind_rope)
         add_rope(b, l);
     if (!add_qk_norms(b, l))
@@ -448,6 +460,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     if (hp->n_expert && (hp->parallel || d->no_pre_norm))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
+    if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
+        return err->code;
     make_slots(&b);
     bool good = add_embedding(&b);
     for (int l = 0; good && l < (int)hp->n_layer; l++)

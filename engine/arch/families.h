@@ -13,7 +13,8 @@ extern const struct pp_arch pp_arch_smollm3, pp_arch_granite, pp_arch_olmo2, pp_
 extern const struct pp_arch pp_arch_starcoder2, pp_arch_gptneox, pp_arch_gpt2, pp_arch_bert, pp_arch_nomic_bert;
 extern const struct pp_arch pp_arch_jina_bert, pp_arch_seed_oss, pp_arch_ernie45;
 extern const struct pp_arch pp_arch_exaone, pp_arch_exaone4, pp_arch_chatglm, pp_arch_glm4, pp_arch_command_r;
-extern const struct pp_arch pp_arch_hunyuan_dense, pp_arch_olmoe, pp_arch_granitemoe;
+extern const struct pp_arch pp_arch_hunyuan_dense, pp_arch_olmoe, pp_arch_granitemoe, pp_arch_olmo, pp_arch_nemotron;
+extern const struct pp_arch pp_arch_arcee, pp_arch_orion;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -28,6 +29,7 @@ extern const char *const pp_common_ignored[];
 extern const char *const pp_qwen_prefixes[], *const pp_qwen_others[];
 
 extern const char *const pp_silu_names[];      /* what config.json may call it */
+extern const char *const pp_relu2_names[];
 extern const char *const pp_gelu_tanh_names[];
 
 /* For families with either GELU, of which `usual` is the one that they mostly have: what `key` says. */

@@ -1,4 +1,5 @@
-/* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5. */
+/* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
+ * squared ReLU without a gate), Orion (LayerNorms). */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -65,4 +66,55 @@ const struct pp_arch pp_arch_ernie45 = {
     .hf_pairs = true,
     .from_config = silu_only,
     .to_config = ernie_to_config,
+};
+
+/* --- Arcee ------------------------------------------------------------------------------------------------------ */
+
+static const char *const arcee_classes[] = {"ArceeForCausalLM", "arcee", NULL};
+static const struct pp_arch_usual arcee_usual[] = {
+    {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
+static enum pp_code arcee_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)hp;
+    return pp_config_activation(config, "hidden_act", pp_relu2_names, err);
+}
+
+static void nothing_more(const struct pp_hparams *hp, struct cJSON *config)
+{
+    (void)hp, (void)config;
+}
+
+const struct pp_arch pp_arch_arcee = {
+    .name = "arcee",
+    .hf_classes = arcee_classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = arcee_usual,
+    .decoder = {.ungated = true, .fn = PP_FN_RELU2},
+    .from_config = arcee_from_config,
+    .to_config = nothing_more,
+};
+
+/* --- Orion ------------------------------------------------------------------------------------------------------ */
+
+static const char *const orion_classes[] = {"OrionForCausalLM", "orion", NULL};
+static const struct pp_arch_usual orion_usual[] = {
+    {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
+const struct pp_arch pp_arch_orion = {
+    .name = "orion",
+    .hf_classes = orion_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = orion_usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true},
+    .from_config = silu_only,
+    .to_config = nothing_more,
 };

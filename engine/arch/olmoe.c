@@ -21,8 +21,8 @@ static const struct pp_arch_usual usual[] = {
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    if (!code && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "clip_qkv")))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: clip_qkv is set, which pippin does not compute");
+    if (!code)
+        code = pp_config_float(config, "clip_qkv", &hp->qkv_clamp, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code && !hp->n_expert) /* transformers 5 */
@@ -35,6 +35,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     pp_config_put_experts(hp, &expert_keys, config);
+    if (hp->qkv_clamp != 0.0f)
+        pp_config_put_float(config, "clip_qkv", hp->qkv_clamp);
 }
 
 const struct pp_arch pp_arch_olmoe = {

@@ -98,6 +98,12 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
         return v_mul(x, v_set1(number));
     case PP_FN_CAP:
         return v_mul(v_tanh(v_div(x, v_set1(number))), v_set1(number));
+    case PP_FN_CLAMP:
+        return v_min(v_set1(number), v_max(v_set1(-number), x));
+    case PP_FN_RELU2: {
+        v16 positive = v_max(v_zero(), x);
+        return v_mul(positive, positive);
+    }
     default:
         return x;
     }
@@ -140,6 +146,8 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     case PP_FN_GELU_TANH: apply_all(PP_FN_GELU_TANH, 0, x, n, y); break;
     case PP_FN_SCALE: apply_all(PP_FN_SCALE, number, x, n, y); break;
     case PP_FN_CAP: apply_all(PP_FN_CAP, number, x, n, y); break;
+    case PP_FN_CLAMP: apply_all(PP_FN_CLAMP, number, x, n, y); break;
+    case PP_FN_RELU2: apply_all(PP_FN_RELU2, 0, x, n, y); break;
     default: apply_all(PP_FN_SILU, 0, x, n, y); break;
     }
 }

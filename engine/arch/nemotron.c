@@ -1,0 +1,49 @@
+/* nemotron.c - Nemotron 3 and 4 and Minitron: LayerNorms whose weights folders have without the 1 that is added, half
+ * of each head rotated, the squared ReLU without a gate. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define NORM(hf_name, gguf_name)                                                                                       \
+    {.hf = hf_name ".weight", .gguf = gguf_name ".weight", .form = PP_HF_PLUS_ONE, .whole = true},                     \
+    {.hf = hf_name ".bias", .gguf = gguf_name ".bias", .whole = true}
+
+static const struct pp_arch_name names[] = {
+    NORM("model.norm", "output_norm"),
+    NORM("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+    NORM("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"),
+    {.hf = NULL},
+};
+static const char *const classes[] = {"NemotronForCausalLM", "nemotron", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"max_position_embeddings\": 4096, \"partial_rotary_factor\": 0.5}"},
+    {.json = NULL},
+};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->norm_eps = 1e-5f;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_relu2_names, err);
+    return code ? code : pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+}
+
+/* Its factor is half of a head if nothing is said. */
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
+}
+
+const struct pp_arch pp_arch_nemotron = {
+    .name = "nemotron",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU2},
+    .from_config = from_config,
+    .to_config = to_config,
+    .hf_eps = "norm_eps",
+};
