@@ -87,8 +87,11 @@ int main(int argc, char **argv)
         code = pp_options_parse(argc, argv, &paths, &options, &err);
     if (code != PP_OK)
         return fail(code, &err);
-    if (talk(&options, is_named(argc, argv, options.command)))
-        return fflush(stdout) == 0 ? 0 : 1;
+    if (talk(&options, is_named(argc, argv, options.command))) {
+        if (fflush(stdout) == 0 && !ferror(stdout))
+            return 0;
+        return fail(pp_fail(&err, PP_ERR_IO, "cannot write the output: %s", strerror(errno)), &err);
+    }
     if (makes_files(options.command))
         umask(mask);
     pp_memory_check(!options.memory_check || strcmp(options.memory_check, "off") != 0);

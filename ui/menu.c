@@ -11,6 +11,7 @@
 
 enum {
     MAX_WIDTH = 76, MARGIN = 4,
+    BESIDE = 4, MIN_WIDTH = 8,        /* of a row: what it leaves free; what its text takes for granted */
     ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller: the whole screen, without a frame */
     RIGHT_MAX = 24, RIGHT_COLS = 36   /* narrower: only short ones */
 };
@@ -138,13 +139,30 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
 
 /* --- drawing ----------------------------------------------------------------------------------------------- */
 
+static bool has_frame(const struct pp_ui *ui)
+{
+    return ui->at.cols >= ROOMY_COLS && ui->at.rows >= ROOMY_ROWS;
+}
+
+static int width_with_frame(const struct pp_ui *ui)
+{
+    const int most = ui->at.cols - 2 * MARGIN;
+    return most < MAX_WIDTH ? most : MAX_WIDTH;
+}
+
+int pp_menu_width(const struct pp_ui *ui)
+{
+    const int width = (has_frame(ui) ? width_with_frame(ui) - 2 : ui->at.cols) - BESIDE;
+    return width < MIN_WIDTH ? MIN_WIDTH : width;
+}
+
 static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
 {
     int cols = ui->at.cols, screen = ui->at.rows;
     struct pp_area a = {0, 0, screen, cols};
-    if (cols < ROOMY_COLS || screen < ROOMY_ROWS)
+    if (!has_frame(ui))
         return a;
-    a.w = cols - 2 * MARGIN < MAX_WIDTH ? cols - 2 * MARGIN : MAX_WIDTH;
+    a.w = width_with_frame(ui);
     int wanted = (rows < 1000 ? (int)rows : 1000) + extra + 2;
     a.h = wanted < screen - 2 ? wanted : screen - 2;
     if (a.h < 8)
@@ -165,7 +183,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
     int width = pp_text_width(row->right, strlen(row->right)), most = width < RIGHT_MAX ? width : RIGHT_MAX;
     /* a short right part (a value, a time) has its place also on a narrow screen */
     bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
-    int room = a.w - 4 - (!right ? 0 : column ? a.w - 2 - column : most + 2);
+    int room = a.w - BESIDE - (!right ? 0 : column ? a.w - 2 - column : most + 2);
     pp_draw_erase(a, style);
     pp_draw_text(a.y, a.x + 1, 1, row->current ? "•" : "", style);
     int indent = row->heading ? 1 : 3;

@@ -1,7 +1,10 @@
 /* menu_help.c - F1: keys and slash commands. */
 #include <stdio.h>
+#include <string.h>
 
+#include "ui/menu.h"
 #include "ui/state.h"
+#include "ui/wrap.h"
 
 static const struct {
     const char *keys, *text; /* keys NULL: a heading */
@@ -35,31 +38,81 @@ static const struct {
 };
 enum { LINES = sizeof lines / sizeof lines[0] };
 
+enum {
+    KEYS = 27,                 /* cells of the column of keys, its gap among them */
+    INDENT = 4, COLUMNS = 56   /* narrower: no columns, but texts below their keys */
+};
+
+/* What the list consists of, line by line; of line `wanted` comes the row. */
+struct list {
+    int width;
+    size_t n, wanted;
+    struct pp_menu_row *row; /* or NULL */
+};
+
+static void add(struct list *l, const char *before, int indent, const char *text, size_t n)
+{
+    if (l->row && l->n == l->wanted)
+        snprintf(l->row->left, sizeof l->row->left, "%-*s%.*s", indent, before, (int)n, text);
+    l->n++;
+}
+
+/* The first line begins with `before`, the others with blanks. */
+static void add_wrapped(struct list *l, const char *before, int indent, const char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t at = 0; at < n; before = "") {
+        const struct pp_wrapped w = pp_wrap(text, n, at, l->width - indent, true);
+        add(l, before, indent, text + at, w.end - at);
+        at = w.next;
+    }
+}
+
+static void add_entry(struct list *l, const char *keys, const char *text)
+{
+    const bool columns = l->width >= COLUMNS;
+    if (columns && strlen(keys) < KEYS) {
+        add_wrapped(l, keys, KEYS, text);
+    } else {
+        add_wrapped(l, "", 0, keys);
+        add_wrapped(l, "", columns ? KEYS : INDENT, text);
+    }
+}
+
+static void add_heading(struct list *l, const char *text)
+{
+    if (l->row && l->n == l->wanted)
+        l->row->heading = true;
+    add(l, "", 0, text, strlen(text));
+}
+
+static size_t list(const struct pp_ui *ui, size_t wanted, struct pp_menu_row *row)
+{
+    struct list l = {.width = pp_menu_width(ui), .wanted = wanted, .row = row};
+    const char *name, *args, *text;
+    for (size_t i = 0; i < LINES; i++)
+        if (lines[i].keys)
+            add_entry(&l, lines[i].keys, lines[i].text);
+        else
+            add_heading(&l, lines[i].text);
+    for (size_t i = 0; pp_slash_info(i, &name, &args, &text); i++) {
+        char usage[160];
+        snprintf(usage, sizeof usage, "/%s%s%s", name, *args ? " " : "", args);
+        add_entry(&l, usage, text);
+    }
+    return l.n;
+}
+
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
-    const char *name, *args, *text;
-    size_t n = 0;
-    (void)ui, (void)m;
-    while (pp_slash_info(n, &name, &args, &text))
-        n++;
-    return LINES + n;
+    (void)m;
+    return list(ui, 0, NULL);
 }
 
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
-    const char *name, *args, *text;
-    (void)ui, (void)m;
-    if (i < LINES) {
-        row->heading = !lines[i].keys;
-        if (lines[i].keys)
-            snprintf(row->left, sizeof row->left, "%-26s %s", lines[i].keys, lines[i].text);
-        else
-            snprintf(row->left, sizeof row->left, "%s", lines[i].text);
-    } else if (pp_slash_info(i - LINES, &name, &args, &text)) {
-        char usage[160];
-        snprintf(usage, sizeof usage, "/%s %s", name, args);
-        snprintf(row->left, sizeof row->left, "%-26s %s", usage, text);
-    }
+    (void)m;
+    list(ui, i, row);
 }
 
 const struct pp_menu_class pp_menu_help = {

@@ -126,7 +126,7 @@ static void confirmed(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_sessions = {
     .title = "Conversations",
-    .hint = "Enter opens  Ctrl-N new  Ctrl-R renames  Del deletes  Ctrl-O order  Esc closes",
+    .hint = "Enter opens  Ctrl-N new  Ctrl-R rename  Del delete  Ctrl-O sort  Esc",
     .empty = "none found",
     .search = true, .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .searched = searched,
     .answered = answered, .confirmed = confirmed,

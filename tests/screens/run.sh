@@ -226,6 +226,12 @@ comparison() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
         see "3 of 3  bard 0.80" && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
 }
+help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
+    start 80x24 && see ready && keys F1 && keys Down Down Down Down Down Down Down Down Down Down Down Down Down &&
+        keys Down Down Down Down Down Down Down Down Down Down Down && see "the beginning, the end (when nothing is" &&
+        see "                           typed)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
+        see "    begin a new line"
+}
 menus_small() {
     start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
         see Writing && keys F3 && see "+1.00" && keys F8 && see "0.80" && keys Escape && gone "0.80"
@@ -359,7 +365,7 @@ idle_costs_nothing() {
 cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
 resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
 multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
-edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus menus_small themes
+edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full menus_small themes
 no_color tint drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
 plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison
 elsewhere"
