@@ -2,117 +2,33 @@
  * GGUF file, from the folder that is made of it, and from the file that is made of that; with any number of rows and
  * threads, and with quantised weights, the same bits. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/convert.h"
-#include "engine/cpu/isa.h"
 #include "engine/engine.h"
-#include "engine/safetensors.h"
 #include "tests/expert_model.h"
-#include "tests/passes.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { LENGTH = 80 };
-
-struct manner {
-    enum pp_isa isa;
-    int n_threads, rows;
-};
-
-static void fill_ids(int32_t *ids, int n_vocab)
-{
-    for (int i = 0; i < LENGTH; i++)
-        ids[i] = (i * 37 + i / 7) % n_vocab;
-}
-
-/* Logits of all positions, float [LENGTH, n_vocab]; pp_free. */
-static float *logits_of(const char *path, const struct manner *how)
-{
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = how->n_threads, .kv_memory = 64u << 20,
-                                          .n_ctx = LENGTH, .kernels = pp_isa_name(how->isa)};
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s;
-    struct pp_error err;
-    int32_t ids[LENGTH];
-    assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    assert_ok(pp_seq_new(e, &s, &err), err);
-    const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
-    float *logits = pp_malloc(LENGTH * n_vocab * sizeof *logits);
-    assert_non_null(logits);
-    fill_ids(ids, (int)n_vocab);
-    run_in_passes(e, s, ids, LENGTH, how->rows, logits);
-    pp_seq_free(s);
-    pp_engine_free(e);
-    pp_model_close(m);
-    return logits;
-}
-
-static const struct manner at_once = {PP_ISA_SCALAR, 1, LENGTH};
-
-static void assert_logits(const struct expert_model *m, int n_vocab, const char *path)
-{
-    double *want = pp_calloc((size_t)(LENGTH * n_vocab), sizeof *want);
-    float *got = logits_of(path, &at_once);
-    int32_t ids[LENGTH];
-    assert_non_null(want);
-    fill_ids(ids, n_vocab);
-    expert_model_compute(m, ids, LENGTH, want);
-    for (int i = 0; i < LENGTH * n_vocab; i++)
-        if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
-            fail_msg("%s: token %d behind position %d: %g, not %g", path, i % n_vocab, i / n_vocab, (double)got[i],
-                     want[i]);
-    pp_free(want);
-    pp_free(got);
-}
-
-static void assert_same_bits(int n_vocab, const char *path)
-{
-    const struct manner manners[] = {{pp_isa_best(), 1, LENGTH}, {pp_isa_best(), 3, 1}, {pp_isa_best(), 2, 33}};
-    float *first = logits_of(path, &at_once);
-    for (int i = 0; i < 3; i++) {
-        float *other = logits_of(path, &manners[i]);
-        assert_memory_equal(first, other, (size_t)(LENGTH * n_vocab) * sizeof *first);
-        pp_free(other);
-    }
-    pp_free(first);
-}
-
-/* A path that nothing is at. */
-static const char *fresh(const char *name)
-{
-    static char paths[8][300];
-    static int next;
-    char *path = paths[next % 8];
-    snprintf(path, sizeof paths[0], "%s/experts-%d-%s", test_tmpdir(), next++, name);
-    return path;
-}
-
 /* Quantised, the answers are about the same. */
-static void check_quantised(const struct expert_model *m, int n_vocab, const char *path)
+static void check_quantised(const double *want, const char *path)
 {
     const struct pp_convert_options opt = {0};
-    const char *quantised = fresh("q8_0.gguf");
-    double *want = pp_calloc((size_t)(LENGTH * n_vocab), sizeof *want), both = 0, ours = 0, theirs = 0;
+    const char *quantised = fresh_path("q8_0.gguf");
+    double both = 0, ours = 0, theirs = 0;
     struct pp_error err;
-    int32_t ids[LENGTH];
-    assert_non_null(want);
+    size_t n;
     assert_ok(pp_quantize_file(path, quantised, "Q8_0", &opt, &err), err);
-    assert_same_bits(n_vocab, quantised);
-    float *got = logits_of(quantised, &at_once);
-    fill_ids(ids, n_vocab);
-    expert_model_compute(m, ids, LENGTH, want);
-    for (int i = 0; i < LENGTH * n_vocab; i++) {
+    assert_same_bits(quantised, PP_KV_F32);
+    float *got = small_logits(quantised, PP_KV_F32, &n);
+    for (size_t i = 0; i < n; i++) {
         both += (double)got[i] * want[i];
         ours += (double)got[i] * (double)got[i];
         theirs += want[i] * want[i];
     }
     if (!(both / sqrt(ours * theirs) > 0.95)) /* here and there another expert is chosen */
         fail_msg("%s: the logits of Q8_0 have a cosine of %g to those of the floats", path, both / sqrt(ours * theirs));
-    pp_free(want);
     pp_free(got);
 }
 
@@ -120,34 +36,19 @@ static void check_quantised(const struct expert_model *m, int n_vocab, const cha
  * path. */
 static const char *check(const struct expert_shape *s)
 {
-    const struct pp_convert_options opt = {0};
     struct expert_model *m = expert_model_make(s);
-    struct pp_error err;
-    const char *file = expert_model_write(m), *folder = fresh("folder"), *again = fresh("again.gguf");
-    assert_logits(m, s->n_vocab, file);
-    assert_same_bits(s->n_vocab, file);
-    check_quantised(m, s->n_vocab, file);
-    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
-    assert_logits(m, s->n_vocab, folder);
-    assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
-    assert_logits(m, s->n_vocab, again);
+    const char *file = expert_model_write(m);
+    double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
+    int32_t ids[SMALL_TEXT];
+    assert_non_null(want);
+    small_text(ids, s->n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_same_bits(file, PP_KV_F32);
+    check_quantised(want, file);
+    const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
+    pp_free(want);
     expert_model_free(m);
     return folder;
-}
-
-static void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n)
-{
-    char path[400];
-    struct pp_safetensors *s;
-    struct pp_error err;
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_ok(pp_safetensors_open(path, &s, &err), err);
-    const struct pp_tensor *t = pp_safetensors_find(s, name);
-    if (!t)
-        fail_msg("%s has no %s", folder, name);
-    assert_int_equal(t->n_dims, n_dims);
-    assert_int_equal(t->ne[0], n);
-    pp_safetensors_close(s);
 }
 
 static void qwen2_moe(void **state)

@@ -1,0 +1,114 @@
+#include "tests/small_model.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/cpu/isa.h"
+#include "engine/engine.h"
+#include "engine/safetensors.h"
+#include "tests/passes.h"
+#include "tests/support.h"
+
+struct manner {
+    enum pp_isa isa;
+    int n_threads, rows;
+};
+
+void small_text(int32_t *ids, int n_vocab)
+{
+    for (int i = 0; i < SMALL_TEXT; i++)
+        ids[i] = (i * 37 + i / 7) % n_vocab;
+}
+
+static float *logits_of(const char *path, enum pp_kv_type kv, const struct manner *how, size_t *n)
+{
+    const struct pp_engine_options opt = {.kv_type = kv, .n_threads = how->n_threads, .kv_memory = 64u << 20,
+                                          .n_ctx = SMALL_TEXT, .kernels = pp_isa_name(how->isa)};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    *n = SMALL_TEXT * (size_t)pp_model_info(m)->n_vocab;
+    float *logits = pp_malloc(*n * sizeof *logits);
+    assert_non_null(logits);
+    small_text(ids, (int)pp_model_info(m)->n_vocab);
+    run_in_passes(e, s, ids, SMALL_TEXT, how->rows, logits);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    return logits;
+}
+
+float *small_logits(const char *path, enum pp_kv_type kv, size_t *n)
+{
+    return logits_of(path, kv, &(struct manner){PP_ISA_SCALAR, 1, SMALL_TEXT}, n);
+}
+
+void assert_same_bits(const char *path, enum pp_kv_type kv)
+{
+    const struct manner manners[] = {{pp_isa_best(), 1, SMALL_TEXT}, {pp_isa_best(), 3, 1}, {pp_isa_best(), 2, 33}};
+    size_t n, n_other;
+    float *first = small_logits(path, kv, &n);
+    for (size_t i = 0; i < sizeof manners / sizeof *manners; i++) {
+        float *other = logits_of(path, kv, &manners[i], &n_other);
+        assert_int_equal(n_other, n);
+        assert_memory_equal(first, other, n * sizeof *first);
+        pp_free(other);
+    }
+    pp_free(first);
+}
+
+void assert_logits(const double *want, int n_vocab, const char *path)
+{
+    size_t n;
+    float *got = small_logits(path, PP_KV_F32, &n);
+    assert_int_equal(n, SMALL_TEXT * (size_t)n_vocab);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
+            fail_msg("%s: token %zu behind position %zu: %g, not %g", path, i % (size_t)n_vocab, i / (size_t)n_vocab,
+                     (double)got[i], want[i]);
+    pp_free(got);
+}
+
+const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file)
+{
+    const struct pp_convert_options opt = {0};
+    const char *folder = fresh_path("folder"), *again = fresh_path("again.gguf");
+    struct pp_error err;
+    assert_logits(want, n_vocab, file);
+    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    assert_logits(want, n_vocab, folder);
+    assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
+    assert_logits(want, n_vocab, again);
+    return folder;
+}
+
+const char *fresh_path(const char *name)
+{
+    static char paths[8][300];
+    static unsigned next;
+    char *path = paths[next % 8];
+    snprintf(path, sizeof paths[0], "%s/small-%u-%s", test_tmpdir(), next++, name);
+    return path;
+}
+
+void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n)
+{
+    char path[400];
+    struct pp_safetensors *s;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    const struct pp_tensor *t = pp_safetensors_find(s, name);
+    if (!t)
+        fail_msg("%s has no %s", folder, name);
+    assert_int_equal(t->n_dims, n_dims);
+    assert_int_equal(t->ne[0], n);
+    pp_safetensors_close(s);
+}

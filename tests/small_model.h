@@ -1,0 +1,30 @@
+/* small_model.h - what is asked of small random models whose logits follow from formulas: a text, read by the engine in
+ * several manners, from a GGUF file, from the folder that is made of it, and from the file that is made of that. */
+#ifndef PP_TESTS_SMALL_MODEL_H
+#define PP_TESTS_SMALL_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/kv.h"
+
+enum { SMALL_TEXT = 96 };
+
+/* The text: ids [SMALL_TEXT] */
+void small_text(int32_t *ids, int n_vocab);
+/* Logits of all its positions by the scalar kernels, float [SMALL_TEXT, n_vocab], *n of them; pp_free. */
+float *small_logits(const char *path, enum pp_kv_type kv, size_t *n);
+/* The best kernels give the same bits, with any number of rows and threads. */
+void assert_same_bits(const char *path, enum pp_kv_type kv);
+
+/* want: [SMALL_TEXT, n_vocab] */
+void assert_logits(const double *want, int n_vocab, const char *path);
+/* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
+const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file);
+
+/* A path that nothing is at; static memory, kept for 8 calls. */
+const char *fresh_path(const char *name);
+/* The folder has a tensor of that name, with n values in a row. */
+void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n);
+
+#endif
