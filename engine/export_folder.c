@@ -27,6 +27,7 @@
 #include "engine/quant_blocks.h"
 #include "engine/rows.h"
 #include "engine/source.h"
+#include "engine/tensor_forms.h"
 #include "engine/text.h"
 
 enum { SLICE = 1 << 20, MAX_COPY = 256 << 20, NAME = 240 };
@@ -38,6 +39,7 @@ enum order {
     BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
     TURNED,     /* columns become rows */
     ONE_BEHIND, /* the rows of a gate, then those of the value */
+    QKV,        /* those of q, k and v, in the order that `form` says */
 };
 
 /* One tensor of the file, or three of it if it is quantised. */
@@ -45,6 +47,9 @@ struct item {
     const struct pp_tensor *from;
     const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those, or come behind
                                      them; or NULL */
+    const struct pp_tensor *qkv[3]; /* QKV */
+    enum pp_hf_form form;
+    bool halves;                /* whose rows of q and k go from GGUF's order to Hugging Face's */
     char name[NAME];            /* without ".weight" if it is quantised */
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
@@ -304,6 +309,58 @@ static enum pp_code list_qkv(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
+/* The line of the family's matrix of q, k and v, which it has apart in GGUF; or NULL. name: what it is called of the
+ * layer of t. */
+static const struct pp_arch_name *find_joined(const struct folder *f, const struct pp_tensor *t, struct pp_buf *name)
+{
+    static const char *const kinds[] = {".attn_q.", ".attn_k.", ".attn_v."};
+    const char *at = NULL;
+    char whole[NAME];
+    for (int i = 0; i < 3 && !at; i++)
+        at = strstr(t->name, kinds[i]);
+    if (!at)
+        return NULL;
+    snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - t->name), t->name, fused, at + strlen(kinds[0]));
+    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, whole, f->opt->bits != 0, name);
+    const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP);
+    return apart ? line : NULL;
+}
+
+static bool is_joined(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool joined = find_joined(f, t, &name) != NULL;
+    pp_buf_free(&name);
+    return joined;
+}
+
+/* One item for all three, when it is the turn of q. */
+static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const char *at = strstr(t->name, ".attn_q.");
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    if (!at)
+        return PP_OK;
+    if (f->opt->bits || t->n_dims != 2)
+        return fail_place(f, t->name);
+    const struct pp_arch_name *line = find_joined(f, t, &name);
+    *item = (struct item){.from = t, .type = float_type(f, t), .order = QKV, .form = line->form, .n_dims = 2,
+                          .halves = !hp->rope_neox && !f->arch->hf_pairs,
+                          .ne = {t->ne[0], (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim, 1, 1}};
+    enum pp_code code = name_item(f, item, &name);
+    pp_buf_free(&name);
+    for (int i = 0; i < 3 && !code; i++) {
+        char own[NAME];
+        snprintf(own, sizeof own, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[i], at + strlen(".attn_q."));
+        if (!(item->qkv[i] = pp_source_tensor(f->s, own)))
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s is missing", own);
+    }
+    f->n += !code;
+    return code;
+}
+
 /* Whether the tensor is written where another one is. */
 static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
@@ -352,6 +409,7 @@ static enum pp_code list_items(struct folder *f)
         else if (!is_left_out(f, t) && !is_second(f, t))
             code = is_split(f, t)     ? list_experts(f, t)
                    : is_by_head(f, t) ? list_heads(f, t)
+                   : is_joined(f, t)  ? list_joined(f, t)
                    : is_fused(f, t)   ? list_qkv(f, t)
                                       : list_item(f, t, t->name, NULL);
     }
@@ -609,6 +667,18 @@ static enum pp_code one_behind(const struct item *item, int64_t m, float *to, st
     return code ? code : pp_tensor_floats(item->with, m * n, n, to + n * item->ne[0], err);
 }
 
+static enum pp_code join_qkv(const struct folder *f, const struct item *item, float *to)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    enum pp_code code = PP_OK;
+    for (int64_t r = 0, in; r < item->ne[1] && !code; r++) {
+        const int part = pp_hf_qkv_row(item->form, hp, r, &in);
+        const int64_t row = item->halves && part < 2 ? pp_gguf_row(in, hp->head_dim) : in;
+        code = pp_tensor_floats(item->qkv[part], row, 1, to + r * item->ne[0], f->err);
+    }
+    return code;
+}
+
 /* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
 static enum pp_code write_whole(const struct folder *f, const struct item *item)
 {
@@ -622,6 +692,8 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
             code = pp_fail(f->err, PP_ERR_CANCELLED, "stopped; no model was written");
         else if (item->n_dims == 1)
             code = arrange(item, row, room.floats, f->err);
+        else if (item->order == QKV)
+            code = join_qkv(f, item, room.floats);
         else if (item->order == ONE_BEHIND)
             code = one_behind(item, m, room.floats, f->err);
         else
@@ -643,7 +715,8 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
-    if (item->order == TURNED || item->with || (item->n_dims == 1 && item->order != AS_THEY_ARE) || part)
+    const bool whole = item->order == TURNED || item->order == QKV || item->with;
+    if (whole || (item->n_dims == 1 && item->order != AS_THEY_ARE) || part)
         return write_whole(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
                         .scales = pp_calloc(n, 2), .biases = pp_calloc(n, 2)};

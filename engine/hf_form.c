@@ -135,6 +135,8 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     *n = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
+    case PP_HF_QKV_STACKED:
+    case PP_HF_QKV_BY_GROUP:
     case PP_HF_HALVES:
         break;
     case PP_HF_PLUS_ONE:

@@ -245,6 +245,8 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
 {
     struct pp_tensor made[2];
     int n;
+    if (form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP)
+        return pp_hf_qkv_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), err);
     if (form == PP_HF_HALVES)
         return pp_hf_halves_add(&s->list, t, pp_buf_cstr(name), pp_buf_cstr(second), err);
     enum pp_code code = pp_hf_transform(t, form, &s->hp, made, &n, err);

@@ -29,6 +29,8 @@ static const struct decoder_shape families[] = {
     {.arch = "nemotron", .centred = true, .norm_bias = true, .rope_dim = 6, .ff = FF_RELU2},
     {.arch = "arcee", .neighbours = true, .ff = FF_RELU2},
     {.arch = "orion", .centred = true, .norm_bias = true},
+    {.arch = "internlm2", .neighbours = true},
+    {.arch = "baichuan", .neighbours = true, .n_head_kv = 4},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 

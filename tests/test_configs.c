@@ -27,7 +27,9 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
     cJSON_free(text);
     const int n = snprintf(head, sizeof head, "{\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
                            "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}", embeddings,
-                           strncmp(embeddings, "gpt_neox", 8) == 0 ? "embed_out.weight" : "lm_head.weight");
+                           strncmp(embeddings, "gpt_neox", 8) == 0  ? "embed_out.weight"
+                           : strstr(embeddings, "tok_embeddings")   ? "output.weight"
+                                                                    : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
     data[0] = (char)(uint8_t)whole;
     memset(data + 8, ' ', whole);
@@ -44,6 +46,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.wte.weight";
     if (strcmp(type->valuestring, "gpt_neox") == 0)
         return "gpt_neox.embed_in.weight";
+    if (strcmp(type->valuestring, "internlm2") == 0)
+        return "model.tok_embeddings.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"
                                                       : "model.embed_tokens.weight";
 }

@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "engine/tensor_forms.h"
 #include "tests/decoder_model.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -209,6 +210,32 @@ static void arcee_and_orion(void **state)
     check(&orion);
 }
 
+/* Folders of InternLM 2 and Baichuan have q, k and v in one matrix. */
+static void joined(void **state)
+{
+    (void)state;
+    struct decoder_shape intern = decoder_shape("internlm2"), baichuan = decoder_shape("baichuan");
+    const char *folder = check(&intern);
+    assert_tensor(folder, "model.layers.1.attention.wqkv.weight", 2, intern.n_embd);
+    folder = check(&baichuan);
+    assert_tensor(folder, "model.layers.1.self_attn.W_pack.weight", 2, baichuan.n_embd);
+}
+
+/* The same matrix, row by row: InternLM 2's has the two heads of q that go with one of k, then that, then v's. */
+static void rows_of_joined(void **state)
+{
+    const struct pp_hparams hp = {.n_head = 4, .n_head_kv = 2, .head_dim = 2};
+    static const char groups[] = "q0q1q2q3k0k1v0v1q4q5q6q7k2k3v2v3";
+    static const char stacked[] = "q0q1q2q3q4q5q6q7k0k1k2k3v0v1v2v3";
+    (void)state;
+    for (int64_t r = 0, in; r < 16; r++) {
+        assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, &hp, r, &in)], groups[2 * r]);
+        assert_int_equal(in, groups[2 * r + 1] - '0');
+        assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_STACKED, &hp, r, &in)], stacked[2 * r]);
+        assert_int_equal(in, stacked[2 * r + 1] - '0');
+    }
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +254,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(olmo),
         cmocka_unit_test(nemotron),
         cmocka_unit_test(arcee_and_orion),
+        cmocka_unit_test(joined),
+        cmocka_unit_test(rows_of_joined),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -35,6 +35,9 @@ enum pp_hf_form {
                               this name and of `second` */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
+    PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
+    PP_HF_QKV_BY_GROUP,   /* likewise, but for one head of k after the other: of the heads of q that go with it, of it,
+                             and of v's */
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */

@@ -22,7 +22,8 @@ static const struct pp_arch_name names[] = {
 static const char *const other_names[] = {"mistral3", NULL};
 static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
-    "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3", NULL};
+    "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
+    "InternLM3ForCausalLM", "internlm3", NULL};
 
 static const char *const prefixes[] = {
     "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
