@@ -11,6 +11,7 @@
 #include "src/event.h"
 #include "src/paths.h"
 #include "src/worker.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 #include "tests/worker_fixture.h"
@@ -138,35 +139,59 @@ static double largest_difference(const float *a, const float *b, int64_t n)
 
 /* In a model of one layer K and V depend on nothing but a token and its position: there, moving is exact but for
  * rounding, and a key turned by the wrong angle shows. */
-static void one_layer_moves_exactly(void **state)
+static void assert_moves_exactly(const struct rig *r, enum pp_kv_type type, double allowed)
 {
     static const struct { int64_t from, to, len; } cuts[] = {
         {64, 128, 300}, {0, 1, 200}, {70, 71, 131}, {10, 203, 250}, {130, 250, 251}, {63, 65, 400},
     };
+    const int64_t n_vocab = pp_model_info(r->model)->n_vocab;
+    for (int i = 0; i < (int)(sizeof cuts / sizeof *cuts); i++) {
+        struct pp_error err;
+        struct pp_seq *again, *s = sequence(r, cuts[i].len);
+        assert_ok(pp_seq_cut(s, cuts[i].from, cuts[i].to, &err), err);
+        assert_int_equal(pp_seq_len(s), cuts[i].len - (cuts[i].to - cuts[i].from));
+        assert_int_equal(pp_seq_exact(s), cuts[i].from);
+        assert_ok(pp_seq_new(r->engine, &again, &err), err);
+        feed(again, pp_seq_tokens(s), pp_seq_len(s));
+        float *moved = next_logits(s), *computed = next_logits(again);
+        double off = largest_difference(moved, computed, n_vocab);
+        if (off > allowed)
+            fail_msg("%s, cut %d: off by %g", pp_kv_type_name(type), i, off);
+        pp_free(moved);
+        pp_free(computed);
+        pp_seq_free(s);
+        pp_seq_free(again);
+    }
+}
+
+static void one_layer_moves_exactly(void **state)
+{
     static const double allowed[N_TYPES] = {2e-4, 2e-2, 0.5, 0.15, 1.5};
     (void)state;
     for (int t = 0; t < N_TYPES; t++) {
         struct rig r = rig(1, types[t], 0, 0);
-        const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
-        for (int i = 0; i < (int)(sizeof cuts / sizeof *cuts); i++) {
-            struct pp_error err;
-            struct pp_seq *again, *s = sequence(&r, cuts[i].len);
-            assert_ok(pp_seq_cut(s, cuts[i].from, cuts[i].to, &err), err);
-            assert_int_equal(pp_seq_len(s), cuts[i].len - (cuts[i].to - cuts[i].from));
-            assert_int_equal(pp_seq_exact(s), cuts[i].from);
-            assert_ok(pp_seq_new(r.engine, &again, &err), err);
-            feed(again, pp_seq_tokens(s), pp_seq_len(s));
-            float *moved = next_logits(s), *computed = next_logits(again);
-            double off = largest_difference(moved, computed, n_vocab);
-            if (off > allowed[t])
-                fail_msg("%s, cut %d: off by %g", pp_kv_type_name(types[t]), i, off);
-            pp_free(moved);
-            pp_free(computed);
-            pp_seq_free(s);
-            pp_seq_free(again);
-        }
+        assert_moves_exactly(&r, types[t], allowed[t]);
         unrig(&r);
     }
+}
+
+/* Hunyuan's keys are normed behind their rotation. */
+static void normed_keys_move_exactly(void **state)
+{
+    struct decoder_shape s = decoder_shape("hunyuan-dense");
+    const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = PP_KV_F32, .max_rows = 32};
+    struct pp_error err;
+    struct rig r;
+    (void)state;
+    s.n_layer = 1;
+    s.n_vocab = 100;
+    s.n_ctx = 512;
+    struct decoder *d = decoder_make(&s);
+    assert_ok(pp_model_open(decoder_write(d), &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_moves_exactly(&r, PP_KV_F32, 1e-3);
+    unrig(&r);
+    decoder_free(d);
 }
 
 /* With more layers it is another result: it is not to be found, shared or saved, and going back ends it. */
@@ -374,6 +399,7 @@ TEST_GROUP(slide)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
+        cmocka_unit_test(normed_keys_move_exactly),
         cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(what_cannot_be_cut),
         cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),
     };
