@@ -42,6 +42,7 @@ enum pp_fn {
     PP_FN_SILU,      /* x / (1 + exp(-x)) */
     PP_FN_GELU,      /* x (1 + erf(x / sqrt 2)) / 2 */
     PP_FN_GELU_TANH, /* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
+    PP_FN_SIGMOID,   /* 1 / (1 + exp(-x)) */
     PP_FN_CLAMPED,   /* of a gate g and a value u only, as gpt-oss has it: g' / (1 + exp(-1.702 g')) * (u' + 1), g' at
                         most 7 and u' within -7 .. 7 */
     PP_FN_SCALE,     /* scale x */

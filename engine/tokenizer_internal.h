@@ -107,6 +107,7 @@ typedef size_t (*tok_scan_fn)(const char *p, const char *end);
 size_t tok_scan_gpt2(const char *p, const char *end);
 size_t tok_scan_llama3(const char *p, const char *end);
 size_t tok_scan_qwen2(const char *p, const char *end);
+size_t tok_scan_seed(const char *p, const char *end);
 size_t tok_scan_tekken(const char *p, const char *end);
 size_t tok_scan_gpt4o(const char *p, const char *end);
 size_t tok_scan_deepseek_v3(const char *p, const char *end);

@@ -198,7 +198,8 @@ size_t tok_scan_gpt2(const char *p, const char *end)
     return (size_t)(run_without(q, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER) - p);
 }
 
-static inline size_t scan_llama3_digits(const char *p, const char *end, unsigned digits)
+/* lines: symbols go with the line ends behind them */
+static inline size_t scan_llama3_digits(const char *p, const char *end, unsigned digits, bool lines)
 {
     const struct ch c = at(p, end);
     const char *q = p + c.width;
@@ -212,17 +213,24 @@ static inline size_t scan_llama3_digits(const char *p, const char *end, unsigned
     if (!(c.class & TOK_LINE_END) && q < end && at(q, end).class & TOK_LETTER)
         return (size_t)(letters(q, end) - p);
     const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER);
+    if (stop && !lines)
+        return (size_t)(stop - p);
     return (size_t)((stop ? line_ends(stop, end, '\n') : spaces(p, end, true)) - p);
 }
 
 size_t tok_scan_llama3(const char *p, const char *end)
 {
-    return scan_llama3_digits(p, end, 3);
+    return scan_llama3_digits(p, end, 3, true);
 }
 
 size_t tok_scan_qwen2(const char *p, const char *end)
 {
-    return scan_llama3_digits(p, end, 1);
+    return scan_llama3_digits(p, end, 1, true);
+}
+
+size_t tok_scan_seed(const char *p, const char *end)
+{
+    return scan_llama3_digits(p, end, 1, false);
 }
 
 /* Either [upper]*[lower]+ or else [upper]+, where caseless letters and marks are both; the tail of a word. NULL: no

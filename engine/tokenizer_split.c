@@ -72,9 +72,6 @@ static const char *const falcon[] = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9
 static const char *const plain[] = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const tekken[] = {LETTER_CASED("") "|\\p{N}|" CASED_REST, NULL};
 static const char *const gpt4o[] = {LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
-static const char *const bailing[] = {
-    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" SYMBOLS "[\\r\\n]*|" SPACE "*[\\r\\n]|" SPACES_TO_LAST, NULL,
-};
 static const char *const bloom[] = {BLOOM, NULL};
 static const char *const viking[] = {BLOOM, "\\p{N}", NULL};
 static const char *const deepseek_llm[] = {
@@ -152,9 +149,9 @@ static const struct tok_rule rules[] = {
     {"gpt-4o", gpt4o, false, false},
     {"llama4", gpt4o, false, false},
     {"minimax-m2", gpt4o, false, false},
-    {"bailingmoe", bailing, false, false},
-    {"bailingmoe2", bailing, false, false},
-    {"llada-moe", bailing, false, false},
+    {"bailingmoe", qwen2, false, false},
+    {"bailingmoe2", qwen2, false, false},
+    {"llada-moe", qwen2, false, false},
     {"deepseek-coder", deepseek_coder, false, false},
     {"deepseek-v3", deepseek_v3, false, false},
     {"hunyuan-dense", deepseek_v3, false, false},
@@ -171,6 +168,8 @@ static const struct {
 } spellings[] = {
     {"llama-bpe", {JSON_LLAMA3("\\p{N}{1,3}")}},
     {"qwen2", {JSON_LLAMA3("\\p{N}")}},
+    {"bailingmoe2", {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*"
+                     "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
     {"seed-coder",
      {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+"
       "|\\s+(?!\\S)|\\s+"}},
@@ -256,7 +255,7 @@ static const struct {
     bool total;
 } scans[] = {
     {&gpt2[0], tok_scan_gpt2, true},     {&llama3[0], tok_scan_llama3, true}, {&qwen2[0], tok_scan_qwen2, true},
-    {&tekken[0], tok_scan_tekken, true}, {&gpt4o[0], tok_scan_gpt4o, true},
+    {&tekken[0], tok_scan_tekken, true}, {&gpt4o[0], tok_scan_gpt4o, true},   {&seed_coder[0], tok_scan_seed, true},
     {&deepseek_v3[2], tok_scan_deepseek_v3, false},
 };
 

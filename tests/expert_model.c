@@ -88,6 +88,12 @@ static void add_attention(struct expert_model *m, int l)
         add_norm(m, l, "attn_k_norm.weight", s->qk_norm == QK_HEADS ? s->head_dim : n_kv);
     }
     add_matrix(m, l, "attn_output.weight", s->n_embd, n_q);
+    if (s->gated)
+        add_matrix(m, l, "attn_gate.weight", n_q, s->n_embd);
+    if (s->post_norms) {
+        add_norm(m, l, "post_attention_norm.weight", s->n_embd);
+        add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
+    }
 }
 
 static void add_experts(struct expert_model *m, int l)
@@ -431,7 +437,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     const struct expert_shape *s = &m->s;
     const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
-    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd);
+    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         const int first = s->window && !is_wide(s, l) && r >= s->window ? r - s->window + 1 : 0;
@@ -441,16 +447,24 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
             attend(s, q + h * dim, k + h / group * dim, v + h / group * dim, first, r, att + h * dim);
+        if (s->gated)
+            linear(m, l, "attn_gate", in, gate);
+        for (int i = 0; s->gated && i < n_q; i++)
+            att[i] *= sigmoid(gate[i]);
         linear(m, l, "attn_output", att, delta);
+        if (s->post_norms)
+            norm(m, l, "post_attention_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i];
         norm(m, l, s->ffn_norm, row, in);
         memset(delta, 0, (size_t)s->n_embd * sizeof *delta);
         feed_forward(m, l, in, delta);
+        if (s->post_norms)
+            norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i];
     }
-    double *all[] = {k, v, q, att, in, delta};
+    double *all[] = {k, v, q, att, in, delta, gate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -462,7 +476,8 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     double *x = doubles(n * width), *in = doubles(width);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
-            x[r * width + i] = (double)table->values[ids[r] * width + i];
+            x[r * width + i] = (double)table->values[ids[r] * width + i] *
+                               (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int l = 0; l < m->s.n_layer; l++)
         layer(m, l, x, n);
     for (int r = 0; r < n; r++) {

@@ -17,6 +17,9 @@ struct expert_shape {
     enum { QK_PLAIN, QK_HEADS, QK_WHOLE } qk_norm;
     bool norms_behind_rope; /* heads are normed after they are rotated */
     const char *ffn_norm;   /* "ffn_norm" */
+    bool post_norms;        /* what comes out of attention and feed-forward part is normed, too */
+    bool gated;             /* what attention gives is weighed by sigmoids */
+    float embd_scale;       /* 0: 1; no file says it */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */

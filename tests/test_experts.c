@@ -186,6 +186,24 @@ static void exaone_moe(void **state)
     check(&s);
 }
 
+static void afmoe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("afmoe");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.post_norms = s.gated = true;
+    s.qk_norm = QK_HEADS;
+    s.embd_scale = 8; /* the root of the width */
+    s.n_layer = 5;
+    s.window = 20;
+    s.wide = 4;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.8f;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.gate_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.4.mlp.expert_bias", 1, s.n_expert);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -220,6 +238,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(ling),
         cmocka_unit_test(hunyuan_moe),
         cmocka_unit_test(exaone_moe),
+        cmocka_unit_test(afmoe),
         cmocka_unit_test(bad_groups),
     };
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);

@@ -107,6 +107,7 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_SILU: return x / (1 + exp(-x));
     case PP_FN_GELU: return x * (1 + erf(x / sqrt(2))) / 2;
     case PP_FN_GELU_TANH: return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
+    case PP_FN_SIGMOID: return 1 / (1 + exp(-x));
     case PP_FN_SCALE: return number * x;
     case PP_FN_CAP: return number * tanh(x / number);
     case PP_FN_CLAMP: return fmax(-number, fmin(number, x));
@@ -127,9 +128,9 @@ static double exact_gate(enum pp_fn fn, double g, double u)
 /* All of them, against their formulas, near 0 and where they saturate; the fast builds bit for bit, also in place. */
 static void functions(void **state)
 {
-    static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SCALE, PP_FN_CAP,
-                                         PP_FN_CLAMP, PP_FN_RELU2};
-    static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_CLAMPED};
+    static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
+                                         PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU2};
+    static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
     enum { N = 147 };

@@ -73,6 +73,7 @@ struct pp_decoder {
     enum pp_fn fn;
     bool positions;           /* position_embd is added to the input */
     bool sinks;               /* attn_sinks */
+    bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
 };
 

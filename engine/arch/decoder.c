@@ -18,7 +18,7 @@ struct builder {
     bool fused_qkv;          /* one matrix for q, k and v */
     const struct pp_tensor *ones; /* of norms without weights; or NULL */
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
-    int qkv, q, k, v, att;
+    int qkv, q, k, v, att, att_gate;
     int gate_up, gate, up, act, router;
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -127,6 +127,14 @@ static bool add_qkv(struct builder *b, int l)
     return true;
 }
 
+/* Behind q, k and v, which read the same. */
+static bool add_attention_gate(struct builder *b, int l)
+{
+    const int gate = pp_plan_linear(b->p, b->s, b->n_q, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
+    add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->att_gate);
+    return gate >= 0;
+}
+
 static void add_one_rope(struct builder *b, int l, int slot)
 {
     add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .local_rope = b->hp->layer[l] & PP_LAYER_LOCAL_ROPE,
@@ -176,6 +184,9 @@ static bool add_attention(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .in = b->q, .in2 = NONE, .out = b->att});
+    if (b->d->gated_attention)
+        add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
+                              .out = b->att});
     int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_q, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
@@ -358,7 +369,7 @@ static bool add_mixture(struct builder *b, int l)
 static bool add_layer(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
-    if (!add_qkv(b, l))
+    if (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l)))
         return false;
     if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
         return add_attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
@@ -380,6 +391,8 @@ static void make_slots(struct builder *b)
     b->normed = pp_plan_slot(p, hp->n_embd);
     b->delta = pp_plan_slot(p, hp->n_embd);
     b->att = pp_plan_slot(p, b->n_q);
+    if (b->d->gated_attention)
+        b->att_gate = pp_plan_slot(p, b->n_q);
     if (b->fused_qkv) {
         b->qkv = pp_plan_slot(p, b->n_q + 2 * b->n_kv);
         b->q = pp_plan_part(p, b->qkv, 0, b->n_q);

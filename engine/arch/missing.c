@@ -48,7 +48,6 @@ static const struct {
     {"kimik2", LATENT ", and " SIGMOIDS},
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
-    {"afmoe", SIGMOIDS ", and " SHARED},
     {"step35", SIGMOIDS ", and " SHARED},
     {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
     {"bailingmoe", SHARED},

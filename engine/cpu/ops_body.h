@@ -94,6 +94,8 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
         v16 cube = v_mul(v_mul(x, x), x), u = v_fma(cube, v_set1(0.044715f), x);
         return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(u, v_set1(-1.59576912f)))));
     }
+    case PP_FN_SIGMOID:
+        return v_div(v_set1(1.0f), v_add(v_set1(1.0f), v_exp(v_sub(v_zero(), x))));
     case PP_FN_SCALE:
         return v_mul(x, v_set1(number));
     case PP_FN_CAP:
@@ -134,6 +136,7 @@ static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float
     switch (fn) {
     case PP_FN_GELU: gate_all(PP_FN_GELU, g, u, n, y); break;
     case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, g, u, n, y); break;
+    case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, g, u, n, y); break;
     case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, g, u, n, y); break;
     default: gate_all(PP_FN_SILU, g, u, n, y); break;
     }
@@ -144,6 +147,7 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     switch (fn) {
     case PP_FN_GELU: apply_all(PP_FN_GELU, 0, x, n, y); break;
     case PP_FN_GELU_TANH: apply_all(PP_FN_GELU_TANH, 0, x, n, y); break;
+    case PP_FN_SIGMOID: apply_all(PP_FN_SIGMOID, 0, x, n, y); break;
     case PP_FN_SCALE: apply_all(PP_FN_SCALE, number, x, n, y); break;
     case PP_FN_CAP: apply_all(PP_FN_CAP, number, x, n, y); break;
     case PP_FN_CLAMP: apply_all(PP_FN_CLAMP, number, x, n, y); break;
