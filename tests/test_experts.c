@@ -140,6 +140,21 @@ static void ernie_moe(void **state)
     assert_tensor(folder, "model.layers.1.mlp.moe_statics.e_score_correction_bias", 2, s.n_expert);
 }
 
+/* Folders have q, k and v in one matrix, files apart. */
+static void ling_lite(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("bailingmoe");
+    s.neighbours = s.say_norm = true;
+    s.n_ff_shared = 64;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.attention.query_key_value.weight", 2, s.n_embd);
+    s.say_norm = false;
+    s.shares = true;
+    s.n_dense = 1;
+    check(&s);
+}
+
 /* Experts in groups. */
 static void ling(void **state)
 {
@@ -235,6 +250,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(glm4_moe),
         cmocka_unit_test(minimax_m2),
         cmocka_unit_test(ernie_moe),
+        cmocka_unit_test(ling_lite),
         cmocka_unit_test(ling),
         cmocka_unit_test(hunyuan_moe),
         cmocka_unit_test(exaone_moe),

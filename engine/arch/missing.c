@@ -50,7 +50,6 @@ static const struct {
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
     {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
-    {"bailingmoe", SHARED},
     {"gemma3n", "inputs of each layer's own, and several streams"},
     {"gemma4", "heads of one size in layers with a window and of another in those without"},
     {"apertus", "the activation xIELU"},

@@ -263,10 +263,19 @@ const struct pp_arch pp_arch_ernie45_moe = {
     .to_config = ernie_to_config,
 };
 
-/* --- Ling 2.0, Ring 2.0 ------------------------------------------------------------------------------------------ */
+/* --- Ling and Ring ----------------------------------------------------------------------------------------------- */
 
-static const char *const bailing_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", NULL};
+static const char *const bailing_classes[] = {"BailingMoeForCausalLM", "bailing_moe", NULL};
+static const char *const bailing2_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", NULL};
 static const struct pp_arch_name bailing_names[] = {
+    {.hf = "model.word_embeddings", .gguf = "token_embd"},
+    {.hf = "model.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
+    {.hf = "model.layers.{}.attention.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.attention.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = "model.layers.{}.attention.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = NULL},
+};
+static const struct pp_arch_name bailing2_names[] = {
     {.hf = "model.word_embeddings", .gguf = "token_embd"},
     {.hf = "model.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv"},
     {.hf = "model.layers.{}.attention.query_layernorm", .gguf = "blk.{}.attn_q_norm"},
@@ -275,7 +284,7 @@ static const struct pp_arch_name bailing_names[] = {
     {.hf = "model.layers.{}.mlp.gate.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
     {.hf = NULL},
 };
-static const struct pp_arch_usual bailing_usual[] = {
+static const struct pp_arch_usual bailing2_usual[] = {
     {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true}"},
     {.json = NULL},
 };
@@ -287,34 +296,55 @@ static const struct pp_expert_keys bailing_keys = {
 
 static enum pp_code bailing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *score = cJSON_GetObjectItemCaseSensitive(config, "score_function");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code && pp_config_flag(config, "norm_head", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: norm_head is true, which pippin does not compute");
-    hp->expert_sigmoids = !cJSON_IsString(score) || strcmp(score->valuestring, "softmax") != 0;
     return code ? code : pp_config_experts(config, &bailing_keys, hp, err);
+}
+
+static enum pp_code bailing2_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *score = cJSON_GetObjectItemCaseSensitive(config, "score_function");
+    hp->expert_sigmoids = !cJSON_IsString(score) || strcmp(score->valuestring, "softmax") != 0;
+    return bailing_from_config(config, hp, err);
 }
 
 static void bailing_to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    pp_config_put_class(config, "BailingMoeV2ForCausalLM", "bailing_moe");
     pp_config_put_experts(hp, &bailing_keys, config);
+}
+
+static void bailing2_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    bailing_to_config(hp, config);
+    pp_config_put_class(config, "BailingMoeV2ForCausalLM", "bailing_moe");
     pp_config_put_text(config, "score_function", hp->expert_sigmoids ? "sigmoid" : "softmax");
     cJSON_AddTrueToObject(config, "use_qk_norm");
     cJSON_AddTrueToObject(config, "moe_router_enable_expert_bias");
 }
 
-const struct pp_arch pp_arch_bailingmoe2 = {
-    .name = "bailingmoe2",
+const struct pp_arch pp_arch_bailingmoe = {
+    .name = "bailingmoe",
     .hf_classes = bailing_classes,
     .names = bailing_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_shares = true,
+    .from_config = bailing_from_config,
+    .to_config = bailing_to_config,
+};
+
+const struct pp_arch pp_arch_bailingmoe2 = {
+    .name = "bailingmoe2",
+    .hf_classes = bailing2_classes,
+    .names = bailing2_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .gguf_shares = true,
     .gguf_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
-    .usual = bailing_usual,
-    .from_config = bailing_from_config,
-    .to_config = bailing_to_config,
+    .usual = bailing2_usual,
+    .from_config = bailing2_from_config,
+    .to_config = bailing2_to_config,
 };
