@@ -1,5 +1,6 @@
 /* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
 #include <dirent.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,10 +343,12 @@ static enum pp_code info(const struct pp_options *o, const struct pp_paths *p, c
     struct pp_buf out = {0};
     enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "PATH...", err);
     for (int i = 0; !code && i < o->n_args; i++) {
+        char found[PATH_MAX];
         struct effect effect = {0};
         struct pp_error why = {0};
-        const enum pp_code fits = o->model[0] ? check_fit(o, p, o->args[i], &effect, cancel, &why) : PP_OK;
-        code = describe(o, o->args[i], true, &effect, &out, err);
+        const char *path = pp_resolve_adapter(p, o->model, o->args[i], found, sizeof found) ? found : o->args[i];
+        const enum pp_code fits = o->model[0] ? check_fit(o, p, path, &effect, cancel, &why) : PP_OK;
+        code = describe(o, path, true, &effect, &out, err);
         if (o->json)
             pp_buf_char(&out, '\n');
         if (!code && fits) {

@@ -1,6 +1,7 @@
 /* options.c - the command line, the environment and pippin.conf, put together. */
 #include "src/options.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -326,6 +327,18 @@ static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv
     return code;
 }
 
+/* Adapters by name become adapters by path; what is not found stays, for the error of whoever opens it. */
+static void name_adapters(const struct pp_paths *paths, const char *model, struct pp_lora_option *list, int n)
+{
+    char path[PATH_MAX];
+    for (int i = 0; i < n; i++) {
+        bool found = pp_resolve_adapter(paths, model, list[i].path, path, sizeof path);
+        const char *kept = found && strcmp(path, list[i].path) != 0 ? pp_keep_text(path, strlen(path)) : NULL;
+        if (kept)
+            list[i].path = kept;
+    }
+}
+
 enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
                               struct pp_error *err)
 {
@@ -351,6 +364,8 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
         o->draft = NULL;
     if (ps.draft_lora < ps.model || ps.draft_lora < ps.draft)
         o->n_draft_lora = 0;
+    name_adapters(paths, o->model, o->lora, o->n_lora);
+    name_adapters(paths, o->draft, o->draft_lora, o->n_draft_lora);
     return PP_OK;
 }
 

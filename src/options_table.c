@@ -112,7 +112,7 @@ const struct pp_option pp_option_specs[] = {
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "disk for what is computed of conversations, such as 20G, or off; default: 4G"},
     {.name = "lora", .arg = "FILE", .choices = "FILE", .set = pp_set_lora, .commands = ENGINE, .section = "model",
-     .group = PP_GROUP_MODEL, .help = "use an adapter; may be repeated"},
+     .group = PP_GROUP_MODEL, .help = "use an adapter: a file, a folder, or a name such as bard; may be repeated"},
     {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "FILE", .set = pp_set_lora_scaled, .min = -100,
      .max = 100, .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "the same with a strength, such as bard.gguf:0.8"},
