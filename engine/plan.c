@@ -206,7 +206,7 @@ static const struct pp_tensor *fail_shape(const struct pp_source *s, const struc
     return NULL;
 }
 
-/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix; that of one row may be a vector */
+/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix */
 static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t matrices,
                                               int64_t rows, int64_t cols, struct pp_error *err)
 {
@@ -217,8 +217,7 @@ static const struct pp_tensor *checked_tensor(const struct pp_source *s, const c
         return NULL;
     }
     const int64_t need[3] = {cols, rows ? rows : 1, matrices ? matrices : 1};
-    const int n_dims = matrices ? 3 : rows ? 2 : 1;
-    if ((t->n_dims != n_dims && !(rows == 1 && t->n_dims == 1)) || memcmp(t->ne, need, sizeof need) != 0)
+    if (t->n_dims != (matrices ? 3 : rows ? 2 : 1) || memcmp(t->ne, need, sizeof need) != 0)
         return fail_shape(s, t, need, err);
     const struct pp_type_info *info = pp_type_info(t->type);
     if (!info->runnable) {
@@ -250,7 +249,9 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     vsnprintf(base, sizeof base, fmt, ap);
     va_end(ap);
     snprintf(name, sizeof name, "%s.weight", base);
-    const struct pp_tensor *w = checked_tensor(s, name, 0, n_out, n_in, err), *b = NULL;
+    const struct pp_tensor *w = pp_source_tensor(s, name), *b = NULL;
+    const bool is_vector = n_out == 1 && w && w->n_dims == 1; /* which a matrix of one row may be */
+    w = checked_tensor(s, name, 0, is_vector ? 0 : n_out, n_in, err);
     if (!w)
         return -1;
     snprintf(name, sizeof name, "%s.bias", base);
