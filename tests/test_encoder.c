@@ -162,8 +162,8 @@ static void all_see_all(void **state)
     }
 }
 
-/* The same bits on any number of threads, by the plain kernels, and beside other texts. The plain ones, which take long,
- * with one number of threads. */
+/* The same bits on any number of threads, by the plain kernels, and beside other texts. The plain ones take long: with
+ * one number of threads. */
 static void same_bits(void **state)
 {
     static const int lengths[] = {17, 1, 300, 64, 130};
