@@ -175,6 +175,25 @@ INLINE void split_opened(uint8_t *unit, __m512i offset)
     _mm512_store_ps(unit + 2 * UNIT_TILE, d);
 }
 
+/* The same of weights and scales that are odd: (a product - 1) / 2 takes a byte. The float scale stays where it is. */
+INLINE void halve_opened(uint8_t *unit, __m512i offset)
+{
+    const __m512i byte = _mm512_set1_epi16(255);
+    __m512i scale[2];
+    UNROLL for (int half = 0; half < 2; half++)
+        scale[half] = in_both_halves(
+            _mm512_cvtps_epi32(_mm512_load_ps(unit + UNIT_TILE + PP_SLICE * (1 + half))));
+    UNROLL for (int v = 0; v < SLICES; v++)
+    {
+        const __m512i w = _mm512_sub_epi8(_mm512_load_si512(unit + PP_SLICE * v), offset);
+        const __m512i even = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), scale[v / 4]);
+        const __m512i odd = _mm512_mullo_epi16(_mm512_srai_epi16(w, 8), scale[v / 4]);
+        const __m512i half_odd = _mm512_slli_epi16(_mm512_srai_epi16(odd, 1), 8);
+        _mm512_store_si512(unit + PP_SLICE * v,
+                           _mm512_or_si512(_mm512_and_si512(_mm512_srai_epi16(even, 1), byte), half_odd));
+    }
+}
+
 #include "engine/cpu/matmul_amx_strips.h"
 #include "engine/cpu/matmul_amx_rows.h"
 
@@ -279,6 +298,8 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
     const enum kind kind = unit_kind(w->type);
     if (m < PP_AMX_ROWS_OPENED)
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
+    else if (w->type == PP_TYPE_IQ1_M)
+        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, ODD);
     else if (kind == HALVED)
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, HALVED);
     else if (kind == WITH_MIN)

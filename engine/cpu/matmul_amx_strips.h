@@ -24,7 +24,9 @@ enum {
  *   TWO_MINS: acc = fma(-min, dx * (m0 * sum0 + m1 * sum1), acc)
  * HALVED: a weight times its whole-number scale has at most 13 bits and a sign. It is 64 high + low, two tiles that one
  * float scale follows, and so are the sums:
- *   isum = 64 sum of high + sum of low */
+ *   isum = 64 sum of high + sum of low
+ * ODD: of a weight times its whole-number scale, 2 u + 1 of 9 bits, the tile has u and is multiplied twice:
+ *   isum = sum of u q + sum of u q + sum of q */
 INLINE int n_planes(const enum kind kind)
 {
     return kind == HALVED ? 2 : 1;
@@ -49,7 +51,8 @@ static const float HIGH_MAGIC = 805306368.0f;
 struct work {
     float acc[MAX_GROUPS][TILE_ROWS][PP_GROUP_ROWS];
     int32_t sums[MAX_PLANES * QUAD_BLOCKS][TILE_ROWS][PP_GROUP_ROWS];
-    float d[TILE_ROWS][STRIP], dsum[TILE_ROWS][STRIP];  /* of a strip's blocks; dsum: d * sum */
+    float d[TILE_ROWS][STRIP];                          /* of a strip's blocks */
+    float dsum[TILE_ROWS][STRIP];                       /* d * sum; of ODD MAGIC - sum */
     float half[2][TILE_ROWS][STRIP];                    /* sums of 16 columns */
     int8_t q[TILE_ROWS][32 * STRIP];                    /* of an incomplete one */
     int32_t begin[MAX_PLANES][PP_GROUP_ROWS];           /* HIGH_BITS last */
@@ -99,6 +102,10 @@ INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t ro
         if (kind == WITH_MIN)
             _mm512_store_ps(k->dsum[i],
                             _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
+        if (kind == ODD)
+            _mm512_store_ps(k->dsum[i],
+                            _mm512_sub_ps(_mm512_set1_ps(MAGIC),
+                                          _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
         if (kind == TWO_MINS)
             put_half_sums(k, q, i, n_blocks);
         if (!is_whole(live, n_blocks))
@@ -133,13 +140,15 @@ INLINE int quads_of(const int n_blocks)
  * other they would fill the processor's window of instructions with waiting. So in the step of a product the next one
  * is loaded and one before is stored: of a plane the third before, of two planes the last. The registers alternate. */
 INLINE void plane_step(const int j, const int32_t *begin, int32_t (*before)[PP_GROUP_ROWS], const struct factors next,
-                       int64_t q_stride)
+                       int64_t q_stride, const enum kind kind)
 {
 #define STEP(activations, weights, result, next_activations, next_weights, result_before) \
     do {                                                                                  \
         _tile_stored(result_before, before, sizeof *before);                              \
         _tile_loadd(result, begin, 0);                                                    \
         _tile_dpbssd(result, activations, weights);                                       \
+        if (kind == ODD)                                                                  \
+            _tile_dpbssd(result, activations, weights);                                   \
         _tile_loadd(next_weights, next.unit, PP_SLICE);                                   \
         _tile_loadd(next_activations, next.q, q_stride);                                  \
     } while (0)
@@ -188,7 +197,7 @@ INLINE void multiply_block(struct work *k, const int j, const struct factors nex
     if (n_planes(kind) == 2)
         planes_step(j, k->begin, k->sums + 2 * ((j + 3) % QUAD_BLOCKS), next, q_stride);
     else
-        plane_step(j, k->begin[0], k->sums[(j + 1) % QUAD_BLOCKS], next, q_stride);
+        plane_step(j, k->begin[0], k->sums[(j + 1) % QUAD_BLOCKS], next, q_stride, kind);
 }
 
 /* Instead, behind the last product: what is left to store. */
@@ -209,10 +218,13 @@ INLINE void store_block(struct work *k, const int j, const enum kind kind)
 
 /* --- scaling ------------------------------------------------------------------------------------------------------ */
 
-/* A sum of products, of activation row i. */
-INLINE __m512 whole_sum(int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], const int i, const enum kind kind)
+/* The sum of products of block b and activation row i. */
+INLINE __m512 whole_sum(const struct work *k, const int b, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], const int i,
+                        const enum kind kind)
 {
     const __m512 first = _mm512_load_ps(sums[0][i]);
+    if (kind == ODD)
+        return _mm512_sub_ps(first, _mm512_set1_ps(k->dsum[i][b]));
     if (n_planes(kind) == 1)
         return _mm512_sub_ps(first, _mm512_set1_ps(MAGIC));
     return _mm512_add_ps(_mm512_sub_ps(first, _mm512_set1_ps(HIGH_MAGIC + MAGIC)), _mm512_load_ps(sums[1][i]));
@@ -228,7 +240,7 @@ INLINE void scale_unit(const struct work *k, const int b, const uint8_t *unit,
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
     {
         const __m512 d = _mm512_set1_ps(k->d[i][b]);
-        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], d), whole_sum(sums, i, kind), acc[i]);
+        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], d), whole_sum(k, b, sums, i, kind), acc[i]);
         if (kind == WITH_MIN)
             acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_set1_ps(k->dsum[i][b]), acc[i]);
         if (kind == TWO_MINS) {
@@ -306,6 +318,7 @@ RUN_STRIP(plain, PLAIN)
 RUN_STRIP(min, WITH_MIN)
 RUN_STRIP(halved, HALVED)
 RUN_STRIP(two_mins, TWO_MINS)
+RUN_STRIP(odd, ODD)
 #undef RUN_STRIP
 
 /* --- loops over strips -------------------------------------------------------------------------------------------- */
@@ -341,7 +354,8 @@ INLINE void unpack_chunk(const struct chunk *c, uint8_t *unit, unpack_fn *unpack
         }
 }
 
-/* The same of a type with heads and bodies: its bytes are opened as unsigned ones. */
+/* The same of a type with heads and bodies: its bytes are opened as unsigned ones. Those of ODD are opened with more
+ * scales than they keep, into the room of the next unit: one by one. */
 INLINE void open_chunk(const struct chunk *c, uint8_t *unit, const enum kind kind)
 {
     pp_open_fn *const open = pp_units_avx512[c->w->type].open;
@@ -349,8 +363,14 @@ INLINE void open_chunk(const struct chunk *c, uint8_t *unit, const enum kind kin
     for (int64_t b = c->b0; b < c->b1; b += STRIP)
         for (int g = 0; g < c->n_groups; g++) {
             const int n = strip_blocks(c, b);
-            open(pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g), c->w->n_cols, b, n, 0, unit, unit_bytes(kind));
+            const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
+            if (kind != ODD)
+                open(group, c->w->n_cols, b, n, 0, unit, unit_bytes(kind));
             for (int j = 0; j < n; j++, unit += unit_bytes(kind)) {
+                if (kind == ODD) {
+                    open(group, c->w->n_cols, b + j, 1, 0, unit, 0);
+                    halve_opened(unit, offset);
+                }
                 if (kind == HALVED)
                     split_opened(unit, offset);
                 UNROLL for (int v = 0; kind == PLAIN && v < SLICES; v++)
@@ -404,6 +424,7 @@ INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts
         (kind == PLAIN      ? run_plain
          : kind == WITH_MIN ? run_min
          : kind == HALVED   ? run_halved
+         : kind == ODD      ? run_odd
                             : run_two_mins)(&s);
         s.units += unit_bytes(kind) * (size_t)(s.n_groups * QUAD_BLOCKS * quads_of(s.n_blocks));
     }

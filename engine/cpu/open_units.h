@@ -19,8 +19,9 @@ enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
  *                                      should be, and s1 a quarter
  *   HALVED_MINS  two sums likewise, and the minimum meets d * (m0 * sum0 + m1 * sum1)
  *   TWO_MINS     scales {d, min, m0, m1}: one sum, minima likewise
- * HALVED_MINS are met by few rows only, TWO_MINS are units only. */
-enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS };
+ *   ODD          scales {d}:           of weights times whole-number scales, 2 u + 1, the units have u
+ * HALVED_MINS are met by few rows only, TWO_MINS are units only, ODD are units of matmul_amx.c. */
+enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS, ODD };
 
 PP_UNITS enum kind kind_of(uint32_t type)
 {
