@@ -94,6 +94,9 @@ struct pp_op {
 struct pp_experts {
     int n, n_used;
     bool shares, sigmoids;
+    float mixer;             /* SparseMixer's jitter (arXiv 2409.12136), or 0: one after the other, the expert with the
+                                largest logit of those that are left has for weight its share in the softmax of them,
+                                without those that are further below than twice this part of the larger size */
     float scale;                                     /* of the weights; 0 is 1 */
     int n_groups, n_groups_used;                     /* 0: no groups */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */

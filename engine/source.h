@@ -62,6 +62,7 @@ struct pp_hparams {
     int64_t n_expert_group_used;
     bool expert_shares;     /* an expert's weight is its share among all, not among those used */
     bool expert_sigmoids;   /* weights are the logits' sigmoids, not their softmax */
+    float expert_mixer;     /* weights are SparseMixer's, with this jitter; 0: they are not */
     float expert_scale;     /* of the weights; 0: 1 */
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;

@@ -152,14 +152,30 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     pp_free(gate);
 }
 
+/* SparseMixer: the largest of what is left has its share of the softmax of those that are near. */
+static double mixer_weight(const struct decoder *d, const double *logits, const int *chosen, int i)
+{
+    const double top = logits[chosen[i]];
+    double sum = 0;
+    for (int e = 0; e < d->s.n_expert; e++) {
+        bool taken = false;
+        for (int j = 0; j < i; j++)
+            taken = taken || chosen[j] == e;
+        if (!taken && (top - logits[e]) / fmax(fabs(logits[e]), top) <= 2 * (double)d->s.mixer)
+            sum += exp(logits[e] - top);
+    }
+    return 1 / sum;
+}
+
 /* The experts of the largest logits, weighed by their share in the softmax of all, or of those. */
 static void mixture(const struct decoder *d, int l, const double *in, double *out)
 {
-    double *p = doubles(d->s.n_expert), *one = doubles(d->s.n_embd), sum = 0, used = 0;
+    double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
+    double sum = 0, used = 0;
     int chosen[8];
-    linear(d, l, "ffn_gate_inp", in, p);
+    linear(d, l, "ffn_gate_inp", in, logits);
     for (int e = 0; e < d->s.n_expert; e++)
-        sum += p[e] = exp(p[e]);
+        sum += p[e] = exp(logits[e]);
     for (int i = 0; i < d->s.n_used; i++) {
         chosen[i] = -1;
         for (int e = 0; e < d->s.n_expert; e++) {
@@ -176,10 +192,13 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
         one_feed_forward(d, l, "_shexp", 0, d->s.n_ff_shared, in, out);
     for (int i = 0; i < d->s.n_used; i++) {
         one_feed_forward(d, l, "_exps", chosen[i], d->s.n_ff, in, one);
+        const double weight = d->s.mixer != 0.0f ? mixer_weight(d, logits, chosen, i)
+                                                 : p[chosen[i]] / (d->s.shares ? sum : used);
         for (int j = 0; j < d->s.n_embd; j++)
-            out[j] += one[j] * p[chosen[i]] / (d->s.shares ? sum : used);
+            out[j] += one[j] * weight;
     }
     pp_free(p);
+    pp_free(logits);
     pp_free(one);
 }
 

@@ -31,6 +31,8 @@ static const struct decoder_shape families[] = {
     {.arch = "orion", .centred = true, .norm_bias = true},
     {.arch = "internlm2", .neighbours = true},
     {.arch = "baichuan", .neighbours = true, .n_head_kv = 4},
+    {.arch = "phimoe", .centred = true, .norm_bias = true, .n_expert = 6, .n_used = 2, .mixer = 0.01f,
+     .biases = BIAS_QKV | BIAS_O | BIAS_OUTPUT},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -258,7 +260,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     pp_gguf_add_f32(w, key(d, "rope.freq_base"), DECODER_ROPE_BASE);
-    pp_gguf_add_f32(w, key(d, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+    const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
+    pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
                     DECODER_EPSILON);
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (some[i].v)

@@ -26,6 +26,7 @@ struct decoder_shape {
     bool heads_bias;       /* something is added behind these norms */
     bool heads_behind_rope; /* they are normed after they are rotated */
     int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */
+    float mixer;           /* SparseMixer's jitter; 0: weights are shares */
     bool shares;           /* weights of experts are not made to add up to one */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

@@ -236,6 +236,15 @@ static void rows_of_joined(void **state)
     }
 }
 
+/* Phi 3.5 MoE, whose experts are weighed as SparseMixer does it. */
+static void phi_moe(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("phimoe");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.5.w2.weight", 2, s.n_ff);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +264,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(nemotron),
         cmocka_unit_test(arcee_and_orion),
         cmocka_unit_test(joined),
+        cmocka_unit_test(phi_moe),
         cmocka_unit_test(rows_of_joined),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

@@ -14,7 +14,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_bert,    &pp_arch_nomic_bert, &pp_arch_jina_bert, &pp_arch_seed_oss, &pp_arch_ernie45,
     &pp_arch_exaone,  &pp_arch_exaone4, &pp_arch_chatglm,  &pp_arch_glm4,       &pp_arch_command_r,
     &pp_arch_hunyuan_dense, &pp_arch_olmoe, &pp_arch_granitemoe, &pp_arch_olmo, &pp_arch_nemotron, &pp_arch_arcee,
-    &pp_arch_orion, &pp_arch_internlm2, &pp_arch_baichuan,
+    &pp_arch_orion, &pp_arch_internlm2, &pp_arch_baichuan, &pp_arch_phimoe,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

@@ -317,7 +317,7 @@ static bool add_experts(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
-                           .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale,
+                           .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .fn = pp_decoder_fn(b->d, hp)};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;

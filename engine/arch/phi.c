@@ -1,6 +1,6 @@
 /* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere,
- * perhaps norms of the heads of q and k; and Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
- * another. */
+ * perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
+ * another; and Phi 3.5 MoE: LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -104,4 +104,93 @@ const struct pp_arch pp_arch_phi3 = {
     .from_gguf = from_gguf3,
     .gguf_says_window = true,
     .to_config = to_config3,
+};
+
+/* --- the mixture ------------------------------------------------------------------------------------------------ */
+
+static const struct pp_arch_name moe_names[] = {
+    {.hf = "model.layers.{}.block_sparse_moe.gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = "model.layers.{}.block_sparse_moe.experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = NULL},
+};
+static const char *const moe_classes[] = {"PhiMoEForCausalLM", "PhimoeForCausalLM", "phimoe", NULL};
+static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
+                                                  .n_ff = "intermediate_size"};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"rope_theta\": 1000000.0, \"num_local_experts\": 16, \"num_experts_per_tok\": 2}"},
+    {.json = NULL},
+};
+static const float JITTER = 0.01f; /* of all models so far; GGUF files do not say it */
+
+/* LongRoPE's two factors of cosines and sines, which pippin has as one. */
+static enum pp_code config_mscale(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    float below = 0, beyond = 0;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    enum pp_code code = pp_config_float(rope, "short_mscale", &below, err);
+    if (!code)
+        code = pp_config_float(rope, "long_mscale", &beyond, err);
+    if (!code && below != beyond)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: short_mscale and long_mscale differ, which pippin does "
+                       "not compute");
+    if (!code && below > 0)
+        hp->rope_attn_factor = below;
+    return code;
+}
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = from_config3(config, hp, err);
+    hp->expert_mixer = JITTER;
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_float(config, "router_jitter_noise", &hp->expert_mixer, err);
+    return code ? code : config_mscale(config, hp, err);
+}
+
+static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->expert_mixer = JITTER;
+    return PP_OK;
+}
+
+/* Its files call the norms' epsilon as if they were Llama's. */
+static void moe_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_f32(w, "phimoe.attention.layer_norm_rms_epsilon", hp->norm_eps);
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    to_config3(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put_float(config, "router_jitter_noise", hp->expert_mixer);
+    cJSON_AddBoolToObject(config, "lm_head_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    if (rope && hp->rope_attn_factor != 0.0f) {
+        pp_config_put_float(rope, "short_mscale", hp->rope_attn_factor);
+        pp_config_put_float(rope, "long_mscale", hp->rope_attn_factor);
+    }
+}
+
+const struct pp_arch pp_arch_phimoe = {
+    .name = "phimoe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = moe_usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true},
+    .from_config = moe_from_config,
+    .from_gguf = moe_from_gguf,
+    .to_gguf = moe_to_gguf,
+    .to_config = moe_to_config,
 };

@@ -55,6 +55,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_used = from->n_used;
     x->shares = from->shares;
     x->sigmoids = from->sigmoids;
+    x->mixer = from->mixer;
     x->scale = from->scale != 0.0f ? from->scale : 1;
     x->n_groups = from->n_groups;
     x->n_groups_used = from->n_groups_used;
@@ -259,10 +260,30 @@ static void weigh_parts(const struct experts *x, const float *part, const int32_
         weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
 }
 
+/* SparseMixer's choice: what is not near the largest that is left takes no part in its softmax. */
+static void mix(const struct experts *x, const float *logits, int32_t *choice, float *weight)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    for (int j = 0; j < x->n_used; j++) {
+        const int best = choice[j] = largest(logits, taken, x->n);
+        const float top = logits[best];
+        float sum = 0;
+        for (int e = 0; e < x->n; e++)
+            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer))
+                sum += expf(logits[e] - top);
+        weight[j] = x->scale / sum;
+        taken[best] = 1;
+    }
+}
+
 /* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
  * be computed for a choice that nothing is added to. */
 static void route_row(struct routing *r, const struct experts *x, const float *logits, int32_t *choice, float *weight)
 {
+    if (x->mixer != 0.0f) {
+        mix(x, logits, choice, weight);
+        return;
+    }
     if (!x->sigmoids && !x->choice_bias && !x->n_groups) {
         choose(x, logits, choice);
         weigh(x, logits, choice, weight);

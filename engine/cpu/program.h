@@ -50,6 +50,7 @@ struct projection {
 struct experts {
     int n, n_used;
     bool shares, sigmoids;
+    float mixer;
     float scale;                /* of weights */
     int n_groups, n_groups_used; /* 0: no groups */
     const float *choice_bias;   /* [n], or NULL */
