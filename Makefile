@@ -55,15 +55,17 @@ OBJ_TEST := $(call obj,$(SRC_TEST))
 # The screen tests talk to a controller with canned answers instead of the real one.
 OBJ_FAKE := $(call obj,$(SRC_FAKE)) $(filter-out $(BUILD)/obj/src/controller%.o $(BUILD)/obj/src/slash.o,$(OBJ_APP))
 
+# Where each variable is at each instruction takes the compiler longer to work out for kernels than the kernels.
+QUICK := -fno-var-tracking
 ifeq ($(shell uname -m),x86_64)
-$(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := -mavx2 -mfma -mf16c
-$(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := -mavx2 -mfma -mf16c -mavxvnni
-$(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
+$(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
+$(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -mavxvnni
+$(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512
-$(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
+$(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512 -mamx-tile -mamx-int8 -mamx-bf16
 # The tests' model of instructions that this machine may lack.
-$(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := -mavx2 -mfma -mf16c -O1 -Wno-psabi
+$(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -O1 -Wno-psabi
 endif
 # The same for an ARM machine, and for the kernel tests that are built for one (below).
 # (Without dot products, scheduling before registers are given out makes more live values than there are registers.)
