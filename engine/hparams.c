@@ -802,3 +802,9 @@ void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits)
     for (int64_t l = step - 1; l >= 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l += step)
         hp->layer[l] |= bits;
 }
+
+void pp_layers_rotate_windows(struct pp_hparams *hp)
+{
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? PP_LAYER_UNROTATED : 0;
+}

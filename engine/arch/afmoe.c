@@ -33,8 +33,7 @@ static const struct pp_expert_keys expert_keys = {
 static void finish(struct pp_hparams *hp)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? PP_LAYER_UNROTATED : 0;
+    pp_layers_rotate_windows(hp);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

@@ -10,12 +10,6 @@
 
 static const char *const classes[] = {"Cohere2ForCausalLM", "cohere2", NULL};
 
-static void rotate_windows(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? PP_LAYER_UNROTATED : 0;
-}
-
 /* What both have. */
 static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -42,7 +36,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         pp_layers_every(hp, pattern, PP_LAYER_WIDE);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    rotate_windows(hp);
+    pp_layers_rotate_windows(hp);
     return code;
 }
 
@@ -52,7 +46,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->parallel = true;
     if (!pp_gguf_has(g, "cohere2.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    rotate_windows(hp);
+    pp_layers_rotate_windows(hp);
     return PP_OK;
 }
 

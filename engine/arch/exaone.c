@@ -24,13 +24,6 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-/* Where some layers have a window, the others are not rotated. */
-static void rotate_windows(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? PP_LAYER_UNROTATED : 0;
-}
-
 /* "LLLG": a letter for each layer, again and again, L for those with the window; or every how many-th has none. */
 static enum pp_code config_pattern(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -55,7 +48,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = config_pattern(config, hp, err);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    rotate_windows(hp);
+    if (hp->window) /* where no layer has one, all are rotated */
+        pp_layers_rotate_windows(hp);
     return code;
 }
 
@@ -66,7 +60,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         hp->window = 4096; /* the 32B */
     if (!pp_gguf_has(g, "exaone4.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    rotate_windows(hp);
+    if (hp->window) /* where no layer has one, all are rotated */
+        pp_layers_rotate_windows(hp);
     return PP_OK;
 }
 
@@ -181,7 +176,8 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     (void)err;
     if (!pp_gguf_has(g, "exaone-moe.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    rotate_windows(hp);
+    if (hp->window) /* where no layer has one, all are rotated */
+        pp_layers_rotate_windows(hp);
     return PP_OK;
 }
 
