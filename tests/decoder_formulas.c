@@ -6,6 +6,7 @@
 
 #include "engine/base/mem.h"
 #include "tests/decoder_model_int.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
 /* "attn_q" and ".weight" of a layer; l -1: of none. */
@@ -17,13 +18,6 @@ static const struct matrix *part(const struct decoder *d, int l, const char *kin
     else
         snprintf(name, sizeof name, "blk.%d.%s%s", l, kind, end);
     return decoder_find(d, name);
-}
-
-static double *doubles(int64_t n)
-{
-    double *p = pp_calloc((size_t)n, sizeof *p);
-    assert_non_null(p);
-    return p;
 }
 
 /* y = W x + b, W being matrix `which` of those that are stacked. */
@@ -102,27 +96,6 @@ static double scale_at(const struct decoder *d, int position)
     if (d->s.temperature == 0.0f)
         return scale;
     return scale * (1 + (double)d->s.temperature * log(1 + floor((double)position / d->s.context)));
-}
-
-/* One query over the positions from `first` up to its own; k, v: [position][n_kv]. */
-static void attend(const struct decoder *d, const double *q, const double *k, const double *v, int first, int position,
-                   int n_kv, double *out)
-{
-    const int dim = d->s.head_dim;
-    double *p = doubles(position + 1), most = -INFINITY, sum = 0;
-    for (int j = first; j <= position; j++) {
-        for (int i = 0; i < dim; i++)
-            p[j] += q[i] * k[(int64_t)j * n_kv + i];
-        p[j] *= scale_at(d, position);
-        most = fmax(most, p[j]);
-    }
-    for (int j = first; j <= position; j++)
-        sum += p[j] = exp(p[j] - most);
-    memset(out, 0, (size_t)dim * sizeof *out);
-    for (int j = first; j <= position; j++)
-        for (int i = 0; i < dim; i++)
-            out[i] += p[j] / sum * v[(int64_t)j * n_kv + i];
-    pp_free(p);
 }
 
 static double gelu_tanh(double x)
@@ -253,8 +226,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         heads(d, l, "attn_q", s->n_head, r, q);
         heads(d, l, "attn_k", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
-            attend(d, q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r, n_kv,
-                   att + h * s->head_dim);
+            attend_query(q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r,
+                         s->head_dim, n_kv, scale_at(d, r), att + h * s->head_dim);
         linear(d, l, "attn_output", att, delta);
         if (s->parallel)
             feed_forward(d, l, in, ff);

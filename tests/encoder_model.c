@@ -11,6 +11,7 @@
 #include "engine/gguf.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
 enum { MAX_TENSORS = 128, SEGMENTS = 2 };
@@ -389,13 +390,6 @@ static const float *values(const struct encoder *e, int l, const char *kind)
         snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     const struct matrix *m = find(e, name);
     return m ? m->values : NULL;
-}
-
-static double *doubles(int64_t n)
-{
-    double *p = pp_calloc((size_t)n, sizeof *p);
-    assert_non_null(p);
-    return p;
 }
 
 /* y = W x + b for n rows. */

@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
 #include "engine/types.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
 enum { MAX_TENSORS = 128, MAX_EXPERTS = 64 };
@@ -234,13 +235,6 @@ static const struct array *find(const struct expert_model *m, int l, const char 
     return NULL;
 }
 
-static double *doubles(int64_t n)
-{
-    double *p = pp_calloc((size_t)n, sizeof *p);
-    assert_non_null(p);
-    return p;
-}
-
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
@@ -330,26 +324,6 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
     linear(m, l, "attn_q", in, q);
     linear(m, l, "attn_k", in, k);
     linear(m, l, "attn_v", in, v);
-}
-
-/* One query over the positions from the first to its own; k, v: [position][n_kv]. */
-static void attend(const struct expert_shape *s, const double *q, const double *k, const double *v, int first,
-                   int position, double *out)
-{
-    const int dim = s->head_dim, n_kv = s->n_head_kv * dim;
-    double *p = doubles(position + 1), most = -INFINITY, sum = 0;
-    for (int j = first; j <= position; j++) {
-        for (int i = 0; i < dim; i++)
-            p[j] += q[i] * k[(int64_t)j * n_kv + i] / sqrt(dim);
-        most = fmax(most, p[j]);
-    }
-    for (int j = first; j <= position; j++)
-        sum += p[j] = exp(p[j] - most);
-    memset(out, 0, (size_t)dim * sizeof *out);
-    for (int j = first; j <= position; j++)
-        for (int i = 0; i < dim; i++)
-            out[i] += p[j] / sum * v[(int64_t)j * n_kv + i];
-    pp_free(p);
 }
 
 /* How many of n numbers are larger than number i, or equal and before it. */
@@ -446,7 +420,8 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         heads(m, l, "attn_q_norm", s->n_head, r, q);
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
-            attend(s, q + h * dim, k + h / group * dim, v + h / group * dim, first, r, att + h * dim);
+            attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, first, r, dim, s->n_head_kv * dim,
+                         1 / sqrt(dim), att + h * dim);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
         for (int i = 0; s->gated && i < n_q; i++)

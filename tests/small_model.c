@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -111,4 +112,30 @@ void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n)
     assert_int_equal(t->n_dims, n_dims);
     assert_int_equal(t->ne[0], n);
     pp_safetensors_close(s);
+}
+
+double *doubles(int64_t n)
+{
+    double *p = pp_calloc((size_t)n, sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
+                  double scale, double *out)
+{
+    double *p = doubles(position + 1), most = -INFINITY, sum = 0;
+    for (int j = first; j <= position; j++) {
+        for (int i = 0; i < dim; i++)
+            p[j] += q[i] * k[(int64_t)j * n_kv + i];
+        p[j] *= scale;
+        most = fmax(most, p[j]);
+    }
+    for (int j = first; j <= position; j++)
+        sum += p[j] = exp(p[j] - most);
+    memset(out, 0, (size_t)dim * sizeof *out);
+    for (int j = first; j <= position; j++)
+        for (int i = 0; i < dim; i++)
+            out[i] += p[j] / sum * v[(int64_t)j * n_kv + i];
+    pp_free(p);
 }

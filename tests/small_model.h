@@ -22,6 +22,17 @@ void assert_logits(const double *want, int n_vocab, const char *path);
 /* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
 const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file);
 
+/* --- formulas in double precision --- */
+
+/* n zeros; pp_free. */
+double *doubles(int64_t n);
+/* Attention of a query of `dim` numbers over the positions from `first` up to its own; k, v: [position][n_kv]; out:
+ * [dim]. */
+void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
+                  double scale, double *out);
+
+/* --- files --- */
+
 /* A path that nothing is at; static memory, kept for 8 calls. */
 const char *fresh_path(const char *name);
 /* The folder has a tensor of that name, with n values in a row. */

@@ -36,10 +36,9 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
 }
 
 /* One head of one position. Pages hold keys rotated by a Hadamard matrix if kv->rotate. */
-static void move_head(const struct turning *t, const struct pp_cpu_move *m, int layer, int head)
+static void move_head(const struct turning *t, const struct pp_cpu_move *m, const struct stage *s, int head)
 {
-    const struct stage *s = stage_of(t, layer);
-    const size_t head_offset = pp_kv_head_offset(t->kv, layer, head);
+    const size_t head_offset = pp_kv_head_offset(t->kv, s->layer, head);
     float k[PP_MAX_HEAD_DIM], v[PP_MAX_HEAD_DIM];
     pp_kv_load_head_position(t->kv, m->from + head_offset, m->from_slot, k, v);
     if (t->kv->rotate)
@@ -56,9 +55,11 @@ static void move_position(void *arg, int part, int item, int thread)
     const struct turning *t = arg;
     (void)part;
     (void)thread;
-    for (int layer = 0; layer < t->kv->n_layer; layer++)
+    for (int layer = 0; layer < t->kv->n_layer; layer++) {
+        const struct stage *s = stage_of(t, layer);
         for (int head = 0; head < t->kv->n_head_kv; head++)
-            move_head(t, &t->moves[item], layer, head);
+            move_head(t, &t->moves[item], s, head);
+    }
 }
 
 void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move *moves, int n, int64_t turn)
