@@ -26,29 +26,56 @@ static int round_up(int n, int to)
     return (n + to - 1) / to * to;
 }
 
-void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim)
+/* Bytes of K or V of a page's positions, each padded to `pad` values, and of their scales. */
+struct room {
+    size_t values, scales;
+};
+
+static struct room room_of(enum pp_kv_type type, int pad)
 {
-    *l = (struct pp_kv_layout){.type = type, .n_layer = n_layer, .n_head_kv = n_head_kv, .head_dim = head_dim};
-    size_t positions = PP_PAGE_TOKENS, values, scales = 0;
-    l->head_pad = round_up(head_dim, pp_kv_integers(l) ? PP_KV_BLOCK : PP_KV_GROUP);
-    values = positions * (size_t)l->head_pad;
+    const size_t n = (size_t)PP_PAGE_TOKENS * (size_t)pad;
     switch (type) {
-    case PP_KV_F32: values *= sizeof(float); break;
-    case PP_KV_F16: values *= sizeof(uint16_t); break;
-    case PP_KV_FP8: scales = positions * sizeof(uint16_t); break;
-    case PP_KV_Q8_0: scales = values / PP_KV_BLOCK * sizeof(uint16_t); break;
-    case PP_KV_Q4_0: scales = values / PP_KV_BLOCK * sizeof(uint16_t); values /= 2; break;
+    case PP_KV_F32: return (struct room){n * sizeof(float), 0};
+    case PP_KV_F16: return (struct room){n * sizeof(uint16_t), 0};
+    case PP_KV_FP8: return (struct room){n, PP_PAGE_TOKENS * sizeof(uint16_t)};
+    case PP_KV_Q4_0: return (struct room){n / 2, n / PP_KV_BLOCK * sizeof(uint16_t)};
+    case PP_KV_Q8_0: break;
     }
+    return (struct room){n, n / PP_KV_BLOCK * sizeof(uint16_t)};
+}
+
+static void lay_out(struct pp_kv_layout *l)
+{
+    const int pad_to = pp_kv_integers(l) ? PP_KV_BLOCK : PP_KV_GROUP, both = l->head_dim | l->v_dim;
+    l->head_pad = round_up(l->head_dim, pad_to);
+    l->v_pad = round_up(l->v_dim, pad_to);
     if (pp_kv_integers(l)) {
-        l->rotate = head_dim & -head_dim; /* the largest power of two that divides it */
+        l->rotate = both & -both; /* the largest power of two that divides them */
         if (l->rotate < 16)
             l->rotate = 0; /* too short to spread anything */
     }
-    l->k_scales = values;
-    l->v = values + scales;
-    l->v_scales = l->v + values;
-    l->head_bytes = l->v_scales + scales;
-    l->page_bytes = l->head_bytes * (size_t)n_layer * (size_t)n_head_kv;
+    const struct room k = room_of(l->type, l->head_pad), v = room_of(l->type, l->v_pad);
+    l->k_scales = k.values;
+    l->v = l->v_in_k ? 0 : k.values + k.scales;
+    l->v_scales = l->v + v.values;
+    l->v_bytes = v.values + v.scales;
+    l->head_bytes = k.values + k.scales + (l->v_in_k ? 0 : l->v_bytes);
+    l->page_bytes = l->head_bytes * (size_t)l->n_layer * (size_t)l->n_head_kv;
+}
+
+void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim)
+{
+    *l = (struct pp_kv_layout){.type = type, .n_layer = n_layer, .n_head_kv = n_head_kv, .head_dim = head_dim,
+                               .v_dim = head_dim};
+    lay_out(l);
+}
+
+void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
+                              int v_dim)
+{
+    *l = (struct pp_kv_layout){.type = type, .n_layer = n_layer, .n_head_kv = n_head_kv, .head_dim = head_dim,
+                               .v_in_k = true, .v_dim = v_dim};
+    lay_out(l);
 }
 
 /* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. */
@@ -72,19 +99,23 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
         copy_lane(from + fg * pad * PP_KV_GROUP, fl, to + tg * pad * PP_KV_GROUP, tl, pad / 4, 4, 4 * PP_KV_GROUP);
         copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2,
                   2 * PP_KV_GROUP);
+        if (l->v_in_k)
+            return;
         copy_lane(from + l->v + fs / 2 * 2 * pad, fs % 2, to + l->v + ts / 2 * 2 * pad, ts % 2, pad, 1, 2);
         copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
         return;
     case PP_KV_FP8:
         copy_lane(from + l->k_scales, fs, to + l->k_scales, ts, 1, 2, 0);
-        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, 1, 2, 0);
+        if (!l->v_in_k)
+            copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, 1, 2, 0);
         break;
     case PP_KV_F16: size = 2; break;
     case PP_KV_F32: size = 4; break;
     }
     size_t group = pad * PP_KV_GROUP * size;
     copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
-    memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
+    if (!l->v_in_k)
+        memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
 }
 
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
@@ -144,7 +175,8 @@ void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head,
 {
     for (int d = 0; d < l->head_dim; d++) {
         k[d] = load_k(l, head, slot, d);
-        v[d] = load_v(l, head, slot, d);
+        if (!l->v_in_k)
+            v[d] = load_v(l, head, slot, d);
     }
 }
 

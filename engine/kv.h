@@ -54,6 +54,9 @@ enum {
  *              V quants + 8 [32 pairs][head_pad / 32][16][2]: byte i holds dimensions i and i + 16
  *              scales as in Q8_0
  *
+ * Where V is the first v_dim values of K (latent attention), a page has K only. Attention makes V of it, a chunk at a
+ * time, in this order: v and v_scales are then places in what it makes, v_bytes of each page.
+ *
  * No byte and no scale belongs to two positions, so that threads may store positions side by side.
  *
  * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated
@@ -62,8 +65,11 @@ enum {
 struct pp_kv_layout {
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
-    int rotate;          /* power of two that divides head_dim, or 0 */
+    bool v_in_k;         /* V is the first v_dim values of K, and is not stored */
+    int v_dim, v_pad;    /* of V; the same as of K unless v_in_k */
+    int rotate;          /* power of two that divides head_dim and v_dim, or 0 */
     size_t k_scales, v, v_scales; /* offsets inside a head's bytes */
+    size_t v_bytes;      /* of a page's V with its scales */
     size_t head_bytes;
     size_t page_bytes;
 };
@@ -75,6 +81,9 @@ static inline bool pp_kv_integers(const struct pp_kv_layout *l)
 }
 
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim);
+/* The same with v_in_k. */
+void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
+                              int v_dim);
 static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, int head)
 {
     return l->head_bytes * ((size_t)layer * (size_t)l->n_head_kv + (size_t)head);
@@ -86,7 +95,7 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
 /* The same for all layers and heads; from, to: pages. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
 /* The stored values of one position of one head, as they are in the cache: quantised ones times their scales, rotated
- * still. k, v: float [head_dim]. Storing them again gives the same bytes. */
+ * still. k, v: float [head_dim]; v stays as it is with v_in_k. Storing them again gives the same bytes. */
 void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head, int slot, float *k, float *v);
 
 typedef int32_t pp_page_id;

@@ -365,10 +365,15 @@ struct cache {
     float *k, *v; /* [n, head_dim]: what was stored */
 };
 
+static int latent_dim; /* V is so many first values of K, in all tests that follow; 0: it is stored */
+
 static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const struct pp_cpu_ops *ops)
 {
     struct cache c;
-    pp_kv_layout_init(&c.layout, type, 2, 3, head_dim);
+    if (latent_dim)
+        pp_kv_layout_init_latent(&c.layout, type, 2, 3, head_dim, latent_dim);
+    else
+        pp_kv_layout_init(&c.layout, type, 2, 3, head_dim);
     c.n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     c.pages = pp_calloc((size_t)c.n_pages, sizeof *c.pages);
     for (int i = 0; i < c.n_pages; i++) {
@@ -397,6 +402,7 @@ static void free_cache(struct cache *c)
 static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d, bool value)
 {
     static const double e4m3_steps = 1.0 / 512;
+    value = value && !l->v_in_k;
     const int pad = l->head_pad, group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP, n_blocks = pad / PP_KV_BLOCK;
     const uint8_t *at = head + (value ? l->v : 0);
     const uint16_t *scales = (const uint16_t *)(head + (value ? l->v_scales : l->k_scales));
@@ -429,7 +435,7 @@ static double softcap; /* of the scores, in all tests that follow; 0: none */
 /* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
 static void reference(const struct cache *c, const float *q, int begin, int n, double *out)
 {
-    int head_dim = c->layout.head_dim;
+    const int head_dim = c->layout.head_dim, v_dim = c->layout.v_dim;
     double *s = pp_malloc((size_t)n * sizeof *s), top = -INFINITY, total = 0;
     size_t head = pp_kv_head_offset(&c->layout, 1, 2);
     for (int i = begin; i < n; i++) {
@@ -441,15 +447,15 @@ static void reference(const struct cache *c, const float *q, int begin, int n, d
         if (s[i] > top)
             top = s[i];
     }
-    for (int d = 0; d < head_dim; d++)
+    for (int d = 0; d < v_dim; d++)
         out[d] = 0;
     for (int i = begin; i < n; i++) {
         double p = exp(s[i] - top);
         total += p;
-        for (int d = 0; d < head_dim; d++)
+        for (int d = 0; d < v_dim; d++)
             out[d] += p * stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, true);
     }
-    for (int d = 0; d < head_dim; d++)
+    for (int d = 0; d < v_dim; d++)
         out[d] /= total;
     pp_free(s);
 }
@@ -462,7 +468,7 @@ static void check_stored(const struct cache *c, int n)
     int head_dim = c->layout.head_dim;
     size_t head = pp_kv_head_offset(&c->layout, 1, 2);
     for (int i = 0; i < n; i++)
-        for (int value = 0; value < 2; value++) {
+        for (int value = 0; value < (c->layout.v_in_k ? 1 : 2); value++) {
             const float *x = (value ? c->v : c->k) + i * head_dim;
             for (int d = 0; d < head_dim; d++)
                 assert_near(stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, value),
@@ -509,7 +515,7 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
                    const float *q, float *out)
 {
     struct pp_attention a = {.n_rows = n_rows, .group = group, .softcap = (float)softcap * 1.44269504f};
-    const int n_q = n_rows * group, width = group * c->layout.head_dim;
+    const int n_q = n_rows * group, width = group * c->layout.head_dim, v_width = group * c->layout.v_dim;
     size_t bytes = pp_attention_bytes(&c->layout, n_q);
     void *memory = pp_aligned(64, bytes);
     memset(memory, 0xFF, bytes); /* NaN everywhere: nothing may be read that was not written */
@@ -532,7 +538,7 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
         }
     }
     for (int i = 0; i < n_rows; i++)
-        ops->attention_finish(&a, i, &a.total, out + i * width);
+        ops->attention_finish(&a, i, &a.total, out + i * v_width);
     pp_free(room);
     pp_free(memory);
 }
@@ -542,7 +548,8 @@ enum { N_KV_TYPES = sizeof kv_types / sizeof kv_types[0] };
 
 static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int n)
 {
-    size_t out_bytes = (size_t)(n_q * head_dim) * sizeof(float);
+    const int v_dim = latent_dim ? latent_dim : head_dim;
+    const size_t out_bytes = (size_t)(n_q * v_dim) * sizeof(float);
     float *first = NULL;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
         if (!pp_isa_runs((enum pp_isa)isa))
@@ -556,8 +563,8 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
             check_stored(&c, n);
             for (int h = 0; h < n_q; h++) {
                 reference(&c, q + h * head_dim, 0, n, expected);
-                for (int j = 0; j < head_dim; j++)
-                    assert_near(out[h * head_dim + j], expected[j], tolerance);
+                for (int j = 0; j < v_dim; j++)
+                    assert_near(out[h * v_dim + j], expected[j], tolerance);
             }
             first = out;
         } else {
@@ -608,20 +615,39 @@ static void attention_capped(void **state)
     softcap = 0;
 }
 
+/* V that is a part of K, in all types. */
+static void attention_latent(void **state)
+{
+    static const struct { int head_dim, v_dim, n_q, n; } shapes[] = {
+        {576, 512, 16, 70}, {576, 512, 20, 17}, {96, 64, 33, 300}, {48, 32, 4, 257}, {40, 24, 1, 64}, {72, 40, 9, 130}};
+    (void)state;
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            if ((t + i) % SHAPE_STEP)
+                continue;
+            latent_dim = shapes[i].v_dim;
+            attention_of_shape(kv_types[t], shapes[i].head_dim, shapes[i].n_q, shapes[i].n);
+        }
+    latent_dim = 0;
+}
+
 /* Rows in one tile, over the borders of vectors, pages and chunks, have the bits that each has alone. */
 static void attention_tiles(void **state)
 {
-    static const struct { int rows, group, head_dim, last; } shapes[] = {
-        {2, 1, 64, 17}, {7, 1, 32, 64}, {8, 8, 64, 260}, {64, 1, 16, 300}, {9, 7, 80, 130}, {16, 4, 96, 258},
-        {5, 3, 128, 66}, {33, 1, 48, 40}, {13, 2, 64, 13}, {3, 16, 256, 70}, {4, 16, 64, 258}};
+    static const struct { int rows, group, head_dim, last, latent_dim; } shapes[] = {
+        {2, 1, 64, 17, 0}, {7, 1, 32, 64, 0}, {8, 8, 64, 260, 0}, {64, 1, 16, 300, 0}, {9, 7, 80, 130, 0},
+        {16, 4, 96, 258, 0}, {5, 3, 128, 66, 0}, {33, 1, 48, 40, 0}, {13, 2, 64, 13, 0}, {3, 16, 256, 70, 0},
+        {4, 16, 64, 258, 0}, {4, 16, 96, 258, 64}, {3, 20, 48, 66, 32}};
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
                 const int rows = shapes[i].rows, group = shapes[i].group, width = group * shapes[i].head_dim;
+                const int v_width = shapes[i].latent_dim ? group * shapes[i].latent_dim : width;
                 if (!pp_isa_runs((enum pp_isa)isa) || (t + i) % SHAPE_STEP)
                     continue;
                 const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+                latent_dim = shapes[i].latent_dim;
                 struct cache c = make_cache(kv_types[t], shapes[i].head_dim, shapes[i].last, ops);
                 float *q = random_floats(rows * width), *together = pp_malloc((size_t)(rows * width) * sizeof *q);
                 float *alone = pp_malloc((size_t)width * sizeof *alone);
@@ -631,13 +657,14 @@ static void attention_tiles(void **state)
                 attend(ops, &c, group, rows, n, 0, q, together);
                 for (int r = 0; r < rows; r++) {
                     attend(ops, &c, group, 1, &n[r], 0, q + r * width, alone);
-                    if (memcmp(alone, together + r * width, (size_t)width * sizeof *alone) != 0)
+                    if (memcmp(alone, together + r * v_width, (size_t)v_width * sizeof *alone) != 0)
                         fail_msg("%s kernels, KV %s, shape %zu: row %d has other bits in a tile",
                                  pp_isa_name((enum pp_isa)isa), pp_kv_type_name(kv_types[t]), i, r);
                 }
                 pp_free(q), pp_free(together), pp_free(alone);
                 free_cache(&c);
             }
+    latent_dim = 0;
 }
 
 /* Positions below `end` are spoilt: no row may look at them. */
@@ -795,7 +822,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(norm_and_activations),
         cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(functions),            cmocka_unit_test(layer_norms),
-        cmocka_unit_test(attention_capped),
+        cmocka_unit_test(attention_capped),     cmocka_unit_test(attention_latent),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),

@@ -26,7 +26,7 @@ static int group_size(const struct pp_cpu *c)
 /* Floats of one chunk's sums for n_q queries. */
 static size_t sums_size(const struct attend_plan *p, int n_q)
 {
-    return (size_t)n_q * ((size_t)p->kv.head_pad + 2);
+    return (size_t)n_q * ((size_t)p->kv.v_pad + 2);
 }
 
 static bool make_plan(struct pp_cpu *c, struct attend_plan *p)
@@ -334,7 +334,7 @@ static void begin_sums(const struct tile *t, const struct pp_attention_sums *sum
         sums->m[q] = sinks ? sinks[q % group] : -INFINITY;
         sums->l[q] = sinks ? 1 : 0;
     }
-    memset(sums->o, 0, (size_t)n_q * (size_t)t->p->kv.head_pad * sizeof *sums->o);
+    memset(sums->o, 0, (size_t)n_q * (size_t)t->p->kv.v_pad * sizeof *sums->o);
 }
 
 static void begin_total(const struct tile *t)
@@ -353,10 +353,10 @@ static void finish(const struct tile *t)
 {
     const struct pp_kv_layout *kv = &t->p->kv;
     for (int i = 0; i < t->n_rows; i++) {
-        float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->kv_head * t->a->group * kv->head_dim;
+        float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->kv_head * t->a->group * kv->v_dim;
         t->c->ops->attention_finish(t->a, i, &t->a->total, out);
         if (kv->rotate)
-            t->c->ops->hadamard(out, t->a->group * kv->head_dim, kv->rotate);
+            t->c->ops->hadamard(out, t->a->group * kv->v_dim, kv->rotate);
     }
 }
 

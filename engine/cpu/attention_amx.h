@@ -239,7 +239,7 @@ static void order_values(const struct pp_attention *a, const uint8_t *const *hea
     enum { FAR = TILE_POSITIONS / 8 }; /* pairs: 16 positions */
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    const size_t pair_bytes = 2 * (size_t)a->kv->head_pad;
+    const size_t pair_bytes = 2 * (size_t)a->kv->v_pad;
     for (int at = all.begin; at < all.end; at += TILE_POSITIONS) {
         const uint8_t *values = heads[page_of(at)] + a->kv->v + slot_of(at) / 2 * pair_bytes;
         for (int pair = 0; pair < FAR; pair++) {
@@ -280,7 +280,7 @@ ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m
                                  struct pp_span all, uint8_t *w)
 {
     const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const int n_blocks = a->kv->v_pad / PP_KV_BLOCK;
     v16 sum = v_zero();
     widen_scores(p, &see, TILE_POSITIONS);
     for (int i = see.begin; i < see.end; i += TILE_POSITIONS) {
@@ -317,7 +317,7 @@ struct value_steps {
 static inline void scale_values(const struct value_steps *v, int b, const tile_sums *sums)
 {
     float *o = v->o + b * PP_KV_BLOCK;
-    for (int i = 0; i < v->live; i++, o += v->a->kv->head_pad)
+    for (int i = 0; i < v->live; i++, o += v->a->kv->v_pad)
         for (int half = 0; half < 2; half++) {
             i16x32 low = _mm512_loadu_si512(sums[2 * half][i]), high = _mm512_loadu_si512(sums[2 * half + 1][i]);
             i16x32 whole = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
@@ -340,7 +340,7 @@ static inline void load_values_step(const struct value_steps *v)
  * others; when they have all positions, the block before this one, whose sums have long been stored, is scaled. */
 static void multiply_values(struct value_steps *v)
 {
-    const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK, b = v->b;
+    const int n_blocks = v->a->kv->v_pad / PP_KV_BLOCK, b = v->b;
     if (v->at == v->all.begin) {
         _tile_zero(0);
         _tile_zero(1);
@@ -373,7 +373,7 @@ static void multiply_values(struct value_steps *v)
 /* The steps that are left. */
 static void finish_values(struct value_steps *v)
 {
-    const int n_blocks = v->a->kv->head_pad / PP_KV_BLOCK;
+    const int n_blocks = v->a->kv->v_pad / PP_KV_BLOCK;
     if (v->live == 0)
         return;
     while (v->b < n_blocks)
@@ -387,7 +387,7 @@ static void finish_values(struct value_steps *v)
 static void weigh_part(const struct pp_attention *a, uint8_t *w, int live, const struct pp_span *see,
                        struct pp_span all, float *m, float *l, struct value_steps *before)
 {
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const int n_blocks = a->kv->v_pad / PP_KV_BLOCK;
     const int n_before = (before->all.end - before->all.begin) / TILE_POSITIONS;
     const int steps = (n_blocks * n_before + live - 1) / live; /* a query */
     if (before->live)
@@ -412,7 +412,8 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     }
     struct pp_span limits[MAX_QUERIES] = {0};
     const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), TILE_POSITIONS);
-    const struct bad_values bad = load_scales(a, heads, all);
+    const uint8_t *made[PP_CHUNK_PAGES], *const *value_heads = value_pages(a, heads, all, made);
+    const struct bad_values bad = load_scales(a, value_heads, all);
     float m[TILE_ROWS], l[TILE_ROWS];
     int q = q0, which = 0;
     static const struct tile_shapes whole = {
@@ -422,7 +423,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     };
     struct value_steps values = {.a = a};
     shape_tiles(&whole);
-    order_values(a, heads, all);
+    order_values(a, value_heads, all);
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
         const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
@@ -436,7 +437,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
             .all = part,
             .at = part.begin,
             .factors = merge_sums(to, q, live, m, l),
-            .o = to->o + q * a->kv->head_pad,
+            .o = to->o + q * a->kv->v_pad,
         };
     }
     if (values.live)
@@ -445,7 +446,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     _tile_release();
     for (int nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, to);
+        chunk_tile(a, heads, value_heads, q, nq, limits + q, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
 }

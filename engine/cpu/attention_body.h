@@ -332,7 +332,7 @@ ALWAYS_INLINE void merge_values(const struct merge_factors *f, int i, v16 chunk,
 static void merge_all_values(const struct pp_attention *a, const struct merge_factors *f, int n, const float *chunk,
                              float *o)
 {
-    const int pad = a->kv->head_pad;
+    const int pad = a->kv->v_pad;
     for (int i = 0; i < n; i++, chunk += pad, o += pad)
         for (int d = 0; d < pad; d += LANES)
             merge_values(f, i, v_load(chunk + d), o + d);
@@ -341,7 +341,7 @@ static void merge_all_values(const struct pp_attention *a, const struct merge_fa
 static void attention_merge(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
                             const struct pp_attention_sums *to)
 {
-    const int pad = a->kv->head_pad, q1 = (row + n_rows) * a->group;
+    const int pad = a->kv->v_pad, q1 = (row + n_rows) * a->group;
     for (int q = row * a->group, n; q < q1; q += n) {
         n = q1 - q < PP_PART_QUERIES ? q1 - q : PP_PART_QUERIES;
         const struct merge_factors f = merge_sums(to, q, n, chunk->m + q, chunk->l + q);
@@ -381,7 +381,7 @@ static bool sees_bad(const struct bad_values *bad, struct pp_span see)
 static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see,
                               struct bad_values *bad)
 {
-    for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
+    for (int b = 0; b < a->kv->v_pad / PP_KV_BLOCK; b++) {
         float *to = a->v_scale + b * PP_KV_CHUNK;
         v16 check = v_zero();
         for (int i = see.begin; i < see.end; i += LANES) {
@@ -410,7 +410,7 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
                               const float *p, const int nq, int vec, const int wide, struct pp_span see,
                               enum values_from from, float *o)
 {
-    const size_t pad = (size_t)a->kv->head_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
+    const size_t pad = (size_t)a->kv->v_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
     v16 acc[TILE_MAX][WIDE_MAX];
     o += vec * LANES;
     UNROLL for (int i = 0; i < nq; i++)
@@ -438,7 +438,7 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
 ALWAYS_INLINE void value_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               const float *p, const int nq, struct pp_span see, enum values_from from, float *o)
 {
-    const int wide = tile_width(nq), n_vecs = a->kv->head_pad / LANES;
+    const int wide = tile_width(nq), n_vecs = a->kv->v_pad / LANES;
     int vec = 0;
     for (; vec + wide <= n_vecs; vec += wide)
         add_values(a, type, heads, p, nq, vec, wide, see, from, o);
@@ -492,7 +492,7 @@ static void float_values(const struct pp_attention *a, const uint8_t *const *hea
 {
     float_values_fn *values = value_fns[a->kv->type];
     const struct pp_span common = common_span(nq, see), whole = whole_span(nq, see);
-    const size_t pad = (size_t)a->kv->head_pad;
+    const size_t pad = (size_t)a->kv->v_pad;
     if (common.begin >= common.end) {
         for (int i = 0; i < nq; i++)
             values(a, heads, a->p + i * PP_KV_CHUNK, 1, see[i], FROM_ZERO, o + (size_t)i * pad);
@@ -552,7 +552,7 @@ static float whole_weights(const struct pp_attention *a, float *p, float m, stru
 {
     enum { BLOCK = PP_PART_QUERIES * PP_KV_CHUNK };
     const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
+    const int n_blocks = a->kv->v_pad / PP_KV_BLOCK;
     v16 sum = v_zero();
     widen_scores(p, &see, WHOLE_STEP);
     for (int i = see.begin; i < see.end; i += WHOLE_STEP) {
@@ -576,7 +576,7 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
                                 const struct merge_factors *f, float *o)
 {
     enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
-    const size_t pad = (size_t)a->kv->head_pad;
+    const size_t pad = (size_t)a->kv->v_pad;
     const size_t pair_bytes = type == PP_KV_Q8_0 ? 2 * pad : pad, block_bytes = type == PP_KV_Q8_0 ? 64 : 32;
     i16x32 acc[TILE_MAX][WIDE_MAX];
     UNROLL for (int i = 0; i < nq; i++)
@@ -608,7 +608,7 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               const int nq, struct pp_span see, const struct merge_factors *f, float *o)
 {
-    for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++) {
+    for (int b = 0; b < a->kv->v_pad / PP_KV_BLOCK; b++) {
         if (tile_width(nq) > 1) {
             block_values(a, type, heads, nq, b, 0, 2, see, f, o);
         } else {
@@ -655,7 +655,7 @@ static void integer_weights(const struct pp_attention *a, int nq, const struct p
 static void spoil_values(const struct pp_attention *a, int q0, int q1, const struct pp_span *see,
                          const struct bad_values *bad, float *o)
 {
-    const int pad = a->kv->head_pad;
+    const int pad = a->kv->v_pad;
     for (int q = q0; bad->any && q < q1; q++)
         for (int d = 0; sees_bad(bad, see[q]) && d < pad; d++)
             o[q * pad + d] = NAN;
@@ -680,12 +680,12 @@ static void sink_with_distance(const struct pp_attention *a, int q, int nq, stru
     }
 }
 
-/* Queries q .. q + nq - 1, nq one of the tiles' sizes; see: what each sees. */
-static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, int q, int nq,
-                       const struct pp_span *see, const struct pp_attention_sums *to)
+/* Queries q .. q + nq - 1, nq one of the tiles' sizes; values: where V is; see: what each sees. */
+static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, const uint8_t *const *values, int q,
+                       int nq, const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
-    float m[TILE_MAX], l[TILE_MAX], *o = to->o + q * a->kv->head_pad;
+    float m[TILE_MAX], l[TILE_MAX], *o = to->o + q * a->kv->v_pad;
     score_fns[a->kv->type](a, heads, q, nq, all);
     if (a->softcap != 0.0f)
         cap_scores(a, nq, all);
@@ -694,13 +694,13 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     if (pp_kv_integers(a->kv)) {
         integer_weights(a, nq, see, steps, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
-        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, heads, nq, steps, &f, o);
+        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, o);
     } else {
         softmax(a, nq, see, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
         if (a->kv->type == PP_KV_FP8)
             scale_weights(a, nq, all);
-        float_values(a, heads, nq, see, a->o);
+        float_values(a, values, nq, see, a->o);
         merge_all_values(a, &f, nq, a->o, o);
     }
 }
@@ -722,20 +722,21 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
     struct pp_span limits[MAX_QUERIES] = {0};
     const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), WHOLE_STEP);
-    const struct bad_values bad = load_scales(a, heads, all);
+    const uint8_t *made[PP_CHUNK_PAGES], *const *values = value_pages(a, heads, all, made);
+    const struct bad_values bad = load_scales(a, values, all);
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, q, nq, limits + q, to);
+        chunk_tile(a, heads, values, q, nq, limits + q, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
 }
 
 static void attention_finish(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out)
 {
-    const int head_dim = a->kv->head_dim, head_pad = a->kv->head_pad;
-    for (int h = 0; h < a->group; h++, out += head_dim) {
+    const int v_dim = a->kv->v_dim, v_pad = a->kv->v_pad;
+    for (int h = 0; h < a->group; h++, out += v_dim) {
         int q = row * a->group + h;
-        for (int d = 0; d < head_dim; d++)
-            out[d] = total->o[q * head_pad + d] / total->l[q];
+        for (int d = 0; d < v_dim; d++)
+            out[d] = total->o[q * v_pad + d] / total->l[q];
     }
 }

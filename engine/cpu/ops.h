@@ -16,7 +16,7 @@
 #include "engine/types.h"
 
 enum {
-    PP_MAX_HEAD_DIM = 512,
+    PP_MAX_HEAD_DIM = 576,
     PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
     PP_TILE_QUERIES = 64, /* of a KV head worked on together: rows times group, or one row */
     PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: those stay in the L1 cache */
@@ -28,7 +28,7 @@ enum {
  * o = sum of p v. */
 struct pp_attention_sums {
     float *m, *l;               /* [n_q] */
-    float *o;                   /* [n_q, head_pad] */
+    float *o;                   /* [n_q, v_pad] */
 };
 
 /* Positions begin .. end - 1 of a chunk. */
@@ -48,16 +48,17 @@ struct pp_attention {
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
     float *q_scale;             /* [head_pad / 32, n_q] */
     int32_t *q_start;           /* what a dot product begins with, because K is stored with an offset */
-    float *v_scale;             /* of a chunk's V, [head_pad / 32, 256] */
+    float *v_scale;             /* of a chunk's V, [v_pad / 32, 256] */
     float *v_log;               /* what log2 of the largest of a position's does not exceed [256] */
     /* of the part of the tile that is worked on: */
     float *p;                   /* scores, then powers [PP_PART_QUERIES, 256] */
-    int16_t *w;                 /* powers times V's scales, as whole numbers [head_pad / 32, PP_PART_QUERIES,
+    int16_t *w;                 /* powers times V's scales, as whole numbers [v_pad / 32, PP_PART_QUERIES,
                                    256], each 32 positions in the order of the build's products */
     uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
     size_t tiles_fixed;
-    float *o;                   /* of a few queries and a chunk's V in floats [PP_PART_QUERIES, head_pad] */
-    struct pp_attention_sums total;
+    float *o;                   /* of a few queries and a chunk's V in floats [PP_PART_QUERIES, v_pad] */
+    uint8_t *values;            /* a chunk's V, where pages have none: of each page v_bytes (attention_latent.h) */
+    struct pp_attention_sums total; /* o: room for [n_q, head_pad] */
 };
 
 /* Bytes for the arrays above with n_q queries, a multiple of 64; and their places in such memory. */
@@ -141,8 +142,8 @@ struct pp_cpu_ops {
     void (*rope)(float *x, int64_t rope_dim, bool neox, const float *cos_sin);
     /* Normalised Hadamard transform of consecutive segments of `block` (a power of two): its own inverse. */
     void (*hadamard)(float *x, int64_t n, int block);
-    /* Writes K and V of one position of one head; k, v: float [head_dim], after RoPE and rotation. slot: position in
-     * the page. */
+    /* Writes K and V of one position of one head; k, v: float [head_dim], after RoPE and rotation; v is not looked at
+     * if kv->v_in_k. slot: position in the page. */
     void (*kv_store)(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k,
                      const float *v);
     /* Takes in a row's queries, float [group, head_dim], after RoPE, rotated if kv->rotate. */
@@ -155,7 +156,7 @@ struct pp_cpu_ops {
     /* Adds a chunk's sums for rows row .. row + n_rows - 1: the same as if the chunk had been added to *to. */
     void (*attention_merge)(const struct pp_attention *a, int row, int n_rows, const struct pp_attention_sums *chunk,
                             const struct pp_attention_sums *to);
-    /* Writes a row's result, float [group, head_dim]. */
+    /* Writes a row's result, float [group, v_dim]. */
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
     /* y = x, which are halves at any address */
     void (*widen)(const void *x, int64_t n, float *y);

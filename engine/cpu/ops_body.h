@@ -529,6 +529,8 @@ static void store_integers(const struct pp_kv_layout *kv, uint8_t *head, int slo
         for (int i = 0; i < PP_KV_BLOCK; i += half ? 8 : 4, kq += PP_KV_GROUP * 4)
             for (int j = i; j < i + 4; j++)
                 kq[j - i] = (uint8_t)(half ? (q[j] + 8) | (q[j + 4] + 8) << 4 : q[j] + 128);
+        if (kv->v_in_k)
+            continue;
         take_block(v, b, kv->head_dim, x);
         vd[b * PP_PAGE_TOKENS + slot] = pp_f32_to_f16((half ? quantize_block4 : quantize_block)(x, q));
         for (int i = 0; i < (half ? PP_KV_BLOCK / 2 : PP_KV_BLOCK); i++, vq += 2)
@@ -543,6 +545,8 @@ static void store_fp8(const struct pp_kv_layout *kv, uint8_t *head, int slot, co
     ((uint16_t *)(head + kv->k_scales))[slot] = pp_f32_to_f16(quantize_fp8(k, kv->head_dim, q));
     for (int d = 0; d < kv->head_pad; d++)
         kq[d * PP_KV_GROUP] = q[d];
+    if (kv->v_in_k)
+        return;
     ((uint16_t *)(head + kv->v_scales))[slot] = pp_f32_to_f16(quantize_fp8(v, kv->head_dim, q));
     memcpy(head + kv->v + (size_t)slot * (size_t)kv->head_pad, q, (size_t)kv->head_pad);
 }
@@ -552,15 +556,19 @@ static void store_floats(const struct pp_kv_layout *kv, uint8_t *head, int slot,
     size_t k0 = (size_t)(slot / PP_KV_GROUP) * (size_t)kv->head_pad * PP_KV_GROUP + (size_t)(slot % PP_KV_GROUP);
     size_t v0 = (size_t)slot * (size_t)kv->head_pad;
     for (int d = 0; d < kv->head_pad; d++) {
-        float kx = d < kv->head_dim ? k[d] : 0, vx = d < kv->head_dim ? v[d] : 0;
-        size_t at = k0 + (size_t)d * PP_KV_GROUP;
-        if (kv->type == PP_KV_F16) {
+        const float kx = d < kv->head_dim ? k[d] : 0;
+        const size_t at = k0 + (size_t)d * PP_KV_GROUP;
+        if (kv->type == PP_KV_F16)
             ((uint16_t *)head)[at] = pp_f32_to_f16(kx);
-            ((uint16_t *)(head + kv->v))[v0 + (size_t)d] = pp_f32_to_f16(vx);
-        } else {
+        else
             ((float *)head)[at] = kx;
+    }
+    for (int d = 0; d < kv->head_pad && !kv->v_in_k; d++) {
+        const float vx = d < kv->head_dim ? v[d] : 0;
+        if (kv->type == PP_KV_F16)
+            ((uint16_t *)(head + kv->v))[v0 + (size_t)d] = pp_f32_to_f16(vx);
+        else
             ((float *)(head + kv->v))[v0 + (size_t)d] = vx;
-        }
     }
 }
 
@@ -576,6 +584,7 @@ static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_o
         store_floats(kv, head, slot, k, v);
 }
 
+#include "engine/cpu/attention_latent.h"
 #include "engine/cpu/attention_body.h"
 
 #if defined(PP_OPS_AMX)
