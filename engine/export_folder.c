@@ -54,7 +54,7 @@ struct item {
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
     enum order order;
-    int64_t head_dim, n_head;   /* BY_HALVES, BY_HEAD */
+    int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     float add;                  /* to every value */
     int n_dims;                 /* as it is written, the fastest first */
@@ -88,6 +88,12 @@ static enum pp_code fail_write(const struct folder *f)
 static int64_t n_rows_of(const struct item *item)
 {
     return item->ne[1] * item->ne[2];
+}
+
+/* The line of the family's tables that has this tensor, and what it is called in the new folder; or NULL. */
+static const struct pp_arch_name *line_of(const struct folder *f, const char *gguf_name, struct pp_buf *name)
+{
+    return pp_arch_hf_name(f->arch, pp_source_hparams(f->s), gguf_name, f->opt->bits != 0, name);
 }
 
 /* Ours that folders have in config.json instead, or that nobody uses. */
@@ -149,6 +155,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP, behind = form == PP_HF_HALVES;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
+    item->n_head_kv = hp->n_head_kv;
     if ((in_turns || behind) && !(item->with = other_of(f, item->from)))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
     if (form == PP_HF_BEHIND_RESERVED)
@@ -224,7 +231,7 @@ static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const
     struct pp_buf name = {0};
     struct item *item = &f->items[f->n];
     const bool stacked = t->n_dims > 2 && by_name == t->name;
-    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, by_name, f->opt->bits != 0, &name);
+    const struct pp_arch_name *line = line_of(f, by_name, &name);
     *item = (struct item){.from = t, .type = float_type(f, t), .bits = is_wanted_in_groups(f, t) ? f->opt->bits : 0,
                           .first_row = part ? part->first : 0, .n_dims = stacked ? 3 : t->n_dims > 1 ? 2 : 1,
                           .ne = {t->ne[0], t->ne[1], stacked ? t->ne[2] : 1, 1}};
@@ -270,7 +277,7 @@ static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const bool norm = strstr(t->name, ".attn_q_norm.weight") || strstr(t->name, ".attn_k_norm.weight");
-    const bool split = norm && t->n_dims == 2 && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    const bool split = norm && t->n_dims == 2 && !line_of(f, t->name, &name);
     pp_buf_free(&name);
     return split;
 }
@@ -286,7 +293,7 @@ static const char fused[] = ".attn_qkv.";
 static bool is_fused(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
-    const bool apart = strstr(t->name, fused) && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    const bool apart = strstr(t->name, fused) && !line_of(f, t->name, &name);
     pp_buf_free(&name);
     return apart;
 }
@@ -321,7 +328,7 @@ static const struct pp_arch_name *find_joined(const struct folder *f, const stru
     if (!at)
         return NULL;
     snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - t->name), t->name, fused, at + strlen(kinds[0]));
-    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, whole, f->opt->bits != 0, name);
+    const struct pp_arch_name *line = line_of(f, whole, name);
     const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP);
     return apart ? line : NULL;
 }
@@ -365,7 +372,7 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
 static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
-    const struct pp_arch_name *line = pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    const struct pp_arch_name *line = line_of(f, t->name, &name);
     const bool second = line && line->second && strstr(t->name, ".ffn_up_"); /* exps, shexp */
     pp_buf_free(&name);
     return second;
@@ -376,7 +383,7 @@ static bool is_split(const struct folder *f, const struct pp_tensor *t)
 {
     const char *end = strstr(t->name, "_exps.weight");
     struct pp_buf name = {0};
-    const bool split = t->n_dims == 3 && end && !pp_arch_hf_name(f->arch, t->name, f->opt->bits != 0, &name);
+    const bool split = t->n_dims == 3 && end && !line_of(f, t->name, &name);
     pp_buf_free(&name);
     return split;
 }
@@ -576,9 +583,11 @@ static int64_t row_of(const struct item *item, int64_t r)
     const int64_t dim = item->head_dim;
     if (item->order == BY_HALVES)
         return pp_gguf_row(r, dim);
-    if (item->order == BY_HEAD)
-        return (r / dim % 3 * item->n_head + r / dim / 3) * dim + r % dim;
-    return r;
+    if (item->order != BY_HEAD)
+        return r;
+    const int64_t each = item->n_head / item->n_head_kv, group = r / dim / (each + 2), j = r / dim % (each + 2);
+    const int64_t head = j < each ? group * each + j : item->n_head + (j - each) * item->n_head_kv + group;
+    return head * dim + r % dim;
 }
 
 /* Rows first .. first + n - 1 of the new tensor; in another order they are read one by one. */

@@ -4,6 +4,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/quant.h"
+#include "engine/tensor_forms.h"
 
 /* A new tensor of this shape; its data are zeros. */
 static enum pp_code make(uint32_t type, int64_t n_cols, int64_t n_rows, int64_t n_matrices, struct pp_tensor *out,
@@ -87,21 +88,22 @@ static enum pp_code biases_apart(const struct pp_tensor *t, struct pp_tensor out
     return PP_OK;
 }
 
-/* Rows [n_head][q, k, v][head_dim] become [q, k, v][n_head][head_dim]; of a bias, elements. */
+/* Rows [n_head_kv][q ..., k, v][head_dim] become all of q, then k, then v; of a bias, elements. */
 static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                                  struct pp_error *err)
 {
     const bool vector = t->n_dims == 1;
-    const int64_t n_rows = vector ? t->ne[0] : t->ne[1], n_cols = vector ? 1 : t->ne[0], dim = hp->head_dim;
+    const int64_t n_rows = vector ? t->ne[0] : t->ne[1], n_cols = vector ? 1 : t->ne[0];
+    const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads */
     const size_t row = pp_type_row_bytes(t->type, n_cols);
-    if (hp->n_head <= 0 || dim <= 0 || t->n_dims > 2 || n_rows % 3 != 0 || n_rows / 3 % hp->n_head != 0 ||
-        n_rows / 3 / hp->n_head != dim || !row)
+    if (hp->head_dim <= 0 || t->n_dims > 2 || n_rows != (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim || !row)
         return fail_shape(t, err);
     enum pp_code code = make(t->type, vector ? n_rows : n_cols, vector ? 0 : n_rows, 0, out, err);
-    for (int64_t h = 0; !code && h < hp->n_head; h++)
-        for (int64_t part = 0; part < 3; part++)
-            memcpy(bytes_of(out) + (size_t)((part * hp->n_head + h) * dim) * row,
-                   (const uint8_t *)t->data + (size_t)((h * 3 + part) * dim) * row, (size_t)dim * row);
+    for (int64_t r = 0, in; !code && r < n_rows; r++) {
+        const int part = pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, hp, r, &in);
+        memcpy(bytes_of(out) + (size_t)(before[part] * hp->head_dim + in) * row, (const uint8_t *)t->data + (size_t)r * row,
+               row);
+    }
     return code;
 }
 

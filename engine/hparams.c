@@ -575,6 +575,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     find_dense(source, hp);
     pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
+    hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;
     if (value_length != hp->head_dim)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
                        (long long)hp->head_dim, (long long)value_length);
@@ -737,10 +738,10 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
 
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    static const char *const vocab[] = {"vocab_size", NULL}, *const embd[] = {"n_embd", "hidden_size", NULL};
-    static const char *const layers[] = {"n_layer", "num_layers", "num_hidden_layers", NULL};
-    static const char *const heads[] = {"n_head", "num_attention_heads", NULL};
-    static const char *const ff[] = {"intermediate_size", NULL};
+    static const char *const vocab[] = {"vocab_size", NULL}, *const ff[] = {"ffn_hidden_size", "intermediate_size", NULL};
+    static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", NULL};
+    static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", NULL};
+    static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", NULL};
     enum pp_code code;
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
         (code = config_size(config, embd, &hp->n_embd, err)) ||

@@ -65,8 +65,11 @@ static int64_t there(const struct pp_rows *r, int64_t row)
 {
     if (!r->n_head)
         return row * r->row_step + r->row_first;
-    const int64_t in_head = row % r->head_dim, head = row / r->head_dim % r->n_head;
-    return (head * 3 + row / r->head_dim / r->n_head) * r->head_dim + in_head;
+    const int64_t in_head = row % r->head_dim, head = row / r->head_dim, each = r->n_head / r->n_head_kv;
+    const int64_t of_kv = head - r->n_head; /* heads of k, then of v */
+    const int64_t group = of_kv < 0 ? head / each : of_kv % r->n_head_kv;
+    const int64_t in_group = of_kv < 0 ? head % each : each + of_kv / r->n_head_kv;
+    return (group * (each + 2) + in_group) * r->head_dim + in_head;
 }
 
 /* Integer i of a stream of up to eight bits each. */

@@ -286,7 +286,7 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
                        "another order; take a model that is not quantised, or a GGUF file",
                        s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
     enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
-    if (!code && by_head && (t.n_dims != 2 || t.ne[1] != 3 * s->hp.n_head * s->hp.head_dim))
+    if (!code && by_head && (t.n_dims != 2 || t.ne[1] != (s->hp.n_head + 2 * s->hp.n_head_kv) * s->hp.head_dim))
         code = pp_fail(err, PP_ERR_FORMAT, "tensor %.200s does not have the rows of %lld heads",
                        pp_hf_at(s->hf, i)->name, (long long)s->hp.n_head);
     if (code) {
@@ -295,6 +295,7 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     }
     if (by_head) {
         rows->n_head = s->hp.n_head;
+        rows->n_head_kv = s->hp.n_head_kv;
         rows->head_dim = s->hp.head_dim;
     }
     if (!in_turns)

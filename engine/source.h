@@ -44,6 +44,7 @@ struct pp_hparams {
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
+    bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */

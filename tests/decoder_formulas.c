@@ -118,6 +118,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
         case FF_GELU: up[i] = gelu_tanh(up[i]); break;
+        case FF_GELU_EXACT: up[i] *= (1 + erf(up[i] / sqrt(2))) / 2; break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
         }
@@ -183,6 +184,24 @@ static void feed_forward(const struct decoder *d, int l, const double *in, doubl
         one_feed_forward(d, l, "", 0, d->s.n_ff, in, out);
 }
 
+/* Queries, keys and values of an input. */
+static void project(const struct decoder *d, int l, const double *in, double *q, double *k, double *v)
+{
+    const int n_q = d->s.n_head * d->s.head_dim, n_kv = d->s.n_head_kv * d->s.head_dim;
+    if (!d->s.joined) {
+        linear(d, l, "attn_q", in, q);
+        linear(d, l, "attn_k", in, k);
+        linear(d, l, "attn_v", in, v);
+        return;
+    }
+    double *all = doubles(n_q + 2 * n_kv);
+    linear(d, l, "attn_qkv", in, all);
+    memcpy(q, all, (size_t)n_q * sizeof *q);
+    memcpy(k, all + n_q, (size_t)n_kv * sizeof *k);
+    memcpy(v, all + n_q + n_kv, (size_t)n_kv * sizeof *v);
+    pp_free(all);
+}
+
 /* What a part of a layer reads of the stream, and what it adds to it. */
 static void before(const struct decoder *d, int l, const char *kind, const double *x, double *in)
 {
@@ -216,10 +235,10 @@ static void layer(const struct decoder *d, int l, double *x, int n)
     for (int r = 0; r < n; r++) {
         const int first = s->window && !is_wide(d, l) && r >= s->window ? r - s->window + 1 : 0;
         double *row = x + r * s->n_embd;
-        before(d, l, "attn_norm", row, in);
-        linear(d, l, "attn_q", in, q);
-        linear(d, l, "attn_k", in, k + r * n_kv);
-        linear(d, l, "attn_v", in, v + r * n_kv);
+        before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", row, in);
+        project(d, l, in, q, k + r * n_kv, v + r * n_kv);
+        if (s->two_norms)
+            before(d, l, "attn_norm", row, in);
         clamp(d, q, n_q);
         clamp(d, k + r * n_kv, n_kv);
         clamp(d, v + r * n_kv, n_kv);

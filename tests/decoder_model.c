@@ -33,6 +33,8 @@ static const struct decoder_shape families[] = {
     {.arch = "baichuan", .neighbours = true, .n_head_kv = 4},
     {.arch = "phimoe", .centred = true, .norm_bias = true, .n_expert = 6, .n_used = 2, .mixer = 0.01f,
      .biases = BIAS_QKV | BIAS_O | BIAS_OUTPUT},
+    {.arch = "falcon", .centred = true, .norm_bias = true, .parallel = true, .ff = FF_GELU_EXACT, .joined = true,
+     .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -131,9 +133,15 @@ static void add_attention(struct decoder *d, int l)
     const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
     if (s->norms != POST_NORM)
         add_block_norm(d, l, "attn_norm");
-    add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
-    add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
-    add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
+    if (s->two_norms)
+        add_block_norm(d, l, "attn_norm_2");
+    if (s->joined) {
+        add_matrix(d, l, "attn_qkv", n_q + 2 * n_kv, n, s->biases & BIAS_QKV);
+    } else {
+        add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
+        add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
+        add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
+    }
     if (s->heads != HEADS_PLAIN) {
         add_head_norm(d, l, "attn_q_norm", s->n_head);
         add_head_norm(d, l, "attn_k_norm", s->n_head_kv);
@@ -269,7 +277,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
         if (scales[i].v != 0.0f)
             pp_gguf_add_f32(w, key(d, scales[i].key), scales[i].v);
-    if (strcmp(s->arch, "stablelm") == 0)
+    if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))
         pp_gguf_add_bool(w, key(d, "use_parallel_residual"), s->parallel);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }

@@ -18,8 +18,10 @@ struct decoder_shape {
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8 } biases;
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
-    enum { FF_SILU, FF_SILU_FUSED, FF_GELU, FF_RELU2 } ff; /* the last two have no gate; of FUSED gate and value
-                              are one matrix */
+    enum { FF_SILU, FF_SILU_FUSED, FF_GELU, FF_GELU_EXACT, FF_RELU2 } ff; /* from GELU on there is no gate; of
+                              FUSED gate and value are one matrix */
+    bool joined;           /* q, k and v are one matrix: attn_qkv */
+    bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;

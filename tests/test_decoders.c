@@ -245,6 +245,27 @@ static void phi_moe(void **state)
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.5.w2.weight", 2, s.n_ff);
 }
 
+/* Falcon: one head of k and v for all or each of a few for some, behind a norm of its own; or one each. */
+static void falcon(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("falcon");
+    s.n_head_kv = 1;
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.h.1.input_layernorm.bias", 1, s.n_embd);
+    s.n_head_kv = 2;
+    check(&s);
+    s.two_norms = true;
+    folder = check(&s);
+    assert_tensor(folder, "transformer.h.1.ln_attn.weight", 1, s.n_embd);
+    assert_tensor(folder, "transformer.h.0.ln_mlp.weight", 1, s.n_embd);
+    s.two_norms = s.parallel = false;
+    s.n_head_kv = 4;
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    folder = check(&s);
+    assert_tensor(folder, "transformer.h.0.self_attention.query_key_value.bias", 1, 3 * s.n_head * s.head_dim);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +287,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(joined),
         cmocka_unit_test(phi_moe),
         cmocka_unit_test(rows_of_joined),
+        cmocka_unit_test(falcon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_exaone,  &pp_arch_exaone4, &pp_arch_chatglm,  &pp_arch_glm4,       &pp_arch_command_r,
     &pp_arch_hunyuan_dense, &pp_arch_olmoe, &pp_arch_granitemoe, &pp_arch_olmo, &pp_arch_nemotron, &pp_arch_arcee,
     &pp_arch_orion, &pp_arch_internlm2, &pp_arch_baichuan, &pp_arch_phimoe,
+    &pp_arch_falcon,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -246,11 +247,11 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
 }
 
 /* The line of a table by a GGUF name. */
-static const struct pp_arch_name *find_line(const struct pp_arch_name *table, const char *gguf_name, bool mlx,
-                                            struct holes *holes, const char **rest)
+static const struct pp_arch_name *find_line(const struct pp_arch_name *table, const struct pp_hparams *hp,
+                                            const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++) {
-        if (n->mlx != mlx)
+        if (n->mlx != mlx || (n->two_norms && !hp->two_norms))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
             return n;
@@ -260,16 +261,16 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
     return NULL;
 }
 
-const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const char *gguf_name, bool mlx,
-                                           struct pp_buf *name)
+const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
+                                           bool mlx, struct pp_buf *name)
 {
     struct holes holes;
     const char *rest;
-    const struct pp_arch_name *n = mlx ? find_line(a->names, gguf_name, true, &holes, &rest) : NULL;
+    const struct pp_arch_name *n = mlx ? find_line(a->names, hp, gguf_name, true, &holes, &rest) : NULL;
     if (mlx && !n)
-        n = find_line(a->more_names, gguf_name, true, &holes, &rest);
-    if (!n && !(n = find_line(a->names, gguf_name, false, &holes, &rest)))
-        n = find_line(a->more_names, gguf_name, false, &holes, &rest);
+        n = find_line(a->more_names, hp, gguf_name, true, &holes, &rest);
+    if (!n && !(n = find_line(a->names, hp, gguf_name, false, &holes, &rest)))
+        n = find_line(a->more_names, hp, gguf_name, false, &holes, &rest);
     pp_buf_clear(name);
     if (n) {
         fill_in(n->hf, &holes, name);

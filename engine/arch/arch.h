@@ -29,15 +29,15 @@ enum pp_hf_form {
     PP_HF_SAME,
     PP_HF_PLUS_ONE,       /* a norm is stored without the 1 that is added to it */
     PP_HF_TURNED,         /* a matrix is stored [n_in, n_out] */
-    PP_HF_QKV_BY_HEAD,    /* q, k and v of one head after the other, instead of all of q, then k, then v */
+    PP_HF_QKV_BY_HEAD,    /* for one head of k after the other the heads of q that go with it, it, and v's, instead of
+                             all of q, then k, then v */
     PP_HF_EXPERTS_TURNED, /* [n_expert, n_in, n_out] */
     PP_HF_EXPERTS_GATE_UP, /* likewise; outputs are of the gate and of the value in turns, and become the tensors of
                               this name and of `second` */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
     PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
-    PP_HF_QKV_BY_GROUP,   /* likewise, but for one head of k after the other: of the heads of q that go with it, of it,
-                             and of v's */
+    PP_HF_QKV_BY_GROUP,   /* likewise, but in the order of PP_HF_QKV_BY_HEAD */
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
@@ -52,6 +52,7 @@ struct pp_arch_name {
     enum pp_hf_form form;
     bool whole;
     bool mlx;             /* only MLX has it so */
+    bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     const char *second;
 };
 
@@ -157,11 +158,11 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, co
 /* The row order of a tensor by its GGUF name, and the form that its folder has it in. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
 enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);
-/* What a tensor with a GGUF name is called in a folder, as Hugging Face has it or MLX, and the line of the table that
- * says so; of a `second` one, too, whose values are then in the tensor of that name together with the first one's.
- * NULL: it has no place there. */
-const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const char *gguf_name, bool mlx,
-                                           struct pp_buf *name);
+/* What a tensor with a GGUF name is called in a folder of such a model, as Hugging Face has it or MLX, and the line of
+ * the table that says so; of a `second` one, too, whose values are then in the tensor of that name together with the
+ * first one's. NULL: it has no place there. */
+const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
+                                           bool mlx, struct pp_buf *name);
 /* The module in a Hugging Face model whose weight is called that in GGUF files: "blk.3.attn_q.weight" gives
  * "model.layers.3.self_attn.q_proj". False: there is none. */
 bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module);

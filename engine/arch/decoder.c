@@ -48,14 +48,18 @@ static void add_residual(struct builder *b, int l)
 
 /* --- norms ---------------------------------------------------------------------------------------------------- */
 
-/* The vectors of a norm of n values called NAME. False: *err is set. */
+/* The vectors of a norm of n values called NAME; what is added behind may be there in any family. False: *err is
+ * set. */
 static bool find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
     norm->centred = b->d->layer_norm;
     norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
-    if (norm->weight && b->d->norm_bias)
-        norm->bias = pp_plan_tensor(b->s, 0, n, b->err, "%s.bias", name);
-    return norm->weight && (norm->bias || !b->d->norm_bias);
+    char bias[80];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    const bool added = norm->weight && (b->d->norm_bias || pp_source_tensor(b->s, bias));
+    if (added)
+        norm->bias = pp_plan_tensor(b->s, 0, n, b->err, "%s", bias);
+    return norm->weight && (norm->bias || !added);
 }
 
 static bool add_norm(struct builder *b, int l, const char *kind, int in, int out)
@@ -110,7 +114,7 @@ static bool add_qkv(struct builder *b, int l)
     const int in = b->d->no_pre_norm ? b->x : b->normed;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;
-    if (!b->d->no_pre_norm && !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (!b->d->no_pre_norm && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
         return false;
     if (b->fused_qkv) {
         int qkv = pp_plan_linear(b->p, b->s, b->n_q + 2 * b->n_kv, n_embd, b->err, "blk.%d.attn_qkv", l);
