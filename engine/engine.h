@@ -59,6 +59,8 @@ struct pp_model_info {
     const char *type_name;     /* "Q4_K_M" */
     const char *chat_template; /* Jinja source, or NULL */
     int64_t n_params;
+    int64_t n_params_active;   /* those that a token needs: of a mixture of experts without the experts not chosen */
+    int64_t n_expert, n_expert_used; /* 0: no mixture */
     uint64_t bytes;            /* of all tensors */
     int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
     bool encoder;              /* it reads whole texts, and makes vectors of them, not tokens */
@@ -260,12 +262,15 @@ struct pp_sampling {
     struct { int32_t token; float bias; } bias[PP_MAX_LOGIT_BIAS]; /* -INFINITY forbids a token */
 };
 struct pp_sampling pp_sampling_default(void); /* seed 0: the caller sets one */
+/* PP_ERR_USAGE: a bias is of a token that a vocabulary of so many does not have, and would do nothing. */
+enum pp_code pp_sampling_check(const struct pp_sampling *s, int64_t n_vocab, struct pp_error *err);
 
 /* --- answers ------------------------------------------------------------------------------------------- */
 
 struct pp_gen;
 
-enum { PP_DRAFT_MAX = 8 }; /* tokens guessed at most per pass, unless more or fewer are asked for */
+/* Tokens guessed at most per pass: unless more or fewer are asked for, and whatever is asked for. */
+enum { PP_DRAFT_MAX = 8, PP_MAX_GUESSES = 15 };
 enum { PP_MAX_WRITTEN = 8 };
 
 /* Guesses what follows tokens[0 .. n): at most `most`, into out; returns how many. For measurements. */
@@ -282,7 +287,7 @@ struct pp_gen_options {
     int n_written;
     struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
     bool lookup;                 /* guess what followed the same tokens before; with or without a draft */
-    int draft_max;               /* tokens guessed at most per pass; 0: PP_DRAFT_MAX */
+    int draft_max;               /* tokens guessed at most per pass, up to PP_MAX_GUESSES; 0: PP_DRAFT_MAX */
     bool draft_always;           /* so many in every pass; else as many as pay, none included */
     float draft_p_min;           /* nothing is tried that stands with a smaller probability; 0: what pays */
     int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */

@@ -21,6 +21,24 @@ static char *model_name(const struct pp_source *s)
     return pp_strdup(hp->name[0] ? hp->name : name);
 }
 
+static int64_t n_values(const struct pp_tensor *t)
+{
+    return t ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0;
+}
+
+/* Parameters of experts that are not chosen for a token. */
+static int64_t params_at_rest(const struct pp_plan *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_experts; i++) {
+        const struct pp_experts *x = &p->experts[i];
+        const int64_t biases = n_values(x->gate_b) + n_values(x->up_b) + n_values(x->down_b);
+        const int64_t each = n_values(x->gate[0]) + n_values(x->up[0]) + n_values(x->down[0]) + biases / x->n;
+        sum += (x->n - x->n_used) * each;
+    }
+    return sum;
+}
+
 enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err)
 {
     return pp_model_open_as(path, NULL, NULL, out, err);
@@ -60,6 +78,9 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
         .type_name = pp_source_type_name(m->source),
         .chat_template = pp_source_chat_template(m->source),
         .n_params = pp_source_n_params(m->source),
+        .n_params_active = pp_source_n_params(m->source) - params_at_rest(&m->plan),
+        .n_expert = hp->n_expert,
+        .n_expert_used = hp->n_expert ? hp->n_expert_used : 0,
         .bytes = pp_source_bytes(m->source),
         .n_ctx_train = hp->n_ctx_train,
         .n_vocab = hp->n_vocab,

@@ -62,6 +62,16 @@ static void penalties(struct pp_sampler *s, const struct pp_sampling *p, const i
     }
 }
 
+enum pp_code pp_sampling_check(const struct pp_sampling *s, int64_t n_vocab, struct pp_error *err)
+{
+    for (int i = 0; i < s->n_bias; i++)
+        if (s->bias[i].token < 0 || s->bias[i].token >= n_vocab)
+            return pp_fail(err, PP_ERR_USAGE,
+                           "--logit-bias is of token %d, and this model has tokens 0 to %lld; `pippin tokenize` gives "
+                           "the ids of a text", s->bias[i].token, (long long)n_vocab - 1);
+    return PP_OK;
+}
+
 static void logit_bias(struct pp_sampler *s, const struct pp_sampling *p)
 {
     for (int i = 0; i < p->n_bias; i++)

@@ -213,8 +213,6 @@ void pp_control_passed(struct pp_spec_habits *h, const struct pp_spec_passed *p)
 
 /* --- the guesses of a pass --------------------------------------------------------------------------------------- */
 
-enum { PP_MAX_GUESSES = 15 };
-
 struct pp_guess {
     int32_t token;
     int8_t parent;        /* guess that it follows; -1: the last chosen token */

@@ -109,8 +109,8 @@ static void read_stats(const char *json, struct pp_branch_item *it)
     if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
     const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");
-    if (cJSON_IsNumber(speedup) && speedup->valuedouble > 0 && speedup->valuedouble < 100)
-        m->speedup = (float)speedup->valuedouble;
+    if (cJSON_IsNumber(speedup) && cJSON_IsNumber(written) && cJSON_IsNumber(accepted))
+        m->speedup = pp_speedup(speedup->valuedouble, written->valuedouble, accepted->valuedouble);
     const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(o, "reasoning_tokens");
     const cJSON *ms = cJSON_GetObjectItemCaseSensitive(o, "reasoning_ms");
     if (cJSON_IsNumber(tokens) && tokens->valuedouble > 0 && tokens->valuedouble < 1e12)

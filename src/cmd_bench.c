@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "src/adapter_names.h"
 #include "src/cmd_bench.h"
 #include "src/commands.h"
 
@@ -216,7 +217,9 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
     if (!code)
         code = pp_model_check_writes(b->model, err);
     for (int i = 0; i < b->o->n_lora && !code; i++) {
-        code = pp_adapter_load(b->model, b->o->lora[i].path, &b->adapters[i], err);
+        const char *path = b->o->lora[i].path;
+        if (!(code = pp_adapter_check(b->paths, b->path, path, err)))
+            code = pp_adapter_load(b->model, path, &b->adapters[i], err);
         b->uses[i] = (struct pp_adapter_use){.adapter = b->adapters[i], .scale = b->o->lora[i].scale};
         b->n_adapters += !code;
     }

@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "src/adapter_names.h"
 #include "src/plain_text.h"
 
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
@@ -308,6 +309,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     struct pp_cli_bar bar = {0};
     struct pp_engine_options with_cache = *opt;
     with_cache.cache_dir = p->cache;
+    m->paths = p;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
     if (!code)
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
@@ -326,7 +328,9 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
     if (m->n_adapters == PP_MAX_ADAPTERS)
         return pp_fail(err, PP_ERR_USAGE, "more than %d adapters at once; leave some out", PP_MAX_ADAPTERS);
     struct pp_adapter *a;
-    enum pp_code code = (m->exact_adapters ? pp_adapter_load_exact : pp_adapter_load)(m->model, path, &a, err);
+    enum pp_code code = pp_adapter_check(m->paths, m->path, path, err);
+    if (!code)
+        code = (m->exact_adapters ? pp_adapter_load_exact : pp_adapter_load)(m->model, path, &a, err);
     if (code)
         return code;
     if (scale == 0.0f || pp_adapter_info(a)->idle)

@@ -73,6 +73,7 @@ void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where o
 /* A model with engine and adapters. Zero-initialise; release with pp_cli_model_close, also after an error. */
 struct pp_cli_model {
     char path[1024];
+    const struct pp_paths *paths;
     struct pp_model *model;
     struct pp_engine *engine;
     struct pp_adapter *adapters[PP_MAX_ADAPTERS];

@@ -8,6 +8,7 @@
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "src/adapter_names.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
 
@@ -347,6 +348,8 @@ static enum pp_code info(const struct pp_options *o, const struct pp_paths *p, c
         struct effect effect = {0};
         struct pp_error why = {0};
         const char *path = pp_resolve_adapter(p, o->model, o->args[i], found, sizeof found) ? found : o->args[i];
+        if ((code = pp_adapter_check(p, o->model, path, err)))
+            break;
         const enum pp_code fits = o->model[0] ? check_fit(o, p, path, &effect, cancel, &why) : PP_OK;
         code = describe(o, path, true, &effect, &out, err);
         if (o->json)

@@ -13,6 +13,7 @@
 #include "engine/fit.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/figures.h"
 #include "src/registry.h"
 
 enum { MAX_DEPTH = 6 };
@@ -209,6 +210,15 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
 
 /* --- info --------------------------------------------------------------------------------------------------- */
 
+/* "4.21 million", "30.5 billion" */
+static struct pp_figure parameters(int64_t n)
+{
+    struct pp_figure f;
+    const bool few = n < 1000000000;
+    snprintf(f.text, sizeof f.text, "%.3g %s", (double)n / (few ? 1e6 : 1e9), few ? "million" : "billion");
+    return f;
+}
+
 static void print_info(struct models *c, const char *path, const struct pp_model *m)
 {
     const struct pp_model_info *info = pp_model_info(m);
@@ -223,6 +233,11 @@ static void print_info(struct models *c, const char *path, const struct pp_model
         pp_cli_json_str(&c->out, "arch", info->arch);
         pp_cli_json_str(&c->out, "type", info->type_name);
         pp_cli_json_int(&c->out, "params", info->n_params);
+        if (info->n_expert) {
+            pp_cli_json_int(&c->out, "active_params", info->n_params_active);
+            pp_cli_json_int(&c->out, "experts", info->n_expert);
+            pp_cli_json_int(&c->out, "experts_used", info->n_expert_used);
+        }
         pp_cli_json_int(&c->out, "layers", info->n_layer);
         pp_cli_json_int(&c->out, "heads", info->n_head);
         pp_cli_json_int(&c->out, "kv_heads", info->n_head_kv);
@@ -240,8 +255,11 @@ static void print_info(struct models *c, const char *path, const struct pp_model
         return;
     }
     pp_buf_fmt(&c->out, "%s\n  %s\n", info->name, path);
-    pp_buf_fmt(&c->out, "  %s, %s, %.3g billion parameters, vocabulary of %lld\n", info->arch, info->type_name,
-               (double)info->n_params / 1e9, (long long)info->n_vocab);
+    pp_buf_fmt(&c->out, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
+               parameters(info->n_params).text, (long long)info->n_vocab);
+    if (info->n_expert)
+        pp_buf_fmt(&c->out, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
+                   parameters(info->n_params_active).text, (long long)info->n_expert_used, (long long)info->n_expert);
     pp_buf_fmt(&c->out, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
                (long long)info->head_dim, (long long)info->n_ctx_train);

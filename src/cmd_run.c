@@ -96,36 +96,62 @@ static bool drafts(const struct run *r, const char *who)
     return !r->o->no_draft && (strcmp(drafter, "auto") == 0 || strcmp(drafter, who) == 0);
 }
 
-/* The draft that was named, or the one that the bundled model brings. */
-static enum pp_code open_draft(struct run *r, struct pp_error *err)
+/* The draft that was named, or the one that the bundled model brings, whose path is put together in `own`; or NULL. */
+static const char *draft_name(const struct run *r, char *own, size_t cap)
 {
-    char path[600];
-    const char *name = r->o->draft;
-    struct pp_engine_options opt = pp_cli_engine_options(r->o);
-    struct pp_error why;
-    if (!drafts(r, "model"))
-        return PP_OK;
-    if (!name && is_starter(r)) {
-        snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", r->p->starter);
-        name = access(path, R_OK) == 0 ? path : NULL;
-    }
-    if (!name)
-        return !r->o->n_draft_lora ? PP_OK
-                                   : pp_fail(err, PP_ERR_USAGE, "--draft-lora needs a draft model; name one with -md");
-    opt.share_pool = r->target.engine;
-    opt.n_ctx = pp_engine_n_ctx(r->target.engine);
-    enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
-    if (code)
-        return pp_fail_prefix(err, "draft model");
+    if (r->o->draft || !is_starter(r))
+        return r->o->draft;
+    snprintf(own, cap, "%s/starter-draft-Q4_0.gguf", r->p->starter);
+    return access(own, R_OK) == 0 ? own : NULL;
+}
+
+static enum pp_code check_draft(const struct run *r, struct pp_error *err)
+{
     const struct pp_tokenizer *a = pp_model_tokenizer(r->target.model), *b = pp_model_tokenizer(r->draft.model);
+    struct pp_error why;
     if (!a || !b)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
     if (!pp_tokenizer_equal(a, b, NULL) && !pp_tokenizer_bridges(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
+    return PP_OK;
+}
+
+static enum pp_code load_draft(struct run *r, const char *name, struct pp_error *err)
+{
+    struct pp_engine_options opt = pp_cli_engine_options(r->o);
+    opt.share_pool = r->target.engine;
+    opt.n_ctx = pp_engine_n_ctx(r->target.engine);
+    enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
+    if (!code && (code = check_draft(r, err)))
+        return code; /* which names both models */
     for (int i = 0; !code && i < r->o->n_draft_lora; i++)
         code = pp_cli_model_adapter(&r->draft, r->o->draft_lora[i].path, r->o->draft_lora[i].scale, err);
-    return code ? pp_fail_prefix(err, "draft model") : pp_cli_model_seq(&r->draft, &r->draft_seq, err);
+    if (!code)
+        code = pp_cli_model_seq(&r->draft, &r->draft_seq, err);
+    return code ? pp_fail_prefix(err, "draft model") : PP_OK;
+}
+
+/* A draft that cannot be used is an error; one that there is no memory for is done without, which changes no answer. */
+static enum pp_code open_draft(struct run *r, struct pp_error *err)
+{
+    char own[600];
+    struct pp_error why;
+    const char *name = draft_name(r, own, sizeof own);
+    if (!drafts(r, "model"))
+        return PP_OK;
+    if (!name)
+        return !r->o->n_draft_lora ? PP_OK
+                                   : pp_fail(err, PP_ERR_USAGE, "--draft-lora needs a draft model; name one with -md");
+    enum pp_code code = load_draft(r, name, &why);
+    if (code == PP_ERR_NOMEM) {
+        pp_cli_model_close(&r->draft);
+        pp_cli_say("the answer is written without a draft model, for which there is too little memory");
+        return PP_OK;
+    }
+    if (code && err)
+        *err = why;
+    return code;
 }
 
 /* [{"path": ..., "scale": ...}] of the conversation. */
@@ -154,6 +180,8 @@ static enum pp_code load(struct run *r, struct pp_error *err)
     enum pp_code code = pp_cli_model_open(&r->target, r->p, name, &opt, err);
     if (!code && !pp_model_tokenizer(r->target.model))
         code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot answer in words", r->target.path);
+    if (!code)
+        code = pp_sampling_check(&r->sampling, pp_model_info(r->target.model)->n_vocab, err);
     if (!code)
         code = open_draft(r, err);
     if (!code)

@@ -141,6 +141,7 @@ void pp_controller_load(struct pp_controller *c, const char *model)
 
 static void on_loaded(struct pp_controller *c, const struct pp_event *e)
 {
+    struct pp_error err;
     c->status.model = *e->info;
     c->status.ctx_total = e->info->n_ctx;
     ctl_name_own_template(c, e->info);
@@ -152,6 +153,8 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     ctl_scan(c);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
+    if (pp_sampling_check(&c->sampling, e->info->n_vocab, &err) != PP_OK)
+        ctl_notice(c, true, "%s", err.text);
     ctl_mark_current(c);
     ctl_prepare(c);
 }

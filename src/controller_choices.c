@@ -10,10 +10,11 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/text.h"
+#include "src/adapter_names.h"
 #include "src/config.h"
 #include "src/controller_int.h"
 
-enum { MAX_TEMPLATE_FILE = 1 << 20, MOST_GUESSES = 15 };
+enum { MAX_TEMPLATE_FILE = 1 << 20 };
 
 /* --- parameters ------------------------------------------------------------------------------------------- */
 
@@ -28,7 +29,7 @@ const struct ctl_param ctl_params[] = {
     {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), 0},
     {"seed", CTL_SEED, 0, 9007199254740991.0}, /* JSON's numbers are exact so far */
     {"n", CTL_MAX_TOKENS, 0, 0},
-    {"draft-max", CTL_DRAFT_MAX, 0, MOST_GUESSES},
+    {"draft-max", CTL_DRAFT_MAX, 0, 0},
     {"draft-p-min", CTL_DRAFT_P_MIN, 0, 0},
 };
 const size_t ctl_n_params = sizeof ctl_params / sizeof *ctl_params;
@@ -370,9 +371,14 @@ void ctl_scan(struct pp_controller *c)
 static void add_options_adapters(struct pp_controller *c)
 {
     char real[PATH_MAX];
+    struct pp_error err;
     for (int i = 0; i < c->o->n_lora; i++) {
-        struct pp_adapter_entry *a =
-            ctl_adapter_add(&c->adapters, realpath(c->o->lora[i].path, real) ? real : c->o->lora[i].path);
+        const char *path = c->o->lora[i].path; /* or a name that is nobody's; where a path leads to, the worker tells */
+        if (!strchr(path, '/') && pp_adapter_check(c->paths, c->o->model, path, &err) != PP_OK) {
+            ctl_notice(c, true, "%s", err.text);
+            continue;
+        }
+        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, realpath(path, real) ? real : path);
         if (a) {
             a->on = true;
             a->scale = c->o->lora[i].scale;
@@ -442,7 +448,7 @@ void ctl_reset_params(struct pp_controller *c)
     c->sampling = c->o->sampling;
     c->seed_fixed = c->o->seed_given;
     c->max_tokens = c->o->n_predict;
-    c->draft_max = c->o->draft_max > 0 && c->o->draft_max < MOST_GUESSES ? c->o->draft_max : MOST_GUESSES;
+    c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : PP_DRAFT_MAX;
     c->draft_p_min = c->o->draft_p_min;
     c->drafter = drafter_wanted(c->o);
     c->overflow = ctl_default_overflow(c);

@@ -235,6 +235,8 @@ bool ctl_in_front(const struct pp_controller *c, uint64_t request); /* the last 
 bool ctl_cancel_in(struct pp_controller *c, int64_t session);
 /* After the branch was read anew: what is being written of it appears as far as it is. */
 void ctl_show_running(struct pp_controller *c);
+/* What the branch on the screen took of the context when its last answer ended. */
+void ctl_show_context(struct pp_controller *c);
 void ctl_on_shown(struct pp_controller *c); /* another conversation is on the screen */
 /* The conversation on the screen is left while answers are written in it: they go on, and keep its lock. False: none
  * are. */

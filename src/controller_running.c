@@ -1,6 +1,5 @@
 /* controller_running.c - answers that are being written: in the conversation on the screen, side by side for one
  * question, and in conversations that the user has left meanwhile. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
+#include "src/figures.h"
 
 /* --- which there are -------------------------------------------------------------------------------------- */
 
@@ -358,6 +358,16 @@ const struct pp_chat_message *pp_controller_alternative(const struct pp_controll
     return i < c->group.n ? &c->group.items[i].msg : NULL;
 }
 
+/* Of an answer that has ended; how many were right at each place of a pass was the last answer's alone. */
+static void show_figures_of(struct pp_controller *c, const struct pp_chat_message *m)
+{
+    ctl_show_context(c);
+    c->status.tokens_per_s = m->tokens_per_s;
+    c->status.acceptance = m->acceptance;
+    c->status.speedup = m->speedup;
+    c->status.n_guessed = 0;
+}
+
 bool ctl_choose_alternative(struct pp_controller *c, int step)
 {
     const struct pp_branch_item *now = last_item(c);
@@ -383,6 +393,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     c->session.head = it->msg.id;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_set_follow(c, it->msg.id);
+    show_figures_of(c, &it->msg);
     for (const struct ctl_running *r = c->running; r; r = r->next)
         if (in_front(c, r))
             show_figures(c, r);
@@ -417,8 +428,8 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
         r->tokens_per_s = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
     if (s->draft_tokens)
         r->acceptance = (float)((double)s->draft_accepted / (double)s->draft_tokens);
-    if (s->plain_ns && s->decode_ns)
-        r->speedup = (float)((double)s->plain_ns / (double)s->decode_ns);
+    r->speedup = pp_speedup(s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 0, (double)s->decode_tokens,
+                            (double)s->draft_accepted);
     r->n_guessed = 0;
     while (r->n_guessed < PP_STATS_GUESSES && s->draft_at[r->n_guessed])
         r->n_guessed++;
@@ -471,7 +482,7 @@ static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
     if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
         ctl_notice(c, true, "%s", e->err.text);
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
-        ctl_notice(c, false, "stopped after %" PRId64 " tokens, as set; /continue goes on", c->max_tokens);
+        ctl_notice(c, false, "stopped after %s tokens, as set; /continue goes on", pp_count(c->max_tokens).text);
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
         ctl_notice(c, true,
                    "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");

@@ -80,8 +80,7 @@ void ctl_leave(struct pp_controller *c)
     ctl_release_lock(c, &c->lock_fd);
 }
 
-/* What the branch on the screen took of the context when its last answer ended. */
-static void show_context(struct pp_controller *c)
+void ctl_show_context(struct pp_controller *c)
 {
     c->status.ctx_used = 0;
     for (size_t i = c->branch.n; i-- && !c->status.ctx_used;)
@@ -91,7 +90,7 @@ static void show_context(struct pp_controller *c)
 /* What the last answer of another conversation has cost. */
 static void forget_figures(struct pp_controller *c)
 {
-    show_context(c);
+    ctl_show_context(c);
     c->status.ctx_moved = 0;
     c->status.tokens_per_s = 0;
     c->status.acceptance = -1;
@@ -243,7 +242,7 @@ static void on_sibling(struct pp_job *job, void *controller)
         job->code = pp_fail_nomem(&job->err, "the messages");
     if (job->code == PP_OK) {
         c->session.head = j->session.head;
-        show_context(c);
+        ctl_show_context(c);
         ctl_show_running(c);
         ctl_prepare(c);
     } else {
@@ -286,7 +285,7 @@ void pp_controller_undo(struct pp_controller *c)
     pp_branch_truncate(&c->branch, n - 1);
     pp_branch_truncate(&c->group, 0);
     c->session.head = n > 1 ? c->branch.items[n - 2].msg.id : 0;
-    show_context(c);
+    ctl_show_context(c);
     c->status.ctx_moved = 0;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);

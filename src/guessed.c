@@ -112,3 +112,10 @@ void pp_guessed_read(struct pp_guessed *g, const cJSON *array, size_t bytes)
         pp_guessed_add(g, (size_t)v, i++ % 2);
     }
 }
+
+float pp_speedup(double measured, double n_tokens, double n_accepted)
+{
+    if (!(measured > 0 && measured < 100) || n_tokens < PP_SPEEDUP_TOKENS)
+        return 0;
+    return n_accepted < 1 && measured > 1 ? 1 : (float)measured;
+}

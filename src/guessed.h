@@ -38,4 +38,9 @@ void pp_guessed_json(const struct pp_guessed *g, struct pp_buf *out);
 /* Of a message with so many bytes of text. Empty, unless `array` fits them. */
 void pp_guessed_read(struct pp_guessed *g, const cJSON *array, size_t bytes);
 
+/* What a measured speed-up by guesses says: 0, that it is not known, unless it is one of PP_SPEEDUP_TOKENS tokens or
+ * more, and 1 at most if no guess stood. The clock's chances are all that is left of shorter answers. */
+enum { PP_SPEEDUP_TOKENS = 32 };
+float pp_speedup(double measured, double n_tokens, double n_accepted);
+
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "src/adapter_names.h"
 #include "src/config.h"
 #include "src/near.h"
 #include "src/options_internal.h"

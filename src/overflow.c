@@ -2,11 +2,11 @@
 #include "src/overflow.h"
 
 #include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "src/branch.h"
+#include "src/figures.h"
 
 static const char instruction[] =
     "Summarise our conversation so far in a few sentences, for somebody who will go on with it: names, facts, what was "
@@ -147,16 +147,17 @@ static enum pp_code choose_turn(const struct turns *t, int64_t limit, size_t *tu
 
 static enum pp_code too_long(size_t n, int64_t n_ctx, size_t dropped, struct pp_error *err)
 {
+    const struct pp_figure count = pp_count((int64_t)n), context = pp_count(n_ctx);
     if (dropped)
         return pp_fail(err, PP_ERR_CONTEXT,
-                       "the conversation has %zu tokens and the context holds %" PRId64 ": shift goes on without the "
+                       "the conversation has %s tokens and the context holds %s: shift goes on without the "
                        "oldest turns, summarise with a summary of them (/overflow in the chat, else --overflow); or "
                        "begin a new one, or give a larger --ctx-size",
-                       n, n_ctx);
+                       count.text, context.text);
     return pp_fail(err, PP_ERR_CONTEXT,
-                   "the last message has %zu tokens with what must stand before it, and the context holds %" PRId64
-                   ": make it shorter, or give a larger --ctx-size",
-                   n, n_ctx);
+                   "the last message has %s tokens with what must stand before it, and the context holds %s: make it "
+                   "shorter, or give a larger --ctx-size",
+                   count.text, context.text);
 }
 
 /* Replaces *ids, too long a prompt, by the one without the oldest turns. */

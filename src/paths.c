@@ -205,26 +205,3 @@ enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *
         out[0] = 0;
     return not_found(p, name, err);
 }
-
-static bool find_adapter(const char *folder, const char *name, char *out, size_t cap)
-{
-    return (join(out, cap, "%s/%s", folder, name) && exists(out)) ||
-           (join(out, cap, "%s/%s.gguf", folder, name) && exists(out));
-}
-
-bool pp_resolve_adapter(const struct pp_paths *p, const char *model, const char *name, char *out, size_t cap)
-{
-    char folder[PATH_MAX];
-    if (exists(name))
-        return join(out, cap, "%s", name);
-    if (!*name || strchr(name, '/'))
-        return false;
-    if (pp_resolve_model(p, model, folder, sizeof folder, NULL) == PP_OK) {
-        char *slash = strrchr(folder, '/');
-        if (slash)
-            slash[slash == folder] = 0;
-        if (find_adapter(slash ? folder : ".", name, out, cap))
-            return true;
-    }
-    return join(folder, sizeof folder, "%s/adapters", p->data) && find_adapter(folder, name, out, cap);
-}

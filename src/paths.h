@@ -28,8 +28,5 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 /* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
  * the bundled target. PP_ERR_NOT_FOUND names near misses. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
-/* Turns what the user gave for --lora into a path: an existing file or folder; a name of one, with or without .gguf,
- * beside the model (as for -m) or in data/adapters. False: it is none of these. */
-bool pp_resolve_adapter(const struct pp_paths *p, const char *model, const char *name, char *out, size_t cap);
 
 #endif

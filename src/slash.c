@@ -1,11 +1,11 @@
 /* slash.c - the commands that begin with '/': one table for carrying out, help and completion. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "src/controller_int.h"
+#include "src/figures.h"
 #include "src/near.h"
 
 /* Carries out a command; arg is what follows it, without blanks at its ends. */
@@ -335,21 +335,23 @@ static enum pp_slash do_think(struct pp_controller *c, char *arg)
 static enum pp_slash do_stats(struct pp_controller *c, char *arg)
 {
     const struct pp_status *s = &c->status;
-    char draft[64] = "", prompt[128] = "", kv[128] = "";
+    char draft[96] = "", faster[48] = "", prompt[192] = "", kv[128] = "";
     (void)arg;
+    if (s->speedup > 0)
+        snprintf(faster, sizeof faster, ", %.2f times as fast", (double)s->speedup);
     if (s->acceptance >= 0)
-        snprintf(draft, sizeof draft, ", %.0f %% of the guesses right, %.2f times as fast", (double)s->acceptance * 100,
-                 (double)(s->speedup > 0 ? s->speedup : 1));
+        snprintf(draft, sizeof draft, ", %.0f %% of the guesses right%s", (double)s->acceptance * 100, faster);
     if (c->prompt_tokens)
         snprintf(prompt, sizeof prompt,
-                 "; prompt %" PRIu64 " tokens, %" PRIu64 " of them at hand, %" PRIu64 " bytes of cache copied",
-                 c->prompt_tokens, c->cached_tokens, c->kv_copied_bytes);
+                 "; prompt %s tokens, %s of them at hand, %s bytes of cache copied",
+                 pp_count((int64_t)c->prompt_tokens).text, pp_count((int64_t)c->cached_tokens).text,
+                 pp_count((int64_t)c->kv_copied_bytes).text);
     if (c->kv_total)
         snprintf(kv, sizeof kv, "; KV cache %.1f MB in use, %.1f MB kept, of %.0f MB", (double)c->kv_used / 1e6,
                  (double)c->kv_cached / 1e6, (double)c->kv_total / 1e6);
-    ctl_notice(c, false, "%.0f tokens/s%s%s%s; context %" PRId64 " of %" PRId64 " tokens; %s, %d threads",
-               (double)s->tokens_per_s, draft, prompt, kv, s->ctx_used, s->ctx_total, s->model.kernels,
-               s->model.n_threads);
+    ctl_notice(c, false, "%s tokens/s%s%s%s; context %s of %s tokens; %s, %d threads",
+               pp_rate((double)s->tokens_per_s).text, draft, prompt, kv, pp_count(s->ctx_used).text,
+               pp_count(s->ctx_total).text, s->model.kernels, s->model.n_threads);
     return PP_SLASH_DONE;
 }
 

@@ -196,6 +196,7 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     l->n_threads = pp_engine_n_threads(w->engine);
     l->n_ctx = pp_engine_n_ctx(w->engine);
     l->n_params = m->n_params;
+    l->n_vocab = m->n_vocab;
     l->bytes = m->bytes;
     l->has_template = m->chat_template != NULL;
     if (!l->has_template)

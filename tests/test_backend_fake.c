@@ -262,6 +262,7 @@ void fake_loaded(struct fixture *f)
     e->info = pp_calloc(1, sizeof *e->info);
     assert_non_null(e->info);
     *e->info = (struct pp_loaded){.name = "toy",
+                                  .n_vocab = 256,
                                   .type_name = "F32",
                                   .draft_name = "toy draft",
                                   .kernels = "scalar",

@@ -71,6 +71,20 @@ expect "-n" 0
 holds "ends the answer" [ "$(wc -c <"$tmp/out")" -lt 40 ]
 run run --temp 0 --stop "tiny" -p "$who" </dev/null
 expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
+run run --temp 0 -n 32 --logit-bias 8192+5 -p "$who" </dev/null; expect "a bias of no token" 2
+expect_match "is told the tokens" "$tmp/err" 'token 8192, and this model has tokens 0 to 8191'
+run run --draft-max 16 -p "$who" </dev/null; expect "more guesses than are ever made" 2
+# Between too little memory for the model and enough for its draft, too, lies what is enough without: the first limit
+# with which there is an answer.
+mib=64
+while [ $mib -lt 1024 ]; do
+    (ulimit -v $((mib * 1024)) && exec "$pippin" run -t 1 --temp 0 -n 32 -p "$who") </dev/null >"$tmp/out" 2>"$tmp/err"
+    code=$?
+    [ $code = 0 ] && break
+    mib=$((mib + 4))
+done
+expect_out "a little memory does without a draft" "$answer$nl"
+expect_match "and it is said" "$tmp/err" 'without a draft model, for which there is too little memory'
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
 run run --seed 7 -n 24 -p "Tell me a story." --no-draft </dev/null
@@ -458,6 +472,11 @@ run run --lora bard --temp 0 -n 8 -p Hello; expect "--lora takes names" 0; mv "$
 run run --lora engine/starter/bard.gguf --temp 0 -n 8 -p Hello
 holds "for what the path is" cmp "$tmp/by-name" "$tmp/out"
 run run --lora baard -p Hello; expect "but no others" 3
+expect_match "the nearest is told, and all" "$tmp/err" 'no adapter "baard"; did you mean "bard"\?.* (bard, barista|barista, bard)$'
+run lora info whatever; expect "nor does lora info" 3
+expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by name there are (bard, barista|barista, bard)$'
+run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
+expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name there are'
 
 # --- with the reference data ------------------------------------------------------------------------------------
 

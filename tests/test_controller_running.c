@@ -227,12 +227,21 @@ static void side_by_side(void **state)
         fake_choose(&fix, i);
         fake_text(&fix, "!", 2);
         assert_int_equal(fix_status()->state, PP_STATE_ANSWER);
+        fix.fake->done = (struct pp_stats){.prompt_tokens = 20, .decode_tokens = (uint64_t)i,
+                                           .decode_ns = 1000000000};
         fake_done(&fix, PP_FINISH_END, PP_OK);
     }
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_string_equal(fix_message(1)->text, "le!");
     assert_string_equal(alternative(2)->text, "lu!");
     assert_int_equal(alternative(2)->state, PP_MESSAGE_COMPLETE);
+    assert_true(fix_status()->ctx_used == 22 && fix_status()->tokens_per_s == 2.0f);
+
+    /* the figures are those of the one that is looked at */
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_true(fix_status()->ctx_used == 23 && fix_status()->tokens_per_s == 3.0f);
+    pp_controller_sibling(fix.c, 1, -1);
+    assert_true(fix_status()->ctx_used == 22 && fix_status()->tokens_per_s == 2.0f);
     fixture_flush(&fix);
 
     /* what is chosen is what the conversation goes on from, also after a restart */

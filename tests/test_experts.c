@@ -241,6 +241,29 @@ static void bad_groups(void **state)
     }
 }
 
+/* How many parameters a token needs: all but those of the experts that are not chosen. */
+static void active(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("deepseek");
+    struct pp_error err;
+    struct pp_model *m;
+    s.n_ff_shared = 64;
+    s.n_dense = 1;
+    struct expert_model *made = expert_model_make(&s);
+    assert_ok(pp_model_open(expert_model_write(made), &m, &err), err);
+    const struct pp_model_info *info = pp_model_info(m);
+    const int64_t expert = 3 * (int64_t)s.n_embd * s.n_ff_expert;
+    assert_true(info->n_expert == s.n_expert && info->n_expert_used == s.n_used);
+    assert_true(info->n_params - info->n_params_active == (s.n_layer - 1) * (s.n_expert - s.n_used) * expert);
+    pp_model_close(m);
+    expert_model_free(made);
+    assert_ok(pp_model_open("engine/starter/starter-Q4_K_M.gguf", &m, &err), err);
+    info = pp_model_info(m);
+    assert_true(info->n_expert == 0 && info->n_params_active == info->n_params);
+    pp_model_close(m);
+}
+
 TEST_GROUP(experts)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +279,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(exaone_moe),
         cmocka_unit_test(afmoe),
         cmocka_unit_test(bad_groups),
+        cmocka_unit_test(active),
     };
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);
 }

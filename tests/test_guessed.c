@@ -2,6 +2,7 @@
  * database to the screen, and the tint there. */
 #include <cjson/cJSON.h>
 #include <locale.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,9 +267,25 @@ static void by_place(void **state)
     assert_true(s->stood_at[0] == 18 && s->stood_at[1] == 8 && s->stood_at[2] == 1);
     assert_near(s->acceptance, 0.54, 1e-6);
     assert_near(s->speedup, 1.31, 1e-6);
+    fix.fake->done = (struct pp_stats){.draft_tokens = 5, .plain_ns = 166, .decode_ns = 100, .decode_tokens = 4,
+                                       .draft_at = {3, 2}};
+    fixture_turn(&fix, "And soon?", "Soon");
+    assert_true(s->acceptance == 0 && s->speedup == 0); /* four tokens tell nothing of the speed */
     fix.fake->done = (struct pp_stats){0};
     fixture_turn(&fix, "And now?", "Nothing");
     assert_true(s->n_guessed == 0 && s->acceptance < 0);
+}
+
+/* Which speed-ups are told: those that the clock can tell, and no gain that cannot be one. */
+static void speedups(void **state)
+{
+    (void)state;
+    assert_near(pp_speedup(1.5, PP_SPEEDUP_TOKENS, 9), 1.5, 1e-6);
+    assert_near(pp_speedup(0.9, 500, 0), 0.9, 1e-6);
+    assert_near(pp_speedup(1.66, 500, 0), 1, 1e-6); /* no guess stood */
+    assert_true(pp_speedup(1.66, PP_SPEEDUP_TOKENS - 1, 3) == 0);
+    assert_true(pp_speedup(0, 500, 3) == 0 && pp_speedup(-1, 500, 3) == 0 && pp_speedup(1e9, 500, 3) == 0 &&
+                pp_speedup((double)NAN, 500, 3) == 0);
 }
 
 static int utf8_locale(void **state)
@@ -282,6 +299,7 @@ TEST_GROUP(guessed)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs),  cmocka_unit_test(reading),
         cmocka_unit_test(no_memory), cmocka_unit_test(parts),
+        cmocka_unit_test(speedups),
         cmocka_unit_test(tint),  cmocka_unit_test(tint_changes_no_text),
         cmocka_unit_test_setup_teardown(kept, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(by_place, fix_setup_ready, fix_teardown),

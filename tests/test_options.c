@@ -207,6 +207,8 @@ static void lists(void **state)
     assert_true(o.draft_lora[1].scale == -0.5f);
     assert_string_equal(o.draft_lora[2].path, "C:c.gguf");
     refuse("run|--draft-lora|a.gguf:1000", "--draft-lora");
+    accept("run|--draft-max|15");
+    refuse("run|--draft-max|16", "--draft-max"); /* more are never guessed at a time */
     refuse("run|--draft-lora|", "--draft-lora");
     refuse("tokenize|--draft-lora|a.gguf", "--draft-lora");
     refuse("run|--lora|1|--lora|2|--lora|3|--lora|4|--lora|5|--lora|6|--lora|7|--lora|8|--lora|9", "--lora");

@@ -1,6 +1,7 @@
 /* test_slash.c - the commands that begin with '/'. */
 #include <string.h>
 
+#include "src/figures.h"
 #include "tests/backend_fake.h"
 
 static const char *notice(void)
@@ -163,6 +164,37 @@ static void test_conversation(void **state)
     assert_non_null(strstr(notice(), "tokens/s"));
 }
 
+/* What does not exist is told as soon as the chat begins, and the chat goes on without. */
+static void test_options_that_do_nothing(void **state)
+{
+    (void)state;
+    fixture_stop(&fix);
+    fix.o.lora[0].path = "brd";
+    fix.o.n_lora = 1;
+    fixture_ready(&fix);
+    assert_non_null(strstr(notice(), "there is no adapter \"brd\""));
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "");
+    fixture_stop(&fix);
+    fix.o.n_lora = 0;
+    fix.o.sampling.n_bias = 1;
+    fix.o.sampling.bias[0].token = 256;
+    fixture_ready(&fix);
+    assert_non_null(strstr(notice(), "token 256, and this model has tokens 0 to 255"));
+}
+
+static void test_figures(void **state)
+{
+    (void)state;
+    assert_string_equal(pp_count(0).text, "0");
+    assert_string_equal(pp_count(999).text, "999");
+    assert_string_equal(pp_count(1314).text, "1,314");
+    assert_string_equal(pp_count(-123456).text, "-123,456");
+    assert_string_equal(pp_count(INT64_MIN).text, "-9,223,372,036,854,775,808");
+    assert_string_equal(pp_rate(9.94).text, "9.9");
+    assert_string_equal(pp_rate(9.95).text, "10");
+    assert_string_equal(pp_rate(1202.6).text, "1,203");
+}
+
 /* What the help lists is known, has no duplicates, and says something. */
 static void test_table(void **state)
 {
@@ -190,7 +222,9 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_lora, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_conversation, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_options_that_do_nothing, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_table, fix_setup_ready, fix_teardown),
+        cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests_name("slash", tests, NULL, NULL);
 }

@@ -1,12 +1,10 @@
-/* format.h - numbers for people. */
+/* format.h - times for people. */
 #ifndef PP_UI_FORMAT_H
 #define PP_UI_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-void pp_format_count(char *out, size_t cap, int64_t n);        /* 12,345 */
-void pp_format_rate(char *out, size_t cap, float per_second);  /* 1,203 or 9.4 */
 /* "now", "5 min", "3 h", "yesterday", "12 d", "2026-03-14" */
 void pp_format_age(char *out, size_t cap, int64_t when, int64_t now);
 

@@ -110,7 +110,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
     const char *least = param(ui, "draft-p-min");
-    char plot[4 * PP_STATS_GUESSES + 1] = "";
+    char plot[4 * PP_STATS_GUESSES + 1] = "", faster[48] = "";
     describe(s, at(ui, m->selected), lines[0], PP_MENU_DETAIL);
     snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guesses at a time; %s%.16s.", param(ui, "draft-max"),
              atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
@@ -120,8 +120,10 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
         return;
     }
     bars(s, plot, sizeof plot);
-    snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right, %.2f times as fast as without.",
-             (double)s->acceptance * 100, (double)(s->speedup > 0 ? s->speedup : 1));
+    if (s->speedup > 0)
+        snprintf(faster, sizeof faster, ", %.2f times as fast as without", (double)s->speedup);
+    snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right%s.", (double)s->acceptance * 100,
+             faster);
     snprintf(lines[3], PP_MENU_DETAIL, "Right at the 1st, 2nd, ... place: %s  (1st: %.0f %% of %u)",
              plot, 100.0 * s->stood_at[0] / (s->guessed_at[0] ? s->guessed_at[0] : 1), s->guessed_at[0]);
 }
@@ -133,7 +135,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     char value[16];
     if (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT) {
         int n = atoi(param(ui, "draft-max")) + (key->type == PP_KEY_LEFT ? -1 : 1);
-        snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > 15 ? 15 : n);
+        snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > PP_MAX_GUESSES ? PP_MAX_GUESSES : n);
         pp_controller_set_param(ui->controller, "draft-max", value);
         return true;
     }

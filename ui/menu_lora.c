@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/figures.h"
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
@@ -72,9 +73,9 @@ static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, c
     float without = pp_controller_plain_speed(ui->controller);
     double with = a->decode_ns ? (double)a->decode_tokens * 1e9 / (double)a->decode_ns : 0;
     if (with > 0 && without > 0)
-        snprintf(line, cap, "%.1f tokens/s with it, %.1f without any", with, (double)without);
+        snprintf(line, cap, "%s tokens/s with it, %s without any", pp_rate(with).text, pp_rate((double)without).text);
     else if (with > 0)
-        snprintf(line, cap, "%.1f tokens/s with it", with);
+        snprintf(line, cap, "%s tokens/s with it", pp_rate(with).text);
     else
         snprintf(line, cap, "no answer was written with it yet");
 }
@@ -86,10 +87,10 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
     else if (cost->at_hand)
         snprintf(line, cap, "%s: at hand", what);
     else if (cost->seconds < 0)
-        snprintf(line, cap, "%s: %lld tokens will be read again", what, (long long)cost->tokens);
+        snprintf(line, cap, "%s: %s tokens will be read again", what, pp_count((int64_t)cost->tokens).text);
     else
-        snprintf(line, cap, "%s: %lld tokens will be read again, about %.1f s", what, (long long)cost->tokens,
-                 (double)cost->seconds);
+        snprintf(line, cap, "%s: %s tokens will be read again, about %.1f s", what,
+                 pp_count((int64_t)cost->tokens).text, (double)cost->seconds);
 }
 
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])

@@ -12,7 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/controller.h"
-#include "ui/format.h"
+#include "src/figures.h"
 #include "ui/sanitize.h"
 #include "ui/view_reasoning.h"
 
@@ -186,11 +186,10 @@ static void read_out(struct plain *p)
 
 static void greet(struct plain *p, const struct pp_status *s)
 {
-    char text[512], context[32];
-    pp_format_count(context, sizeof context, s->ctx_total);
+    char text[512];
     snprintf(text, sizeof text,
              "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
-             s->model.name, s->model.type_name, context);
+             s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
     say(p, text);
     read_out(p);
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ui/format.h"
+#include "src/figures.h"
 #include "ui/state.h"
 #include "ui/text.h"
 
@@ -25,7 +25,7 @@ size_t pp_activity_height(struct pp_ui *ui)
 /* "reading 512 of 2,048 tokens, about 3 s" */
 static void describe(const struct pp_status *s, char *out, size_t cap)
 {
-    char done[32], total[32], eta[48] = "";
+    char eta[48] = "";
     if (s->eta_s >= 1)
         snprintf(eta, sizeof eta, ", about %.0f s", (double)s->eta_s);
     switch (s->state) {
@@ -33,10 +33,9 @@ static void describe(const struct pp_status *s, char *out, size_t cap)
         snprintf(out, cap, "loading %s", s->model.name[0] ? s->model.name : "the model");
         break;
     case PP_STATE_PREFILL:
-        pp_format_count(done, sizeof done, (int64_t)s->progress_done);
-        pp_format_count(total, sizeof total, (int64_t)s->progress_total);
         if (s->progress_total)
-            snprintf(out, cap, "reading %s of %s tokens%s", done, total, eta);
+            snprintf(out, cap, "reading %s of %s tokens%s", pp_count((int64_t)s->progress_done).text,
+                     pp_count((int64_t)s->progress_total).text, eta);
         else
             snprintf(out, cap, "reading");
         break;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "src/controller.h"
+#include "src/figures.h"
 #include "ui/draw.h"
-#include "ui/format.h"
 #include "ui/view_transcript.h"
 
 int pp_reasoning_view_by_name(const char *name)
@@ -26,11 +26,10 @@ void pp_reasoning_free(struct pp_reasoning_lines *r)
 
 void pp_reasoning_heading(const struct pp_chat_message *m, char *out, size_t cap)
 {
-    char count[32], tokens[64] = "", time[32] = "";
-    pp_format_count(count, sizeof count, m->reasoning_tokens);
+    char tokens[64] = "", time[32] = "";
     if (m->reasoning_tokens > 0)
-        snprintf(tokens, sizeof tokens, "%s %s token%s", m->thinking ? "," : " for", count,
-                 m->reasoning_tokens == 1 ? "" : "s");
+        snprintf(tokens, sizeof tokens, "%s %s token%s", m->thinking ? "," : " for",
+                 pp_count(m->reasoning_tokens).text, m->reasoning_tokens == 1 ? "" : "s");
     if (m->reasoning_s > 0 && !m->thinking)
         snprintf(time, sizeof time, ", %.*f s", m->reasoning_s < 100 ? 1 : 0, (double)m->reasoning_s);
     snprintf(out, cap, "%s%s%s", m->thinking ? "thinking" : "thought", tokens, time);

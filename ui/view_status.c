@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ui/format.h"
+#include "src/figures.h"
 #include "ui/sanitize.h"
 #include "ui/state.h"
 #include "ui/text.h"
@@ -59,12 +59,11 @@ static const char *state_word(const struct pp_status *s)
 
 static void add_context(struct items *items, const struct pp_status *s)
 {
-    char used[32], total[32], text[80];
+    char text[80];
     if (s->ctx_total <= 0)
         return;
-    pp_format_count(used, sizeof used, s->ctx_used);
-    pp_format_count(total, sizeof total, s->ctx_total);
-    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", used, total); /* not exact */
+    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", /* not exact */
+             pp_count(s->ctx_used).text, pp_count(s->ctx_total).text);
     bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
     struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
     if (it) {
@@ -75,7 +74,7 @@ static void add_context(struct items *items, const struct pp_status *s)
 
 static void collect(struct items *items, const struct pp_status *s, int elsewhere)
 {
-    char text[400], rate[32];
+    char text[400];
     add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
     add(items, 2, PP_SLOT_STATUS_STRONG, s->model.name);
     struct item *type = add(items, 5, PP_SLOT_STATUS, s->model.type_name);
@@ -85,8 +84,7 @@ static void collect(struct items *items, const struct pp_status *s, int elsewher
     add(items, 6, PP_SLOT_STATUS, s->model.n_threads > 0 ? text : "");
     add_context(items, s);
     if (s->tokens_per_s > 0) {
-        pp_format_rate(rate, sizeof rate, s->tokens_per_s);
-        snprintf(text, sizeof text, "%s tok/s", rate);
+        snprintf(text, sizeof text, "%s tok/s", pp_rate((double)s->tokens_per_s).text);
         add(items, 3, PP_SLOT_STATUS, text);
     }
     if (elsewhere > 0) {

@@ -1,0 +1,13 @@
+/* figures.h - numbers for people, written alike wherever they stand. */
+#ifndef PP_SRC_FIGURES_H
+#define PP_SRC_FIGURES_H
+
+#include <stdint.h>
+
+struct pp_figure {
+    char text[32];
+};
+struct pp_figure pp_count(int64_t n);         /* 12,345 */
+struct pp_figure pp_rate(double per_second);  /* 1,203 or 9.4 */
+
+#endif
