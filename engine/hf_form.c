@@ -101,8 +101,8 @@ static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hpar
     enum pp_code code = make(t->type, vector ? n_rows : n_cols, vector ? 0 : n_rows, 0, out, err);
     for (int64_t r = 0, in; !code && r < n_rows; r++) {
         const int part = pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, hp, r, &in);
-        memcpy(bytes_of(out) + (size_t)(before[part] * hp->head_dim + in) * row, (const uint8_t *)t->data + (size_t)r * row,
-               row);
+        memcpy(bytes_of(out) + (size_t)(before[part] * hp->head_dim + in) * row,
+               (const uint8_t *)t->data + (size_t)r * row, row);
     }
     return code;
 }

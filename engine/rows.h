@@ -65,8 +65,8 @@ struct pp_rows {
     const uint8_t *group_of;    /* STREAM, DOWN: int32 [n_cols], the group of each column; NULL: they are in order */
     /* FP4: the rows are row_first, row_first + row_step ... of what is there; else row_step is 1 */
     int64_t row_first, row_step;
-    int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of q
-                                   that go with it, of it, and of v's; n_head 0: it is in our order */
+    int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
+                                   q that go with it, of it, and of v's; n_head 0: it is in our order */
     float factor;               /* FP4: of each scale */
     struct pp_numbers factors;  /* NVFP4: of each scale, one for every `block_rows` rows; data NULL: all are 1 */
     int64_t pitch;              /* FP4: bytes from one group, and from one scale, to the next; 0: scales lie apart, and
