@@ -347,6 +347,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
     } floats[] = {
         {"attention.scale", hp->attn_scale},
         {"attention.clamp_kqv", hp->qkv_clamp},
+        {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},
         {"attn_logit_softcapping", hp->attn_softcap},
         {"final_logit_softcapping", hp->final_softcap},

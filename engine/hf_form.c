@@ -1,5 +1,6 @@
 #include "engine/hf_form.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -129,6 +130,28 @@ static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, st
     return code;
 }
 
+/* Rows divided by their lengths, in the type that they have. */
+static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    const int64_t n = t->ne[0];
+    enum pp_code code = t->n_dims != 2 ? fail_shape(t, err) : make(t->type, n, t->ne[1], 0, out, err);
+    float *row = pp_malloc((size_t)n * sizeof *row);
+    if (!code && !row)
+        code = pp_fail_nomem(err, t->name);
+    for (int64_t r = 0; !code && r < t->ne[1]; r++) {
+        const size_t at = (size_t)r * pp_type_row_bytes(t->type, n);
+        double square = 0;
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + at, row, n);
+        for (int64_t i = 0; i < n; i++)
+            square += (double)row[i] * (double)row[i];
+        for (int64_t i = 0; i < n && square > 0; i++)
+            row[i] = (float)((double)row[i] / sqrt(square));
+        code = pp_quantize_rows(t->type, row, bytes_of(out) + at, 1, n, NULL, err);
+    }
+    pp_free(row);
+    return code;
+}
+
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
@@ -164,6 +187,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_ONE_ROW:
         code = one_row(t, out, err);
+        break;
+    case PP_HF_UNIT_ROWS:
+        code = unit_rows(t, out, err);
         break;
     }
     for (int i = 0; code && i < 2; i++) {

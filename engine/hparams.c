@@ -159,6 +159,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         float v;
     } scales[] = {
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
+        {"largest ALiBi bias", hp->alibi},
         {"attention temperature", hp->attn_temperature},
         {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
         {"bound of queries, keys and values", hp->qkv_clamp},
@@ -468,24 +469,36 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* Numbers by which a decoder of the families that we know computes something else than it usually does. */
-enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err)
+/* A number of either kind; 0: there is none. */
+static double number_of(const struct section *s, const char *key)
 {
-    static const struct {
+    char full[192];
+    int64_t whole = 0;
+    double v = 0;
+    full_key(s, key, full);
+    return pp_gguf_float(s->g, full, &v) || !pp_gguf_int(s->g, full, &whole) ? v : (double)whole;
+}
+
+float pp_hparams_alibi(const struct pp_gguf *g, const char *arch)
+{
+    return (float)number_of(&(struct section){g, arch, NULL}, "attention.max_alibi_bias");
+}
+
+/* Numbers by which a decoder of the families that we know computes something else than it usually does. */
+enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const struct pp_hparams *hp,
+                               struct pp_error *err)
+{
+    const struct {
         const char *key;
         double usual, usual_too;
-    } keys[] = {{"attention.max_alibi_bias", 0, 0}, {"attention.value_scale", 0, 1},
+    } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi}, {"attention.value_scale", 0, 1},
                 {"attention.output_scale", 0, 1},   {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
-    char full[192];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        int64_t whole = 0;
-        double v = 0;
-        full_key(&s, keys[i].key, full);
-        if (!pp_gguf_float(g, full, &v) && pp_gguf_int(g, full, &whole))
-            v = (double)whole;
+        const double v = number_of(&s, keys[i].key);
         if (v != keys[i].usual && v != keys[i].usual_too)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %g, which pippin does not compute", full, v);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.%s is %g, which pippin does not compute", arch,
+                           keys[i].key, v);
     }
     return PP_OK;
 }

@@ -19,8 +19,11 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
                                   struct pp_error *err);
 /* How wide the expert is that every row uses, as its tensors say. */
 void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp);
-/* Refuses a decoder that says that something else is to be computed than its family usually does. */
-enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, struct pp_error *err);
+/* Refuses a decoder that says that something else is to be computed than its family usually does, or hp says. */
+enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const struct pp_hparams *hp,
+                               struct pp_error *err);
+/* The largest bias of ALiBi that a GGUF file has, 0 if it has none. */
+float pp_hparams_alibi(const struct pp_gguf *g, const char *arch);
 /* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */
 enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Holds everything against its limits. */

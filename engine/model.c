@@ -210,7 +210,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"logit cap", (double)hp->final_softcap},        {"embedding scale", (double)hp->embd_scale},
         {"residual scale", (double)hp->residual_scale},  {"logit scale", (double)hp->logit_scale},
         {"local rope", (double)hp->rope_base_local},     {"no truncation", hp->rope_no_truncate},
-        {"attention temperature", (double)hp->attn_temperature},
+        {"attention temperature", (double)hp->attn_temperature}, {"alibi", (double)hp->alibi},
         {"query bound", (double)hp->qkv_clamp},          {"expert mixer", (double)hp->expert_mixer},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},
         {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},

@@ -81,7 +81,8 @@ struct pp_op {
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     const struct pp_tensor *weight, *bias;
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
-    float alibi;                     /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none */
+    float alibi, alibi_scale;        /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none; what they are
+                                        multiplied by, 0 being 1 */
 };
 
 /* A mixture of experts (arXiv 1701.06538), as Mixtral and later families have it: the `n_used` with the largest logits

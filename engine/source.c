@@ -170,10 +170,10 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     if (!code)
         code = pp_hparams_from_gguf(s, family, &s->hp, err);
     strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
-    if (!code && !arch->encoder)
-        code = pp_hparams_refuse(s->gguf, family, err);
     if (!code && arch->from_gguf)
         code = arch->from_gguf(s->gguf, &s->hp, err);
+    if (!code && !arch->encoder)
+        code = pp_hparams_refuse(s->gguf, family, &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
     if (code) {
@@ -343,13 +343,14 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                        arch->name);
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
+    const enum pp_hf_form form = entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output ? PP_HF_SAME : entry->form;
     if (packed)
-        return add_packed(s, i, entry->form, name, second, err);
+        return add_packed(s, i, form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
-    if (entry->form != PP_HF_SAME)
-        return add_transformed(s, t, entry->form, name, second, err);
+    if (form != PP_HF_SAME)
+        return add_transformed(s, t, form, name, second, err);
     return add_tensor(s, t, pp_buf_cstr(name), false, err);
 }
 

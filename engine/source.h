@@ -50,8 +50,10 @@ struct pp_hparams {
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /
                                rope_orig_ctx)); 0: they do not */
+    float alibi;            /* the exponent of ALiBi's slopes, usually 8, in place of rotated heads; 0: there is none */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */
+    bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */
     float logit_scale;      /* of the logits; 0: 1 */

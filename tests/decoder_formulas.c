@@ -82,7 +82,7 @@ static void heads(const struct decoder *d, int l, const char *kind, int n_heads,
         const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
         if (normed && !d->s.heads_behind_rope)
             norm(d, l, name, h, head, head);
-        if (!(is_wide(d, l) && d->s.wide_unrotated))
+        if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated)
             rotate(d, head, position);
         if (normed && d->s.heads_behind_rope)
             norm(d, l, name, h, head, head);
@@ -96,6 +96,18 @@ static double scale_at(const struct decoder *d, int position)
     if (d->s.temperature == 0.0f)
         return scale;
     return scale * (1 + (double)d->s.temperature * log(1 + floor((double)position / d->s.context)));
+}
+
+/* ALiBi: 2^(-max / n), its square, its third power ... for n heads, n a power of two; further heads have odd powers of
+ * the root of that, from the first on. */
+static double slope_of(const struct decoder *d, int h)
+{
+    int n = 1;
+    while (2 * n <= d->s.n_head)
+        n *= 2;
+    const double most = (double)d->s.alibi / n;
+    const double slope = h < n ? exp2(-most * (h + 1)) : exp2(-most / 2 * (2 * (h - n) + 1));
+    return d->s.alibi == 0.0f ? 0 : d->s.alibi_scaled ? slope * scale_at(d, 0) : slope;
 }
 
 static double gelu_tanh(double x)
@@ -246,7 +258,7 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         heads(d, l, "attn_k", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
             attend_query(q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r,
-                         s->head_dim, n_kv, scale_at(d, r), att + h * s->head_dim);
+                         s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), att + h * s->head_dim);
         linear(d, l, "attn_output", att, delta);
         if (s->parallel)
             feed_forward(d, l, in, ff);
@@ -273,6 +285,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
             x[r * width + i] = (double)table->values[ids[r] * width + i] * in_scale;
+    if (d->s.positions)
+        for (int i = 0; i < n * width; i++)
+            x[i] += (double)decoder_find(d, "position_embd.weight")->values[i];
+    for (int r = 0; r < n && d->s.embd_norm; r++)
+        norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
     for (int l = 0; l < d->s.n_layer; l++)
         layer(d, l, x, n);
     for (int r = 0; r < n; r++) {

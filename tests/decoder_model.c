@@ -35,6 +35,10 @@ static const struct decoder_shape families[] = {
      .biases = BIAS_QKV | BIAS_O | BIAS_OUTPUT},
     {.arch = "falcon", .centred = true, .norm_bias = true, .parallel = true, .ff = FF_GELU_EXACT, .joined = true,
      .tied = true},
+    {.arch = "bloom", .centred = true, .norm_bias = true, .embd_norm = true, .unrotated = true, .alibi = 8,
+     .n_head_kv = 4, .ff = FF_GELU, .joined = true, .tied = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "mpt", .centred = true, .unrotated = true, .alibi = 8, .n_head_kv = 4, .ff = FF_GELU_EXACT,
+     .joined = true, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -189,6 +193,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     d->s = *s;
     d->random = s->seed;
     add(d, "token_embd.weight", s->n_vocab, s->n_embd, 0, 1);
+    if (s->positions)
+        add(d, "position_embd.weight", s->n_ctx, s->n_embd, 0, 0.5f);
+    if (s->embd_norm)
+        add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
         add_attention(d, l);
         add_feed_forward(d, l);
@@ -260,6 +268,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         const char *key;
         float v;
     } scales[] = {
+        {"attention.max_alibi_bias", s->alibi},
         {"attention.clamp_kqv", s->qkv_clamp}, {"attention.scale", s->attn_scale},
         {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale}, {"attention.temperature_scale", s->temperature},

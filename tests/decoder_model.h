@@ -13,6 +13,11 @@ struct decoder_shape {
     bool centred;          /* norms take the mean off */
     bool norm_bias;
     bool norm_plain;       /* they have no weights at all */
+    bool unrotated;        /* no heads are rotated */
+    bool positions;        /* the first layer's input has learned positions in it */
+    bool embd_norm;        /* it is normed */
+    float alibi;           /* exponent of slopes; 0: none */
+    bool alibi_scaled;     /* they are multiplied by the scores' scale */
     bool neighbours;       /* 2 i and 2 i + 1 are rotated together, instead of i and i + rope_dim / 2 */
     bool tied;             /* the output is the embeddings */
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8 } biases;

@@ -5,7 +5,7 @@
 
 #include "tests/decoder_model.h"
 
-enum { DECODER_MAX_TENSORS = 96 };
+enum { DECODER_MAX_TENSORS = 400 };
 #define DECODER_EPSILON 1e-5f
 #define DECODER_ROPE_BASE 10000.0f
 

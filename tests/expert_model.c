@@ -421,7 +421,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
             attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, first, r, dim, s->n_head_kv * dim,
-                         1 / sqrt(dim), att + h * dim);
+                         1 / sqrt(dim), 0, att + h * dim);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
         for (int i = 0; s->gated && i < n_q; i++)

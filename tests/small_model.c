@@ -122,13 +122,13 @@ double *doubles(int64_t n)
 }
 
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
-                  double scale, double *out)
+                  double scale, double slope, double *out)
 {
     double *p = doubles(position + 1), most = -INFINITY, sum = 0;
     for (int j = first; j <= position; j++) {
         for (int i = 0; i < dim; i++)
             p[j] += q[i] * k[(int64_t)j * n_kv + i];
-        p[j] *= scale;
+        p[j] = p[j] * scale - slope * (position - j);
         most = fmax(most, p[j]);
     }
     for (int j = first; j <= position; j++)

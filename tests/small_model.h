@@ -26,10 +26,10 @@ const char *assert_logits_everywhere(const double *want, int n_vocab, const char
 
 /* n zeros; pp_free. */
 double *doubles(int64_t n);
-/* Attention of a query of `dim` numbers over the positions from `first` up to its own; k, v: [position][n_kv]; out:
- * [dim]. */
+/* Attention of a query of `dim` numbers over the positions from `first` up to its own; scores fall by `slope` a
+ * position of distance; k, v: [position][n_kv]; out: [dim]. */
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
-                  double scale, double *out);
+                  double scale, double slope, double *out);
 
 /* --- files --- */
 

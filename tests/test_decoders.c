@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "engine/hf_form.h"
 #include "engine/tensor_forms.h"
 #include "tests/decoder_model.h"
 #include "tests/small_model.h"
@@ -236,6 +237,23 @@ static void rows_of_joined(void **state)
     }
 }
 
+/* Baichuan 2's output. */
+static void unit_rows(void **state)
+{
+    static const float rows[2][4] = {{3, 0, -4, 0}, {0.5f, 0.5f, 0.5f, -0.5f}}, want[4] = {0.6f, 0, -0.8f, 0};
+    const struct pp_tensor t = {.name = "output.weight", .type = PP_TYPE_F32, .n_dims = 2, .ne = {4, 2, 1, 1},
+                                .size = sizeof rows, .data = rows};
+    struct pp_tensor out[2];
+    struct pp_error err;
+    int n;
+    (void)state;
+    assert_ok(pp_hf_transform(&t, PP_HF_UNIT_ROWS, NULL, out, &n, &err), err);
+    assert_int_equal(n, 1);
+    assert_memory_equal(out[0].data, want, sizeof want);
+    assert_memory_equal((const float *)out[0].data + 4, rows[1], sizeof rows[1]);
+    pp_free((void *)(uintptr_t)out[0].data);
+}
+
 /* Phi 3.5 MoE, whose experts are weighed as SparseMixer does it. */
 static void phi_moe(void **state)
 {
@@ -264,6 +282,54 @@ static void falcon(void **state)
     s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
     folder = check(&s);
     assert_tensor(folder, "transformer.h.0.self_attention.query_key_value.bias", 1, 3 * s.n_head * s.head_dim);
+    s.alibi = 8; /* as Falcon RW has it */
+    s.unrotated = s.alibi_scaled = true;
+    check(&s);
+}
+
+/* Scores that fall with the distance: 4 heads, and 6, which are no power of two. */
+static void bloom(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("bloom");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.word_embeddings_layernorm.bias", 1, s.n_embd);
+    s.n_head = s.n_head_kv = 6;
+    s.head_dim = s.rope_dim = 8;
+    check(&s);
+}
+
+/* MPT: ALiBi, or learned positions; bounds, norms, fewer heads of k and v, biases. */
+static void mpt(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("mpt");
+    check(&s);
+    s.alibi = 16;
+    s.qkv_clamp = 2;
+    s.heads = HEADS_WHOLE;
+    s.n_head_kv = 2;
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.blocks.1.attn.k_ln.weight", 1, s.n_head_kv * s.head_dim);
+    s = decoder_shape("mpt");
+    s.alibi = 0;
+    s.positions = s.norm_bias = true;
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    folder = check(&s);
+    assert_tensor(folder, "transformer.wpe.weight", 2, s.n_embd);
+}
+
+/* Baichuan 13B, which its 40 layers tell from the smaller one. */
+static void baichuan_13b(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("baichuan");
+    s.n_layer = 40;
+    s.alibi = 8;
+    s.unrotated = true;
+    s.n_ff = 16;
+    s.seed = 3; /* rounding adds up in so many layers, in some models more than in others */
+    check(&s);
 }
 
 TEST_GROUP(decoders)
@@ -287,7 +353,11 @@ TEST_GROUP(decoders)
         cmocka_unit_test(joined),
         cmocka_unit_test(phi_moe),
         cmocka_unit_test(rows_of_joined),
+        cmocka_unit_test(unit_rows),
         cmocka_unit_test(falcon),
+        cmocka_unit_test(bloom),
+        cmocka_unit_test(mpt),
+        cmocka_unit_test(baichuan_13b),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "engine/gguf.h"
 #include "engine/kv.h"
 #include "engine/types.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -133,12 +134,11 @@ static void forks(void **state)
 }
 
 /* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
-static void trees_behind(int base)
+static void trees_behind(int base, const char *path)
 {
     static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
-        struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
-        struct rig r = rig(tiny_model(&shape), NULL, 2, types[t]);
+        struct rig r = rig(path, NULL, 2, types[t]);
         struct pp_error err;
         size_t row = (size_t)r.n_vocab * sizeof(float);
         float *expected = pp_malloc(row * 4), *after = pp_malloc(row);
@@ -189,9 +189,23 @@ static void trees_behind(int base)
 static void trees(void **state)
 {
     (void)state;
-    trees_behind(62);
-    trees_behind(254);
-    trees_behind(256);
+    const struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    const char *path = tiny_model(&shape);
+    trees_behind(62, path);
+    trees_behind(254, path);
+    trees_behind(256, path);
+}
+
+/* With ALiBi a row of a tree is as far from its ancestors as it would be in a chain. */
+static void trees_with_alibi(void **state)
+{
+    struct decoder_shape s = decoder_shape("bloom");
+    (void)state;
+    s.n_vocab = 320;
+    s.n_ctx = 512;
+    struct decoder *d = decoder_make(&s);
+    trees_behind(62, decoder_write(d));
+    decoder_free(d);
 }
 
 /* Steps that cannot be done leave the sequence as it was. */
@@ -536,7 +550,7 @@ TEST_GROUP(engine)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(limited_address_space),
 #endif
-        cmocka_unit_test(forks),                      cmocka_unit_test(trees),
+        cmocka_unit_test(forks),                      cmocka_unit_test(trees), cmocka_unit_test(trees_with_alibi),
         cmocka_unit_test(refusals),                   cmocka_unit_test(page_limit),
         cmocka_unit_test(no_memory),                  cmocka_unit_test(stopped_load),
         cmocka_unit_test(values_that_are_no_numbers), cmocka_unit_test(impossible_sizes),

@@ -431,9 +431,10 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
 }
 
 static double softcap; /* of the scores, in all tests that follow; 0: none */
+static double alibi;   /* the scores of head h fall by (h + 1) times this a position of distance; likewise */
 
 /* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
-static void reference(const struct cache *c, const float *q, int begin, int n, double *out)
+static void reference(const struct cache *c, const float *q, int h, int begin, int n, double *out)
 {
     const int head_dim = c->layout.head_dim, v_dim = c->layout.v_dim;
     double *s = pp_malloc((size_t)n * sizeof *s), top = -INFINITY, total = 0;
@@ -444,6 +445,7 @@ static void reference(const struct cache *c, const float *q, int begin, int n, d
             s[i] += (double)q[d] / sqrt(head_dim) *
                     stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, false);
         s[i] = softcap != 0 ? softcap * tanh(s[i] / softcap) : s[i];
+        s[i] -= alibi * (h + 1) * (n - 1 - i);
         if (s[i] > top)
             top = s[i];
     }
@@ -516,6 +518,10 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
 {
     struct pp_attention a = {.n_rows = n_rows, .group = group, .softcap = (float)softcap * 1.44269504f};
     const int n_q = n_rows * group, width = group * c->layout.head_dim, v_width = group * c->layout.v_dim;
+    float slopes[PP_TILE_QUERIES];
+    for (int h = 0; h < group; h++)
+        slopes[h] = (float)(alibi * (h + 1)) * 1.44269504f;
+    a.slopes = alibi != 0 ? slopes : NULL;
     size_t bytes = pp_attention_bytes(&c->layout, n_q);
     void *memory = pp_aligned(64, bytes);
     memset(memory, 0xFF, bytes); /* NaN everywhere: nothing may be read that was not written */
@@ -527,8 +533,10 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
     begin_sums(&a, &a.total);
     for (int chunk = 0; chunk < n[n_rows - 1]; chunk += PP_KV_CHUNK) {
         struct pp_span see[PP_TILE_QUERIES];
-        for (int i = 0; i < n_rows; i++)
+        for (int i = 0; i < n_rows; i++) {
             see[i] = in_chunk(n[i], window, chunk);
+            a.at[i] = (float)(n[i] - 1 - chunk);
+        }
         for (int i = 0, end; i < n_rows; i = end) {
             for (end = i + 1; see[i].end && end < n_rows && see[end].end;)
                 end++;
@@ -562,7 +570,7 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
             double expected[PP_MAX_HEAD_DIM], tolerance = pp_kv_integers(&c.layout) ? 3e-2 : 1e-5;
             check_stored(&c, n);
             for (int h = 0; h < n_q; h++) {
-                reference(&c, q + h * head_dim, 0, n, expected);
+                reference(&c, q + h * head_dim, h, 0, n, expected);
                 for (int j = 0; j < v_dim; j++)
                     assert_near(out[h * v_dim + j], expected[j], tolerance);
             }
@@ -613,6 +621,19 @@ static void attention_capped(void **state)
             attention_of_shape(kv_types[type], 80, 3, 77);
         }
     softcap = 0;
+}
+
+/* Scores that fall with the distance, in all types; some rows fill tiles of 16. */
+static void attention_alibi(void **state)
+{
+    (void)state;
+    for (int type = 0; type < (int)N_KV_TYPES; type++) {
+        alibi = 0.03;
+        attention_of_shape(kv_types[type], 64, 20, 300);
+        alibi = 0.4;
+        attention_of_shape(kv_types[type], 80, 3, 77);
+    }
+    alibi = 0;
 }
 
 /* V that is a part of K, in all types. */
@@ -704,7 +725,7 @@ static void window_case(const struct window_case *w, enum pp_kv_type type, enum 
                      pp_kv_type_name(type), w->window, r, rows);
         double expected[PP_MAX_HEAD_DIM], tolerance = pp_kv_integers(&c.layout) ? 6e-2 : 1e-5;
         for (int h = 0; isa == PP_ISA_SCALAR && h < w->group; h++) {
-            reference(&c, q + r * width + h * w->head_dim, n[r] > w->window ? n[r] - w->window : 0, n[r], expected);
+            reference(&c, q + r * width + h * w->head_dim, h, n[r] > w->window ? n[r] - w->window : 0, n[r], expected);
             for (int d = 0; d < w->head_dim; d++)
                 assert_near(together[r * width + h * w->head_dim + d], expected[d], tolerance);
         }
@@ -822,7 +843,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(norm_and_activations),
         cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(functions),            cmocka_unit_test(layer_norms),
-        cmocka_unit_test(attention_capped),     cmocka_unit_test(attention_latent),
+        cmocka_unit_test(attention_capped), cmocka_unit_test(attention_alibi),     cmocka_unit_test(attention_latent),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),

@@ -175,14 +175,13 @@ static void one_layer_moves_exactly(void **state)
     }
 }
 
-/* Hunyuan's keys are normed behind their rotation. */
-static void normed_keys_move_exactly(void **state)
+/* A model of one layer that is made as a test asks. */
+static void family_moves_exactly(const char *arch)
 {
-    struct decoder_shape s = decoder_shape("hunyuan-dense");
+    struct decoder_shape s = decoder_shape(arch);
     const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = PP_KV_F32, .max_rows = 32};
     struct pp_error err;
     struct rig r;
-    (void)state;
     s.n_layer = 1;
     s.n_vocab = 100;
     s.n_ctx = 512;
@@ -192,6 +191,20 @@ static void normed_keys_move_exactly(void **state)
     assert_moves_exactly(&r, PP_KV_F32, 1e-3);
     unrig(&r);
     decoder_free(d);
+}
+
+/* Hunyuan's keys are normed behind their rotation. */
+static void normed_keys_move_exactly(void **state)
+{
+    (void)state;
+    family_moves_exactly("hunyuan-dense");
+}
+
+/* Bloom's keys know no positions, and distances are counted anew. */
+static void keys_with_alibi_move_exactly(void **state)
+{
+    (void)state;
+    family_moves_exactly("bloom");
 }
 
 /* With more layers it is another result: it is not to be found, shared or saved, and going back ends it. */
@@ -399,7 +412,7 @@ TEST_GROUP(slide)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
-        cmocka_unit_test(normed_keys_move_exactly),
+        cmocka_unit_test(normed_keys_move_exactly), cmocka_unit_test(keys_with_alibi_move_exactly),
         cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(what_cannot_be_cut),
         cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),
     };

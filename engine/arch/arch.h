@@ -41,6 +41,7 @@ enum pp_hf_form {
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
+    PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
 /* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"
@@ -65,14 +66,18 @@ struct pp_decoder {
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
-     * of the family only (pp_hparams.qk_norm), by one for all heads or one for each. */
-    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS } qk_norm;
+     * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
+    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
     bool norm_behind_rope;    /* heads are normed after they are rotated */
     bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
     enum pp_fn fn;
-    bool positions;           /* position_embd is added to the input */
+    /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
+     * LEARNED_OR_ALIBI, in those that have no such table. Any family may have hparams.alibi instead of its own. */
+    enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
+    bool scaled_alibi;        /* slopes are multiplied by what scores are */
+    bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool sinks;               /* attn_sinks */
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */

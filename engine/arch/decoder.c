@@ -3,6 +3,7 @@
  * What families have in common stands here once; struct pp_decoder and the hparams say in what they differ. The shapes
  * of the blocks: Vaswani et al., arXiv 1706.03762; norms in front: GPT-2; grouped queries: arXiv 2305.13245; attention
  * and feed-forward part side by side: GPT-J, PaLM (arXiv 2204.02311), Phi, Cohere; experts: arXiv 2401.04088. */
+#include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/arch.h"
@@ -93,8 +94,9 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
 /* Queries or keys, in place; n: their width. */
 static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, int64_t n)
 {
-    struct pp_op norm = {.kind = b->d->qk_norm == PP_QK_WHOLE ? PP_OP_NORM : PP_OP_HEAD_NORM,
-                         .layer = l, .in = slot, .in2 = NONE, .out = slot};
+    const bool whole = b->d->qk_norm == PP_QK_WHOLE || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
+    struct pp_op norm = {.kind = whole ? PP_OP_NORM : PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE,
+                         .out = slot};
     const int64_t n_heads = n / b->hp->head_dim;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
@@ -153,7 +155,7 @@ static void add_clamp(struct builder *b, int l, int slot)
 
 static void add_rope(struct builder *b, int l)
 {
-    if (b->d->positions || b->hp->layer[l] & PP_LAYER_UNROTATED)
+    if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED)
         return;
     add_one_rope(b, l, b->q);
     add_one_rope(b, l, b->k);
@@ -161,9 +163,16 @@ static void add_rope(struct builder *b, int l)
 
 static bool add_qk_norms(struct builder *b, int l)
 {
-    const bool normed = b->d->qk_norm == PP_QK_PERHAPS ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
+    const bool perhaps = b->d->qk_norm == PP_QK_PERHAPS || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
+    const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
     return !normed || (add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) &&
                        add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv));
+}
+
+static float alibi_scale(const struct builder *b)
+{
+    const float scale = b->hp->attn_scale;
+    return !b->d->scaled_alibi ? 0 : scale != 0.0f ? scale : 1.0f / sqrtf((float)b->hp->head_dim);
 }
 
 /* From q, k and v to `delta`. */
@@ -187,7 +196,8 @@ static bool add_attention(struct builder *b, int l)
         add_rope(b, l);
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
-                          .scale = hp->attn_softcap, .in = b->q, .in2 = NONE, .out = b->att});
+                          .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
+                          .in = b->q, .in2 = NONE, .out = b->att});
     if (b->d->gated_attention)
         add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                               .out = b->att});
@@ -430,12 +440,22 @@ static bool add_embedding(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     struct pp_op embed = {.kind = PP_OP_EMBED, .scale = hp->embd_scale, .in = NONE, .in2 = NONE, .out = b->x};
+    const bool positions = b->d->positions == PP_POS_LEARNED ||
+                           (b->d->positions == PP_POS_LEARNED_OR_ALIBI && hp->alibi == 0.0f);
     embed.weight = pp_plan_tensor(b->s, hp->n_vocab, hp->n_embd, b->err, "token_embd.weight");
-    if (embed.weight && b->d->positions)
+    if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
-    b->p->n_positions = b->d->positions ? hp->n_ctx_train : 0;
+    b->p->n_positions = positions ? hp->n_ctx_train : 0;
     add(b, embed);
-    return embed.weight && (embed.bias || !b->d->positions);
+    if (!embed.weight || (positions && !embed.bias))
+        return false;
+    struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
+    if (!b->d->embd_norm)
+        return true;
+    if (!find_norm(b, "token_embd_norm", hp->n_embd, &norm))
+        return false;
+    add(b, norm);
+    return true;
 }
 
 /* Logits, of the rows that want an output. */

@@ -1,6 +1,6 @@
 /* falcon.c - Falcon (arXiv 2311.16867): attention and feed-forward part beside each other, behind one LayerNorm or one
  * each (attn_norm_2 is attention's), the heads of q sharing one of k and v or a few, in folders one group of heads
- * behind the other. */
+ * behind the other. Falcon RW has ALiBi instead of rotated heads, one part behind the other, and biases. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -54,8 +54,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = read_heads(config, hp, err);
     hp->norm_eps = 1e-5f;
     hp->parallel = pp_config_flag(config, "parallel_attn", true);
-    if (!code && pp_config_flag(config, "alibi", false))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: alibi is true, which pippin computes in no decoder");
+    if (pp_config_flag(config, "alibi", false))
+        hp->alibi = 8;
     if (!code)
         code = pp_config_gelu(config, "activation", PP_GELU_EXACT, hp, err);
     return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
@@ -67,6 +67,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     (void)err;
     hp->parallel = true;
     pp_gguf_bool(g, "falcon.use_parallel_residual", &hp->parallel);
+    hp->alibi = pp_hparams_alibi(g, "falcon");
     return PP_OK;
 }
 
@@ -81,7 +82,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddBoolToObject(config, "multi_query", hp->n_head_kv == 1);
     cJSON_AddBoolToObject(config, "parallel_attn", hp->parallel);
     cJSON_AddBoolToObject(config, "bias", biases);
-    cJSON_AddFalseToObject(config, "alibi");
+    cJSON_AddBoolToObject(config, "alibi", hp->alibi != 0.0f);
     if (groups)
         pp_config_put(config, "num_ln_in_parallel_attn", hp->two_norms ? 2 : 1);
 }
@@ -94,7 +95,8 @@ const struct pp_arch pp_arch_falcon = {
     .usual = usual,
     .gguf_neox = true,
     .gguf_says_parallel = true,
-    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU},
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU,
+                .scaled_alibi = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

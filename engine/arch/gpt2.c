@@ -74,7 +74,7 @@ const struct pp_arch pp_arch_gpt2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
-                .fn = PP_FN_GELU_TANH, .positions = true},
+                .fn = PP_FN_GELU_TANH, .positions = PP_POS_LEARNED},
     .from_config = from_config,
     .usual = usual,
     .gguf_untied = true,

@@ -1,5 +1,5 @@
-/* internlm2.c - InternLM 2 and Baichuan 7B: Llama whose folders have q, k and v in one matrix: of one head of k after
- * the other, or one behind the other. */
+/* internlm2.c - InternLM 2 and Baichuan: Llama whose folders have q, k and v in one matrix: of one head of k after the
+ * other, or one behind the other. Baichuan 13B has ALiBi instead of rotated heads. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -45,6 +45,7 @@ const struct pp_arch pp_arch_internlm2 = {
 /* --- Baichuan --------------------------------------------------------------------------------------------------- */
 
 static const struct pp_arch_name baichuan_names[] = {
+    {.hf = "lm_head", .gguf = "output", .form = PP_HF_UNIT_ROWS},
     {.hf = "model.layers.{}.self_attn.W_pack", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
     {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
@@ -56,30 +57,28 @@ static const struct pp_arch_usual baichuan_usual[] = {
     {.json = NULL},
 };
 
-/* The 13B has ALiBi instead of rotated heads, which nothing tells but the number of its layers. */
-static enum pp_code check_kind(const struct pp_hparams *hp, struct pp_error *err)
+/* The 13B has ALiBi, which nothing tells but the number of its layers. */
+static void find_alibi(struct pp_hparams *hp)
 {
-    if (hp->n_layer == 40)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "Baichuan 13B needs ALiBi, which pippin computes in no decoder");
-    return PP_OK;
+    enum { LAYERS_13B = 40 };
+    if (hp->n_layer == LAYERS_13B)
+        hp->alibi = 8;
 }
 
 static enum pp_code baichuan_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { FIRST_VOCAB = 64000 };
     enum pp_code code = from_config(config, hp, err);
-    if (!code)
-        code = pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
-    if (!code && hp->n_vocab > FIRST_VOCAB)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the rows of Baichuan 2's output are to be made of length 1, which "
-                       "pippin does not do; take a GGUF file of it");
-    return code ? code : check_kind(hp, err);
+    hp->unit_output = hp->n_vocab > FIRST_VOCAB; /* Baichuan 2 */
+    find_alibi(hp);
+    return code ? code : pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
 }
 
 static enum pp_code baichuan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    (void)g;
-    return check_kind(hp, err);
+    (void)g, (void)err;
+    find_alibi(hp);
+    return PP_OK;
 }
 
 static void baichuan_to_config(const struct pp_hparams *hp, struct cJSON *config)

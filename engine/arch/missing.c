@@ -54,8 +54,6 @@ static const struct {
     {"gemma4", "heads of one size in layers with a window and of another in those without"},
     {"apertus", "the activation xIELU"},
     {"bitnet", "norms within attention and the feed-forward part"},
-    {"bloom", "decoders with ALiBi"},
-    {"mpt", "decoders with ALiBi"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},
     {"t5encoder", "positions as T5 has them"},

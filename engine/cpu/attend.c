@@ -94,6 +94,12 @@ static int64_t row_length(const struct pp_batch_row *r)
     return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
 }
 
+/* Where a row stands among those that it attends to; in a tree its slot is behind its siblings', too. */
+static int64_t row_place(const struct pp_batch_row *r)
+{
+    return r->tree_mask ? row_length(r) - 1 : r->slot;
+}
+
 /* Rows of a tile have their positions in the same pages: those of a chain one after the other, those of a tree up to
  * where it begins. */
 static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b)
@@ -310,7 +316,7 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
     for (int i = 0; i < n_rows; i++) {
         see[i] = in_chunk(t->p, &t->rows[i], chunk);
-        t->a->at[i] = (float)(t->rows[i].slot - chunk * PP_KV_CHUNK);
+        t->a->at[i] = (float)(row_place(&t->rows[i]) - chunk * PP_KV_CHUNK);
     }
     for (int i = 0, next; i < n_rows; i = next) {
         for (next = i + 1; !gathered && next < n_rows && see[i].end && see[next].end;)

@@ -406,7 +406,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
                                   int n_rows, const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
-    if (a->kv->type != PP_KV_Q8_0 || q1 - q0 < MIN_TILE_ROWS || a->softcap != 0.0f) {
+    if (a->kv->type != PP_KV_Q8_0 || q1 - q0 < MIN_TILE_ROWS || a->softcap != 0.0f || a->slopes) {
         attention_chunk(a, heads, row, n_rows, see, to);
         return;
     }

@@ -198,8 +198,10 @@ static enum pp_code lower_projections(struct lowering *l)
 
 /* What ALiBi's scores fall by for each head. For 2^k heads they are powers of 2^(-alibi / 2^k), the first to the
  * 2^k-th; further heads lie between those: odd powers of its root. */
-static const float *alibi_slopes(struct lowering *l, float alibi)
+static const float *alibi_slopes(struct lowering *l, const struct pp_op *attention)
 {
+    const double alibi = (double)attention->alibi;
+    const double scale = attention->alibi_scale != 0.0f ? (double)attention->alibi_scale : 1;
     const int64_t n = pp_source_hparams(l->c->model->source)->n_head;
     const size_t bytes = (size_t)n * sizeof(float);
     float *slopes = keep(l->c, pp_malloc(bytes), bytes);
@@ -208,7 +210,7 @@ static const float *alibi_slopes(struct lowering *l, float alibi)
         whole *= 2;
     for (int64_t h = 0; slopes && h < n; h++) {
         const double power = h < whole ? (double)(h + 1) : (double)(2 * (h - whole) + 1) / 2;
-        slopes[h] = (float)exp2(-(double)alibi / (double)whole * power) * LOG2_E;
+        slopes[h] = (float)(scale * exp2(-alibi / (double)whole * power)) * LOG2_E;
     }
     if (!slopes)
         pp_fail_nomem(l->err, "the heads' slopes");
@@ -288,7 +290,7 @@ static enum pp_code lower_attention(struct lowering *l)
         s->sinks = sinks;
         code = sinks ? PP_OK : l->err->code;
     }
-    if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention->alibi)))
+    if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention)))
         code = l->err->code;
     l->at += 2;
     return code;

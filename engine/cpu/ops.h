@@ -42,7 +42,7 @@ struct pp_attention {
     int n_rows, group;          /* n_q = n_rows * group queries, row by row */
     float softcap;              /* scores become softcap tanh(score / softcap); 0: they stay */
     const float *slopes;        /* [group]: scores fall by so much a position of distance (ALiBi, arXiv 2108.12409),
-                                   times log2 e; or NULL. For K in floats only */
+                                   times log2 e; or NULL */
     float at[PP_TILE_QUERIES];  /* with slopes: the rows' own positions, counted from the chunk's first */
     float *q;                   /* scaled queries [head_pad, n_q] */
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
