@@ -12,6 +12,8 @@
  *   uvec lookup16(table, i)     table[i] for every byte of i, a number below 16; table: 16 bytes
  *   uvec gather(table, i)       table[i] for every lane, 32 bits
  *   void gather_pairs(table, i, to)  64 bits of table[i] for every lane: the first 4 bytes in to[0], then to[1]
+ *   uvec gather_bytes(table, p, k), void gather_pairs_bytes(table, p, k, to)
+ *                               the same where i is byte k of each lane at p (open_gathers.h: by the two above)
  *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
  */
 #include "engine/cpu/matmul_sets.h"
@@ -316,9 +318,9 @@ OPEN void two_odd_scales(const uint8_t *nibbles, fvec d, struct opened *o)
 OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_xxs_pack *k = (const void *)p.body;
-    uvec index = load_u(k->q[p.sub].index + 4 * row), word = load_u(k->q[p.sub].word + 4 * row);
+    uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int i = 0; i < 4; i++)
-        open_eight(pp_grid_iq2_xxs, index >> 8 * i & 255, i, o->w);
+        gather_pairs_bytes(pp_grid_iq2_xxs, k->q[p.sub].index + 4 * row, i, o->w + 2 * i);
     open_signs(signs_of_word(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
@@ -353,7 +355,7 @@ OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
     const struct pp_iq3_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int v = 0; v < 8; v++)
-        o->w[v] = gather(pp_grid_iq3_xxs, load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255);
+        o->w[v] = gather_bytes(pp_grid_iq3_xxs, k->q[p.sub].index[v / 4] + 4 * row, v % 4);
     open_signs(signs_of_word(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }

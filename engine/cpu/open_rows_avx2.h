@@ -55,45 +55,70 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
     to[0] = (uvec)_mm256_permute4x64_pd(first, 0xd8);
     to[1] = (uvec)_mm256_permute4x64_pd(then, 0xd8);
 }
+#include "engine/cpu/open_gathers.h"
 #else
-/* Lanes' numbers as addresses take them: from memory, for what takes them out of a register is busy with shuffling. */
+/* Eight loads take half as long as vpgatherdd on a Zen 4; those that fill all lanes leave only blending to do. */
+OPEN_ROWS uvec eight_entries(uint32_t e0, uint32_t e1, uint32_t e2, uint32_t e3, uint32_t e4, uint32_t e5, uint32_t e6,
+                             uint32_t e7)
+{
+    __m256i v = _mm256_set1_epi32((int)e0), w = _mm256_set1_epi32((int)e4);
+    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)e1), 0x02);
+    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)e5), 0x20);
+    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)e2), 0x04);
+    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)e6), 0x40);
+    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)e3), 0x08);
+    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)e7), 0x80);
+    return (uvec)_mm256_blend_epi32(v, w, 0xf0);
+}
+
+OPEN_ROWS __m256i four_entries(uint64_t e0, uint64_t e2, uint64_t e4, uint64_t e6)
+{
+    __m256i v = _mm256_set1_epi64x((int64_t)e0), w = _mm256_set1_epi64x((int64_t)e4);
+    v = _mm256_blend_epi32(v, _mm256_set1_epi64x((int64_t)e2), 0x0c);
+    w = _mm256_blend_epi32(w, _mm256_set1_epi64x((int64_t)e6), 0xc0);
+    return _mm256_blend_epi32(v, w, 0xf0);
+}
+
+/* From the entries of even and of odd rows to their first and last halves. */
+OPEN_ROWS void split_pairs(__m256i even, __m256i odd, uvec *to)
+{
+    to[0] = (uvec)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    to[1] = (uvec)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+
+OPEN_ROWS uvec gather_bytes(const uint32_t *t, const uint8_t *p, const int k)
+{
+    p += k;
+    return eight_entries(t[p[0]], t[p[4]], t[p[8]], t[p[12]], t[p[16]], t[p[20]], t[p[24]], t[p[28]]);
+}
+
+OPEN_ROWS void gather_pairs_bytes(const uint64_t *t, const uint8_t *p, const int k, uvec *to)
+{
+    p += k;
+    const __m256i even = four_entries(t[p[0]], t[p[8]], t[p[16]], t[p[24]]);
+    split_pairs(even, four_entries(t[p[4]], t[p[12]], t[p[20]], t[p[28]]), to);
+}
+
+/* Numbers as addresses take them: from memory, for what takes them out of a register is busy with shuffling. */
 OPEN_ROWS void store_lanes(uint32_t *n, uvec v)
 {
     _mm256_store_si256((__m256i *)(void *)n, (__m256i)v);
     __asm__("" : "+m"(*(uint32_t(*)[ROWS])(void *)n));
 }
 
-/* Eight loads take half as long as vpgatherdd on a Zen 4; those that fill all lanes leave only blending to do. */
-OPEN_ROWS uvec gather(const uint32_t *table, uvec i)
+OPEN_ROWS uvec gather(const uint32_t *t, uvec i)
 {
     uint32_t n[ROWS] __attribute__((aligned(4 * ROWS)));
     store_lanes(n, i);
-    __m256i v = _mm256_set1_epi32((int)table[n[0]]), w = _mm256_set1_epi32((int)table[n[4]]);
-    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)table[n[1]]), 0x02);
-    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)table[n[5]]), 0x20);
-    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)table[n[2]]), 0x04);
-    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)table[n[6]]), 0x40);
-    v = _mm256_blend_epi32(v, _mm256_set1_epi32((int)table[n[3]]), 0x08);
-    w = _mm256_blend_epi32(w, _mm256_set1_epi32((int)table[n[7]]), 0x80);
-    return (uvec)_mm256_blend_epi32(v, w, 0xf0);
+    return eight_entries(t[n[0]], t[n[1]], t[n[2]], t[n[3]], t[n[4]], t[n[5]], t[n[6]], t[n[7]]);
 }
 
-/* Entries of rows 0, 2, 4 and 6 side by side, or with `odd` of the others. */
-OPEN_ROWS __m256i four_entries(const uint64_t *table, const uint32_t *n, const int odd)
-{
-    __m256i v = _mm256_set1_epi64x((int64_t)table[n[odd]]), w = _mm256_set1_epi64x((int64_t)table[n[4 + odd]]);
-    v = _mm256_blend_epi32(v, _mm256_set1_epi64x((int64_t)table[n[2 + odd]]), 0x0c);
-    w = _mm256_blend_epi32(w, _mm256_set1_epi64x((int64_t)table[n[6 + odd]]), 0xc0);
-    return _mm256_blend_epi32(v, w, 0xf0);
-}
-
-OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
+OPEN_ROWS void gather_pairs(const uint64_t *t, uvec i, uvec *to)
 {
     uint32_t n[ROWS] __attribute__((aligned(4 * ROWS)));
     store_lanes(n, i);
-    const __m256i even = four_entries(table, n, 0), odd = four_entries(table, n, 1);
-    to[0] = (uvec)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-    to[1] = (uvec)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    const __m256i even = four_entries(t[n[0]], t[n[2]], t[n[4]], t[n[6]]);
+    split_pairs(even, four_entries(t[n[1]], t[n[3]], t[n[5]], t[n[7]]), to);
 }
 #endif
 

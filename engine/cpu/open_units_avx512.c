@@ -108,6 +108,8 @@ OPEN_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
     return c;
 }
 
+#include "engine/cpu/open_gathers.h"
+
 #include "engine/cpu/open_body.h"
 
 #define PP_UNIT_FNS pp_units_avx512
