@@ -17,6 +17,7 @@
 #include "engine/rope.h"
 #include "engine/rows.h"
 #include "engine/text.h"
+#include "engine/xielu.h"
 
 enum {
     SLICE_FLOATS = 1 << 20, /* weights in hand at a time */
@@ -480,6 +481,7 @@ static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_sourc
     } else {
         code = check_words(pp_arch_by_name(pp_source_hparams(s)->arch), pp_source_hparams(s), err);
         add_hparams(w, pp_source_hparams(s), pp_source_n_params(s));
+        code = code ? code : pp_xielu_write(s, w, err);
         code = code ? code : add_tokenizer(w, s, err);
     }
     if (file_type >= 0)
@@ -584,6 +586,8 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
     for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const char *number = pp_expert_number(t->name);
+        if (pp_is_xielu(t->name))
+            continue; /* in the metadata */
         if (number && strtol(number, NULL, 10) > 0)
             continue; /* goes with the first expert's */
         if (number) {

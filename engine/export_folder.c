@@ -167,6 +167,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         turn(item);
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
+    if (form == PP_HF_NUMBER)
+        item->n_dims = 0;
     if (form == PP_HF_QKV_BY_HEAD)
         item->order = BY_HEAD;
     if (in_turns)

@@ -72,6 +72,8 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, p->ops[i].weight);
         use(u, p->ops[i].bias);
         use(u, p->ops[i].segments);
+        for (int k = 0; k < 4; k++)
+            use(u, p->ops[i].xielu[k]);
     }
     for (int i = 0; i < p->n_experts; i++) {
         const struct pp_experts *e = &p->experts[i];

@@ -49,7 +49,13 @@ enum pp_fn {
     PP_FN_CAP,       /* scale tanh(x / scale) */
     PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
     PP_FN_RELU2,     /* x^2 where x is positive, else 0 */
+    PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
+};
+
+/* linear x, and where x is positive, positive x^2 on top, elsewhere negative (exp(min(x, most)) - 1 - x). */
+struct pp_xielu {
+    float positive, negative, linear, most;
 };
 
 /* A slot, or a part of one: `base` is then the slot, and the part begins `at` values into its rows. */
@@ -81,6 +87,7 @@ struct pp_op {
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     const struct pp_tensor *weight, *bias;
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
+    const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: the numbers of xielu.h */
     float alibi, alibi_scale;        /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none; what they are
                                         multiplied by, 0 being 1 */
 };

@@ -28,6 +28,7 @@
 #include "engine/source_parts.h"
 #include "engine/tensor_forms.h"
 #include "engine/tensor_list.h"
+#include "engine/xielu.h"
 
 struct pp_source {
     char *path;
@@ -113,7 +114,8 @@ static enum pp_code go_to_first(struct pp_source *s, int n, struct pp_error *err
 static enum pp_code list_tensors(struct pp_source *s, const char *family, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
-    bool other = s->n_parts > 0;
+    const bool xielu = pp_xielu_in(s->gguf);
+    bool other = s->n_parts > 0 || xielu;
     for (size_t t = 0; t < pp_gguf_n_tensors(s->gguf) && !other; t++)
         other = pp_gguf_form(family, pp_gguf_tensor_at(s->gguf, t)) != PP_GGUF_USUAL;
     for (int i = 0; i < pp_source_n_files(s) && other && !code; i++) {
@@ -123,6 +125,8 @@ static enum pp_code list_tensors(struct pp_source *s, const char *family, struct
     }
     if (!code && other)
         code = pp_gguf_take_scales(&s->list, err);
+    if (!code && xielu)
+        code = pp_xielu_add(&s->list, s->gguf, family, err);
     return code || !other ? code : index_tensors(s, err);
 }
 
@@ -343,7 +347,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                        arch->name);
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
-    const enum pp_hf_form form = entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output ? PP_HF_SAME : entry->form;
+    const bool as_it_is = entry->form == PP_HF_NUMBER || (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
+    const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)

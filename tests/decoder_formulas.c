@@ -115,6 +115,14 @@ static double gelu_tanh(double x)
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
 }
 
+/* xIELU, whose alphas are softplus of what a file has, the second with beta on top. */
+static double xielu(int l, double x)
+{
+    const double p = log1p(exp((double)decoder_xielu(l, 0))), beta = (double)decoder_xielu(l, 2);
+    const double n = beta + log1p(exp((double)decoder_xielu(l, 1)));
+    return x > 0 ? p * x * x + beta * x : (expm1(fmin(x, (double)decoder_xielu(l, 3))) - x) * n + beta * x;
+}
+
 /* One matrix after the other, n values between them. end: of their names; e: which expert, if there are several. */
 static void one_feed_forward(const struct decoder *d, int l, const char *end, int e, int n, const double *in,
                              double *out)
@@ -131,6 +139,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         switch (d->s.ff) {
         case FF_GELU: up[i] = gelu_tanh(up[i]); break;
         case FF_GELU_EXACT: up[i] *= (1 + erf(up[i] / sqrt(2))) / 2; break;
+        case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
         }

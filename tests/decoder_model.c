@@ -39,6 +39,7 @@ static const struct decoder_shape families[] = {
      .n_head_kv = 4, .ff = FF_GELU, .joined = true, .tied = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "mpt", .centred = true, .unrotated = true, .alibi = 8, .n_head_kv = 4, .ff = FF_GELU_EXACT,
      .joined = true, .tied = true},
+    {.arch = "apertus", .heads = HEADS_ALIKE, .ff = FF_XIELU},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -249,6 +250,12 @@ static const char *key(const struct decoder *d, const char *name)
     return full;
 }
 
+float decoder_xielu(int l, int i)
+{
+    const float numbers[] = {-0.5f + 0.8f * (float)l, 0.4f - 0.3f * (float)l, 0.5f, -1e-6f};
+    return numbers[i];
+}
+
 static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
 {
     const struct decoder_shape *s = &d->s;
@@ -286,6 +293,13 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
         if (scales[i].v != 0.0f)
             pp_gguf_add_f32(w, key(d, scales[i].key), scales[i].v);
+    for (int i = 0; s->ff == FF_XIELU && i < 4; i++) {
+        static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
+        float of_layers[8];
+        for (int l = 0; l < s->n_layer; l++)
+            of_layers[l] = decoder_xielu(l, i);
+        pp_gguf_add_f32_array(w, names[i], of_layers, (size_t)s->n_layer);
+    }
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))
         pp_gguf_add_bool(w, key(d, "use_parallel_residual"), s->parallel);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");

@@ -23,6 +23,9 @@ struct decoder {
     uint32_t random;
 };
 
+/* Number i, of alpha_p, alpha_n, beta and eps, of a layer's activation. */
+float decoder_xielu(int l, int i);
+
 struct matrix *decoder_find(const struct decoder *d, const char *name); /* or NULL */
 
 #endif

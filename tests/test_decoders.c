@@ -332,6 +332,16 @@ static void baichuan_13b(void **state)
     check(&s);
 }
 
+/* Apertus: the numbers of each layer's activation. */
+static void apertus(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("apertus");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.act_fn.alpha_p", 1, 1);
+    assert_tensor(folder, "model.layers.1.feedforward_layernorm.weight", 1, s.n_embd);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +368,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(bloom),
         cmocka_unit_test(mpt),
         cmocka_unit_test(baichuan_13b),
+        cmocka_unit_test(apertus),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -171,6 +171,33 @@ static void functions(void **state)
     assert_true(isnan(capped[0]) && isnan(capped[1]) && capped[2] > 0.99f);
 }
 
+static void xielu_of_four_numbers(void **state)
+{
+    static const struct pp_xielu f = {.positive = 0.7f, .negative = 1.3f, .linear = 0.5f, .most = -1e-6f};
+    static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
+    enum { N = 147 };
+    (void)state;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        float *x = random_floats(N), a[N], b[N];
+        for (int i = 0; i < N; i++)
+            x[i] *= sizes[k];
+        x[3] = 0;
+        pp_cpu_ops(PP_ISA_SCALAR)->xielu(&f, x, N, a);
+        for (int i = 0; i < N; i++) {
+            const double v = (double)x[i], negative = expm1(fmin(v, -1e-6)) - v;
+            const double want = 0.5 * v + (v > 0 ? (double)f.positive * v * v : (double)f.negative * negative);
+            assert_near(a[i], want, 1e-6 * (1 + fabs(want)));
+        }
+        for (int isa = 1; isa < PP_ISA_COUNT; isa++)
+            if (pp_isa_runs((enum pp_isa)isa)) {
+                memcpy(b, x, sizeof b);
+                pp_cpu_ops((enum pp_isa)isa)->xielu(&f, b, N, b);
+                assert_memory_equal(a, b, sizeof a);
+            }
+        pp_free(x);
+    }
+}
+
 static void layer_norms(void **state)
 {
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
@@ -842,7 +869,8 @@ TEST_GROUP(ops)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_and_activations),
         cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
-        cmocka_unit_test(functions),            cmocka_unit_test(layer_norms),
+        cmocka_unit_test(functions),            cmocka_unit_test(xielu_of_four_numbers),
+                   cmocka_unit_test(layer_norms),
         cmocka_unit_test(attention_capped), cmocka_unit_test(attention_alibi),     cmocka_unit_test(attention_latent),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),

@@ -41,6 +41,7 @@ enum pp_hf_form {
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
+    PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "engine/arch/arch.h"
+#include "engine/xielu.h"
 
 /* A plan in the making. */
 struct builder {
@@ -210,11 +211,15 @@ static bool add_attention(struct builder *b, int l)
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
-static void add_fn(struct builder *b, int l, int in, int in2)
+static bool add_fn(struct builder *b, int l, int in, int in2)
 {
-    add(b, (struct pp_op){.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp),
-                          .layer = l, .in = in,
-                          .in2 = in2, .out = b->act});
+    struct pp_op op = {.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l,
+                       .in = in, .in2 = in2, .out = b->act};
+    for (int i = 0; op.fn == PP_FN_XIELU && i < PP_XIELU_NUMBERS; i++)
+        if (!(op.xielu[i] = pp_plan_tensor(b->s, 0, 1, b->err, "blk.%d.xielu.%s", l, pp_xielu_names[i])))
+            return false;
+    add(b, op);
+    return true;
 }
 
 /* From an input to `act`. */
@@ -231,11 +236,7 @@ static bool add_up(struct builder *b, int l, int in)
     if (!fused && !b->d->ungated)
         add_linear(b, l, gate, in, b->gate);
     add_linear(b, l, up, in, fused ? b->gate_up : b->up);
-    if (b->d->ungated)
-        add_fn(b, l, b->up, NONE);
-    else
-        add_fn(b, l, b->gate, b->up);
-    return true;
+    return b->d->ungated ? add_fn(b, l, b->up, NONE) : add_fn(b, l, b->gate, b->up);
 }
 
 static bool add_down(struct builder *b, int l)

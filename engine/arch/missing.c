@@ -52,7 +52,6 @@ static const struct {
     {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
     {"gemma3n", "inputs of each layer's own, and several streams"},
     {"gemma4", "heads of one size in layers with a window and of another in those without"},
-    {"apertus", "the activation xIELU"},
     {"bitnet", "norms within attention and the feed-forward part"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},

@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
+#include "engine/xielu.h"
 
 static const float LOG2_E = 1.44269504f; /* scores are powers of two */
 
@@ -163,6 +164,8 @@ static void take_epilogue(struct lowering *l, struct stage *s)
     s->fn = op->fn;
     s->scale = op->scale;
     s->out = op->out;
+    if (op->kind == PP_OP_APPLY && op->fn == PP_FN_XIELU)
+        s->xielu = pp_xielu_of(op->xielu);
     l->at++;
 }
 

@@ -135,6 +135,8 @@ struct pp_cpu_ops {
     void (*gate)(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y);
     /* y = fn(x), `number` being that of the function; y may be x */
     void (*apply)(enum pp_fn fn, float number, const float *x, int64_t n, float *y);
+    /* Likewise with four numbers. */
+    void (*xielu)(const struct pp_xielu *f, const float *x, int64_t n, float *y);
     /* y += x */
     void (*add)(float *y, const float *x, int64_t n);
     /* Rotates the first rope_dim values of a head: pairs (i, i + rope_dim / 2) if neox, else (2i, 2i + 1), by

@@ -156,6 +156,18 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     }
 }
 
+static void xielu(const struct pp_xielu *f, const float *x, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        const v16 v = v_load_n(x + i, n - i, 0), minus = v_sub(v_zero(), v);
+        const v16 square = v_mul(v_mul(v, v), v_set1(f->positive));
+        const v16 rest = v_sub(v_sub(v_exp(v_min(v, v_set1(f->most))), v_set1(1.0f)), v);
+        const v16 up = v_zero_where_less(v, v_set1(0x1p-149f), square);
+        const v16 down = v_zero_where_less(minus, v_zero(), v_mul(rest, v_set1(f->negative)));
+        v_store_n(y + i, v_fma(v, v_set1(f->linear), v_add(up, down)), n - i);
+    }
+}
+
 static void add(float *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES)
@@ -599,6 +611,7 @@ const struct pp_cpu_ops OPS_TABLE = {
     .layer_norm = layer_norm,
     .gate = gate,
     .apply = apply,
+    .xielu = xielu,
     .add = add,
     .rope = rope,
     .hadamard = hadamard,

@@ -79,6 +79,7 @@ struct stage {
         EPILOGUE_APPLY,         /* out = fn(projections[0]) */
     } epilogue;
     enum pp_fn fn;
+    struct pp_xielu xielu;      /* APPLY, where that is the function */
     float scale;                /* ADD: 0 is 1; APPLY: the function's number. EMBED: 0 is 1 */
     bool quantize;              /* some projection reads quantised activations */
     bool split;                 /* some projection reads bfloat16 activations */

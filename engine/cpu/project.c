@@ -787,7 +787,9 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     for (int i = 0; s->epilogue && i < m; i++) {
         const float *y = to.y + i * to.stride + row0;
         float *out = slot_row(c, s->out, i) + row0;
-        if (s->epilogue == EPILOGUE_APPLY)
+        if (s->epilogue == EPILOGUE_APPLY && s->fn == PP_FN_XIELU)
+            c->ops->xielu(&s->xielu, y, row1 - row0, out);
+        else if (s->epilogue == EPILOGUE_APPLY)
             c->ops->apply(s->fn, s->scale, y, row1 - row0, out);
         else if (s->scale != 0.0f)
             c->ops->add_scaled(out, y, s->scale, row1 - row0);
