@@ -43,6 +43,8 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
             const struct pp_experts *x = &plan->experts[op->experts];
             sum += (uint64_t)x->n_used * (x->gate[0]->size + x->up[0]->size + x->down[0]->size);
         }
+        if (op->kind == PP_OP_HEADS)
+            sum += (uint64_t)plan->heads[op->heads].n * plan->heads[op->heads].w[0]->size;
     }
     return sum;
 }

@@ -66,6 +66,14 @@ static uint64_t add_bytes(uint64_t sum, uint64_t n, uint64_t bytes)
     return __builtin_mul_overflow(n, bytes, &all) || __builtin_add_overflow(sum, all, &all) ? UINT64_MAX : all;
 }
 
+static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, struct pp_kv_layout *l)
+{
+    if (tier->latent_dim)
+        pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
+    else
+        pp_kv_layout_init(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+}
+
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx)
 {
     uint64_t sum = 0;
@@ -73,7 +81,7 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
         const struct pp_tier_plan *tier = &m->plan.tiers[t];
         const int64_t held = tier->window && 3 * tier->window < n_ctx ? 3 * tier->window : n_ctx; /* seq_pages.c */
         struct pp_kv_layout l;
-        pp_kv_layout_init(&l, type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+        layout_of(tier, type, &l);
         sum = add_bytes(sum, (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS, l.page_bytes);
     }
     return sum;
@@ -133,8 +141,7 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
-        pp_kv_layout_init(&layouts[t], plan->encoder ? PP_KV_F32 : opt->kv_type, tier->n_layer, tier->n_head_kv,
-                          tier->head_dim);
+        layout_of(tier, plan->encoder ? PP_KV_F32 : opt->kv_type, &layouts[t]);
     }
     const struct tier_need one_context = bytes_needed(e, layouts, n);
     if (limit < one_context.least) {

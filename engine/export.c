@@ -275,7 +275,7 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
     if (!yarn)
         return;
     add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
-    if (hp->rope_attn_factor != 0.0f) /* GGUF's multiplies the usual one, ours replaces it */
+    if (hp->rope_attn_factor != 0.0f && !hp->kv_lora_rank) /* GGUF's multiplies the usual one, ours replaces it */
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"),
                         hp->rope_attn_factor / (0.1f * logf(hp->rope_factor) + 1.0f));
     if (hp->rope_beta_fast != 32.0f)
@@ -346,7 +346,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         const char *name;
         float v;
     } floats[] = {
-        {"attention.scale", hp->attn_scale},
+        {"attention.scale", hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* which the family knows */
         {"attention.clamp_kqv", hp->qkv_clamp},
         {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},
@@ -404,6 +404,19 @@ static void size_label(int64_t n_params, char out[32])
     snprintf(out, 32, "%.*f%s", rint(scaled) >= 10 ? 0 : 1, scaled, units[u].suffix);
 }
 
+static const char *const length_keys[] = {"attention.head_count_kv", "attention.key_length", "attention.value_length",
+                                          "attention.key_length_mla", "attention.value_length_mla", NULL};
+
+/* Sizes of heads, and with latent attention those of the cache and of what it is made of. */
+static void add_lengths(struct keys *k, const struct pp_hparams *hp)
+{
+    const int64_t rank = hp->kv_lora_rank;
+    const int64_t lengths[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, hp->qk_nope_dim + hp->rope_dim,
+                               hp->v_head_dim};
+    for (int i = 0; i < (rank ? 5 : 3); i++)
+        add_number(k, length_keys[i], lengths[i]);
+}
+
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
@@ -420,17 +433,19 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "embedding_length", hp->n_embd);
     add_number(&k, "feed_forward_length", hp->n_ff);
     add_number(&k, "attention.head_count", hp->n_head);
-    add_number(&k, "attention.head_count_kv", hp->n_head_kv);
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
     pp_gguf_add_f32(w, key(&k, arch->encoder || arch->decoder.layer_norm ? "attention.layer_norm_epsilon"
                                                                          : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
-    add_number(&k, "attention.key_length", hp->head_dim);
-    add_number(&k, "attention.value_length", hp->head_dim);
+    add_lengths(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
+    if (hp->kv_lora_rank)
+        add_number(&k, "attention.kv_lora_rank", hp->kv_lora_rank);
+    if (hp->q_lora_rank)
+        add_number(&k, "attention.q_lora_rank", hp->q_lora_rank);
     add_rare(&k, arch, hp);
     if (arch->encoder)
         add_encoder(&k, hp);
@@ -455,8 +470,20 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     return code;
 }
 
+/* Whether a key is one of those of lengths, which older files have otherwise where attention is latent. */
+static bool is_length(const struct pp_hparams *hp, struct pp_str name)
+{
+    char full[128];
+    for (const char *const *k = length_keys; hp->kv_lora_rank && *k; k++) {
+        snprintf(full, sizeof full, "%s.%s", hp->arch, *k);
+        if (name.len == strlen(full) && memcmp(name.data, full, name.len) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Copies all that the new types do not change. Our files are always aligned to 32 bytes. */
-static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
+static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from, const struct pp_hparams *hp)
 {
     static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version,
                                        "split.no", "split.count", "split.tensors.count", "quantize.imatrix.file",
@@ -464,7 +491,7 @@ static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from)
                                        "quantize.imatrix.chunks_count"};
     for (size_t i = 0; i < pp_gguf_n_kv(from); i++) {
         struct pp_str name = pp_gguf_kv_key(from, i);
-        bool skip = false;
+        bool skip = is_length(hp, name);
         for (size_t o = 0; o < sizeof ours / sizeof *ours; o++)
             skip = skip || (name.len == strlen(ours[o]) && memcmp(name.data, ours[o], name.len) == 0);
         if (!skip)
@@ -477,7 +504,9 @@ static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_sourc
 {
     enum pp_code code = PP_OK;
     if (pp_source_gguf(s)) {
-        copy_metadata(w, pp_source_gguf(s));
+        copy_metadata(w, pp_source_gguf(s), pp_source_hparams(s));
+        if (pp_source_hparams(s)->kv_lora_rank)
+            add_lengths(&(struct keys){.w = w, .arch = pp_source_hparams(s)->arch}, pp_source_hparams(s));
     } else {
         code = check_words(pp_arch_by_name(pp_source_hparams(s)->arch), pp_source_hparams(s), err);
         add_hparams(w, pp_source_hparams(s), pp_source_n_params(s));

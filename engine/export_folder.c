@@ -71,6 +71,11 @@ struct folder {
     struct item *items;
     size_t n;
     bool tied;                  /* the output is the embeddings */
+    struct joined {
+        struct pp_tensor t;
+        struct pp_rows rows;
+    } *joined;                  /* [n_joined]: matrices of heads, of two of ours each */
+    size_t n_joined;
     cJSON *config;
     uint64_t data_size, data_at;
     char *temp, *path;
@@ -380,6 +385,34 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
     return second;
 }
 
+/* Matrices of heads, where folders have those of keys and of values in one. */
+static bool is_of_heads(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool kind = strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight");
+    const bool apart = kind && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+/* One item for both, when it is the turn of the keys. */
+static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
+{
+    const char *at = strstr(t->name, ".attn_k_b.weight");
+    struct joined *joined = &f->joined[f->n_joined];
+    char name[NAME];
+    if (!at)
+        return PP_OK;
+    if (f->n_joined == (size_t)pp_source_hparams(f->s)->n_layer) /* of layers that there are none of */
+        return fail_place(f, t->name);
+    snprintf(name, sizeof name, "%.*s.attn_v_b.weight", (int)(at - t->name), t->name);
+    enum pp_code code = pp_join_heads(t, pp_source_tensor(f->s, name), pp_source_hparams(f->s), &joined->t,
+                                      &joined->rows, f->err);
+    snprintf(name, sizeof name, "%.*s.attn_kv_b.weight", (int)(at - t->name), t->name);
+    f->n_joined++;
+    return code ? code : list_item(f, &joined->t, name, NULL);
+}
+
 /* A stack that folders have no name for, but for its matrices. */
 static bool is_split(const struct folder *f, const struct pp_tensor *t)
 {
@@ -408,7 +441,8 @@ static enum pp_code list_items(struct folder *f)
         most += 2 + (size_t)t->ne[2] + (is_by_head(f, t) ? (size_t)t->ne[1] : 0);
     }
     f->items = pp_calloc(most, sizeof *f->items);
-    if (!f->items)
+    f->joined = pp_calloc((size_t)pp_source_hparams(f->s)->n_layer, sizeof *f->joined);
+    if (!f->items || !f->joined)
         return pp_fail_nomem(f->err, "the list of tensors");
     f->tied = !pp_source_tensor(f->s, "output.weight");
     for (size_t i = 0; i < n && !code; i++) {
@@ -416,11 +450,12 @@ static enum pp_code list_items(struct folder *f)
         if (is_embeddings(f, t))
             f->tied = true;
         else if (!is_left_out(f, t) && !is_second(f, t))
-            code = is_split(f, t)     ? list_experts(f, t)
-                   : is_by_head(f, t) ? list_heads(f, t)
-                   : is_joined(f, t)  ? list_joined(f, t)
-                   : is_fused(f, t)   ? list_qkv(f, t)
-                                      : list_item(f, t, t->name, NULL);
+            code = is_split(f, t)      ? list_experts(f, t)
+                   : is_by_head(f, t)  ? list_heads(f, t)
+                   : is_joined(f, t)   ? list_joined(f, t)
+                   : is_of_heads(f, t) ? list_of_heads(f, t)
+                   : is_fused(f, t)    ? list_qkv(f, t)
+                                       : list_item(f, t, t->name, NULL);
     }
     place_items(f);
     return code;
@@ -988,6 +1023,7 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     cJSON_Delete(f.config);
     pp_tokenizer_free(t);
     pp_free(f.items);
+    pp_free(f.joined);
     pp_free(f.temp);
     pp_free(f.path);
     pp_source_close(s);

@@ -68,6 +68,9 @@ struct pp_memory_need pp_model_memory(const struct pp_model *m, enum pp_kv_type 
         type = PP_KV_F32;
     for (int i = 0; i < m->plan.n_linears; i++)
         add_matrix(&need, m->plan.linears[i].w);
+    for (int i = 0; i < m->plan.n_heads; i++)
+        for (int h = 0; h < m->plan.heads[i].n; h++)
+            add_matrix(&need, m->plan.heads[i].w[h]);
     need.weights_least = need.weights;
     for (int i = 0; i < m->plan.n_experts; i++)
         add_experts(&need, &m->plan.experts[i]);

@@ -201,6 +201,18 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
+static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = check_range("rank of keys and values", hp->kv_lora_rank, 2, 1 << 12, err);
+    if (!code)
+        code = check_range("rank of queries", hp->q_lora_rank, 0, 1 << 16, err);
+    if (!code)
+        code = check_range("number of dimensions that are not rotated", hp->qk_nope_dim, 1, 1 << 12, err);
+    if (!code)
+        code = check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
+    return code;
+}
+
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -217,6 +229,11 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         enum pp_code code = check_range(limits[i].what, limits[i].v, 1, limits[i].most, err);
+        if (code)
+            return code;
+    }
+    if (hp->kv_lora_rank) {
+        const enum pp_code code = check_latent(hp, err);
         if (code)
             return code;
     }
@@ -544,6 +561,26 @@ void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *h
     hp->n_ff_shared = up ? up->ne[1] : 0;
 }
 
+/* Latent attention. Files with k_b and v_b apart tell the cache's sizes under the usual keys, and those of heads under
+ * keys that end with _mla; older ones, with both in one matrix, have those of heads under the usual keys. */
+static enum pp_code gguf_latent(const struct section *s, int64_t value_length, struct pp_hparams *hp,
+                                struct pp_error *err)
+{
+    int64_t key_length = hp->head_dim;
+    enum pp_code code = gguf_int(s, "attention.q_lora_rank", false, &hp->q_lora_rank, err);
+    hp->v_head_dim = value_length;
+    if (!code)
+        code = gguf_int(s, "attention.key_length_mla", false, &key_length, err);
+    if (!code)
+        code = gguf_int(s, "attention.value_length_mla", false, &hp->v_head_dim, err);
+    if (!code)
+        code = check_range("number of rotated dimensions", hp->rope_dim, 2, key_length - 1, err);
+    hp->qk_nope_dim = key_length - hp->rope_dim;
+    hp->n_head_kv = 1;
+    hp->head_dim = hp->kv_lora_rank + hp->rope_dim;
+    return code;
+}
+
 /* The layers that are counted may include some that guess further tokens. */
 static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -583,12 +620,16 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     gguf_pattern(&s, hp);
     int64_t value_length = hp->head_dim;
     hp->rope_dim = hp->head_dim;
-    if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) || (code = gguf_rope(&s, hp, err)))
+    if ((code = gguf_int(&s, "attention.value_length", false, &value_length, err)) ||
+        (code = gguf_int(&s, "attention.kv_lora_rank", false, &hp->kv_lora_rank, err)) ||
+        (code = gguf_rope(&s, hp, err)))
         return code;
     find_dense(source, hp);
     pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;
+    if (hp->kv_lora_rank)
+        return gguf_latent(&s, value_length, hp, err);
     if (value_length != hp->head_dim)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
                        (long long)hp->head_dim, (long long)value_length);

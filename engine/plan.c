@@ -18,7 +18,8 @@ static int tier_of(struct pp_plan *p, const struct pp_hparams *hp, int64_t windo
         return -1;
     if (t == p->n_tiers)
         p->tiers[p->n_tiers++] = (struct pp_tier_plan){
-            .window = window, .n_head_kv = (int)hp->n_head_kv, .head_dim = (int)hp->head_dim};
+            .window = window, .n_head_kv = (int)hp->n_head_kv, .head_dim = (int)hp->head_dim,
+            .latent_dim = (int)hp->kv_lora_rank};
     return t;
 }
 
@@ -87,6 +88,8 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->down_b);
         use(u, e->choice_bias);
     }
+    for (int i = 0; i < p->n_heads; i++)
+        use(u, p->heads[i].w[0]);
     if (!u->bad && u->n)
         qsort(u->data, u->n, sizeof *u->data, by_address);
 }
@@ -150,6 +153,7 @@ void pp_plan_free(struct pp_plan *p)
     pp_free(p->linears);
     pp_free(p->slots);
     pp_free(p->experts);
+    pp_free(p->heads);
     for (int i = 0; i < p->n_owned; i++)
         pp_free(p->owned[i]);
     pp_free(p->owned);
@@ -340,6 +344,33 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
         return NULL;
     }
     return matrices;
+}
+
+/* --- heads ------------------------------------------------------------------------------------------------------- */
+
+int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out, int64_t n_in,
+                  struct pp_error *err, const char *fmt, ...)
+{
+    char name[96];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor *stack = pp_source_tensor(s, name);
+    const bool flat = stack && stack->n_dims == 2; /* some converters' */
+    stack = checked_tensor(s, name, flat ? 0 : n, flat ? n * n_out : n_out, n_in, err);
+    if (!stack)
+        return -1;
+    const struct pp_tensor **matrices = own(p, pp_calloc((size_t)n, sizeof *matrices));
+    if (!matrices || !slice(p, stack, n, matrices) ||
+        !grow_by_one(p, &p->heads, &p->n_heads, &p->cap_heads, sizeof *p->heads)) {
+        pp_fail_nomem(err, "the model's plan");
+        return -1;
+    }
+    for (int h = 0; h < n; h++)
+        ((struct pp_tensor *)(uintptr_t)matrices[h])->ne[1] = n_out; /* ours */
+    p->heads[p->n_heads - 1] = (struct pp_heads){.n = n, .w = matrices};
+    return p->n_heads - 1;
 }
 
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e)

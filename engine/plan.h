@@ -22,6 +22,8 @@ enum pp_op_kind {
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values, or each head by one
                         of its own: a row of a matrix */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
+    PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
+                        behind those that are multiplied come behind its result */
     PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
@@ -85,6 +87,7 @@ struct pp_op {
     int in, in2, out;                /* slots; -1 if unused */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
+    int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */
     const struct pp_tensor *weight, *bias;
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
     const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: the numbers of xielu.h */
@@ -107,6 +110,7 @@ struct pp_experts {
                                 without those that are further below than twice this part of the larger size */
     float scale;                                     /* of the weights; 0 is 1 */
     int n_groups, n_groups_used;                     /* 0: no groups */
+    bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
     enum pp_fn fn;
     const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in] */
@@ -114,10 +118,17 @@ struct pp_experts {
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
 };
 
+/* A matrix for each head. */
+struct pp_heads {
+    int n;
+    const struct pp_tensor *const *w; /* [n], each [n_out, n_in] */
+};
+
 /* Layers whose K and V have one geometry and one window: their pages are kept and let go together. */
 struct pp_tier_plan {
     int64_t window;                  /* 0: none */
     int n_layer, n_head_kv, head_dim;
+    int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
 };
 
 struct pp_plan {
@@ -129,6 +140,8 @@ struct pp_plan {
     int n_slots, cap_slots;
     struct pp_experts *experts;
     int n_experts, cap_experts;
+    struct pp_heads *heads;
+    int n_heads, cap_heads;
     void **owned;                    /* what else is pp_free'd: matrices of experts [n_owned] */
     int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
@@ -164,6 +177,10 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
 /* n ones, for norms without weights; NULL: *err is set. */
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
+/* Registers the matrices [n_out, n_in] of n heads, which are one tensor, one behind the other. Its index, or -1 with
+ * *err set. */
+int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out, int64_t n_in,
+                  struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
 /* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
                    const char *fmt, ...) __attribute__((format(printf, 6, 7)));

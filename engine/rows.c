@@ -437,10 +437,81 @@ static enum pp_code integer_floats(const struct pp_rows *r, int64_t first, int64
     return PP_OK;
 }
 
+/* --- heads -------------------------------------------------------------------------------------------------------- */
+
+/* Rows first .. first + n - 1 of a matrix, each a column of what this makes: element [c * stride + r] is row r's. */
+static enum pp_code turned_floats(const struct pp_tensor *t, int64_t first, int64_t n, int64_t begin, int64_t end,
+                                  int64_t stride, float *to, struct pp_error *err)
+{
+    float *row = pp_calloc((size_t)t->ne[0], sizeof *row);
+    enum pp_code code = row ? PP_OK : pp_fail_nomem(err, "matrices of heads");
+    for (int64_t r = 0; r < n && !code; r++) {
+        code = pp_tensor_floats(t, first + r, 1, row, err);
+        for (int64_t c = begin; c < end && !code; c++)
+            to[(c - begin) * stride + r] = row[c];
+    }
+    pp_free(row);
+    return code;
+}
+
+/* Rows begin .. end - 1 of one head. */
+static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t begin, int64_t end, float *to,
+                                struct pp_error *err)
+{
+    const int64_t keys = r->head_keys, values = r->head_values, of_head = head * (keys + values);
+    if (r->form == PP_FORM_KEYS)
+        return turned_floats(r->of, of_head, keys, begin, end, r->n_cols, to, err);
+    if (r->form == PP_FORM_VALUES)
+        return pp_tensor_floats(r->of, of_head + keys + begin, end - begin, to, err);
+    const int64_t split = begin > keys ? begin : end < keys ? end : keys;
+    enum pp_code code = PP_OK;
+    if (begin < split) /* of k_b, whose rows are as many as we have columns */
+        code = turned_floats(r->of, head * r->n_cols, r->n_cols, begin, split, r->n_cols, to, err);
+    if (!code && split < end)
+        code = pp_tensor_floats(r->with, head * values + split - keys, end - split, to + (split - begin) * r->n_cols,
+                                err);
+    return code;
+}
+
+/* Rows that each head has of a matrix; 0: it is not of heads. */
+static int64_t rows_of_head(const struct pp_rows *r)
+{
+    return r->form == PP_FORM_KEYS     ? r->of->ne[0]
+           : r->form == PP_FORM_VALUES ? r->head_values
+           : r->form == PP_FORM_BOTH   ? r->head_keys + r->head_values
+                                       : 0;
+}
+
+static enum pp_code heads_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    const int64_t each = rows_of_head(r);
+    enum pp_code code = PP_OK;
+    for (int64_t at = first, m; at < first + n && !code; at += m) {
+        const int64_t begin = at % each, left = first + n - at;
+        m = left < each - begin ? left : each - begin;
+        code = head_floats(r, at / each, begin, begin + m, to + (at - first) * r->n_cols, err);
+    }
+    return code;
+}
+
+static enum pp_code copy_values(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+{
+    const size_t size = pp_type_row_bytes(r->type, r->n_cols);
+    enum pp_code code = PP_OK;
+    for (int64_t row = first; row < first + n && !code; row++, to += size) {
+        const int64_t there = (row / r->head_values + 1) * r->head_keys + row;
+        memcpy(to, (const uint8_t *)r->of->data + (size_t)there * size, size);
+        code = check_blocks(r, to, err);
+    }
+    return code;
+}
+
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     if (is_integers(r))
         return integer_floats(r, first, n, to, err);
+    if (rows_of_head(r))
+        return heads_floats(r, first, n, to, err);
     for (int64_t i = 0; i < n; i++, to += r->n_cols) {
         const int64_t row = there(r, first + i);
         if (r->form == PP_FORM_FP8)
@@ -482,6 +553,10 @@ size_t pp_rows_bytes(const struct pp_rows *r)
         return (size_t)r->n_rows * pp_type_row_bytes(PP_TYPE_NVFP4, r->n_cols);
     case PP_FORM_STREAM:
         return (size_t)(r->n_rows * r->row_bytes);
+    case PP_FORM_KEYS:
+    case PP_FORM_VALUES:
+    case PP_FORM_BOTH:
+        return 0; /* another tensor has them, too */
     default:
         return n * (size_t)r->bits / 8;
     }
@@ -515,11 +590,13 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
     if (r->as_blocks)
         return r->form == PP_FORM_FP4      ? read_mxfp4(r, first, n, to, err)
                : r->form == PP_FORM_FLOATS ? copy_rows(r, first, n, to, err)
+               : r->form == PP_FORM_VALUES ? copy_values(r, first, n, to, err)
                                            : read_blocks(r, first, n, to, err);
-    float *floats = pp_calloc(TILE * (size_t)r->n_cols, sizeof *floats);
+    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : TILE; /* a head's have all of its columns */
+    float *floats = pp_calloc((size_t)(tile * r->n_cols), sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
-    for (int64_t at = 0; at < n && !code; at += TILE)
-        code = quantize_tile(r, first + at, n - at < TILE ? n - at : TILE, floats,
+    for (int64_t at = 0; at < n && !code; at += tile)
+        code = quantize_tile(r, first + at, n - at < tile ? n - at : tile, floats,
                              (uint8_t *)to + (size_t)at * row_bytes, err);
     pp_free(floats);
     return code;

@@ -1,5 +1,5 @@
-/* rows.h - matrices that are made row by row of what a file holds in another form: quantised by another program, or to
- * be quantised while they are loaded. Private to the engine.
+/* rows.h - matrices that are made row by row of what a file holds in another form: quantised by another program, in
+ * other pieces, or to be quantised while they are loaded. Private to the engine.
  *
  * Each form is seen as what its definition says: integers with a scale and a zero point or an offset per group, a table
  * of 16 values with a scale per block, eight-bit floats with scales, or plain floats. hf_quant.c finds and checks the
@@ -28,6 +28,10 @@ enum pp_rows_form {
     PP_FORM_NVFP4,    /* GGUF's: of 64 weights four scales in E4M3, then E2M1, of each 16 the first eight in low bits */
     PP_FORM_STREAM,   /* integers: a row is a stream of bits, lowest first; MLX, compressed-tensors, AWQ for one row */
     PP_FORM_DOWN,     /* integers: words [n_cols * bits / 32, n_rows], of which a column is one row's stream; GPTQ */
+    /* Matrices of heads of latent attention, [n_heads * rows of a head, n_cols]: */
+    PP_FORM_KEYS,     /* of one that has rows of keys and of values of each head, the former, turned */
+    PP_FORM_VALUES,   /* the latter */
+    PP_FORM_BOTH,     /* such a matrix, of those two */
     PP_FORM_ACROSS,   /* integers: words [n_cols, n_rows / 8], a word holds eight rows' in the order 0, 2, 4, 6, 1, 3,
                          5, 7; AWQ */
 };
@@ -51,6 +55,8 @@ struct pp_rows {
     struct pp_weighing weighing; /* unless as_blocks */
     const uint8_t *weights;
     uint32_t type_there;        /* FLOATS */
+    const struct pp_tensor *of, *with; /* KEYS, VALUES: of this matrix. BOTH: of these two */
+    int64_t head_keys, head_values;    /* rows of each head in a matrix of both */
     /* integers */
     int bits;
     int64_t group, n_groups;    /* columns of a group; groups of a row */

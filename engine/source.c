@@ -130,6 +130,17 @@ static enum pp_code list_tensors(struct pp_source *s, const char *family, struct
     return code || !other ? code : index_tensors(s, err);
 }
 
+/* Those of heads become ones that we compute with, now that it is known how many heads there are. */
+static enum pp_code split_heads(struct pp_source *s, struct pp_error *err)
+{
+    const size_t n = s->list.n;
+    enum pp_code code = pp_split_heads(&s->list, &s->hp, err);
+    if (code || n == 0)
+        return code;
+    pp_name_index_free(&s->names);
+    return index_tensors(s, err);
+}
+
 static enum pp_code open_files(struct pp_source *s, struct pp_error *err)
 {
     int64_t n = 1, number = 0;
@@ -180,6 +191,8 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         code = pp_hparams_refuse(s->gguf, family, &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
+    if (!code && s->hp.kv_lora_rank)
+        code = split_heads(s, err);
     if (code) {
         pp_fail_prefix(err, "%s", s->path);
         return code;
@@ -395,6 +408,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = take_rope_factors(s, "short_factor", "rope_factors_short.weight", err);
     if (!code && s->hp.qk_norm)
         code = pp_join_head_norms(&s->list, &s->hp, err);
+    if (!code && s->hp.kv_lora_rank)
+        code = pp_split_heads(&s->list, &s->hp, err);
     return code ? code : index_tensors(s, err);
 }
 

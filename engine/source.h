@@ -35,6 +35,12 @@ struct pp_hparams {
     int64_t n_head;
     int64_t n_head_kv;
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
+    /* Latent attention (arXiv 2405.04434): a position has one vector that all heads make keys and values of, and one
+     * rotated key beside it. The cache keeps these two, so that n_head_kv is 1 and head_dim kv_lora_rank + rope_dim. */
+    int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
+    int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
+    int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
+    int64_t v_head_dim;     /* of what attention gives for each head */
     int64_t n_ff;
     int64_t n_ctx_train;
     int pooling;            /* enum pp_pooling */
@@ -63,6 +69,7 @@ struct pp_hparams {
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
     int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
     int64_t n_expert_group_used;
+    bool expert_group_largest; /* they are chosen by their largest expert, not by the sum of the two largest */
     bool expert_shares;     /* an expert's weight is its share among all, not among those used */
     bool expert_sigmoids;   /* weights are the logits' sigmoids, not their softmax */
     float expert_mixer;     /* weights are SparseMixer's, with this jitter; 0: they are not */
@@ -89,6 +96,8 @@ struct pp_hparams {
                                    ln(original)), if the context is the longer */
     float rope_beta_fast, rope_beta_slow;
     bool rope_no_truncate;      /* YARN: the ramp begins and ends between dimensions */
+    float yarn_log_multiplier;  /* latent attention: scores grow by the square of 1 + this ln(rope_factor); part of
+                                   attn_scale already */
 };
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and

@@ -44,6 +44,8 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
         return is_gptoss(family) ? PP_GGUF_TURNS : PP_GGUF_HALVES;
     if (renamed(family, t->name) >= 0)
         return PP_GGUF_RENAMED;
+    if (ends_with(t->name, ".attn_kv_b.weight"))
+        return PP_GGUF_HEADS;
     return t->type == PP_TYPE_MXFP4_PAIRS ? PP_GGUF_PAIRS
            : t->type == PP_TYPE_NVFP4     ? PP_GGUF_NVFP4
                                           : PP_GGUF_USUAL;

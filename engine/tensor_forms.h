@@ -27,6 +27,7 @@ enum pp_gguf_form {
     PP_GGUF_NVFP4,
     PP_GGUF_HALVES,    /* gate and value one behind the other */
     PP_GGUF_TURNS,     /* row by row in turns */
+    PP_GGUF_HEADS,     /* attn_kv_b, for pp_split_heads */
 };
 /* What a tensor of a GGUF file is in a family, which is called as the file calls it. */
 enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);
@@ -49,6 +50,15 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
 /* Takes the scales of NVFP4's matrices, once all tensors are in the list. PP_ERR_FORMAT: there are not as many as there
  * are matrices. */
 enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err);
+
+/* Latent attention: "blk.3.attn_kv_b.weight", in which older GGUF files and folders have rows of keys and of values of
+ * each head, becomes "blk.3.attn_k_b.weight", [n_head, kv_lora_rank, qk_nope_dim], the heads' keys turned, and
+ * "blk.3.attn_v_b.weight", [n_head, v_head_dim, kv_lora_rank]; where both are there already, it is left out. Floats and
+ * values keep their type; keys of quantised matrices, whose blocks cannot be turned, become Q8_0. */
+enum pp_code pp_split_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err);
+/* The other way round: makes *both the matrix of k_b and v_b, whose rows (for *rows) are made of those. */
+enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *v_b, const struct pp_hparams *hp,
+                           struct pp_tensor *both, struct pp_rows *rows, struct pp_error *err);
 
 /* A folder's "blk.3.attn_q_norm.7.weight", a norm of one head, and those of the other heads become rows of
  * "blk.3.attn_q_norm.weight". PP_ERR_FORMAT: one is missing, or has another size or type than the first. */

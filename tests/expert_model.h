@@ -26,9 +26,17 @@ struct expert_shape {
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;
     int n_groups, n_groups_used;
+    bool groups_by_largest; /* a group's score is that of its largest expert, not the sum of two */
     float scale;            /* of weights; 0: there is no such key */
     bool say_norm, say_gating; /* keys that some families' files have */
     int n_nextn;            /* layers behind the last one */
+    /* Latent attention, in place of n_head_kv and head_dim: */
+    int kv_rank;            /* 0: it is of the usual kind */
+    int q_rank;             /* 0: queries are made of the input */
+    int nope, v_dim;        /* of a head; rope_dim values are rotated */
+    bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
+    float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
+    int yarn_ctx;
     uint32_t seed;
 };
 

@@ -219,6 +219,75 @@ static void afmoe(void **state)
     assert_tensor(folder, "model.layers.4.mlp.expert_bias", 1, s.n_expert);
 }
 
+/* Latent attention: files with the matrices of heads in one, and apart, give the same bits. */
+static const char *check_latent(struct expert_shape *s)
+{
+    size_t n, n_other;
+    s->neighbours = true;
+    s->rope_dim = 8;
+    s->kv_rank = s->nope = s->v_dim = 32;
+    s->heads_apart = false;
+    struct expert_model *m = expert_model_make(s);
+    float *whole = small_logits(expert_model_write(m), PP_KV_F32, &n);
+    expert_model_free(m);
+    s->heads_apart = true;
+    m = expert_model_make(s);
+    float *apart = small_logits(expert_model_write(m), PP_KV_F32, &n_other);
+    expert_model_free(m);
+    assert_int_equal(n, n_other);
+    assert_memory_equal(whole, apart, n * sizeof *whole);
+    pp_free(whole);
+    pp_free(apart);
+    return check(s);
+}
+
+/* DeepSeek V2: groups of experts are chosen by the largest one's. */
+static void deepseek2(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("deepseek2");
+    s.shares = true;
+    s.n_dense = 1;
+    s.n_ff_shared = 64;
+    s.scale = 1;
+    s.yarn_factor = 40;
+    s.yarn_ctx = 64;
+    s.log_multiplier = 0.0707f;
+    const char *folder = check_latent(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.kv_b_proj.weight", 2, s.kv_rank);
+    s.q_rank = 32;
+    s.n_groups = 4;
+    s.n_groups_used = 2;
+    s.groups_by_largest = true;
+    s.scale = 16;
+    folder = check_latent(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.q_b_proj.weight", 2, s.q_rank);
+    s.heads_apart = false;
+    check(&s);
+}
+
+/* DeepSeek V3, and those that are built as it is. */
+static void deepseek3(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("deepseek2");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.q_rank = 32;
+    s.n_groups = 4;
+    s.n_groups_used = 2;
+    s.n_dense = 1;
+    s.n_nextn = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    const char *folder = check_latent(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.kv_a_proj_with_mqa.weight", 2, s.n_embd);
+    s.say_gating = false; /* the first files of GLM 4.7 Flash */
+    s.n_groups = s.n_groups_used = s.n_nextn = 0;
+    s.n_head = 5;
+    check_latent(&s);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -278,6 +347,8 @@ TEST_GROUP(experts)
         cmocka_unit_test(hunyuan_moe),
         cmocka_unit_test(exaone_moe),
         cmocka_unit_test(afmoe),
+        cmocka_unit_test(deepseek2),
+        cmocka_unit_test(deepseek3),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

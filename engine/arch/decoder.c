@@ -21,6 +21,7 @@ struct builder {
     const struct pp_tensor *ones; /* of norms without weights; or NULL */
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int qkv, q, k, v, att, att_gate;
+    int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int gate_up, gate, up, act, router;
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -209,6 +210,85 @@ static bool add_attention(struct builder *b, int l)
     return true;
 }
 
+/* --- latent attention -------------------------------------------------------------------------------------------- */
+
+/* DeepSeek V2 (arXiv 2405.04434) makes keys and values of each head out of one vector c: k = [W_k c, r], v = W_v c, r
+ * being a rotated key of all heads. As q . k = (W_k' q_nope) . c + q_rope . r and sum p v = W_v (sum p c), queries are
+ * brought to c instead, and what attention gives of c to values: the cache keeps c and r, and neither keys nor values
+ * are ever made. */
+
+static bool add_vector_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out)
+{
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    if (!find_norm(b, name, n, &norm))
+        return false;
+    add(b, norm);
+    return true;
+}
+
+/* Queries of all heads, and beside them c and r. */
+static bool add_latents(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n_heads_q = hp->n_head * (hp->qk_nope_dim + hp->rope_dim);
+    const bool low = hp->q_lora_rank > 0;
+    int q, kv, q_b = 0;
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
+        (q = pp_plan_linear(b->p, b->s, low ? hp->q_lora_rank : n_heads_q, hp->n_embd, b->err,
+                            low ? "blk.%d.attn_q_a" : "blk.%d.attn_q", l)) < 0 ||
+        (kv = pp_plan_linear(b->p, b->s, hp->head_dim, hp->n_embd, b->err, "blk.%d.attn_kv_a_mqa", l)) < 0 ||
+        (low && (q_b = pp_plan_linear(b->p, b->s, n_heads_q, hp->q_lora_rank, b->err, "blk.%d.attn_q_b", l)) < 0))
+        return false;
+    add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
+    add_linear(b, l, kv, b->normed, b->k);
+    if (low) {
+        if (!add_vector_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
+            return false;
+        add_linear(b, l, q_b, b->q_low_normed, b->head_q);
+    }
+    return add_vector_norm(b, l, "attn_kv_a_norm", hp->kv_lora_rank, b->v, b->v);
+}
+
+static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)
+{
+    const int heads = pp_plan_heads(b->p, b->s, (int)b->hp->n_head, n_out, n_in, b->err, "blk.%d.%s.weight", l, kind);
+    add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = heads, .in = in, .in2 = NONE, .out = out});
+    return heads >= 0;
+}
+
+/* From the residual stream to `delta`. */
+static bool add_latent_attention(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
+        return false;
+    add_rope(b, l);
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att});
+    if (!add_heads(b, l, "attn_v_b", hp->v_head_dim, hp->kv_lora_rank, b->att, b->values))
+        return false;
+    const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);
+    if (o < 0)
+        return false;
+    add_linear(b, l, o, b->values, b->delta);
+    return true;
+}
+
+static void make_latent_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    b->q_low = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
+    b->q_low_normed = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
+    b->head_q = pp_plan_slot(b->p, hp->n_head * (hp->qk_nope_dim + hp->rope_dim));
+    b->q = pp_plan_slot(b->p, b->n_q);
+    b->k = pp_plan_slot(b->p, hp->head_dim);
+    b->v = pp_plan_part(b->p, b->k, 0, hp->kv_lora_rank);
+    b->att = pp_plan_slot(b->p, hp->n_head * hp->kv_lora_rank);
+    b->values = pp_plan_slot(b->p, hp->n_head * hp->v_head_dim);
+}
+
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
 static bool add_fn(struct builder *b, int l, int in, int in2)
@@ -337,6 +417,7 @@ static bool add_experts(struct builder *b, int l)
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
         e.n_groups_used = (int)hp->n_expert_group_used;
+        e.groups_by_largest = hp->expert_group_largest;
     }
     if (has(b, l, "exp_probs_b.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.exp_probs_b.bias", l)))
@@ -383,15 +464,16 @@ static bool add_mixture(struct builder *b, int l)
 
 static bool add_layer(struct builder *b, int l)
 {
-    const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
-    if (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l)))
+    const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
+    bool (*const attention)(struct builder *, int) = latent ? add_latent_attention : add_attention;
+    if (!latent && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
         return false;
     if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
-        return add_attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
+        return attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
         return false;
-    if (!add_attention(b, l) || !add_result(b, l, "post_attention_norm"))
+    if (!attention(b, l) || !add_result(b, l, "post_attention_norm"))
         return false;
     if (!parallel && ((pre && !add_ffn_norm(b, l)) || !add_up(b, l, pre ? b->normed : b->x)))
         return false;
@@ -405,10 +487,13 @@ static void make_slots(struct builder *b)
     b->x = pp_plan_slot(p, hp->n_embd);
     b->normed = pp_plan_slot(p, hp->n_embd);
     b->delta = pp_plan_slot(p, hp->n_embd);
-    b->att = pp_plan_slot(p, b->n_q);
+    if (!hp->kv_lora_rank)
+        b->att = pp_plan_slot(p, b->n_q);
     if (b->d->gated_attention)
         b->att_gate = pp_plan_slot(p, b->n_q);
-    if (b->fused_qkv) {
+    if (hp->kv_lora_rank) {
+        make_latent_slots(b);
+    } else if (b->fused_qkv) {
         b->qkv = pp_plan_slot(p, b->n_q + 2 * b->n_kv);
         b->q = pp_plan_part(p, b->qkv, 0, b->n_q);
         b->k = pp_plan_part(p, b->qkv, b->n_q, b->n_kv);

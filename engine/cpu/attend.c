@@ -12,6 +12,7 @@
 enum {
     ITEMS_PER_THREAD = 4,        /* wanted when a tile's chunks are shared */
     LEAST_PARTIAL = 1 << 20,     /* floats for sums of chunks; a pass that needs more than there are shares no chunks */
+    LATENT_CHUNKS = 128,         /* of a row, which can always be shared in latent attention */
     FEW_ROWS = 16,               /* see tiles_store */
 };
 
@@ -61,6 +62,17 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
     return true;
 }
 
+/* With latent attention all heads are one KV head's, so that only chunks can be shared. */
+static int64_t least_partial(const struct pp_cpu *c)
+{
+    int64_t least = LEAST_PARTIAL;
+    for (int t = 0; t < c->n_tiers; t++) {
+        const int64_t chunks = LATENT_CHUNKS * (int64_t)sums_size(&c->attend[t], group_size(c));
+        least = c->attend[t].kv.v_in_k && chunks > least ? chunks : least;
+    }
+    return least;
+}
+
 bool pp_cpu_attend_new(struct pp_cpu *c)
 {
     int n_threads = pp_pool_n(c->pool);
@@ -70,10 +82,11 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
     for (int i = 0; i < n_threads; i++)
         if (!make_thread(c, &c->threads[i]))
             return false;
-    if (n_threads == 1 || c->attention_floats >= LEAST_PARTIAL)
+    const int64_t least = least_partial(c);
+    if (n_threads == 1 || c->attention_floats >= least)
         return true;
-    c->attention_room = c->own_room = pp_cpu_memory_take(c, LEAST_PARTIAL, sizeof(float));
-    c->attention_floats = LEAST_PARTIAL;
+    c->attention_room = c->own_room = pp_cpu_memory_take(c, least, sizeof(float));
+    c->attention_floats = least;
     return c->own_room != NULL;
 }
 
@@ -208,15 +221,15 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     for (int h = 0; h < n_heads; h++) {
-        float *head = x + h * hp->head_dim;
+        float *head = x + h * hp->head_dim, *rotated = head + hp->kv_lora_rank;
         if (s->rope >= 0 && s->norm_behind_rope)
-            c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
+            c->ops->rope(rotated, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
         if (norm->weight) {
             const struct norm own = norm_of_head(norm, first + h);
             pp_cpu_norm(c, &own, head, hp->head_dim, head);
         }
         if (s->rope >= 0 && !s->norm_behind_rope)
-            c->ops->rope(head, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
+            c->ops->rope(rotated, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
     }
     if (kv->rotate)
         c->ops->hadamard(x, n_heads * hp->head_dim, kv->rotate);
@@ -229,7 +242,7 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
     rotate(c, s, &s->k_norm, row, k, kv_head, 1);
-    if (kv->rotate)
+    if (kv->rotate && !kv->v_in_k)
         c->ops->hadamard(v, kv->head_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);

@@ -59,6 +59,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->scale = from->scale != 0.0f ? from->scale : 1;
     x->n_groups = from->n_groups;
     x->n_groups_used = from->n_groups_used;
+    x->groups_by_largest = from->groups_by_largest;
     x->fn = from->fn;
     x->n_in = from->gate[0]->ne[0];
     x->n_ff = from->gate[0]->ne[1];
@@ -186,13 +187,13 @@ static int largest(const float *v, const uint8_t *taken, int n)
     return best;
 }
 
-/* What a group is chosen by: the sum of its two largest scores. */
-static float score_group(const float *score, int n)
+/* What a group is chosen by: its largest score, or the sum of its two largest. */
+static float score_group(const float *score, int n, bool by_largest)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
     const int first = largest(score, taken, n);
     taken[first] = 1;
-    return n > 1 ? score[first] + score[largest(score, taken, n)] : score[first];
+    return n > 1 && !by_largest ? score[first] + score[largest(score, taken, n)] : score[first];
 }
 
 /* Takes away the experts of all groups but those with the largest scores. */
@@ -202,7 +203,7 @@ static void leave_groups(const struct experts *x, const float *score, uint8_t *t
     float groups[PP_MAX_EXPERTS];
     uint8_t chosen[PP_MAX_EXPERTS] = {0};
     for (int g = 0; g < x->n_groups; g++)
-        groups[g] = score_group(score + g * size, size);
+        groups[g] = score_group(score + g * size, size, x->groups_by_largest);
     for (int i = 0; i < x->n_groups_used; i++)
         chosen[largest(groups, chosen, x->n_groups)] = 1;
     for (int e = 0; e < x->n; e++)

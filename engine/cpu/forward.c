@@ -162,6 +162,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
     case STAGE_PROJECT:
         pp_cpu_project_items(c, s, part->m, part->phase, first, end, thread);
         break;
+    case STAGE_HEADS:
+        for (int i = first; i < end; i++)
+            pp_cpu_heads_item(c, s, part->m, i, thread);
+        break;
     case STAGE_ATTEND:
         for (int i = first; i < end; i++)
             pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
@@ -187,6 +191,8 @@ static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int pha
     switch (s->kind) {
     case STAGE_EXPERTS:
         return pp_cpu_experts_at_once(c, s, m, phase);
+    case STAGE_HEADS:
+        return pp_cpu_heads_at_once(s, m);
     case STAGE_ROWS:
         return ROWS;
     case STAGE_PROJECT:
@@ -224,6 +230,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_PROJECT:
             pp_cpu_project_phases(c, s, m, n_items);
+            break;
+        case STAGE_HEADS:
+            n_items[0] = s->n_heads;
             break;
         case STAGE_ATTEND:
             pp_cpu_attend_phases(c, s, m, n_items);

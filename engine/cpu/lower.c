@@ -299,6 +299,16 @@ static enum pp_code lower_attention(struct lowering *l)
     return code;
 }
 
+static enum pp_code lower_heads(struct lowering *l)
+{
+    const struct pp_op *op = peek(l, 0);
+    struct stage *s = new_stage(l, STAGE_HEADS);
+    s->in = op->in;
+    s->out = op->out;
+    l->at++;
+    return pp_cpu_heads_add(l->c, s, &l->plan->heads[op->heads], l->err);
+}
+
 static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -376,6 +386,8 @@ static enum pp_code lower_next(struct lowering *l)
                                         : lower_rows(l);
     case PP_OP_EXPERTS:
         return lower_experts(l);
+    case PP_OP_HEADS:
+        return lower_heads(l);
     case PP_OP_HEAD_NORM:
     case PP_OP_ROPE:
     case PP_OP_KV_STORE:
@@ -404,9 +416,13 @@ static enum pp_code lower_next(struct lowering *l)
 /* Kernels learn where their weights are. */
 static void point_at_weights(struct pp_cpu *c)
 {
-    for (int i = 0; i < c->n_stages; i++)
-        for (int p = 0; p < c->stages[i].n_projections; p++)
-            c->stages[i].projections[p].w.data = c->stages[i].projections[p].weight->data;
+    for (int i = 0; i < c->n_stages; i++) {
+        struct stage *s = &c->stages[i];
+        for (int p = 0; p < s->n_projections; p++)
+            s->projections[p].w.data = s->projections[p].weight->data;
+        for (int h = 0; h < s->n_heads; h++)
+            s->heads[h].w.data = s->heads[h].weight->data;
+    }
     pp_cpu_experts_point(c);
 }
 

@@ -16,15 +16,24 @@ struct pp_cpu_profile {
     } *threads;                      /* [n threads] */
 };
 
+/* With latent attention there are other stages between. */
+static bool comes_before_attention(const struct pp_cpu *c, int i)
+{
+    for (; i < c->n_stages && c->stages[i].kind != STAGE_ATTEND; i++)
+        if (c->stages[i].epilogue || c->stages[i].kind == STAGE_EXPERTS || c->stages[i].kind == STAGE_SELECT)
+            return false;
+    return i < c->n_stages;
+}
+
 /* What a stage of projections is for: seen by its neighbours, because stages have no names. */
 static enum pp_profile_kind projection_kind(const struct pp_cpu *c, int i)
 {
     const struct stage *s = &c->stages[i];
     if (s->selected)
         return PP_PROFILE_LOGITS;
-    if (i + 1 < c->n_stages && c->stages[i + 1].kind == STAGE_ATTEND)
+    if (comes_before_attention(c, i))
         return PP_PROFILE_QKV;
-    if (i > 0 && c->stages[i - 1].kind == STAGE_ATTEND)
+    if (i > 0 && (c->stages[i - 1].kind == STAGE_ATTEND || c->stages[i - 1].kind == STAGE_HEADS))
         return PP_PROFILE_ATTN_OUT;
     return s->epilogue == EPILOGUE_GATE || s->epilogue == EPILOGUE_APPLY ? PP_PROFILE_GATE_UP
            : s->epilogue == EPILOGUE_ADD                               ? PP_PROFILE_DOWN
@@ -38,6 +47,8 @@ static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
         return PP_PROFILE_EMBED;
     case STAGE_PROJECT:
         return projection_kind(c, i);
+    case STAGE_HEADS:
+        return i > 0 && c->stages[i - 1].kind == STAGE_ATTEND ? PP_PROFILE_ATTN_OUT : PP_PROFILE_QKV;
     case STAGE_ATTEND:
         return PP_PROFILE_ATTENTION;
     case STAGE_EXPERTS:
@@ -163,6 +174,10 @@ static void count_work(struct pp_cpu *c)
             count_attention(c, s, line);
         if (s->kind == STAGE_EXPERTS)
             count_experts(s->experts, m, p->sum.lines);
+        for (int h = 0; m && h < s->n_heads; h++) {
+            line->bytes += s->heads[h].weight->t->size;
+            line->macs += (uint64_t)(s->heads[h].w.n_rows * s->heads[h].w.n_cols) * m;
+        }
         for (int k = 0; s->kind == STAGE_PROJECT && m && k < s->n_projections; k++) {
             const struct pp_tensor *w = c->model->plan.linears[s->projections[k].linear].w;
             line->bytes += w->size;

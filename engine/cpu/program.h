@@ -16,7 +16,7 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_ATTEND, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -53,6 +53,7 @@ struct experts {
     float mixer;
     float scale;                /* of weights */
     int n_groups, n_groups_used; /* 0: no groups */
+    bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
     enum pp_fn fn;
     int64_t n_in, n_ff;
@@ -65,7 +66,8 @@ struct stage {
     enum stage_kind kind;
     int in;                     /* slot */
     bool selected;              /* comes after SELECT: its rows are the batch's outputs */
-    int out;                    /* slot: of EMBED, ATTEND, PROJECT with an epilogue; with add: what is added to */
+    int out;                    /* slot: of EMBED, HEADS, ATTEND, PROJECT with an epilogue; with add: what is added
+                                   to */
     /* PROJECT */
     struct norm norm;           /* of the input; EXPERTS, too */
     int norm_op;                /* its operation in the plan, by which adapters replace it */
@@ -89,6 +91,9 @@ struct stage {
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
     const struct pp_tensor *table, *positions, *segments; /* the latter: learned ones, or NULL */
+    /* HEADS */
+    struct projection *heads;   /* [n_heads] */
+    int n_heads;
     /* ATTEND */
     int tier, layer;            /* where the cache has it: the layer's place in its tier */
     int q, k, v;
@@ -121,6 +126,7 @@ struct thread_scratch {
                                    which is not in use while threads prepare for themselves */
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
+    struct pp_acts head;        /* of some rows, quantised (heads.c) */
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
     int n_down;                 /* products of the prepared stage's inputs with adapters' A that the threads share */
     const float *down;          /* [m, lora_width] of that stage: all of these products; NULL: not looked for yet */
@@ -297,6 +303,12 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
 void pp_cpu_experts_point(struct pp_cpu *c); /* their kernels learn where the weights are */
 bool pp_cpu_experts_new(struct pp_cpu *c);
 void pp_cpu_experts_free(struct pp_cpu *c);
+/* heads.c: the weights of a stage, memory for the widest, an item, and how many a thread may take at a time. */
+enum pp_code pp_cpu_heads_add(struct pp_cpu *c, struct stage *s, const struct pp_heads *heads, struct pp_error *err);
+bool pp_cpu_heads_new(struct pp_cpu *c);
+void pp_cpu_heads_free(struct pp_cpu *c);
+void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head, int thread);
+int pp_cpu_heads_at_once(const struct stage *s, int m);
 /* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err);
 /* count.c: finds the places where the inputs of a projection are counted, the i-th of n in its tensor; nothing where

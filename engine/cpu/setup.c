@@ -118,7 +118,7 @@ static bool make_scratch(struct pp_cpu *c)
     for (int i = 0; i < n_threads; i++)
         if (!make_private(c, &c->threads[i]))
             return false;
-    return pp_cpu_experts_new(c) && pp_cpu_attend_new(c);
+    return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_attend_new(c);
 }
 
 static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *err)
@@ -236,6 +236,7 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_cpu_slots_free(c);
     pp_cpu_attend_free(c);
     pp_cpu_experts_free(c);
+    pp_cpu_heads_free(c);
     free_inputs(&c->shared);
     pp_free(c->shared.bf16);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)

@@ -42,7 +42,8 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
         return slot == s->in ? READS : UNUSED; /* moves rows inside the slot */
     for (int i = 0; i < s->n_row_ops; i++)
         use |= row_op_use(c, &s->row_ops[i], slot);
-    if ((s->kind == STAGE_PROJECT || s->kind == STAGE_EXPERTS) && slot == whole_slot(c, s->in))
+    if ((s->kind == STAGE_PROJECT || s->kind == STAGE_HEADS || s->kind == STAGE_EXPERTS) &&
+        slot == whole_slot(c, s->in))
         use |= READS;
     if (s->kind == STAGE_EXPERTS && slot == s->router)
         use |= READS;

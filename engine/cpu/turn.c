@@ -30,7 +30,7 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
     const float *b = w && s->k_norm.bias ? s->k_norm.bias + head * s->k_norm.stride : NULL;
     for (int64_t i = 0; w && i < hp->head_dim; i++)
         k[i] = w[i] != 0.0f ? (k[i] - (b ? b[i] : 0)) / w[i] : 0;
-    t->c->ops->rope(k, hp->rope_dim, hp->rope_neox, t->cos_sin[s->rope]);
+    t->c->ops->rope(k + hp->kv_lora_rank, hp->rope_dim, hp->rope_neox, t->cos_sin[s->rope]);
     for (int64_t i = 0; w && i < hp->head_dim; i++)
         k[i] = k[i] * w[i] + (b ? b[i] : 0);
 }

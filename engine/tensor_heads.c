@@ -1,0 +1,131 @@
+/* tensor_heads.c - matrices of heads of latent attention: apart, as we compute with them, and in one (tensor_forms.h).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/export.h"
+#include "engine/tensor_forms.h"
+
+static const char both_end[] = ".attn_kv_b.weight";
+
+static bool has(const struct pp_tensor_list *l, const char *name)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->t[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* "blk.3.attn_k_b.weight" for "blk.3.attn_kv_b.weight" */
+static void part_name(const char *both, char kind, char out[128])
+{
+    snprintf(out, 128, "%.*s.attn_%c_b.weight", (int)(strlen(both) - strlen(both_end)), both, kind);
+}
+
+static bool is_float(uint32_t type)
+{
+    return pp_type_info(type)->block_elements == 1;
+}
+
+static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *like, const struct pp_hparams *hp,
+                             struct pp_error *err)
+{
+    const bool keys = like->form == PP_FORM_KEYS;
+    struct pp_rows *rows = pp_tensor_list_rows(l, err);
+    char name[128];
+    if (!rows)
+        return PP_ERR_NOMEM;
+    *rows = *like;
+    rows->n_cols = keys ? hp->qk_nope_dim : hp->kv_lora_rank;
+    rows->n_rows = hp->n_head * (keys ? hp->kv_lora_rank : hp->v_head_dim);
+    if (keys && !is_float(rows->type))
+        rows->type = pp_quantize_fitting_type(PP_TYPE_Q8_0, rows->n_cols);
+    rows->as_blocks = !keys && !rows->of->rows;
+    const struct pp_tensor part = {.type = rows->type, .n_dims = 3, .rows = rows,
+                                   .ne = {rows->n_cols, rows->n_rows / hp->n_head, hp->n_head, 1},
+                                   .size = pp_type_row_bytes(rows->type, rows->n_cols) * (size_t)rows->n_rows};
+    part_name(rows->of->name, keys ? 'k' : 'v', name);
+    return pp_tensor_list_add(l, &part, name, false, err);
+}
+
+/* both: the list's own copy. */
+static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both, const struct pp_hparams *hp,
+                          struct pp_error *err)
+{
+    const int64_t n_rows = hp->n_head * (hp->qk_nope_dim + hp->v_head_dim);
+    struct pp_rows rows = {.form = PP_FORM_KEYS, .type = both->type, .row_step = 1, .of = both, .weights = both->data,
+                           .head_keys = hp->qk_nope_dim, .head_values = hp->v_head_dim};
+    if (both->n_dims != 2 || both->ne[0] != hp->kv_lora_rank || both->ne[1] != n_rows ||
+        !pp_type_info(both->type)->runnable)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has %lld x %lld values where %lld x %lld are needed",
+                       both->name, (long long)both->ne[1], (long long)both->ne[0], (long long)n_rows,
+                       (long long)hp->kv_lora_rank);
+    enum pp_code code = add_part(l, &rows, hp, err);
+    rows.form = PP_FORM_VALUES;
+    return code ? code : add_part(l, &rows, hp, err);
+}
+
+/* Memory of a tensor and its name that lives as long as the list. */
+static const struct pp_tensor *keep(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    struct {
+        struct pp_tensor t;
+        char name[128];
+    } *kept = pp_calloc(1, sizeof *kept);
+    if (!kept || pp_grow(&l->made, &l->cap_made, l->n_made + 1, sizeof *l->made) != 0) {
+        pp_free(kept);
+        pp_fail_nomem(err, "the list of tensors");
+        return NULL;
+    }
+    l->made[l->n_made++] = kept;
+    snprintf(kept->name, sizeof kept->name, "%.127s", t->name);
+    kept->t = *t;
+    kept->t.name = kept->name;
+    return &kept->t;
+}
+
+static bool is_of_layers(const char *name, const struct pp_hparams *hp)
+{
+    const size_t n = strlen(name), m = strlen(both_end);
+    return n > m && n < 100 && strcmp(name + n - m, both_end) == 0 && strncmp(name, "blk.", 4) == 0 &&
+           !pp_is_behind_layers(hp, name);
+}
+
+enum pp_code pp_split_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < l->n && !code;) {
+        char k_b[128], v_b[128];
+        if (!is_of_layers(l->t[i].name, hp)) {
+            i++;
+            continue;
+        }
+        const struct pp_tensor *both = keep(l, &l->t[i], err);
+        if (!both)
+            return PP_ERR_NOMEM;
+        pp_free((void *)(uintptr_t)l->t[i].name);
+        l->t[i] = l->t[--l->n];
+        part_name(both->name, 'k', k_b);
+        part_name(both->name, 'v', v_b);
+        if (!has(l, k_b) || !has(l, v_b))
+            code = split(l, both, hp, err);
+    }
+    return code;
+}
+
+enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *v_b, const struct pp_hparams *hp,
+                           struct pp_tensor *both, struct pp_rows *rows, struct pp_error *err)
+{
+    const int64_t keys = hp->qk_nope_dim, values = hp->v_head_dim;
+    if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != hp->kv_lora_rank ||
+        k_b->ne[1] * k_b->ne[2] != hp->n_head * hp->kv_lora_rank || v_b->ne[1] * v_b->ne[2] != hp->n_head * values)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no like of values beside it", k_b->name);
+    *rows = (struct pp_rows){.form = PP_FORM_BOTH, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
+                             .n_cols = hp->kv_lora_rank, .n_rows = hp->n_head * (keys + values), .weights = k_b->data,
+                             .head_keys = keys, .head_values = values};
+    *both = (struct pp_tensor){.name = k_b->name, .type = k_b->type, .n_dims = 2, .rows = rows, .data = k_b->data,
+                               .ne = {rows->n_cols, rows->n_rows, 1, 1}};
+    return PP_OK;
+}

@@ -1,0 +1,339 @@
+/* expert_formulas.c - what small random mixtures of experts give, in double precision: each step as the families'
+ * papers and transformers' models have it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/expert_model_int.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* y = W x of matrix e of a stack, rows first .. first + n - 1 */
+static void product(const struct array *w, int e, int64_t first, int64_t n, const double *x, double *y)
+{
+    const float *rows = w->values + ((int64_t)e * w->rows + first) * w->cols;
+    for (int64_t o = 0; o < n; o++) {
+        y[o] = 0;
+        for (int64_t i = 0; i < w->cols; i++)
+            y[o] += (double)rows[o * w->cols + i] * x[i];
+    }
+}
+
+static void linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    const struct array *w = expert_find(m, l, name);
+    snprintf(name, sizeof name, "%s.bias", kind);
+    const struct array *b = expert_find(m, l, name);
+    assert_non_null(w);
+    product(w, 0, 0, w->rows ? w->rows : 1, x, y);
+    for (int64_t o = 0; b && o < w->rows; o++)
+        y[o] += (double)b->values[o];
+}
+
+/* By the root of the mean square of n values. */
+static void norm(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    const struct array *w = expert_find(m, l, name);
+    double square = 0;
+    assert_non_null(w);
+    for (int64_t i = 0; i < w->cols; i++)
+        square += x[i] * x[i] / (double)w->cols;
+    for (int64_t i = 0; i < w->cols; i++)
+        y[i] = x[i] / sqrt(square + EXPERT_EPSILON) * (double)w->values[i];
+}
+
+/* Of pair i: base^(-2 i / rope_dim), and with YaRN (arXiv 2309.00071) divided by its factor where the pair turns less
+ * than once in the original context, in part where it turns less than 32 times. */
+static double frequency(const struct expert_shape *s, int i)
+{
+    const double dim = s->rope_dim, whole = pow(EXPERT_ROPE_BASE, -2.0 * i / dim), two_pi = 2 * acos(-1);
+    if (s->yarn_factor == 0.0f)
+        return whole;
+    const double log_base = 2 * log(EXPERT_ROPE_BASE);
+    const double low = fmax(0, floor(dim * log(s->yarn_ctx / (32 * two_pi)) / log_base));
+    const double high = fmin(dim - 1, ceil(dim * log(s->yarn_ctx / (1 * two_pi)) / log_base));
+    const double ramp = fmin(1, fmax(0, (i - low) / (high > low ? high - low : 0.001)));
+    return whole * (1 - ramp) + whole / (double)s->yarn_factor * ramp;
+}
+
+/* Pairs of a head turn. */
+static void rotate(const struct expert_shape *s, double *head, int position)
+{
+    const int dim = s->rope_dim;
+    for (int i = 0; i < dim / 2; i++) {
+        double *x = &head[s->neighbours ? 2 * i : i], *y = &head[s->neighbours ? 2 * i + 1 : i + dim / 2];
+        const double angle = position * frequency(s, i), a = *x, b = *y;
+        *x = a * cos(angle) - b * sin(angle);
+        *y = b * cos(angle) + a * sin(angle);
+    }
+}
+
+static bool is_wide(const struct expert_shape *s, int l)
+{
+    return s->wide && (l + 1) % s->wide == 0;
+}
+
+/* Queries or keys of one position. */
+static void heads(const struct expert_model *m, int l, const char *kind, int n_heads, int position, double *x)
+{
+    if (m->s.qk_norm == QK_WHOLE)
+        norm(m, l, kind, x, x);
+    for (int h = 0; h < n_heads; h++) {
+        double *head = x + h * m->s.head_dim;
+        if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
+            norm(m, l, kind, head, head);
+        if (!is_wide(&m->s, l))
+            rotate(&m->s, head, position);
+        if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
+            norm(m, l, kind, head, head);
+    }
+}
+
+static void qkv(const struct expert_model *m, int l, const double *in, double *q, double *k, double *v)
+{
+    const int n_q = m->s.n_head * m->s.head_dim, n_kv = m->s.n_head_kv * m->s.head_dim;
+    const struct array *fused = expert_find(m, l, "attn_qkv.weight");
+    if (fused) {
+        product(fused, 0, 0, n_q, in, q);
+        product(fused, 0, n_q, n_kv, in, k);
+        product(fused, 0, n_q + n_kv, n_kv, in, v);
+        return;
+    }
+    linear(m, l, "attn_q", in, q);
+    linear(m, l, "attn_k", in, k);
+    linear(m, l, "attn_v", in, v);
+}
+
+/* How many of n numbers are larger than number i, or equal and before it. */
+static int rank(const double *v, int n, int i)
+{
+    int before = 0;
+    for (int j = 0; j < n; j++)
+        before += v[j] > v[i] || (v[j] == v[i] && j < i);
+    return before;
+}
+
+/* Each expert's weight, 0 for those that do not work. */
+static void route(const struct expert_model *m, int l, const double *in, double *weight)
+{
+    const struct expert_shape *s = &m->s;
+    const struct array *bias = expert_find(m, l, "exp_probs_b.bias");
+    double logits[MAX_EXPERTS], part[MAX_EXPERTS], score[MAX_EXPERTS], groups[MAX_EXPERTS] = {0}, sum = 0;
+    const int n = s->n_expert, size = s->n_groups ? n / s->n_groups : n;
+    linear(m, l, "ffn_gate_inp", in, logits);
+    for (int e = 0; e < n; e++)
+        sum += part[e] = s->sigmoids ? sigmoid(logits[e]) : exp(logits[e]);
+    for (int e = 0; e < n; e++) {
+        part[e] /= s->sigmoids ? 1 : sum;
+        score[e] = part[e] + (bias ? (double)bias->values[e] : 0);
+    }
+    for (int e = 0; e < n; e++)
+        if (rank(score + e / size * size, size, e % size) < (s->groups_by_largest ? 1 : 2))
+            groups[e / size] += score[e];
+    for (int e = 0; e < n; e++)
+        if (s->n_groups && rank(groups, s->n_groups, e / size) >= s->n_groups_used)
+            score[e] = -INFINITY;
+    sum = 0;
+    for (int e = 0; e < n; e++)
+        sum += weight[e] = rank(score, n, e) < s->n_used ? part[e] : 0;
+    for (int e = 0; e < n; e++)
+        weight[e] *= (s->shares ? 1 : 1 / sum) * (s->scale != 0.0f ? (double)s->scale : 1);
+}
+
+/* out += factor * W_down(silu(W_gate x) * W_up x), the matrices being the e-th of stacks, or alone. */
+static void add_feed_forward(const struct expert_model *m, int l, const char *end, int e, double factor,
+                             const double *in, double *out)
+{
+    char name[3][40];
+    static const char *const kinds[] = {"ffn_gate", "ffn_up", "ffn_down"};
+    const struct array *w[3];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name[i], sizeof name[i], "%s%s.weight", kinds[i], end);
+        w[i] = expert_find(m, l, name[i]);
+        assert_non_null(w[i]);
+    }
+    double *gate = doubles(w[0]->rows), *up = doubles(w[0]->rows), *down = doubles(m->s.n_embd);
+    product(w[0], e, 0, w[0]->rows, in, gate);
+    product(w[1], e, 0, w[0]->rows, in, up);
+    for (int i = 0; i < w[0]->rows; i++)
+        up[i] *= gate[i] * sigmoid(gate[i]);
+    product(w[2], e, 0, m->s.n_embd, up, down);
+    for (int i = 0; i < m->s.n_embd; i++)
+        out[i] += factor * down[i];
+    pp_free(gate);
+    pp_free(up);
+    pp_free(down);
+}
+
+static void feed_forward(const struct expert_model *m, int l, const double *in, double *out)
+{
+    double weight[MAX_EXPERTS], shared = 1;
+    if (l < m->s.n_dense) {
+        add_feed_forward(m, l, "", 0, 1, in, out);
+        return;
+    }
+    route(m, l, in, weight);
+    for (int e = 0; e < m->s.n_expert; e++)
+        if (weight[e] != 0)
+            add_feed_forward(m, l, "_exps", e, weight[e], in, out);
+    if (m->s.shared_weight) {
+        linear(m, l, "ffn_gate_inp_shexp", in, &shared);
+        shared = sigmoid(shared);
+    }
+    if (m->s.n_ff_shared)
+        add_feed_forward(m, l, "_shexp", 0, shared, in, out);
+}
+
+/* Latent attention (arXiv 2405.04434) as it was published: keys and values of each head of each position are made of
+ * its vector. Both are `width` wide here, with zeros behind. */
+struct expanded {
+    int width;
+    double *k, *v;          /* [n, n_head, width] */
+};
+
+static struct expanded expand(const struct expert_model *m, int l, const double *x, int n)
+{
+    const struct expert_shape *s = &m->s;
+    const int head = s->nope + s->rope_dim, width = head > s->v_dim ? head : s->v_dim, each = s->nope + s->v_dim;
+    struct expanded e = {.width = width, .k = doubles(n * s->n_head * width), .v = doubles(n * s->n_head * width)};
+    double *in = doubles(s->n_embd), *low = doubles(s->kv_rank + s->rope_dim), *both = doubles(s->n_head * each);
+    for (int r = 0; r < n; r++) {
+        norm(m, l, "attn_norm", x + r * s->n_embd, in);
+        linear(m, l, "attn_kv_a_mqa", in, low);
+        norm(m, l, "attn_kv_a_norm", low, low);
+        rotate(s, low + s->kv_rank, r);
+        linear(m, l, "attn_kv_b", low, both);
+        for (int h = 0; h < s->n_head; h++) {
+            double *k = e.k + (r * s->n_head + h) * width, *v = e.v + (r * s->n_head + h) * width;
+            memcpy(k, both + h * each, (size_t)s->nope * sizeof *k);
+            memcpy(k + s->nope, low + s->kv_rank, (size_t)s->rope_dim * sizeof *k);
+            memcpy(v, both + h * each + s->nope, (size_t)s->v_dim * sizeof *v);
+        }
+    }
+    pp_free(in);
+    pp_free(low);
+    pp_free(both);
+    return e;
+}
+
+/* What heads of one row give. */
+static void attend_expanded(const struct expert_model *m, int l, const struct expanded *e, const double *in, int row,
+                            double *att)
+{
+    const struct expert_shape *s = &m->s;
+    const int head = s->nope + s->rope_dim;
+    const double more = s->yarn_factor != 0.0f ? 1 + (double)s->log_multiplier * log((double)s->yarn_factor) : 1;
+    double *low = doubles(s->q_rank + 1), *all = doubles(s->n_head * head), *q = doubles(e->width);
+    double *out = doubles(e->width);
+    if (s->q_rank) {
+        linear(m, l, "attn_q_a", in, low);
+        norm(m, l, "attn_q_a_norm", low, low);
+        linear(m, l, "attn_q_b", low, all);
+    } else {
+        linear(m, l, "attn_q", in, all);
+    }
+    for (int h = 0; h < s->n_head; h++) {
+        memcpy(q, all + h * head, (size_t)head * sizeof *q);
+        rotate(s, q + s->nope, row);
+        attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
+                     more * more / sqrt(head), 0, out);
+        memcpy(att + h * s->v_dim, out, (size_t)s->v_dim * sizeof *att);
+    }
+    pp_free(low);
+    pp_free(all);
+    pp_free(q);
+    pp_free(out);
+}
+
+static void feed_forward_of(const struct expert_model *m, int l, double *row, double *in, double *delta)
+{
+    norm(m, l, m->s.ffn_norm, row, in);
+    memset(delta, 0, (size_t)m->s.n_embd * sizeof *delta);
+    feed_forward(m, l, in, delta);
+}
+
+static void latent_layer(const struct expert_model *m, int l, double *x, int n)
+{
+    const struct expert_shape *s = &m->s;
+    const struct expanded e = expand(m, l, x, n);
+    double *in = doubles(s->n_embd), *att = doubles(s->n_head * s->v_dim), *delta = doubles(s->n_embd);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * s->n_embd;
+        norm(m, l, "attn_norm", row, in);
+        attend_expanded(m, l, &e, in, r, att);
+        linear(m, l, "attn_output", att, delta);
+        for (int i = 0; i < s->n_embd; i++)
+            row[i] += delta[i];
+        feed_forward_of(m, l, row, in, delta);
+        for (int i = 0; i < s->n_embd; i++)
+            row[i] += delta[i];
+    }
+    double *all[] = {e.k, e.v, in, att, delta};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+static void layer(const struct expert_model *m, int l, double *x, int n)
+{
+    const struct expert_shape *s = &m->s;
+    const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
+    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * s->n_embd;
+        const int first = s->window && !is_wide(s, l) && r >= s->window ? r - s->window + 1 : 0;
+        norm(m, l, "attn_norm", row, in);
+        qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
+        heads(m, l, "attn_q_norm", s->n_head, r, q);
+        heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
+        for (int h = 0; h < s->n_head; h++)
+            attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, first, r, dim, s->n_head_kv * dim,
+                         1 / sqrt(dim), 0, att + h * dim);
+        if (s->gated)
+            linear(m, l, "attn_gate", in, gate);
+        for (int i = 0; s->gated && i < n_q; i++)
+            att[i] *= sigmoid(gate[i]);
+        linear(m, l, "attn_output", att, delta);
+        if (s->post_norms)
+            norm(m, l, "post_attention_norm", delta, delta);
+        for (int i = 0; i < s->n_embd; i++)
+            row[i] += delta[i];
+        feed_forward_of(m, l, row, in, delta);
+        if (s->post_norms)
+            norm(m, l, "post_ffw_norm", delta, delta);
+        for (int i = 0; i < s->n_embd; i++)
+            row[i] += delta[i];
+    }
+    double *all[] = {k, v, q, att, in, delta, gate};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+void expert_model_compute(const struct expert_model *m, const int32_t *ids, int n, double *logits)
+{
+    const int width = m->s.n_embd;
+    const struct array *table = expert_find(m, -1, "token_embd.weight");
+    double *x = doubles(n * width), *in = doubles(width);
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < width; i++)
+            x[r * width + i] = (double)table->values[ids[r] * width + i] *
+                               (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
+    for (int l = 0; l < m->s.n_layer; l++)
+        (m->s.kv_rank ? latent_layer : layer)(m, l, x, n);
+    for (int r = 0; r < n; r++) {
+        norm(m, -1, "output_norm", x + r * width, in);
+        linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
+    }
+    pp_free(x);
+    pp_free(in);
+}

@@ -1,0 +1,27 @@
+/* expert_model_int.h - the tensors of a small random mixture of experts, which expert_model.c makes and writes, and
+ * with which expert_formulas.c computes. */
+#ifndef PP_TESTS_EXPERT_MODEL_INT_H
+#define PP_TESTS_EXPERT_MODEL_INT_H
+
+#include "tests/expert_model.h"
+
+enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 64 };
+#define EXPERT_EPSILON 1e-5
+#define EXPERT_ROPE_BASE 10000.0
+
+struct array {
+    char name[48];
+    int64_t matrices, rows, cols; /* 0: one dimension fewer */
+    float *values;
+};
+
+struct expert_model {
+    struct expert_shape s;
+    struct array t[EXPERT_MAX_TENSORS];
+    int n;
+    uint32_t random;
+};
+
+const struct array *expert_find(const struct expert_model *m, int l, const char *kind); /* l -1: of no layer; or NULL */
+
+#endif
