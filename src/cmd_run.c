@@ -18,6 +18,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/commands.h"
+#include "src/json_numbers.h"
 #include "src/plain_text.h"
 
 /* --- the prompt ------------------------------------------------------------------------------------------- */
@@ -262,7 +263,7 @@ static char *settings_json(const struct run *r)
         cJSON_DeleteItemFromObjectCaseSensitive(all, numbers[i].name);
         ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
     }
-    char *text = ok ? cJSON_PrintUnformatted(all) : NULL, *copy = text ? pp_strdup(text) : NULL;
+    char *text = ok && pp_json_exact(all) ? cJSON_PrintUnformatted(all) : NULL, *copy = text ? pp_strdup(text) : NULL;
     cJSON_free(text);
     cJSON_Delete(all);
     return copy;

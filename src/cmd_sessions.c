@@ -1,4 +1,4 @@
-/* cmd_sessions.c - pippin sessions list, search, show, rm, forget. */
+/* cmd_sessions.c - pippin sessions list, search, show, rm, forget; export and import: cmd_sessions_files.c. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "src/cmd_common.h"
+#include "src/cmd_sessions.h"
 #include "src/commands.h"
 #include "src/store.h"
 #include "src/snapshots.h"
@@ -21,7 +22,7 @@ static void format_time(int64_t seconds, char out[32])
         snprintf(out, 32, "?");
 }
 
-static void json_session(struct pp_buf *b, const struct pp_session *s)
+void sessions_json(struct pp_buf *b, const struct pp_session *s)
 {
     pp_cli_json_str(b, "id", s->key);
     pp_cli_json_str(b, "title", s->title);
@@ -31,8 +32,7 @@ static void json_session(struct pp_buf *b, const struct pp_session *s)
     pp_cli_json_int(b, "messages", s->n_messages);
 }
 
-/* A title is one line, whatever it holds. */
-static void add_title(struct pp_buf *b, const struct pp_session *s)
+void sessions_title(struct pp_buf *b, const struct pp_session *s)
 {
     const char *title = s->title && *s->title ? s->title : "(untitled)";
     for (const char *c = title; *c; c++)
@@ -48,7 +48,7 @@ static void print_list(const struct pp_options *o, const struct pp_session *sess
         if (o->json) {
             pp_cli_json_next(out);
             pp_buf_char(out, '{');
-            json_session(out, &sessions[i]);
+            sessions_json(out, &sessions[i]);
             if (sessions[i].excerpt)
                 pp_cli_json_str(out, "excerpt", sessions[i].excerpt);
             pp_buf_char(out, '}');
@@ -56,7 +56,7 @@ static void print_list(const struct pp_options *o, const struct pp_session *sess
         }
         format_time(sessions[i].updated, when);
         pp_buf_fmt(out, "%s  %s  %4lld  ", sessions[i].key, when, (long long)sessions[i].n_messages);
-        add_title(out, &sessions[i]);
+        sessions_title(out, &sessions[i]);
         pp_buf_char(out, '\n');
     }
     if (o->json)
@@ -133,7 +133,7 @@ static void add_stats(struct pp_buf *b, const char *json)
 static void show_json(struct pp_buf *b, const struct pp_session *s, const struct pp_message *m, size_t n)
 {
     pp_buf_char(b, '{');
-    json_session(b, s);
+    sessions_json(b, s);
     pp_cli_json_str(b, "system", s->system);
     pp_cli_json_name(b, "branch");
     pp_buf_char(b, '[');
@@ -166,7 +166,7 @@ static void show_text(struct pp_buf *b, const struct pp_session *s, const struct
 {
     char when[32];
     format_time(s->updated, when);
-    add_title(b, s);
+    sessions_title(b, s);
     pp_buf_fmt(b, "\n%s, %s\n", s->key, when);
     if (s->system && *s->system)
         pp_buf_fmt(b, "\nsystem:\n%s\n", s->system);
@@ -256,11 +256,15 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
         return (code = pp_cli_args(o, 1, 1, "TEXT", err)) ? code : list(o, st, true, err);
     if (strcmp(sub, "show") == 0)
         return (code = pp_cli_args(o, 1, 1, "ID", err)) ? code : show(o, st, o->args[0], err);
+    if (strcmp(sub, "export") == 0)
+        return sessions_export(o, st, err);
+    if (strcmp(sub, "import") == 0)
+        return sessions_import(o, p, st, err);
     if (strcmp(sub, "rm") == 0)
         return drop_all(o, p, st, true, err);
     if (strcmp(sub, "forget") == 0)
         return drop_all(o, p, st, false, err);
-    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, rm and forget",
+    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, export, import, rm and forget",
                    sub);
 }
 

@@ -153,6 +153,11 @@ void pp_controller_new_session(struct pp_controller *c);
 void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
 void pp_controller_delete(struct pp_controller *c, int64_t session); /* the current one too: a new one opens */
+/* Writes a conversation (0: the current one) to a new file: Markdown, or JSON and JSONL where the name ends so; "": its
+ * name is made of the title. A notice says where it is, or why not. "~/" is the home folder. */
+void pp_controller_export(struct pp_controller *c, int64_t session, const char *path);
+/* Adds the conversations of a file (import.h) and opens the first of them; notices as above. */
+void pp_controller_import(struct pp_controller *c, const char *path);
 /* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
  * when it is there. What was asked for before and is not there yet is dropped. */
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);

@@ -91,6 +91,8 @@ struct pp_options {
     const char *theme;         /* --theme */
     const char *titles;        /* --titles first-words|model; NULL: first-words */
     const char *output;        /* -o */
+    const char *export_format; /* sessions export --format: "md", "json", "jsonl"; NULL: nothing was said */
+    bool export_all;           /* sessions export --all */
 
     /* inspection */
     const char *ids;           /* --ids 1,2,3 */

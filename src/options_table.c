@@ -11,8 +11,8 @@
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
     [PP_CMD_RUN] = {"run", "", NULL, NULL, 0, "one answer; -p and stdin together form the prompt"},
-    [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | rm ID... | forget ID...]",
-                         "list search show rm forget", "export import backup", PP_MAX_POSITIONAL,
+    [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | export ID... | import FILE... | rm ID... | forget ID...]",
+                         "list search show export import rm forget", "backup", PP_MAX_POSITIONAL,
                          "saved conversations"},
     [PP_CMD_MODELS] = {"models",
                        "[list | add PATH... | pull URL | info NAME... | tag NAME TAG... | untag TAG... | rm NAME...]",
@@ -234,8 +234,13 @@ const struct pp_option pp_option_specs[] = {
     {.name = "no-color", .set = pp_set_flag, AT(no_color), .commands = ANY, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "no colours; the variable NO_COLOR does the same"},
     {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_text, AT(output),
-     .commands = PP_BIT(LOGITS) | LORA | PP_BIT(IMATRIX), .group = PP_GROUP_OUTPUT,
+     .commands = PP_BIT(LOGITS) | LORA | PP_BIT(IMATRIX) | PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
      .help = "where to write; lora train: the folder of the new adapter; imatrix: imatrix.gguf if nothing is said"},
+    {.name = "format", .arg = "FORM", .choices = "md json jsonl", .set = pp_set_choice, AT(export_format),
+     .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
+     .help = "sessions export: md (to read, default), json or jsonl (all of it, to go on with elsewhere, or to import)"},
+    {.name = "all", .set = pp_set_flag, AT(export_all), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
+     .help = "sessions export: all conversations"},
 
     /* single commands */
     {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,

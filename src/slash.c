@@ -313,6 +313,22 @@ static enum pp_slash do_rename(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_export(struct pp_controller *c, char *arg)
+{
+    pp_controller_export(c, 0, arg);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_import(struct pp_controller *c, char *arg)
+{
+    if (!*arg) {
+        ctl_notice(c, true, "/import FILE: conversations of /export, or of other programs as JSON or JSONL");
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_import(c, arg);
+    return PP_SLASH_DONE;
+}
+
 static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
 {
     if (*arg)
@@ -385,6 +401,8 @@ static const struct slash table[] = {
     {"sessions", "open history", "", "list of conversations", NULL, PP_SLASH_SESSIONS},
     {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
     {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
+    {"export", "save", "[FILE]", "write this conversation to a file: .md, .json or .jsonl", do_export, 0},
+    {"import", "", "FILE", "conversations from a file: JSON or JSONL", do_import, 0},
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
     {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},
     {"compare", "", "SET SET [SET]", "the last question answered under different adapters", do_compare, 0},

@@ -37,7 +37,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_ROLLBACK] = "ROLLBACK",
     [PP_STMT_SESSION_ADD] =
         "INSERT INTO session (key, title, model, template_name, system, adapters, settings, created_ms, updated_ms)"
-        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)",
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     [PP_STMT_SESSION_GET] = SESSION_COLUMNS "WHERE s.id = ?1",
     /* Keys are lower-case hexadecimal: 'g' is the first character behind them. */
     [PP_STMT_SESSION_FIND] = SESSION_COLUMNS "WHERE s.key >= ?1 AND s.key < ?1 || 'g' LIMIT 2",
@@ -81,6 +81,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " UNION ALL"
         " SELECT p.id, p.parent FROM line JOIN message p ON p.id = line.parent AND p.id < line.id)"
         " SELECT" MESSAGE_COLUMNS "FROM line JOIN message m ON m.id = line.id ORDER BY m.id",
+    [PP_STMT_MESSAGE_ALL] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.session = ?1 ORDER BY m.id",
     /* Children are younger than their parents: the youngest descendant is a leaf. */
     [PP_STMT_MESSAGE_DESCEND] =
         "WITH RECURSIVE below (id) AS ("
@@ -416,33 +417,42 @@ static enum pp_code random_key(char key[17], struct pp_error *err)
     return PP_OK;
 }
 
-enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err)
+enum pp_code pp_store_insert_session(struct pp_store *st, struct pp_session *s, int64_t created_ms, int64_t updated_ms,
+                                     const char *what, struct pp_error *err)
 {
-    static const char what[] = "save the conversation";
     sqlite3_stmt *stmt;
     char key[17];
     enum pp_code code = random_key(key, err);
-    if (code || (code = pp_store_begin(st, what, err)))
+    if (code || (code = pp_store_stmt(st, PP_STMT_SESSION_ADD, &stmt, err)))
         return code;
-    int64_t now = pp_store_now_ms(), id = 0;
-    code = pp_store_stmt(st, PP_STMT_SESSION_ADD, &stmt, err);
-    if (!code) {
-        pp_store_bind_text(stmt, 1, key);
-        bind_strings(stmt, s);
-        sqlite3_bind_int64(stmt, 8, now);
-        int rc = sqlite3_step(stmt);
-        if (rc != SQLITE_DONE)
-            code = pp_store_fail(st, rc, what, err);
-        id = sqlite3_last_insert_rowid(st->db);
-        pp_store_done(stmt);
-    }
+    pp_store_bind_text(stmt, 1, key);
+    bind_strings(stmt, s);
+    sqlite3_bind_int64(stmt, 8, created_ms);
+    sqlite3_bind_int64(stmt, 9, updated_ms);
+    int rc = sqlite3_step(stmt);
+    pp_store_done(stmt);
+    if (rc != SQLITE_DONE)
+        return pp_store_fail(st, rc, what, err);
+    s->id = sqlite3_last_insert_rowid(st->db);
+    s->created = created_ms / 1000;
+    s->updated = updated_ms / 1000;
+    s->updated_ms = updated_ms;
+    memcpy(s->key, key, sizeof key);
+    return PP_OK;
+}
+
+enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err)
+{
+    static const char what[] = "save the conversation";
+    struct pp_session fresh = *s; /* *s changes only if all goes well */
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    const int64_t now = pp_store_now_ms();
+    code = pp_store_insert_session(st, &fresh, now, now, what, err);
     code = pp_store_end(st, code, what, err);
-    if (!code) {
-        s->id = id;
-        s->created = s->updated = now / 1000;
-        s->updated_ms = now;
-        memcpy(s->key, key, sizeof key);
-    }
+    if (!code)
+        *s = fresh;
     return code;
 }
 

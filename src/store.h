@@ -143,6 +143,14 @@ enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_mes
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,
                              struct pp_error *err);
 void pp_message_list_free(struct pp_message *list, size_t n);
+/* All messages of a conversation, each behind its parent. */
+enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_message **list, size_t *n,
+                               struct pp_error *err);
+/* Adds a whole conversation, or nothing. In *s and m[0 .. n) messages are called by their place, from 1 on: head,
+ * parent (of an earlier place) and context_from, 0 for none; `created` and `updated` stay as they are given, 0 is now.
+ * Fills all ids, and the key. */
+enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s, struct pp_message *m, size_t n,
+                                       struct pp_error *err);
 /* The youngest leaf below the `sibling`th child of message `parent` in a session (parent 0: the roots). */
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
                               struct pp_error *err);

@@ -34,6 +34,7 @@ enum pp_stmt {
     PP_STMT_MESSAGE_WRITE,
     PP_STMT_MESSAGE_CONTEXT,
     PP_STMT_MESSAGE_BRANCH,
+    PP_STMT_MESSAGE_ALL,
     PP_STMT_MESSAGE_DESCEND,
     PP_STMT_ADAPTER_PUT,
     PP_STMT_ADAPTER_CLEAN,
@@ -80,6 +81,20 @@ char *pp_store_column(sqlite3_stmt *stmt, int column, size_t *len);
 int64_t pp_store_now_ms(void);
 /* The row of a statement that begins with the columns of a session. */
 enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, struct pp_error *err);
+
+/* Between pp_store_begin and pp_store_end: *s gets id, key and times. */
+enum pp_code pp_store_insert_session(struct pp_store *st, struct pp_session *s, int64_t created_ms, int64_t updated_ms,
+                                     const char *what, struct pp_error *err);
+/* store_message.c, likewise: m->id and m->created, of which the latter is given in milliseconds. */
+enum pp_code pp_store_insert_message(struct pp_store *st, struct pp_message *m, int64_t created_ms, const char *what,
+                                     struct pp_error *err);
+/* `now` becomes the conversation's time, unless that is later. */
+enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what,
+                                struct pp_error *err);
+/* The rows of a bound statement that gives messages; ends its use. On failure the list is empty. */
+enum pp_code pp_store_read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
+                                    struct pp_error *err);
+
 /* The text of a statement, for tests that look at its plan. */
 const char *pp_store_sql(enum pp_stmt which);
 

@@ -34,8 +34,8 @@ static void bind_content(sqlite3_stmt *stmt, int index, const char *content, siz
     sqlite3_bind_text64(stmt, index, content ? content : "", content ? len : 0, SQLITE_STATIC, SQLITE_UTF8);
 }
 
-static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int64_t now, const char *what,
-                           struct pp_error *err)
+enum pp_code pp_store_insert_message(struct pp_store *st, struct pp_message *m, int64_t created_ms, const char *what,
+                                     struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_stmt(st, PP_STMT_MESSAGE_ADD, &stmt, err);
@@ -51,7 +51,7 @@ static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int6
     pp_store_bind_text(stmt, 8, m->params);
     pp_store_bind_text(stmt, 9, m->stats);
     sqlite3_bind_int64(stmt, 10, m->n_tokens);
-    sqlite3_bind_int64(stmt, 11, now);
+    sqlite3_bind_int64(stmt, 11, created_ms);
     pp_store_bind_id(stmt, 12, m->context_from);
     pp_store_bind_text(stmt, 13, m->context_note);
     bind_content(stmt, 14, m->reasoning, m->reasoning_len);
@@ -62,11 +62,15 @@ static enum pp_code insert(struct pp_store *st, const struct pp_message *m, int6
     else if (rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, what, err);
     pp_store_done(stmt);
+    if (!code) {
+        m->id = sqlite3_last_insert_rowid(st->db);
+        m->created = created_ms / 1000;
+    }
     return code;
 }
 
-static enum pp_code move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what,
-                              struct pp_error *err)
+enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what,
+                                struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_TOUCH, &stmt, err);
@@ -88,17 +92,14 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)
         return code;
-    int64_t now = pp_store_now_ms(), id = 0;
-    code = insert(st, m, now, what, err);
-    if (!code) {
-        id = sqlite3_last_insert_rowid(st->db);
-        code = move_head(st, m->session, id, now, what, err);
-    }
+    const int64_t now = pp_store_now_ms();
+    struct pp_message fresh = *m; /* *m changes only if all goes well */
+    code = pp_store_insert_message(st, &fresh, now, what, err);
+    if (!code)
+        code = pp_store_move_head(st, m->session, fresh.id, now, what, err);
     code = pp_store_end(st, code, what, err);
-    if (!code) {
-        m->id = id;
-        m->created = now / 1000;
-    }
+    if (!code)
+        *m = fresh;
     return code;
 }
 
@@ -207,20 +208,28 @@ enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_mes
     return code;
 }
 
-static enum pp_code read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
-                                  struct pp_error *err)
+enum pp_code pp_store_read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
+                                    struct pp_error *err)
 {
     size_t cap = 0;
     int rc;
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(list, &cap, *n + 1, sizeof **list) != 0)
-            return pp_fail_nomem(err, "the conversation");
-        enum pp_code code = read_message(stmt, &(*list)[*n], err);
-        if (code)
-            return code;
-        ++*n;
+    enum pp_code code = PP_OK;
+    *list = NULL;
+    *n = 0;
+    while (!code && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        code = pp_grow(list, &cap, *n + 1, sizeof **list) == 0 ? read_message(stmt, &(*list)[*n], err)
+                                                               : pp_fail_nomem(err, "the conversation");
+        *n += !code;
     }
-    return rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, "read the conversation", err);
+    if (!code && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, "read the conversation", err);
+    pp_store_done(stmt);
+    if (code) {
+        pp_message_list_free(*list, *n);
+        *list = NULL;
+        *n = 0;
+    }
+    return code;
 }
 
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,
@@ -235,16 +244,8 @@ enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_messag
     if (code)
         return code;
     sqlite3_bind_int64(stmt, 1, leaf);
-    code = read_messages(st, stmt, list, n, err);
-    pp_store_done(stmt);
-    if (!code && *n == 0)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "the message does not exist any more");
-    if (code) {
-        pp_message_list_free(*list, *n);
-        *list = NULL;
-        *n = 0;
-    }
-    return code;
+    code = pp_store_read_messages(st, stmt, list, n, err);
+    return code || *n ? code : pp_fail(err, PP_ERR_NOT_FOUND, "the message does not exist any more");
 }
 
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,

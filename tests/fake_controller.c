@@ -514,6 +514,17 @@ void pp_controller_fork(struct pp_controller *c)
     say(c, false, "Forked.");
 }
 
+void pp_controller_export(struct pp_controller *c, int64_t session, const char *path)
+{
+    (void)session;
+    say(c, false, path);
+}
+
+void pp_controller_import(struct pp_controller *c, const char *path)
+{
+    say(c, false, path);
+}
+
 /* --- conversations and choices --------------------------------------------------------------------------------- */
 
 void pp_controller_new_session(struct pp_controller *c)

@@ -478,6 +478,49 @@ expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by n
 run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
 expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name there are'
 
+# --- conversations to files and back ---------------------------------------------------------------------------
+
+run run --save --temp 0 -n 8 --seed 9007199254740991 --system "Be kind." -p "$who" </dev/null
+id=$(sed -n 's/.*conversation \([0-9a-f]*\);.*/\1/p' "$tmp/err")
+run run --resume "$id" --top-k 7 -n 8 -p "And now?" </dev/null
+run sessions export "$id"
+expect_match "a conversation as Markdown" "$tmp/out" '^# Hello, who are you' '^## System' '^Be kind\.' '^## You' \
+    '^\*Pippin Starter \(Q4_K_M\)\*' '^And now\?'
+run sessions export "$id" -o "$tmp/talk.json"; expect "as JSON to a file" 0
+holds "with no word" [ ! -s "$tmp/out" ]
+holds "which nobody else reads" [ "$(stat -c %a "$tmp/talk.json")" = 600 ]
+expect_match "a message a line, and a seed as it is" "$tmp/talk.json" '^    \{"role":"user","content":"And now\?","id":3' \
+    '"seed":9007199254740991'
+cp "$tmp/talk.json" "$tmp/before"
+run sessions export "$id" -o "$tmp/talk.json"; expect "not over a file that is there" 1
+holds "which stays as it is" cmp "$tmp/before" "$tmp/talk.json"
+run sessions import "$tmp/talk.json"
+expect_match "back again, as another one" "$tmp/out" '^[0-9a-f]{16}  Hello, who are you'
+again=$(cut -d ' ' -f 1 "$tmp/out")
+holds "with an ID of its own" [ "$again" != "$id" ]
+run sessions export "$again" --format json
+holds "and the same in every byte" cmp "$tmp/talk.json" "$tmp/out"
+run run --resume "$again" --temp 0 -n 4 -p "Go on" </dev/null; expect "that goes on" 0
+run sessions export "$id" "$again" --format jsonl
+holds "two on two lines" [ "$(wc -l <"$tmp/out")" = 2 ]
+cp "$tmp/out" "$tmp/two.jsonl"
+"$pippin" sessions import --json <"$tmp/two.jsonl" >"$tmp/out" 2>"$tmp/err"; code=$?
+expect_match "read from a pipe" "$tmp/out" '^\[\{"id": "[0-9a-f]{16}", .*\}, \{"id": .*"messages": 6\}\]$'
+run sessions export --all --json
+holds "all of them" [ "$(grep -c '^{' "$tmp/out")" -ge 4 ]
+run sessions export; expect "export of nothing" 2
+run sessions export --all "$id"; expect "or of both" 2
+run sessions export "$id" --format pdf; expect "or as something else" 2
+printf '{"messages": [\n{"role": "user", "content": "x"},,]}' >"$tmp/bad.json"
+run sessions list --json; cp "$tmp/out" "$tmp/before"
+run sessions import "$tmp/two.jsonl" "$tmp/bad.json"; expect "import of no JSON" 1
+expect_match "says where" "$tmp/err" 'bad.json: this is no JSON, as line 2 shows'
+holds "and what came before" [ "$(wc -l <"$tmp/out")" = 2 ]
+printf '{"pippin": 1, "model": "/theirs.gguf", "messages": [{"role": "user", "content": "y"}]}' >"$tmp/theirs.json"
+run sessions import "$tmp/theirs.json"
+expect_match "what this machine lacks is told" "$tmp/err" 'this machine has no model /theirs.gguf; it goes on without'
+run sessions import "$tmp/none.json"; expect "import of no file" 1
+
 # --- with the reference data ------------------------------------------------------------------------------------
 
 if [ -d "$data/starter" ]; then

@@ -55,6 +55,7 @@ struct pp_menu {
     struct pp_field search, field;
     char question[400];
     int64_t subject;   /* what a question is about */
+    int asking;        /* which of the class' questions it is */
     void *data;        /* of the class; freed by its close() */
 };
 

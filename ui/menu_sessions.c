@@ -4,8 +4,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "src/export.h"
 #include "ui/format.h"
 #include "ui/state.h"
+
+enum question { ASK_TITLE, ASK_FILE };
 
 static const struct pp_session *at(struct pp_ui *ui, size_t i)
 {
@@ -103,7 +106,16 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         return false;
     if (control && key->cp == PP_CTRL('r')) {
         m->subject = s->id;
+        m->asking = ASK_TITLE;
         pp_menu_ask(ui, "New title:", s->title ? s->title : "");
+        return true;
+    }
+    if (control && key->cp == PP_CTRL('x')) {
+        char name[128];
+        m->subject = s->id;
+        m->asking = ASK_FILE;
+        pp_export_name(s->title, name, sizeof name);
+        pp_menu_ask(ui, "Write to (.md, .json, .jsonl):", name);
         return true;
     }
     if (key->type == PP_KEY_DELETE || (control && key->cp == PP_CTRL('d'))) {
@@ -116,7 +128,17 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 
 static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
-    pp_controller_rename(ui->controller, m->subject, text);
+    if (m->asking == ASK_TITLE)
+        pp_controller_rename(ui->controller, m->subject, text);
+    else
+        pp_controller_export(ui->controller, m->subject, text);
+}
+
+static void complete(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui;
+    if (m->asking == ASK_FILE)
+        pp_field_complete_path(&m->field);
 }
 
 static void confirmed(struct pp_ui *ui, struct pp_menu *m)
@@ -126,8 +148,8 @@ static void confirmed(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_sessions = {
     .title = "Conversations",
-    .hint = "Enter opens  Ctrl-N new  Ctrl-R rename  Del delete  Ctrl-O sort  Esc",
+    .hint = "Enter opens  ^N new  ^R rename  ^X export  ^O sort  Del delete  Esc",
     .empty = "none found",
     .search = true, .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .searched = searched,
-    .answered = answered, .confirmed = confirmed,
+    .answered = answered, .confirmed = confirmed, .complete = complete,
 };

@@ -1,0 +1,20 @@
+/* cmd_sessions.h - what the files of `pippin sessions` share. */
+#ifndef PP_SRC_CMD_SESSIONS_H
+#define PP_SRC_CMD_SESSIONS_H
+
+#include "engine/base/buf.h"
+#include "src/options.h"
+#include "src/paths.h"
+#include "src/store.h"
+
+/* The members of a conversation's object: id, title, model, created, updated, messages. */
+void sessions_json(struct pp_buf *b, const struct pp_session *s);
+/* A title is one line, whatever it holds. */
+void sessions_title(struct pp_buf *b, const struct pp_session *s);
+
+/* cmd_sessions_files.c */
+enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, struct pp_error *err);
+enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
+                             struct pp_error *err);
+
+#endif

@@ -1,0 +1,156 @@
+/* controller_files.c - conversations to files and from them: /export, /import and F2. The io thread reads and writes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+#include "src/export.h"
+#include "src/import.h"
+
+enum { PATH = 4096, MOST_IMPORTED = 1 << 28 };
+
+/* "~/" is the home folder. */
+static bool expand(const char *typed, char out[PATH])
+{
+    const char *home = typed[0] == '~' && typed[1] == '/' ? getenv("HOME") : NULL;
+    const int n = snprintf(out, PATH, "%s%s", home ? home : "", home ? typed + 1 : typed);
+    return n > 0 && n < PATH;
+}
+
+/* --- export ------------------------------------------------------------------------------------------------- */
+
+/* A name of its own in the current folder: NAME.md, NAME-2.md, ... */
+static void own_name(const char *title, char out[PATH])
+{
+    char name[PATH / 2];
+    pp_export_name(title, name, sizeof name);
+    snprintf(out, PATH, "%s", name);
+    const int base = (int)(strrchr(name, '.') - name);
+    for (int i = 2; i < 1000 && access(out, F_OK) == 0; i++)
+        snprintf(out, PATH, "%.*s-%d%s", base, name, i, name + base);
+}
+
+/* In: id, key (the path as typed, "": one is made of the title). Out: text, the path. */
+static void run_export(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_conversation c;
+    char path[PATH], *real;
+    job->code = pp_conversation_read(st, j->id, &c, &job->err);
+    if (job->code)
+        return;
+    if (!*j->key)
+        own_name(c.session.title, path);
+    else if (!expand(j->key, path))
+        job->code = pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
+    const int form = job->code ? -1 : pp_export_form_of(path);
+    struct pp_export x = {.form = form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form};
+    if (!job->code)
+        pp_export_add(&x, &c);
+    if (!job->code && !(job->code = pp_export_end(&x, &job->err)))
+        job->code = pp_export_write(path, &x.out, &job->err);
+    if (!job->code) {
+        j->text = pp_strdup((real = realpath(path, NULL)) ? real : path);
+        free(real);
+    }
+    pp_buf_free(&x.out);
+    pp_conversation_clear(&c);
+}
+
+static void on_exported(struct pp_job *job, void *controller)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (job->code)
+        ctl_notice(controller, true, "%s", job->err.text);
+    else
+        ctl_notice(controller, false, "the conversation is in %s now", j->text ? j->text : "the file");
+    ctl_job_free(job);
+}
+
+static void post(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
+                 void (*done)(struct pp_job *, void *), int64_t id, const char *path)
+{
+    struct ctl_job *j = ctl_job_new(c, run, done);
+    if (!j)
+        return;
+    j->id = id;
+    if ((j->key = pp_strdup(path))) {
+        ctl_job_post(c, j);
+    } else {
+        ctl_notice(c, true, "out of memory");
+        ctl_job_free(&j->job);
+    }
+}
+
+void pp_controller_export(struct pp_controller *c, int64_t session, const char *path)
+{
+    session = session ? session : c->session.id;
+    if (session)
+        post(c, run_export, on_exported, session, path);
+    else
+        ctl_notice(c, true, "there is nothing to export yet");
+}
+
+/* --- import ------------------------------------------------------------------------------------------------- */
+
+static void tell(struct pp_job *job, const struct pp_import *im, const char *lost)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_buf b = {0};
+    if (im->n > 1)
+        pp_buf_fmt(&b, "%zu conversations were imported, of which this is the first", im->n);
+    else
+        pp_buf_str(&b, "the conversation was imported; this is it");
+    if (im->left_out + im->no_text)
+        pp_buf_fmt(&b, "; left out: %zu messages of tools or without text, %zu pictures or files", im->left_out,
+                   im->no_text);
+    if (*lost)
+        pp_buf_fmt(&b, "; this machine has no %s", lost);
+    j->text = b.bad ? NULL : pp_strdup(pp_buf_cstr(&b));
+    pp_buf_free(&b);
+}
+
+/* In: key (the path as typed). Out: id of the first that was added, text to tell. */
+static void run_import(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    struct pp_import im = {0};
+    char path[PATH], lost[300] = "", *text = NULL;
+    size_t n = 0;
+    job->code = expand(j->key, path) ? pp_read_file(path, MOST_IMPORTED, &text, &n, &job->err)
+                                     : pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
+    if (!job->code && (job->code = pp_import_read(text, n, &im, &job->err)))
+        pp_fail_prefix(&job->err, "%s", path);
+    pp_free(text);
+    for (size_t i = 0; !job->code && i < im.n; i++) {
+        char first[sizeof lost];
+        if (pp_conversation_settle(&im.list[i], j->paths, first, sizeof first) && !*lost)
+            memcpy(lost, first, sizeof lost);
+        job->code = pp_conversation_add(st, &im.list[i], &job->err);
+    }
+    if (!job->code) {
+        j->id = im.list[0].session.id;
+        tell(job, &im, lost);
+    }
+    pp_import_free(&im);
+}
+
+static void on_imported(struct pp_job *job, void *controller)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (job->code) {
+        ctl_notice(controller, true, "%s", job->err.text);
+    } else {
+        ctl_notice(controller, false, "%s", j->text ? j->text : "the conversation was imported");
+        pp_controller_open(controller, j->id);
+    }
+    ctl_job_free(job);
+}
+
+void pp_controller_import(struct pp_controller *c, const char *path)
+{
+    post(c, run_import, on_imported, 0, path);
+}

@@ -1,0 +1,135 @@
+#include "src/conversation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/text.h"
+#include "src/adapter_mix.h"
+
+void pp_conversation_clear(struct pp_conversation *c)
+{
+    pp_session_clear(&c->session);
+    pp_message_list_free(c->messages, c->n);
+    *c = (struct pp_conversation){0};
+}
+
+/* --- from the store and into it --------------------------------------------------------------------------------- */
+
+static int by_id(const void *key, const void *element)
+{
+    const int64_t a = *(const int64_t *)key, b = ((const struct pp_message *)element)->id;
+    return a < b ? -1 : a > b;
+}
+
+/* The place of a message among those before it, which ascend by their ids; 0: it is none of them. */
+static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
+{
+    const struct pp_message *m = id ? bsearch(&id, list, n, sizeof *list, by_id) : NULL;
+    return m ? m - list + 1 : 0;
+}
+
+enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err)
+{
+    *out = (struct pp_conversation){0};
+    enum pp_code code = pp_store_session_get(st, id, &out->session, err);
+    if (!code)
+        code = pp_store_messages(st, id, &out->messages, &out->n, err);
+    if (code) {
+        pp_conversation_clear(out);
+        return code;
+    }
+    struct pp_message *m = out->messages;
+    for (size_t i = out->n; i-- > 0;) { /* from behind: ids before are still ids */
+        m[i].parent = place_of(m, i, m[i].parent);
+        m[i].context_from = place_of(m, i, m[i].context_from);
+    }
+    out->session.head = place_of(m, out->n, out->session.head);
+    return PP_OK;
+}
+
+enum pp_code pp_conversation_add(struct pp_store *st, struct pp_conversation *c, struct pp_error *err)
+{
+    return pp_store_conversation_add(st, &c->session, c->messages, c->n, err);
+}
+
+size_t pp_conversation_branch(const struct pp_conversation *c, size_t *out)
+{
+    size_t n = 0;
+    for (int64_t at = c->session.head; at > 0; at = c->messages[at - 1].parent)
+        out[n++] = (size_t)at;
+    for (size_t i = 0; i < n / 2; i++) {
+        const size_t swap = out[i];
+        out[i] = out[n - 1 - i];
+        out[n - 1 - i] = swap;
+    }
+    return n;
+}
+
+/* --- from another machine ---------------------------------------------------------------------------------------- */
+
+struct lost {
+    char *what;
+    size_t cap;
+    bool any;
+};
+
+static void lose(struct lost *l, const char *kind, const char *name)
+{
+    if (!l->any)
+        snprintf(l->what, l->cap, "%s %s", kind, name);
+    l->any = true;
+}
+
+static void empty(char *s)
+{
+    if (s)
+        *s = 0;
+}
+
+/* Those that are there, as JSON; out of memory, all go. */
+static void settle_adapters(struct pp_session *s, struct lost *l)
+{
+    struct pp_adapter_mix set, there = {0};
+    if (!s->adapters || !*s->adapters)
+        return;
+    pp_adapter_mix_read(s->adapters, &set);
+    for (int i = 0; i < set.n; i++)
+        if (access(set.item[i].path, R_OK) == 0)
+            pp_adapter_mix_add(&there, set.item[i].path, set.item[i].scale);
+        else
+            lose(l, "adapter", set.item[i].path);
+    if (there.n == set.n)
+        return;
+    char *json = there.n ? pp_adapter_mix_json(&there) : NULL;
+    if (json) {
+        pp_free(s->adapters);
+        s->adapters = json;
+    } else {
+        empty(s->adapters);
+    }
+}
+
+bool pp_conversation_settle(struct pp_conversation *c, const struct pp_paths *p, char *what, size_t cap)
+{
+    struct lost l = {.what = what, .cap = cap};
+    struct pp_session *s = &c->session;
+    char path[1200];
+    const char *name = s->template_name ? s->template_name : "";
+    if (s->model && *s->model && pp_resolve_model(p, s->model, path, sizeof path, NULL) != PP_OK) {
+        lose(&l, "model", s->model);
+        empty(s->model);
+    }
+    settle_adapters(s, &l);
+    if (strchr(name, '/'))
+        snprintf(path, sizeof path, "%s", name);
+    else
+        snprintf(path, sizeof path, "%s/templates/%s.jinja", p->config, name);
+    if (*name && !pp_template_builtin(name) && access(path, R_OK) != 0) {
+        lose(&l, "chat template", name);
+        empty(s->template_name);
+    }
+    return l.any;
+}

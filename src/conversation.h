@@ -1,0 +1,29 @@
+/* conversation.h - a conversation as a whole, with all its branches: read from the store, written to a file (export.h),
+ * read from one (import.h), added to the store. Any thread that owns what it is given. */
+#ifndef PP_SRC_CONVERSATION_H
+#define PP_SRC_CONVERSATION_H
+
+#include "src/paths.h"
+#include "src/store.h"
+
+/* Messages are called by their place, from 1 on: session.head, parent (an earlier place) and context_from, 0 for
+ * none. */
+struct pp_conversation {
+    struct pp_session session;
+    struct pp_message *messages; /* [n] */
+    size_t n;
+};
+
+void pp_conversation_clear(struct pp_conversation *c);
+/* id of a session. */
+enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err);
+/* Adds it as a new one; session gets its id and key. */
+enum pp_code pp_conversation_add(struct pp_store *st, struct pp_conversation *c, struct pp_error *err);
+/* The branch that ends in the head: places, first message first, into out [c->n]; returns how many. */
+size_t pp_conversation_branch(const struct pp_conversation *c, size_t *out);
+
+/* Takes from a conversation that comes from elsewhere what is not on this machine: its model, adapters and template.
+ * True: there was such; `what` names the first. */
+bool pp_conversation_settle(struct pp_conversation *c, const struct pp_paths *p, char *what, size_t cap);
+
+#endif

@@ -1,0 +1,410 @@
+#include "src/export.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/adapter_mix.h"
+#include "src/json_numbers.h"
+#include "src/plain_text.h"
+
+int pp_export_form_by_name(const char *name)
+{
+    static const char *const names[] = {"md", "json", "jsonl"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcasecmp(name, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+int pp_export_form_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    if (!dot || strchr(dot, '/'))
+        return -1;
+    if (strcasecmp(dot, ".markdown") == 0 || strcasecmp(dot, ".txt") == 0)
+        return PP_EXPORT_MARKDOWN;
+    return pp_export_form_by_name(dot + 1);
+}
+
+/* --- Markdown --------------------------------------------------------------------------------------------------- */
+
+static void add_time(struct pp_buf *b, int64_t seconds)
+{
+    char text[32];
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (localtime_r(&t, &tm) && strftime(text, sizeof text, "%Y-%m-%d %H:%M", &tm))
+        pp_buf_str(b, text);
+}
+
+/* One line of it. */
+static void add_line(struct pp_buf *b, const char *text)
+{
+    const size_t begin = b->len;
+    pp_plain_text(b, text, strlen(text));
+    for (size_t i = begin; !b->bad && i < b->len; i++)
+        if (b->data[i] == '\n' || b->data[i] == '\t')
+            b->data[i] = ' ';
+}
+
+/* The fence of code that a line opens or closes: ``` or ~~~, or more of them, behind at most three spaces. 0: none. */
+static size_t fence_of(const char *line, size_t n, char *kind)
+{
+    size_t indent = 0, len = 0;
+    while (indent < n && line[indent] == ' ')
+        indent++;
+    if (indent > 3 || indent == n || (line[indent] != '`' && line[indent] != '~'))
+        return 0;
+    *kind = line[indent];
+    while (indent + len < n && line[indent + len] == *kind)
+        len++;
+    return len >= 3 ? len : 0;
+}
+
+/* A text of Markdown. Code that it leaves open, because it was stopped, ends with it; each line begins with `lead`. */
+static void add_text(struct pp_buf *b, const char *text, size_t n, const char *lead)
+{
+    size_t open = 0;
+    char open_kind = 0;
+    for (size_t at = 0; at < n;) {
+        const char *end = memchr(text + at, '\n', n - at);
+        const size_t len = end ? (size_t)(end - text) - at : n - at;
+        char kind = 0;
+        const size_t fence = fence_of(text + at, len, &kind);
+        if (fence && !open) {
+            open = fence;
+            open_kind = kind;
+        } else if (fence >= open && fence && kind == open_kind) {
+            open = 0;
+        }
+        pp_buf_str(b, lead);
+        pp_plain_text(b, text + at, len);
+        pp_buf_char(b, '\n');
+        at += len + 1;
+    }
+    if (!open)
+        return;
+    pp_buf_str(b, lead);
+    while (open--)
+        pp_buf_char(b, open_kind);
+    pp_buf_char(b, '\n');
+}
+
+/* "Pippin Starter (Q4_K_M), bard 0.80" */
+static void add_author(struct pp_buf *b, const struct pp_message *m)
+{
+    char label[400];
+    struct pp_adapter_mix set;
+    pp_adapter_mix_read(m->adapters ? m->adapters : "", &set);
+    pp_adapter_mix_label(&set, label, sizeof label);
+    pp_buf_str(b, m->model ? m->model : "");
+    pp_buf_fmt(b, "%s%s", b->len && *label ? ", " : "", label);
+}
+
+/* *author: of the answer before; it is named when it is another one. */
+static void markdown_message(struct pp_buf *b, const struct pp_message *m, struct pp_buf *author)
+{
+    static const char *const heads[] = {"System", "You", "Answer"};           /* by role */
+    static const char *const states[] = {"", " (unfinished)", " (stopped)"}; /* by state */
+    struct pp_buf now = {0};
+    pp_buf_fmt(b, "\n## %s%s\n\n", heads[m->role], states[m->state]);
+    if (m->role == PP_ROLE_ASSISTANT)
+        add_author(&now, m);
+    if (now.len && strcmp(pp_buf_cstr(&now), pp_buf_cstr(author)) != 0) {
+        pp_buf_char(b, '*');
+        add_line(b, pp_buf_cstr(&now));
+        pp_buf_str(b, "*\n\n");
+        pp_buf_clear(author);
+        pp_buf_add(author, now.data, now.len);
+    }
+    pp_buf_free(&now);
+    if (m->reasoning_len) {
+        pp_buf_str(b, "> *Thinking:*\n>\n");
+        add_text(b, m->reasoning, m->reasoning_len, "> ");
+        pp_buf_char(b, '\n');
+    }
+    add_text(b, m->content, m->content_len, "");
+}
+
+static void markdown(struct pp_buf *b, const struct pp_conversation *c)
+{
+    const struct pp_session *s = &c->session;
+    size_t *branch = pp_calloc(c->n + 1, sizeof *branch);
+    struct pp_buf author = {0};
+    if (!branch) {
+        b->bad = true;
+        return;
+    }
+    const size_t n = pp_conversation_branch(c, branch);
+    pp_buf_str(b, "# ");
+    add_line(b, s->title && *s->title ? s->title : "(untitled)");
+    pp_buf_str(b, "\n\n");
+    add_time(b, s->updated);
+    pp_buf_str(b, "\n");
+    if (s->system && *s->system) {
+        pp_buf_str(b, "\n## System\n\n");
+        add_text(b, s->system, strlen(s->system), "");
+    }
+    for (size_t i = 0; i < n; i++)
+        markdown_message(b, &c->messages[branch[i] - 1], &author);
+    if (c->n > n)
+        pp_buf_fmt(b, "\n---\n\n%zu message%s on other branches %s not here; the JSON form has all.\n", c->n - n,
+                   c->n - n == 1 ? "" : "s", c->n - n == 1 ? "is" : "are");
+    pp_buf_free(&author);
+    pp_free(branch);
+}
+
+/* --- JSON ------------------------------------------------------------------------------------------------------- */
+
+/* What is no UTF-8, and NULs, become U+FFFD. */
+static bool add_string(cJSON *o, const char *name, const char *text, size_t n)
+{
+    struct pp_buf b = {0};
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        const size_t len = pp_utf8_decode(text + i, n - i, &cp);
+        if (cp <= 0)
+            pp_buf_str(&b, "\xEF\xBF\xBD");
+        else
+            pp_buf_add(&b, text + i, len);
+        i += len;
+    }
+    const bool ok = !b.bad && cJSON_AddStringToObject(o, name, pp_buf_cstr(&b));
+    pp_buf_free(&b);
+    return ok;
+}
+
+/* Unless there is none. */
+static bool add_text_member(cJSON *o, const char *name, const char *text)
+{
+    return !text || !*text || add_string(o, name, text, strlen(text));
+}
+
+static bool add_number(cJSON *o, const char *name, int64_t v)
+{
+    return !v || cJSON_AddNumberToObject(o, name, (double)v);
+}
+
+/* An object or array that is kept as text; one that is empty, or no JSON, is left out. */
+static bool add_kept(cJSON *o, const char *name, const char *json)
+{
+    cJSON *v = json && *json ? cJSON_Parse(json) : NULL;
+    const bool any = v && v->child;
+    if (any && pp_json_exact(v) && cJSON_AddItemToObject(o, name, v))
+        return true;
+    cJSON_Delete(v);
+    return !any; /* else out of memory */
+}
+
+/* parent: told only of messages that are not behind the one before them in their list; < 0. */
+static cJSON *message_json(const struct pp_message *m, size_t place, int64_t parent)
+{
+    cJSON *o = cJSON_CreateObject();
+    bool ok = o && cJSON_AddStringToObject(o, "role", pp_role_name(m->role)) &&
+              add_string(o, "content", m->content ? m->content : "", m->content_len) &&
+              (!m->reasoning_len || add_string(o, "reasoning_content", m->reasoning, m->reasoning_len)) &&
+              add_number(o, "id", (int64_t)place) &&
+              (parent < 0 || cJSON_AddNumberToObject(o, "parent", (double)parent));
+    if (ok && m->state != PP_MESSAGE_COMPLETE)
+        ok = cJSON_AddStringToObject(o, "state", m->state == PP_MESSAGE_CANCELLED ? "cancelled" : "partial");
+    ok = ok && add_text_member(o, "model", m->model) && add_kept(o, "adapters", m->adapters) &&
+         add_kept(o, "params", m->params) && add_kept(o, "stats", m->stats) && add_number(o, "tokens", m->n_tokens) &&
+         add_number(o, "created", m->created) && add_number(o, "context_from", m->context_from) &&
+         add_text_member(o, "context_note", m->context_note);
+    if (ok)
+        return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+static bool add_item(cJSON *array, cJSON *item)
+{
+    if (item && cJSON_AddItemToArray(array, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+/* "messages": the branch on the screen, as any program reads it, the system prompt first; "branches": the rest. */
+static bool add_messages(cJSON *o, const struct pp_conversation *c, size_t *branch)
+{
+    const size_t n = pp_conversation_branch(c, branch);
+    const char *system = c->session.system;
+    cJSON *list = cJSON_AddArrayToObject(o, "messages");
+    bool ok = list != NULL;
+    if (ok && system && *system) {
+        cJSON *first = cJSON_CreateObject();
+        ok = first && cJSON_AddStringToObject(first, "role", "system") &&
+             add_string(first, "content", system, strlen(system));
+        ok = add_item(list, first) && ok;
+    }
+    for (size_t i = 0; ok && i < n; i++)
+        ok = add_item(list, message_json(&c->messages[branch[i] - 1], branch[i], -1));
+    if (ok && c->n > n)
+        ok = (list = cJSON_AddArrayToObject(o, "branches")) != NULL;
+    for (size_t place = 1, next = 0; ok && place <= c->n; place++) {
+        if (next < n && branch[next] == place)
+            next++;
+        else
+            ok = add_item(list, message_json(&c->messages[place - 1], place, c->messages[place - 1].parent));
+    }
+    return ok;
+}
+
+static cJSON *conversation_json(const struct pp_conversation *c)
+{
+    const struct pp_session *s = &c->session;
+    size_t *branch = pp_calloc(c->n + 1, sizeof *branch);
+    cJSON *o = cJSON_CreateObject();
+    bool ok = branch && o && cJSON_AddNumberToObject(o, "pippin", 1) && add_text_member(o, "title", s->title) &&
+              add_text_member(o, "model", s->model) && add_text_member(o, "template", s->template_name) &&
+              add_kept(o, "adapters", s->adapters) && add_kept(o, "settings", s->settings) &&
+              add_number(o, "created", s->created) && add_number(o, "updated", s->updated) &&
+              add_messages(o, c, branch);
+    pp_free(branch);
+    if (ok)
+        return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+/* JSON escapes controls up to U+001F. Here those that a terminal obeys, too, and those that turn the direction of
+ * writing, are written as \uXXXX: outside of strings there are none. */
+static void add_armoured(struct pp_buf *out, const char *json)
+{
+    const size_t n = strlen(json);
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        const size_t len = pp_utf8_decode(json + i, n - i, &cp);
+        if ((cp >= 0x7F && cp < 0xA0) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069))
+            pp_buf_fmt(out, "\\u%04x", (unsigned)cp);
+        else
+            pp_buf_add(out, json + i, len);
+        i += len;
+    }
+}
+
+static void add_value(struct pp_buf *b, const cJSON *v)
+{
+    char *text = cJSON_PrintUnformatted(v);
+    if (text)
+        add_armoured(b, text);
+    else
+        b->bad = true;
+    cJSON_free(text);
+}
+
+/* A member a line, and of its lists a message a line: to be read, searched and compared line by line. */
+static void add_lines(struct pp_buf *b, const cJSON *o)
+{
+    const cJSON *v, *m;
+    pp_buf_str(b, "{");
+    cJSON_ArrayForEach(v, o)
+    {
+        pp_buf_fmt(b, "%s\n  \"%s\": ", v == o->child ? "" : ",", v->string);
+        if (!cJSON_IsArray(v) || !cJSON_IsObject(v->child) || !cJSON_HasObjectItem(v->child, "role")) {
+            add_value(b, v);
+            continue;
+        }
+        cJSON_ArrayForEach(m, v)
+        {
+            pp_buf_str(b, m == v->child ? "[\n    " : ",\n    ");
+            add_value(b, m);
+        }
+        pp_buf_str(b, "\n  ]");
+    }
+    pp_buf_str(b, "\n}");
+}
+
+static void json(struct pp_buf *b, const struct pp_conversation *c, bool one_line)
+{
+    cJSON *o = conversation_json(c);
+    if (!o)
+        b->bad = true;
+    else if (one_line)
+        add_value(b, o);
+    else
+        add_lines(b, o);
+    cJSON_Delete(o);
+}
+
+/* --- several ---------------------------------------------------------------------------------------------------- */
+
+void pp_export_add(struct pp_export *x, const struct pp_conversation *c)
+{
+    const bool array = x->form == PP_EXPORT_JSON && x->several;
+    if (array)
+        pp_buf_str(&x->out, x->n ? ",\n" : "[\n");
+    else if (x->form == PP_EXPORT_MARKDOWN && x->n)
+        pp_buf_str(&x->out, "\n---\n\n");
+    if (x->form == PP_EXPORT_MARKDOWN)
+        markdown(&x->out, c);
+    else
+        json(&x->out, c, x->form == PP_EXPORT_JSONL);
+    if (x->form == PP_EXPORT_JSONL || (x->form == PP_EXPORT_JSON && !array))
+        pp_buf_char(&x->out, '\n');
+    x->n++;
+}
+
+enum pp_code pp_export_end(struct pp_export *x, struct pp_error *err)
+{
+    if (x->form == PP_EXPORT_JSON && x->several)
+        pp_buf_str(&x->out, x->n ? "\n]\n" : "[]\n");
+    return x->out.bad ? pp_fail_nomem(err, "the text of the conversations") : PP_OK;
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------ */
+
+enum pp_code pp_export_write(const char *path, const struct pp_buf *text, struct pp_error *err)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EEXIST)
+        return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    size_t done = 0;
+    bool good = true;
+    while (good && done < text->len) {
+        const ssize_t w = write(fd, text->data + done, text->len - done);
+        if (w > 0)
+            done += (size_t)w;
+        else
+            good = w < 0 && errno == EINTR;
+    }
+    good = good && fsync(fd) == 0;
+    const int why = errno;
+    if (close(fd) == 0 && good)
+        return PP_OK;
+    unlink(path);
+    return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why));
+}
+
+void pp_export_name(const char *title, char *out, size_t cap)
+{
+    enum { LONGEST = 60 };
+    struct pp_buf b = {0};
+    const size_t n = title ? strlen(title) : 0;
+    for (size_t i = 0; i < n && b.len < LONGEST;) {
+        int32_t cp;
+        const size_t len = pp_utf8_decode(title + i, n - i, &cp);
+        const bool letter = (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') ||
+                            (cp >= 0xC0 && !(cp >= 0x2000 && cp < 0x3041)); /* no signs and spaces of all kinds */
+        if (letter)
+            pp_buf_add(&b, title + i, len);
+        else if (b.len && b.data[b.len - 1] != '-')
+            pp_buf_char(&b, '-');
+        i += len;
+    }
+    while (b.len && b.data[b.len - 1] == '-')
+        b.len--;
+    snprintf(out, cap, "%.*s.md", b.len ? (int)b.len : 12, b.len ? b.data : "conversation");
+    pp_buf_free(&b);
+}

@@ -1,0 +1,614 @@
+#include "src/import.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "src/json_numbers.h"
+#include "src/title.h"
+
+void pp_import_free(struct pp_import *im)
+{
+    for (size_t i = 0; i < im->n; i++)
+        pp_conversation_clear(&im->list[i]);
+    pp_free(im->list);
+    *im = (struct pp_import){0};
+}
+
+/* --- members of objects ----------------------------------------------------------------------------------------- */
+
+static const cJSON *member(const cJSON *o, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(o, name);
+}
+
+static const char *text_of(const cJSON *o, const char *name)
+{
+    const cJSON *v = member(o, name);
+    return cJSON_IsString(v) ? v->valuestring : NULL;
+}
+
+/* A whole number of at least 1; else 0. */
+static int64_t number_of(const cJSON *o, const char *name)
+{
+    const cJSON *v = member(o, name);
+    return cJSON_IsNumber(v) && v->valuedouble >= 1 && v->valuedouble < 1e15 ? (int64_t)v->valuedouble : 0;
+}
+
+/* Seconds since the epoch, of seconds or milliseconds under one of the usual names; 0: it is not said. */
+static int64_t time_of(const cJSON *o, const char *const names[3])
+{
+    for (int i = 0; i < 3 && names[i]; i++) {
+        const int64_t t = number_of(o, names[i]);
+        if (t)
+            return t > 100000000000 ? t / 1000 : t;
+    }
+    return 0;
+}
+
+/* An object or array as text, once; NULL: there is none. cJSON_free. */
+static char *kept_of(const cJSON *o, const char *name)
+{
+    cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    return (cJSON_IsObject(v) || cJSON_IsArray(v)) && pp_json_exact(v) ? cJSON_PrintUnformatted(v) : NULL;
+}
+
+/* --- putting one together --------------------------------------------------------------------------------------- */
+
+/* A conversation that is being read, and what goes wrong meanwhile. */
+struct making {
+    struct pp_conversation c;
+    size_t cap;
+    struct pp_import *im;
+    bool ours;              /* it says that it was exported by pippin */
+    enum pp_code code;
+    struct pp_error *err;
+};
+
+static bool copy(struct making *k, char **to, const char *text)
+{
+    char *fresh = pp_strdup(text ? text : "");
+    if (!fresh) {
+        k->code = pp_fail_nomem(k->err, "the conversations");
+        return false;
+    }
+    pp_free(*to);
+    *to = fresh;
+    return true;
+}
+
+static void copy_kept(struct making *k, char **to, const cJSON *o, const char *name)
+{
+    char *json = kept_of(o, name);
+    copy(k, to, json);
+    cJSON_free(json);
+}
+
+static int role_of(const cJSON *o)
+{
+    static const struct {
+        const char *name;
+        enum pp_role role;
+    } roles[] = {
+        {"user", PP_ROLE_USER},           {"human", PP_ROLE_USER},   {"assistant", PP_ROLE_ASSISTANT},
+        {"gpt", PP_ROLE_ASSISTANT},       {"model", PP_ROLE_ASSISTANT}, {"system", PP_ROLE_SYSTEM},
+        {"developer", PP_ROLE_SYSTEM},
+    };
+    const cJSON *author = member(o, "author"); /* ChatGPT's */
+    const char *name = text_of(o, "role");
+    name = name ? name : text_of(o, "from");
+    name = name ? name : text_of(o, "sender");
+    name = name ? name : text_of(author, "role");
+    for (size_t i = 0; name && i < sizeof roles / sizeof *roles; i++)
+        if (strcasecmp(name, roles[i].name) == 0)
+            return (int)roles[i].role;
+    return -1;
+}
+
+/* Text, or a list of parts of which some are text, or an object with such a list. */
+static void add_content(struct making *k, struct pp_buf *b, const cJSON *v)
+{
+    const cJSON *part, *parts = cJSON_IsObject(v) ? member(v, "parts") : v;
+    if (cJSON_IsString(v)) {
+        pp_buf_str(b, v->valuestring);
+        return;
+    }
+    if (cJSON_IsObject(v) && text_of(v, "text"))
+        pp_buf_str(b, text_of(v, "text"));
+    if (!cJSON_IsArray(parts))
+        return;
+    cJSON_ArrayForEach(part, parts)
+    {
+        const char *text = cJSON_IsString(part) ? part->valuestring : text_of(part, "text");
+        if (text && *text)
+            pp_buf_fmt(b, "%s%s", b->len ? "\n\n" : "", text);
+        else
+            k->im->no_text += !text && !cJSON_IsNull(part);
+    }
+}
+
+static void add_first(struct making *k, struct pp_buf *b, const cJSON *o, const char *const *names)
+{
+    for (; *names && !b->len; names++)
+        add_content(k, b, member(o, *names));
+}
+
+static char *take(struct making *k, struct pp_buf *b, size_t *len)
+{
+    char *text = b->bad ? NULL : pp_strdup(pp_buf_cstr(b));
+    *len = b->len;
+    if (!text)
+        k->code = pp_fail_nomem(k->err, "the conversations");
+    pp_buf_free(b);
+    return text;
+}
+
+/* What the program itself noted of an answer. */
+static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
+{
+    const char *state = text_of(o, "state");
+    copy(k, &m->model, text_of(o, "model"));
+    if (!k->ours)
+        return;
+    copy_kept(k, &m->adapters, o, "adapters");
+    copy_kept(k, &m->params, o, "params");
+    copy_kept(k, &m->stats, o, "stats");
+    copy(k, &m->context_note, text_of(o, "context_note"));
+    m->n_tokens = number_of(o, "tokens");
+    if (state && strcmp(state, "cancelled") == 0)
+        m->state = PP_MESSAGE_CANCELLED;
+    else if (state && strcmp(state, "partial") == 0)
+        m->state = PP_MESSAGE_PARTIAL;
+}
+
+/* Behind those that stand before it. */
+static void add_system(struct making *k, struct pp_buf *text)
+{
+    struct pp_buf all = {0};
+    const char *so_far = k->c.session.system;
+    pp_buf_fmt(&all, "%s%s%s", so_far ? so_far : "", so_far && *so_far && text->len ? "\n\n" : "", pp_buf_cstr(text));
+    if (all.bad)
+        k->code = pp_fail_nomem(k->err, "the conversations");
+    else
+        copy(k, &k->c.session.system, pp_buf_cstr(&all));
+    pp_buf_free(&all);
+}
+
+/* Adds a message behind the one at the place `parent` and returns its own place; one that is none of a conversation is
+ * left out, and its parent stands for it. A system prompt before everything else is the conversation's. */
+static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
+{
+    static const char *const contents[] = {"content", "value", "text", NULL};
+    static const char *const reasonings[] = {"reasoning_content", "reasoning", "thinking", NULL};
+    static const char *const times[3] = {"created", "create_time", "timestamp"};
+    struct pp_buf content = {0}, reasoning = {0};
+    const int role = role_of(o);
+    add_first(k, &content, o, contents);
+    add_first(k, &reasoning, o, reasonings);
+    const bool kept = role >= 0 && (content.len || reasoning.len || k->ours);
+    if (role == PP_ROLE_SYSTEM && !parent && !k->c.n && !number_of(o, "id")) {
+        add_system(k, &content);
+    } else if (!kept) {
+        k->im->left_out++;
+    } else if (pp_grow(&k->c.messages, &k->cap, k->c.n + 1, sizeof *k->c.messages) != 0) {
+        k->code = pp_fail_nomem(k->err, "the conversations");
+    } else {
+        struct pp_message *m = &k->c.messages[k->c.n++];
+        *m = (struct pp_message){.role = (enum pp_role)role, .parent = parent, .created = time_of(o, times)};
+        m->content = take(k, &content, &m->content_len);
+        m->reasoning = take(k, &reasoning, &m->reasoning_len);
+        add_notes(k, m, o);
+        parent = (int64_t)k->c.n;
+    }
+    pp_buf_free(&content);
+    pp_buf_free(&reasoning);
+    return parent;
+}
+
+/* --- lists of messages, with the branches that pippin writes beside them ------------------------------------------- */
+
+struct node {
+    const cJSON *json;
+    int64_t id, parent; /* as the file has them */
+    size_t at;          /* in the file */
+    int64_t place;
+};
+
+static int by_id(const void *a, const void *b)
+{
+    const struct node *x = a, *y = b;
+    return x->id != y->id ? (x->id < y->id ? -1 : 1) : (x->at < y->at ? -1 : x->at > y->at);
+}
+
+static const struct node *node_of(const struct node *list, size_t n, int64_t id)
+{
+    const struct node key = {.id = id};
+    size_t low = 0, high = n;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (list[middle].id < key.id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && list[low].id == id ? &list[low] : NULL;
+}
+
+static int64_t largest_id(const cJSON *messages, const cJSON *branches)
+{
+    const cJSON *o;
+    int64_t most = 0;
+    cJSON_ArrayForEach(o, messages)
+        most = number_of(o, "id") > most ? number_of(o, "id") : most;
+    cJSON_ArrayForEach(o, branches)
+        most = number_of(o, "id") > most ? number_of(o, "id") : most;
+    return most;
+}
+
+/* The messages of both lists, by their ids; *n of them. One without an id, which another program has put behind ours,
+ * gets one. *head: the id of the last message of the first list. */
+static struct node *nodes_of(struct making *k, const cJSON *messages, const cJSON *branches, size_t *n, int64_t *head)
+{
+    const cJSON *o;
+    int64_t most = largest_id(messages, branches);
+    const size_t cap = (size_t)cJSON_GetArraySize(messages) + (size_t)cJSON_GetArraySize(branches);
+    struct node *list = pp_calloc(cap + 1, sizeof *list);
+    *n = 0;
+    *head = 0;
+    if (!list) {
+        k->code = pp_fail_nomem(k->err, "the conversations");
+        return NULL;
+    }
+    cJSON_ArrayForEach(o, messages)
+    {
+        const int64_t id = number_of(o, "id");
+        if (!id && !*n && role_of(o) == PP_ROLE_SYSTEM) {
+            add_message(k, o, 0);
+            continue;
+        }
+        list[*n] = (struct node){.json = o, .id = id ? id : ++most, .parent = *head, .at = *n};
+        *head = list[(*n)++].id;
+    }
+    cJSON_ArrayForEach(o, branches)
+    {
+        list[*n] = (struct node){.json = o, .id = number_of(o, "id"), .parent = number_of(o, "parent"), .at = *n};
+        ++*n;
+    }
+    qsort(list, *n, sizeof *list, by_id);
+    return list;
+}
+
+/* Messages as pippin exports them: ids ascend from parents to children, and the older of two branches comes first. */
+static void add_tree(struct making *k, const cJSON *messages, const cJSON *branches)
+{
+    int64_t head;
+    size_t n;
+    struct node *list = nodes_of(k, messages, branches, &n, &head);
+    for (size_t i = 0; list && i < n && !k->code; i++) {
+        struct node *at = &list[i];
+        const struct node *parent = at->parent ? node_of(list, i, at->parent) : NULL;
+        const struct node *from = node_of(list, i, number_of(at->json, "context_from"));
+        const size_t before = k->c.n;
+        if (!at->id || (i && at->id == list[i - 1].id) || (at->parent && !parent))
+            k->code = pp_fail(k->err, PP_ERR_FORMAT,
+                              "message %zu has the id of another one or none, or the one before it is not there or has "
+                              "no smaller id; without its ids and \"branches\" the conversation can be read", at->at + 1);
+        else
+            at->place = add_message(k, at->json, parent ? parent->place : 0);
+        if (k->c.n > before && from)
+            k->c.messages[before].context_from = from->place;
+    }
+    const struct node *tip = list && head ? node_of(list, n, head) : NULL;
+    k->c.session.head = tip ? tip->place : 0;
+    pp_free(list);
+}
+
+static void add_line(struct making *k, const cJSON *messages)
+{
+    const cJSON *o;
+    cJSON_ArrayForEach(o, messages)
+    {
+        if (k->code)
+            return;
+        k->c.session.head = add_message(k, o, k->c.session.head);
+    }
+}
+
+/* --- trees of other programs --------------------------------------------------------------------------------------- */
+
+/* Messages by name, each with the names of its children: nodes are objects, the message in them is `inner`, or the node
+ * itself (NULL). */
+struct names {
+    const cJSON *nodes;
+    const char *inner, *parent, *children, *head;
+    const cJSON **by_name; /* [n] */
+    size_t n;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+}
+
+static const cJSON *named(const struct names *t, const char *name)
+{
+    char *string = (char *)(uintptr_t)name; /* cJSON's are not const */
+    const cJSON key = {.string = string}, *wanted = &key;
+    const cJSON **found = name ? bsearch(&wanted, t->by_name, t->n, sizeof *t->by_name, by_name) : NULL;
+    return found ? *found : NULL;
+}
+
+/* Nodes to come, the next one last, and what they follow. */
+struct visits {
+    struct visit {
+        const cJSON *node;
+        int64_t parent;
+    } *list;
+    size_t n, cap;
+};
+
+static void visit(struct making *k, struct visits *v, const cJSON *node, int64_t parent)
+{
+    if (pp_grow(&v->list, &v->cap, v->n + 1, sizeof *v->list) != 0)
+        k->code = pp_fail_nomem(k->err, "the conversations");
+    else
+        v->list[v->n++] = (struct visit){node, parent};
+}
+
+static void turn_round(struct visits *v, size_t from)
+{
+    for (size_t i = from, j = v->n; i + 1 < j; i++, j--) {
+        const struct visit swap = v->list[i];
+        v->list[i] = v->list[j - 1];
+        v->list[j - 1] = swap;
+    }
+}
+
+/* From the roots down, children in their order. A hostile file may name a node as often as it likes: no more than all of
+ * them are visited. */
+static void walk(struct making *k, const struct names *t)
+{
+    struct visits v = {0};
+    const cJSON *child;
+    for (size_t i = 0; i < t->n && !k->code; i++)
+        if (!named(t, text_of(t->by_name[i], t->parent)))
+            visit(k, &v, t->by_name[i], 0);
+    for (size_t visited = 0; v.n && visited < t->n && !k->code; visited++) {
+        const struct visit at = v.list[--v.n];
+        const cJSON *message = t->inner ? member(at.node, t->inner) : at.node;
+        const int64_t place = cJSON_IsObject(message) ? add_message(k, message, at.parent) : at.parent;
+        const size_t from = v.n;
+        if (t->head && strcmp(at.node->string, t->head) == 0)
+            k->c.session.head = place;
+        cJSON_ArrayForEach(child, member(at.node, t->children))
+        {
+            const cJSON *node = cJSON_IsString(child) ? named(t, child->valuestring) : NULL;
+            if (node && v.n - from < t->n && !k->code)
+                visit(k, &v, node, place);
+        }
+        turn_round(&v, from);
+    }
+    if (!k->c.session.head)
+        k->c.session.head = (int64_t)k->c.n;
+    pp_free(v.list);
+}
+
+static void add_named(struct making *k, struct names t)
+{
+    const cJSON *node;
+    t.by_name = pp_calloc((size_t)cJSON_GetArraySize(t.nodes) + 1, sizeof *t.by_name);
+    if (!t.by_name) {
+        k->code = pp_fail_nomem(k->err, "the conversations");
+        return;
+    }
+    cJSON_ArrayForEach(node, t.nodes)
+    {
+        if (cJSON_IsObject(node) && node->string)
+            t.by_name[t.n++] = node;
+    }
+    qsort(t.by_name, t.n, sizeof *t.by_name, by_name);
+    walk(k, &t);
+    pp_free(t.by_name);
+}
+
+/* --- one conversation ---------------------------------------------------------------------------------------------- */
+
+static const cJSON *array_of(const cJSON *o, const char *name)
+{
+    const cJSON *v = member(o, name);
+    return cJSON_IsArray(v) ? v : NULL;
+}
+
+static bool is_message(const cJSON *o)
+{
+    return cJSON_IsObject(o) && (text_of(o, "role") || text_of(o, "from")) && !member(o, "messages");
+}
+
+/* One line; where there is none, the first words of the user. */
+static void add_title(struct making *k, const char *title)
+{
+    char line[PP_TITLE_BYTES];
+    const struct pp_message *m = k->c.messages;
+    size_t i = 0;
+    while (i < k->c.n && m[i].role != PP_ROLE_USER)
+        i++;
+    if (title && *title)
+        pp_title(title, strlen(title), line);
+    else
+        pp_title(i < k->c.n && m[i].content ? m[i].content : "", i < k->c.n ? m[i].content_len : 0, line);
+    copy(k, &k->c.session.title, k->ours && title ? title : line);
+}
+
+static void add_session(struct making *k, const cJSON *o)
+{
+    static const char *const begun[3] = {"created", "create_time", "created_at"};
+    static const char *const changed[3] = {"updated", "update_time", "updated_at"};
+    struct pp_session *s = &k->c.session;
+    s->created = time_of(o, begun);
+    s->updated = time_of(o, changed);
+    copy(k, &s->system, "");
+    copy(k, &s->model, k->ours ? text_of(o, "model") : NULL);
+    copy(k, &s->template_name, k->ours ? text_of(o, "template") : NULL);
+    copy_kept(k, &s->adapters, k->ours ? o : NULL, "adapters");
+    copy_kept(k, &s->settings, k->ours ? o : NULL, "settings");
+}
+
+/* What o is a conversation in; false: it is none. */
+static bool add_any(struct making *k, const cJSON *o)
+{
+    const cJSON *chat = member(o, "chat"), *history = member(chat, "history");
+    const cJSON *messages = cJSON_IsArray(o) ? o : array_of(o, "messages"), *branches = array_of(o, "branches");
+    messages = messages ? messages : array_of(o, "conversations");
+    messages = messages ? messages : array_of(o, "chat_messages");
+    if (cJSON_IsObject(member(o, "mapping"))) {
+        add_named(k, (struct names){.nodes = member(o, "mapping"), .inner = "message", .parent = "parent",
+                                    .children = "children", .head = text_of(o, "current_node")});
+    } else if (cJSON_IsObject(member(history, "messages"))) {
+        add_named(k, (struct names){.nodes = member(history, "messages"), .parent = "parentId",
+                                    .children = "childrenIds", .head = text_of(history, "currentId")});
+    } else if (messages && k->ours) {
+        add_tree(k, messages, branches);
+    } else if (messages) {
+        add_line(k, messages);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static enum pp_code add_conversation(struct pp_import *im, const cJSON *o, struct pp_error *err)
+{
+    struct making k = {.im = im, .ours = cJSON_IsNumber(member(o, "pippin")), .err = err};
+    add_session(&k, o);
+    if (!k.code && !add_any(&k, o))
+        k.code = pp_fail(err, PP_ERR_FORMAT,
+                         "conversation %zu has no messages; known are {\"messages\": [{\"role\": ..., \"content\": "
+                         "...}, ...]}, and what pippin(1) names", im->n + 1);
+    const char *title = text_of(o, "title");
+    if (!k.code)
+        add_title(&k, title ? title : text_of(o, "name"));
+    const bool wanted = !k.code && (k.c.n || (k.c.session.system && *k.c.session.system));
+    if (wanted && pp_grow(&im->list, &im->cap, im->n + 1, sizeof *im->list) != 0)
+        k.code = pp_fail_nomem(err, "the conversations");
+    if (wanted && !k.code)
+        im->list[im->n++] = k.c;
+    else
+        pp_conversation_clear(&k.c);
+    return k.code;
+}
+
+/* --- files --------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code add_value(struct pp_import *im, const cJSON *v, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    const cJSON *o;
+    if (!cJSON_IsArray(v) || is_message(v->child))
+        return add_conversation(im, v, err);
+    cJSON_ArrayForEach(o, v)
+    {
+        if (!code)
+            code = add_conversation(im, o, err);
+    }
+    return code;
+}
+
+static size_t blank(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (s[i] == ' ' || s[i] == '\t' || s[i] == '\r' || s[i] == '\n'))
+        i++;
+    return i;
+}
+
+/* A JSON value and nothing but blanks behind it; NULL: it is none, and *bad is where that shows (NULL: not wanted).
+ * cJSON_Delete. */
+static cJSON *parse(const char *s, size_t n, size_t *bad)
+{
+    const char *end = s;
+    cJSON *v = cJSON_ParseWithLengthOpts(s, n, &end, false);
+    const size_t at = end && end >= s && end <= s + n ? (size_t)(end - s) : 0;
+    if (v && blank(s + at, n - at) == n - at)
+        return v;
+    if (bad)
+        *bad = at;
+    cJSON_Delete(v);
+    return NULL;
+}
+
+/* A conversation a line, or a message a line. */
+static enum pp_code add_lines(struct pp_import *im, const char *text, size_t n, struct pp_error *err)
+{
+    cJSON *all = cJSON_CreateArray();
+    enum pp_code code = all ? PP_OK : pp_fail_nomem(err, "the conversations");
+    size_t line = 1;
+    for (size_t at = 0; at < n && !code; line++) {
+        const char *end = memchr(text + at, '\n', n - at);
+        const size_t len = end ? (size_t)(end - text) - at : n - at;
+        cJSON *v = blank(text + at, len) < len ? parse(text + at, len, NULL) : NULL;
+        if (v && is_message(v)) {
+            cJSON_AddItemToArray(all, v);
+            v = NULL;
+        } else if (!v && blank(text + at, len) < len) {
+            code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON");
+        } else if (v && (code = add_value(im, v, err)) == PP_OK && all->child) {
+            code = pp_fail(err, PP_ERR_FORMAT, "messages and conversations on lines of the same file");
+        }
+        if (code == PP_ERR_FORMAT)
+            pp_fail_prefix(err, "line %zu", line);
+        cJSON_Delete(v);
+        at += len + 1;
+    }
+    if (!code && all->child)
+        code = add_value(im, all, err);
+    cJSON_Delete(all);
+    return code;
+}
+
+/* Whether the first line is a value of its own. */
+static bool is_lines(const char *text, size_t n)
+{
+    const size_t at = blank(text, n);
+    const char *end = memchr(text + at, '\n', n - at);
+    cJSON *v = end ? parse(text + at, (size_t)(end - text) - at, NULL) : NULL;
+    const bool is = v != NULL;
+    cJSON_Delete(v);
+    return is;
+}
+
+static enum pp_code no_json(const char *text, size_t bad, struct pp_error *err)
+{
+    size_t line = 1;
+    for (size_t i = 0; i < bad; i++)
+        line += text[i] == '\n';
+    return pp_fail(err, PP_ERR_FORMAT, "this is no JSON, as line %zu shows", line);
+}
+
+enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
+{
+    static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8, as some editors put it */
+    size_t bad = 0;
+    enum pp_code code;
+    *out = (struct pp_import){0};
+    if (n >= 3 && memcmp(text, mark, 3) == 0) {
+        text += 3;
+        n -= 3;
+    }
+    cJSON *whole = parse(text, n, &bad);
+    if (whole && !is_message(whole))
+        code = add_value(out, whole, err);
+    else if (whole || is_lines(text, n))
+        code = add_lines(out, text, n, err);
+    else
+        code = no_json(text, bad, err);
+    cJSON_Delete(whole);
+    if (!code && !out->n)
+        code = pp_fail(err, PP_ERR_FORMAT, "there is no conversation in it");
+    if (code)
+        pp_import_free(out);
+    return code;
+}

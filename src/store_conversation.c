@@ -1,0 +1,71 @@
+/* store_conversation.c - conversations as a whole: all branches of one, and one that comes from elsewhere. */
+#include "engine/base/mem.h"
+#include "src/store_internal.h"
+
+enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_message **list, size_t *n,
+                               struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    *list = NULL;
+    *n = 0;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_MESSAGE_ALL, &stmt, err);
+    if (code)
+        return code;
+    sqlite3_bind_int64(stmt, 1, session);
+    return pp_store_read_messages(st, stmt, list, n, err);
+}
+
+/* The id of what is called by its place; *ok becomes false if that is none of the first n. */
+static int64_t id_at(const int64_t *ids, int64_t place, size_t n, bool *ok)
+{
+    if (place < 0 || place > (int64_t)n)
+        *ok = false;
+    return *ok && place ? ids[place - 1] : 0;
+}
+
+static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const struct pp_message *m, int64_t *ids,
+                               size_t n, int64_t now, const char *what, struct pp_error *err)
+{
+    bool ok = true;
+    const int64_t created = s->created ? s->created * 1000 : now, updated = s->updated ? s->updated * 1000 : now;
+    enum pp_code code = pp_store_insert_session(st, s, created, updated, what, err);
+    for (size_t i = 0; !code && ok && i < n; i++) {
+        struct pp_message one = m[i]; /* the strings stay the caller's */
+        one.session = s->id;
+        one.parent = id_at(ids, one.parent, i, &ok);
+        one.context_from = id_at(ids, one.context_from, i, &ok);
+        if (ok)
+            code = pp_store_insert_message(st, &one, one.created ? one.created * 1000 : now, what, err);
+        ids[i] = one.id;
+    }
+    const int64_t head = id_at(ids, s->head, n, &ok);
+    if (!ok && !code)
+        code = pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
+    if (!code && head)
+        code = pp_store_move_head(st, s->id, head, updated, what, err);
+    s->head = head;
+    return code;
+}
+
+enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s, struct pp_message *m, size_t n,
+                                       struct pp_error *err)
+{
+    static const char what[] = "save the conversation";
+    struct pp_session fresh = *s; /* nothing changes unless all goes well */
+    int64_t *ids = pp_calloc(n + 1, sizeof *ids);
+    if (!ids)
+        return pp_fail_nomem(err, "the conversation");
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (!code) {
+        code = insert_all(st, &fresh, m, ids, n, pp_store_now_ms(), what, err);
+        code = pp_store_end(st, code, what, err);
+    }
+    for (size_t i = 0; !code && i < n; i++) {
+        m[i].id = ids[i];
+        m[i].session = fresh.id;
+    }
+    if (!code)
+        *s = fresh;
+    pp_free(ids);
+    return code;
+}

@@ -1,0 +1,498 @@
+/* test_export.c - conversations as files: what was exported comes back the same, what other programs write is read, and
+ * nothing in a file does harm. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/export.h"
+#include "src/import.h"
+#include "tests/backend_fake.h"
+#include "tests/support.h"
+
+static struct pp_error err;
+
+static struct pp_store *open_store(void)
+{
+    struct pp_store *st;
+    assert_ok(pp_store_open(":memory:", &st, &err), err);
+    return st;
+}
+
+static struct pp_message *add(struct pp_conversation *c, enum pp_role role, int64_t parent, const char *text)
+{
+    struct pp_message *m = &c->messages[c->n++];
+    m->role = role;
+    m->parent = parent;
+    m->content = pp_strdup(text);
+    m->content_len = strlen(text);
+    m->created = 1700000000 + (int64_t)c->n;
+    return m;
+}
+
+/* Two branches at the second question, an answer that was stopped, and all that can be noted of messages. */
+static void make(struct pp_conversation *c)
+{
+    *c = (struct pp_conversation){0};
+    c->messages = pp_calloc(8, sizeof *c->messages);
+    assert_non_null(c->messages);
+    c->session = (struct pp_session){
+        .title = pp_strdup("A \x1b[31mred\x1b[0m title"), .model = pp_strdup("starter"),
+        .template_name = pp_strdup("chatml"), .system = pp_strdup("Be \"kind\"."),
+        .adapters = pp_strdup("[{\"path\":\"engine/starter/bard.gguf\",\"scale\":0.5}]"),
+        .settings = pp_strdup("{\"temp\":0.25,\"seed\":9007199254740991}"), .created = 1700000000,
+        .updated = 1700000100, .head = 7,
+    };
+    add(c, PP_ROLE_USER, 0, "Hello");
+    struct pp_message *m = add(c, PP_ROLE_ASSISTANT, 1, "Hi!\n\n```c\nint main(");
+    m->state = PP_MESSAGE_CANCELLED;
+    m->reasoning = pp_strdup("They greet.\nI greet.");
+    m->reasoning_len = strlen(m->reasoning);
+    m->model = pp_strdup("Toy (Q4_0)");
+    m->adapters = pp_strdup("[{\"path\":\"/a/bard.gguf\",\"scale\":0.5}]");
+    m->params = pp_strdup("{\"temp\":0.1}");
+    m->stats = pp_strdup("{\"decode_tps\":12.345,\"guessed\":[3,5]}");
+    m->n_tokens = 9;
+    add(c, PP_ROLE_USER, 2, "first branch");
+    add(c, PP_ROLE_ASSISTANT, 3, "its \xE2\x80\xAE" "answer \xC2\x9B" "2J");
+    add(c, PP_ROLE_ASSISTANT, 3, "");
+    m = add(c, PP_ROLE_USER, 2, "second branch");
+    m->context_from = 2;
+    m->context_note = pp_strdup("They had said hello.");
+    add(c, PP_ROLE_ASSISTANT, 6, "the end")->state = PP_MESSAGE_PARTIAL;
+}
+
+static void assert_text(const char *a, const char *b)
+{
+    assert_string_equal(a ? a : "", b ? b : "");
+}
+
+static void assert_same(const struct pp_conversation *a, const struct pp_conversation *b)
+{
+    assert_text(a->session.title, b->session.title);
+    assert_text(a->session.model, b->session.model);
+    assert_text(a->session.template_name, b->session.template_name);
+    assert_text(a->session.system, b->session.system);
+    assert_text(a->session.adapters, b->session.adapters);
+    assert_text(a->session.settings, b->session.settings);
+    assert_true(a->session.created == b->session.created && a->session.updated == b->session.updated);
+    assert_true(a->session.head == b->session.head && a->n == b->n);
+    for (size_t i = 0; i < a->n; i++) {
+        const struct pp_message *x = &a->messages[i], *y = &b->messages[i];
+        assert_true(x->role == y->role && x->state == y->state && x->parent == y->parent);
+        assert_true(x->created == y->created && x->n_tokens == y->n_tokens && x->context_from == y->context_from);
+        assert_text(x->content, y->content);
+        assert_text(x->reasoning, y->reasoning);
+        assert_text(x->model, y->model);
+        assert_text(x->adapters, y->adapters);
+        assert_text(x->params, y->params);
+        assert_text(x->stats, y->stats);
+        assert_text(x->context_note, y->context_note);
+    }
+}
+
+static struct pp_buf text_of(const struct pp_conversation *c, enum pp_export_form form, int times)
+{
+    struct pp_export x = {.form = form, .several = times != 1};
+    for (int i = 0; i < times; i++)
+        pp_export_add(&x, c);
+    assert_ok(pp_export_end(&x, &err), err);
+    return x.out;
+}
+
+static struct pp_import read_text(const char *text)
+{
+    struct pp_import im;
+    assert_ok(pp_import_read(text, strlen(text), &im, &err), err);
+    return im;
+}
+
+/* Nothing that a terminal obeys, and nothing that turns the direction of writing. */
+static void assert_harmless(const struct pp_buf *b)
+{
+    for (size_t i = 0; i < b->len; i++) {
+        const unsigned char c = (unsigned char)b->data[i];
+        assert_true((c >= 0x20 || c == '\n' || c == '\t') && c != 0x7F);
+        assert_false(c == 0xC2 && (unsigned char)b->data[i + 1] < 0xA0);
+    }
+    assert_null(strstr(b->data, "\xE2\x80\xAE"));
+}
+
+/* --- there and back --------------------------------------------------------------------------------------------- */
+
+static void comes_back(void **state)
+{
+    (void)state;
+    struct pp_conversation c, again;
+    struct pp_store *st = open_store();
+    make(&c);
+    for (int form = PP_EXPORT_JSON; form <= PP_EXPORT_JSONL; form++) {
+        struct pp_buf text = text_of(&c, (enum pp_export_form)form, 1);
+        struct pp_import im = read_text(text.data);
+        assert_harmless(&text);
+        assert_true(im.n == 1 && im.left_out == 0 && im.no_text == 0);
+        assert_same(&c, &im.list[0]);
+        /* through a store, too, where there is something before it */
+        assert_ok(pp_conversation_add(st, &im.list[0], &err), err);
+        assert_int_equal(strlen(im.list[0].session.key), 16);
+        assert_ok(pp_conversation_read(st, im.list[0].session.id, &again, &err), err);
+        assert_same(&c, &again);
+        struct pp_buf same = text_of(&again, (enum pp_export_form)form, 1);
+        assert_string_equal(text.data, same.data);
+        pp_buf_free(&same);
+        pp_buf_free(&text);
+        pp_conversation_clear(&again);
+        pp_import_free(&im);
+    }
+    pp_conversation_clear(&c);
+    pp_store_close(st);
+}
+
+static void several(void **state)
+{
+    (void)state;
+    struct pp_conversation c;
+    make(&c);
+    for (int form = PP_EXPORT_JSON; form <= PP_EXPORT_JSONL; form++)
+        for (int n = 2; n < 4; n++) {
+            struct pp_buf text = text_of(&c, (enum pp_export_form)form, n);
+            struct pp_import im = read_text(text.data);
+            assert_int_equal(im.n, n);
+            assert_same(&c, &im.list[n - 1]);
+            pp_import_free(&im);
+            pp_buf_free(&text);
+        }
+    pp_conversation_clear(&c);
+}
+
+/* Bytes that are no UTF-8, and NULs, become U+FFFD, as on the screen. */
+static void bytes_that_are_no_text(void **state)
+{
+    (void)state;
+    struct pp_conversation c = {.messages = pp_calloc(1, sizeof *c.messages)};
+    struct pp_message *m = add(&c, PP_ROLE_USER, 0, "a\xFF" "bXc");
+    m->content[3] = 0;
+    c.session.head = 1;
+    struct pp_buf text = text_of(&c, PP_EXPORT_JSON, 1);
+    struct pp_import im = read_text(text.data);
+    assert_string_equal(im.list[0].messages[0].content, "a\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c");
+    pp_import_free(&im);
+    pp_buf_free(&text);
+    pp_conversation_clear(&c);
+}
+
+static void markdown(void **state)
+{
+    (void)state;
+    struct pp_conversation c;
+    make(&c);
+    struct pp_buf text = text_of(&c, PP_EXPORT_MARKDOWN, 1);
+    const char *body = strstr(text.data, "## System");
+    assert_harmless(&text);
+    assert_true(strncmp(text.data, "# A \xE2\x90\x9B[31mred", 14) == 0);
+    assert_string_equal(body,
+                        "## System\n\nBe \"kind\".\n\n## You\n\nHello\n\n## Answer (stopped)\n\n*Toy (Q4_0), bard 0.50*\n\n"
+                        "> *Thinking:*\n>\n> They greet.\n> I greet.\n\nHi!\n\n```c\nint main(\n```\n"
+                        "\n## You\n\nsecond branch\n\n## Answer (unfinished)\n\nthe end\n"
+                        "\n---\n\n3 messages on other branches are not here; the JSON form has all.\n");
+    pp_buf_free(&text);
+    pp_conversation_clear(&c);
+}
+
+/* --- from other programs ---------------------------------------------------------------------------------------- */
+
+static void assert_talk(const char *text, const char *system, const char *title)
+{
+    struct pp_import im = read_text(text);
+    assert_int_equal(im.n, 1);
+    const struct pp_conversation *c = &im.list[0];
+    assert_int_equal(c->n, 3);
+    assert_string_equal(c->session.system, system);
+    assert_string_equal(c->session.title, title);
+    assert_string_equal(c->session.model, "");
+    assert_string_equal(c->messages[0].content, "Hello");
+    assert_int_equal(c->messages[0].role, PP_ROLE_USER);
+    assert_string_equal(c->messages[1].content, "Hi");
+    assert_int_equal(c->messages[1].role, PP_ROLE_ASSISTANT);
+    assert_string_equal(c->messages[2].content, "Bye");
+    assert_int_equal(c->messages[2].parent, 2);
+    assert_int_equal(c->session.head, 3);
+    pp_import_free(&im);
+}
+
+static void other_programs(void **state)
+{
+    (void)state;
+    assert_talk("[{\"role\":\"user\",\"content\":\"Hello\"},{\"role\":\"assistant\",\"content\":\"Hi\"},"
+                "{\"role\":\"user\",\"content\":\"Bye\"}]", "", "Hello");
+    assert_talk("\xEF\xBB\xBF{\"title\":\"T\\nU\",\"model\":\"gpt-9\",\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+                "{\"role\":\"developer\",\"content\":\"D\"},"
+                "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Hello\"}]},"
+                "{\"role\":\"assistant\",\"content\":\"Hi\"},{\"role\":\"user\",\"content\":\"Bye\"}]}", "S\n\nD", "T U");
+    assert_talk("\n{\"role\":\"user\",\"content\":\"Hello\"}\n{\"role\":\"assistant\",\"content\":\"Hi\"}\n\n"
+                "{\"role\":\"user\",\"content\":\"Bye\"}", "", "Hello");
+    assert_talk("{\"conversations\":[{\"from\":\"system\",\"value\":\"S\"},{\"from\":\"human\",\"value\":\"Hello\"},"
+                "{\"from\":\"gpt\",\"value\":\"Hi\"},{\"from\":\"human\",\"value\":\"Bye\"}]}\n", "S", "Hello");
+    assert_talk("[{\"name\":\"N\",\"chat_messages\":[{\"sender\":\"human\",\"text\":\"Hello\"},"
+                "{\"sender\":\"assistant\",\"text\":\"Hi\"},{\"sender\":\"human\",\"text\":\"Bye\"}]}]", "", "N");
+}
+
+/* Trees: of two answers the one that was on the screen is, too; what tools said goes, and its children stay. */
+static void trees_of_other_programs(void **state)
+{
+    (void)state;
+    struct pp_import im = read_text(
+        "[{\"title\":\"T\",\"create_time\":1700000000.5,\"update_time\":1700000001,\"current_node\":\"d\",\"mapping\":{"
+        "\"d\":{\"message\":{\"author\":{\"role\":\"assistant\"},"
+        "\"content\":{\"content_type\":\"text\",\"parts\":[\"two\"]}},"
+        "\"parent\":\"t\",\"children\":[]},"
+        "\"r\":{\"message\":null,\"parent\":null,\"children\":[\"a\"]},"
+        "\"a\":{\"message\":{\"author\":{\"role\":\"user\"},"
+        "\"content\":{\"content_type\":\"text\",\"parts\":[\"Hello\","
+        "{\"asset_pointer\":\"x\"}]}},\"parent\":\"r\",\"children\":[\"b\",\"t\"]},"
+        "\"b\":{\"message\":{\"author\":{\"role\":\"assistant\"},\"content\":{\"parts\":[\"one\"]}},\"parent\":\"a\","
+        "\"children\":[]},"
+        "\"t\":{\"message\":{\"author\":{\"role\":\"tool\"},\"content\":{\"parts\":[\"42\"]}},\"parent\":\"a\","
+        "\"children\":[\"d\",\"nobody\"]}}}]");
+    assert_true(im.n == 1 && im.left_out == 1 && im.no_text == 1);
+    const struct pp_conversation *c = &im.list[0];
+    assert_true(c->n == 3 && c->session.head == 3 && c->session.created == 1700000000);
+    assert_string_equal(c->messages[1].content, "one");
+    assert_string_equal(c->messages[2].content, "two");
+    assert_true(c->messages[1].parent == 1 && c->messages[2].parent == 1);
+    pp_import_free(&im);
+    im = read_text("[{\"title\":\"W\",\"chat\":{\"history\":{\"currentId\":\"2\",\"messages\":{"
+                   "\"1\":{\"role\":\"user\",\"content\":\"Hello\",\"parentId\":null,\"childrenIds\":[\"2\",\"3\"]},"
+                   "\"2\":{\"role\":\"assistant\",\"content\":\"a\",\"parentId\":\"1\",\"childrenIds\":[]},"
+                   "\"3\":{\"role\":\"assistant\",\"content\":\"b\",\"parentId\":\"1\",\"childrenIds\":[]}}}}}]");
+    assert_true(im.n == 1 && im.list[0].n == 3 && im.list[0].session.head == 2);
+    assert_string_equal(im.list[0].session.title, "W");
+    pp_import_free(&im);
+    /* nodes that name each other for ever */
+    im = read_text("[{\"mapping\":{"
+                   "\"a\":{\"message\":{\"role\":\"user\",\"content\":\"x\"},\"children\":[\"a\",\"a\",\"b\"]},"
+                   "\"b\":{\"message\":{\"role\":\"user\",\"content\":\"y\"},\"parent\":\"a\","
+                   "\"children\":[\"a\",\"b\"]}}}]");
+    assert_true(im.list[0].n <= 2);
+    pp_import_free(&im);
+}
+
+/* A program that went on with our file knows nothing of ids. */
+static void carried_on_elsewhere(void **state)
+{
+    (void)state;
+    struct pp_import im = read_text(
+        "{\"pippin\":1,\"title\":\"T\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\",\"id\":1},"
+        "{\"role\":\"assistant\",\"content\":\"Hi\",\"id\":3},{\"role\":\"user\",\"content\":\"new\"},"
+        "{\"role\":\"assistant\",\"content\":\"newer\",\"reasoning\":\"hm\"}],"
+        "\"branches\":[{\"role\":\"assistant\",\"content\":\"Ho\",\"id\":2,\"parent\":1}]}");
+    const struct pp_conversation *c = &im.list[0];
+    assert_true(c->n == 5 && c->session.head == 5);
+    assert_string_equal(c->messages[1].content, "Ho");
+    assert_string_equal(c->messages[4].reasoning, "hm");
+    assert_true(c->messages[2].parent == 1 && c->messages[3].parent == 3 && c->messages[4].parent == 4);
+    pp_import_free(&im);
+}
+
+/* --- what is wrong ----------------------------------------------------------------------------------------------- */
+
+static void refused(const char *text, const char *why)
+{
+    struct pp_import im;
+    assert_int_equal(pp_import_read(text, strlen(text), &im, &err), PP_ERR_FORMAT);
+    if (!strstr(err.text, why))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, why);
+    assert_true(im.n == 0 && !im.list);
+}
+
+static void mistakes(void **state)
+{
+    (void)state;
+    refused("", "no JSON");
+    refused("Hello!\nHow are you?", "line 1");
+    refused("{\n \"messages\": [\n  {\"role\": \"user\",, }\n]}", "line 3");
+    refused("{\"role\":\"user\",\"content\":\"x\"}\n{\"role\":", "line 2");
+    refused("{\"messages\":[]}", "no conversation");
+    refused("{\"role\":\"tool\",\"content\":\"x\"}", "no conversation");
+    refused("[]", "no conversation");
+    refused("{\"text\":\"x\"}", "has no messages");
+    refused("[{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]},7]", "conversation 2 has no messages");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}\n{\"role\":\"user\",\"content\":\"x\"}\n"
+            "{\"messages\":[]}", "line 3");
+    static const char *const ids[] = {"\"id\":1,\"parent\":2", "\"id\":3,\"parent\":3", "\"id\":2", "\"parent\":1",
+                                      "\"id\":9,\"parent\":8"};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        struct pp_buf b = {0};
+        pp_buf_fmt(&b, "{\"pippin\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"id\":2}],"
+                       "\"branches\":[{\"role\":\"user\",\"content\":\"y\",%s}]}", ids[i]);
+        refused(b.data, "message 2");
+        pp_buf_free(&b);
+    }
+}
+
+/* Whatever is done to a file, it is read or refused. */
+static void damaged(void **state)
+{
+    (void)state;
+    struct pp_conversation c;
+    struct pp_import im;
+    uint32_t dice = 7;
+    make(&c);
+    struct pp_buf text = text_of(&c, PP_EXPORT_JSONL, 2);
+    for (size_t n = 0; n < text.len; n++)
+        if (pp_import_read(text.data, n, &im, &err) == PP_OK)
+            pp_import_free(&im);
+    for (int i = 0; i < 3000; i++) {
+        const size_t at = (dice = dice * 1664525u + 1013904223u) % (uint32_t)text.len;
+        const char was = text.data[at];
+        text.data[at] = "\0\n\"{}[]:,19-\\e\xFF"[(dice >> 8) % 15];
+        if (pp_import_read(text.data, text.len, &im, &err) == PP_OK) {
+            struct pp_store *st = i % 50 ? NULL : open_store();
+            for (size_t k = 0; st && k < im.n; k++)
+                pp_conversation_add(st, &im.list[k], &err);
+            pp_store_close(st);
+            pp_import_free(&im);
+        }
+        text.data[at] = was;
+    }
+    pp_buf_free(&text);
+    pp_conversation_clear(&c);
+}
+
+/* All of it or nothing. */
+static void nothing_by_halves(void **state)
+{
+    (void)state;
+    struct pp_conversation c;
+    struct pp_store *st = open_store();
+    int64_t n;
+    make(&c);
+    c.messages[3].parent = 6;
+    assert_int_equal(pp_conversation_add(st, &c, &err), PP_ERR_FORMAT);
+    assert_true(c.session.id == 0 && c.messages[0].id == 0);
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    assert_int_equal(n, 0);
+    pp_conversation_clear(&c);
+    pp_store_close(st);
+}
+
+/* What another machine had. */
+static void settled(void **state)
+{
+    (void)state;
+    struct pp_conversation c;
+    struct pp_paths p = {.data = "/nowhere", .config = "/nowhere"};
+    char what[100];
+    make(&c);
+    assert_ok(pp_paths_init(&p, &err), err);
+    assert_false(pp_conversation_settle(&c, &p, what, sizeof what));
+    assert_string_equal(c.session.template_name, "chatml");
+    pp_free(c.session.model);
+    pp_free(c.session.adapters);
+    pp_free(c.session.template_name);
+    c.session.model = pp_strdup("/theirs/model.gguf");
+    c.session.adapters = pp_strdup("[{\"path\":\"/theirs/a.gguf\",\"scale\":1},"
+                                   "{\"path\":\"engine/starter/bard.gguf\",\"scale\":0.5}]");
+    c.session.template_name = pp_strdup("/theirs/t.jinja");
+    assert_true(pp_conversation_settle(&c, &p, what, sizeof what));
+    assert_string_equal(what, "model /theirs/model.gguf");
+    assert_string_equal(c.session.model, "");
+    assert_string_equal(c.session.template_name, "");
+    assert_non_null(strstr(c.session.adapters, "bard"));
+    assert_null(strstr(c.session.adapters, "theirs"));
+    pp_conversation_clear(&c);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+static void files(void **state)
+{
+    (void)state;
+    struct pp_buf text = {0};
+    struct stat st;
+    char name[128], *read;
+    size_t n;
+    const char *path = test_path("talk.md");
+    pp_buf_str(&text, "first");
+    assert_ok(pp_export_write(path, &text, &err), err);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    pp_buf_str(&text, " and second");
+    assert_int_equal(pp_export_write(path, &text, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "already"));
+    assert_ok(pp_read_file(path, 100, &read, &n, &err), err);
+    assert_string_equal(read, "first");
+    pp_free(read);
+    assert_int_equal(pp_export_write("/nowhere/x.md", &text, &err), PP_ERR_IO);
+    pp_buf_free(&text);
+    pp_export_name("Hello, who are you?", name, sizeof name);
+    assert_string_equal(name, "Hello-who-are-you.md");
+    pp_export_name("../../etc/passwd", name, sizeof name);
+    assert_string_equal(name, "etc-passwd.md");
+    pp_export_name("\x1b[2J \xE2\x80\xAE", name, sizeof name);
+    assert_string_equal(name, "2J.md");
+    pp_export_name("?", name, sizeof name);
+    assert_string_equal(name, "conversation.md");
+    pp_export_name(NULL, name, sizeof name);
+    assert_string_equal(name, "conversation.md");
+    assert_int_equal(pp_export_form_of("a/b.JSON"), PP_EXPORT_JSON);
+    assert_int_equal(pp_export_form_of("a.jsonl"), PP_EXPORT_JSONL);
+    assert_int_equal(pp_export_form_of("a.json/b"), -1);
+    assert_int_equal(pp_export_form_of("b.txt"), PP_EXPORT_MARKDOWN);
+}
+
+static bool says(const char *what)
+{
+    return strstr(pp_controller_status(fix.c)->notice, what) != NULL;
+}
+
+/* From the chat and back into it, as another conversation. */
+static void in_the_chat(void **state)
+{
+    (void)state;
+    char line[512];
+    const char *path = test_path("chat.jsonl");
+    assert_int_equal(fix_slash("/export"), PP_SLASH_DONE);
+    assert_true(says("nothing to export yet"));
+    fixture_turn(&fix, "one", "a");
+    fixture_turn(&fix, "two", "b");
+    const int64_t id = pp_controller_session_id(fix.c);
+    snprintf(line, sizeof line, "/export %s", path);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, says("the conversation is in"));
+    assert_true(says("chat.jsonl"));
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, says("already"));
+    snprintf(line, sizeof line, "/import %s", path);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_session_id(fix.c) != id && pp_controller_n_messages(fix.c) == 4);
+    assert_true(says("imported"));
+    assert_string_equal(fix_message(2)->text, "two");
+    fixture_turn(&fix, "three", "c"); /* and it goes on */
+    assert_non_null(strstr(fix.fake->messages, "\"content\":\"two\""));
+    assert_int_equal(fix_slash("/import"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/import /nowhere/x.json"), PP_SLASH_DONE);
+    pump_until(&fix, says("/nowhere/x.json"));
+}
+
+TEST_GROUP(export)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comes_back),
+        cmocka_unit_test(several),
+        cmocka_unit_test(bytes_that_are_no_text),
+        cmocka_unit_test(markdown),
+        cmocka_unit_test(other_programs),
+        cmocka_unit_test(trees_of_other_programs),
+        cmocka_unit_test(carried_on_elsewhere),
+        cmocka_unit_test(mistakes),
+        cmocka_unit_test(damaged),
+        cmocka_unit_test(nothing_by_halves),
+        cmocka_unit_test(settled),
+        cmocka_unit_test(files),
+        cmocka_unit_test_setup_teardown(in_the_chat, fix_setup_ready, fix_teardown),
+    };
+    return cmocka_run_group_tests_name("export", tests, NULL, NULL);
+}
