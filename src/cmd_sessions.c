@@ -264,7 +264,8 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
         return drop_all(o, p, st, true, err);
     if (strcmp(sub, "forget") == 0)
         return drop_all(o, p, st, false, err);
-    return pp_fail(err, PP_ERR_USAGE, "there is no \"pippin sessions %s\"; there are list, search, show, export, import, rm and forget",
+    return pp_fail(err, PP_ERR_USAGE,
+                   "there is no \"pippin sessions %s\"; there are list, search, show, export, import, rm and forget",
                    sub);
 }
 

@@ -1,4 +1,4 @@
-/* controller_files.c - conversations to files and from them: /export, /import and F2. The io thread reads and writes. */
+/* controller_files.c - conversations to files and back: /export, /import and F2. The io thread reads and writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

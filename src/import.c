@@ -19,7 +19,7 @@ void pp_import_free(struct pp_import *im)
     *im = (struct pp_import){0};
 }
 
-/* --- members of objects ----------------------------------------------------------------------------------------- */
+/* --- members of objects ------------------------------------------------------------------------------------------ */
 
 static const cJSON *member(const cJSON *o, const char *name)
 {
@@ -57,7 +57,7 @@ static char *kept_of(const cJSON *o, const char *name)
     return (cJSON_IsObject(v) || cJSON_IsArray(v)) && pp_json_exact(v) ? cJSON_PrintUnformatted(v) : NULL;
 }
 
-/* --- putting one together --------------------------------------------------------------------------------------- */
+/* --- putting one together ---------------------------------------------------------------------------------------- */
 
 /* A conversation that is being read, and what goes wrong meanwhile. */
 struct making {
@@ -209,7 +209,7 @@ static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
     return parent;
 }
 
-/* --- lists of messages, with the branches that pippin writes beside them ------------------------------------------- */
+/* --- lists of messages, with the branches that pippin writes beside them ----------------------------------------- */
 
 struct node {
     const cJSON *json;
@@ -296,7 +296,8 @@ static void add_tree(struct making *k, const cJSON *messages, const cJSON *branc
         if (!at->id || (i && at->id == list[i - 1].id) || (at->parent && !parent))
             k->code = pp_fail(k->err, PP_ERR_FORMAT,
                               "message %zu has the id of another one or none, or the one before it is not there or has "
-                              "no smaller id; without its ids and \"branches\" the conversation can be read", at->at + 1);
+                              "no smaller id; without its ids and \"branches\" the conversation can be read",
+                              at->at + 1);
         else
             at->place = add_message(k, at->json, parent ? parent->place : 0);
         if (k->c.n > before && from)
@@ -318,7 +319,7 @@ static void add_line(struct making *k, const cJSON *messages)
     }
 }
 
-/* --- trees of other programs --------------------------------------------------------------------------------------- */
+/* --- trees of other programs ------------------------------------------------------------------------------------- */
 
 /* Messages by name, each with the names of its children: nodes are objects, the message in them is `inner`, or the node
  * itself (NULL). */
@@ -368,8 +369,8 @@ static void turn_round(struct visits *v, size_t from)
     }
 }
 
-/* From the roots down, children in their order. A hostile file may name a node as often as it likes: no more than all of
- * them are visited. */
+/* From the roots down, children in their order. A hostile file may name a node as often as it likes: no more than all
+ * of them are visited. */
 static void walk(struct making *k, const struct names *t)
 {
     struct visits v = {0};
@@ -415,7 +416,7 @@ static void add_named(struct making *k, struct names t)
     pp_free(t.by_name);
 }
 
-/* --- one conversation ---------------------------------------------------------------------------------------------- */
+/* --- one conversation -------------------------------------------------------------------------------------------- */
 
 static const cJSON *array_of(const cJSON *o, const char *name)
 {
@@ -501,7 +502,7 @@ static enum pp_code add_conversation(struct pp_import *im, const cJSON *o, struc
     return k.code;
 }
 
-/* --- files --------------------------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static enum pp_code add_value(struct pp_import *im, const cJSON *v, struct pp_error *err)
 {
