@@ -111,6 +111,19 @@ size_t tok_scan_seed(const char *p, const char *end);
 size_t tok_scan_tekken(const char *p, const char *end);
 size_t tok_scan_gpt4o(const char *p, const char *end);
 size_t tok_scan_deepseek_v3(const char *p, const char *end);
+size_t tok_scan_qwen35(const char *p, const char *end);
+size_t tok_scan_minicpm5(const char *p, const char *end);
+size_t tok_scan_ufakzeka(const char *p, const char *end);
+size_t tok_scan_jais2(const char *p, const char *end);
+size_t tok_scan_exaone_moe(const char *p, const char *end);
+size_t tok_scan_chameleon(const char *p, const char *end);
+size_t tok_scan_youtu(const char *p, const char *end);
+size_t tok_scan_spark(const char *p, const char *end);
+/* The next run of numbers, of *n characters up to *stop; apart: which no letter, mark or underscore follows. NULL:
+ * there is none. */
+const char *tok_number_find(const char *p, const char *end, bool apart, const char **stop, size_t *n);
+/* Bytes of the first n of its characters. */
+size_t tok_number_part(const char *p, const char *end, size_t n);
 /* Where the white space begins that the text ends with; NULL: none. */
 const char *tok_trailing_spaces(const char *p, const char *end);
 

@@ -198,39 +198,106 @@ size_t tok_scan_gpt2(const char *p, const char *end)
     return (size_t)(run_without(q, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER) - p);
 }
 
-/* lines: symbols go with the line ends behind them */
-static inline size_t scan_llama3_digits(const char *p, const char *end, unsigned digits, bool lines)
+/* What is not the same in the rules that are like Llama 3's. */
+struct like_llama3 {
+    unsigned digits;          /* at most in a word */
+    bool marks;               /* words have them, too */
+    bool apart;               /* contractions are words */
+    bool lines;               /* symbols go with the line ends behind them */
+    bool halving;             /* spaces come 512 together, 256, ... 4, 2 or 1 */
+};
+
+static inline const char *word_end(const char *p, const char *end, bool marks)
+{
+    return marks ? run(p, end, TOK_LETTER | TOK_MARK) : letters(p, end);
+}
+
+/* White space without line ends: as many as a power of two, not 8 to 2 times 4 but 4, with more of it behind, or
+ * nothing. */
+static const char *halved_spaces(const char *p, const char *end)
+{
+    enum { MOST = 512 };
+    size_t n = 0, least = MOST;
+    const char *q = p, *places[MOST + 1];
+    for (; q < end && n <= MOST && at(q, end).class & TOK_SPACE_CHAR; q += at(q, end).width)
+        places[n++] = q;
+    while (least > 1 && !(n > least || (n == least && q == end)))
+        least /= 2;
+    return least < n ? places[least] : q;
+}
+
+static inline size_t scan_like_llama3(const char *p, const char *end, const struct like_llama3 how)
+{
+    const unsigned word = TOK_LETTER | (how.marks ? TOK_MARK : 0);
+    const struct ch c = at(p, end);
+    const char *q = p + c.width;
+    if (c.class & word)
+        return (size_t)(word_end(p, end, how.marks) - p);
+    const size_t apostrophe = how.apart ? contraction(p, end, true) : 0;
+    if (apostrophe)
+        return apostrophe;
+    if (c.class & TOK_NUMBER)
+        return (size_t)(numbers(p, end, how.digits) - p);
+    if (!(c.class & TOK_LINE_END) && q < end && at(q, end).class & word)
+        return (size_t)(word_end(q, end, how.marks) - p);
+    const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_NUMBER | word);
+    if (stop)
+        return (size_t)((how.lines ? line_ends(stop, end, '\n') : stop) - p);
+    stop = spaces(p, end, true);
+    return (size_t)((how.halving && !(at(stop - 1, end).class & TOK_LINE_END) ? halved_spaces(p, end) : stop) - p);
+}
+
+#define LIKE_LLAMA3(name, ...)                                                                                         \
+    size_t tok_scan_##name(const char *p, const char *end)                                                            \
+    {                                                                                                                  \
+        return scan_like_llama3(p, end, (struct like_llama3){__VA_ARGS__});                                           \
+    }
+LIKE_LLAMA3(llama3, .digits = 3, .apart = true, .lines = true)
+LIKE_LLAMA3(qwen2, .digits = 1, .apart = true, .lines = true)
+LIKE_LLAMA3(seed, .digits = 1, .apart = true)
+LIKE_LLAMA3(qwen35, .digits = 1, .marks = true, .apart = true, .lines = true)
+LIKE_LLAMA3(minicpm5, .digits = -1u, .apart = true, .lines = true)
+LIKE_LLAMA3(ufakzeka, .digits = 1, .lines = true)
+LIKE_LLAMA3(jais2, .digits = 3, .apart = true, .lines = true, .halving = true)
+
+/* Words of several, with one space between them. */
+static const char *words(const char *p, const char *end)
+{
+    while (p < end && at(p, end).class & TOK_LETTER) {
+        p = run(letters(p, end), end, TOK_MARK);
+        if (end - p > 1 && *p == ' ' && at(p + 1, end).class & TOK_LETTER)
+            p++;
+    }
+    return p;
+}
+
+size_t tok_scan_exaone_moe(const char *p, const char *end)
 {
     const struct ch c = at(p, end);
     const char *q = p + c.width;
     if (c.class & TOK_LETTER)
-        return (size_t)(letters(p, end) - p);
+        return (size_t)(words(p, end) - p);
     const size_t apostrophe = contraction(p, end, true);
     if (apostrophe)
         return apostrophe;
     if (c.class & TOK_NUMBER)
-        return (size_t)(numbers(p, end, digits) - p);
+        return (size_t)(q - p);
     if (!(c.class & TOK_LINE_END) && q < end && at(q, end).class & TOK_LETTER)
-        return (size_t)(letters(q, end) - p);
+        return (size_t)(words(q, end) - p);
     const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER);
-    if (stop && !lines)
-        return (size_t)(stop - p);
-    return (size_t)((stop ? line_ends(stop, end, '\n') : spaces(p, end, true)) - p);
+    if (stop)
+        return (size_t)(stop - p) + (stop < end && (*stop == '\r' || *stop == '\n' || *stop == '/'));
+    return (size_t)(spaces(p, end, true) - p);
 }
 
-size_t tok_scan_llama3(const char *p, const char *end)
+/* Indentation: four spaces, or two, a tab or the end of a line. */
+size_t tok_scan_chameleon(const char *p, const char *end)
 {
-    return scan_llama3_digits(p, end, 3, true);
-}
-
-size_t tok_scan_qwen2(const char *p, const char *end)
-{
-    return scan_llama3_digits(p, end, 1, true);
-}
-
-size_t tok_scan_seed(const char *p, const char *end)
-{
-    return scan_llama3_digits(p, end, 1, false);
+    if (*p == '\t' || *p == '\n')
+        return 1;
+    if (end - p >= 4 && memcmp(p, "    ", 4) == 0)
+        return 4;
+    return end - p >= 2 && memcmp(p, "  ", 2) == 0 ? 2 : 0;
 }
 
 /* Either [upper]*[lower]+ or else [upper]+, where caseless letters and marks are both; the tail of a word. NULL: no
@@ -300,13 +367,19 @@ size_t tok_scan_gpt4o(const char *p, const char *end)
     return scan_cased(p, end, 3, true);
 }
 
+size_t tok_scan_youtu(const char *p, const char *end)
+{
+    return scan_cased(p, end, 1, true);
+}
+
 static bool is_ascii_letter(const char *p, const char *end)
 {
     return p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= 'a' && *p <= 'z'));
 }
 
-/* Numbers and control characters without a word after them do not match. */
-size_t tok_scan_deepseek_v3(const char *p, const char *end)
+/* Numbers and control characters without a word after them do not match. lines: signs go with the line ends behind
+ * them, and so does white space, of which else each line end is alone. */
+static inline size_t scan_deepseek(const char *p, const char *end, bool lines)
 {
     const struct ch c = at(p, end);
     const char *q = p + c.width;
@@ -322,8 +395,37 @@ size_t tok_scan_deepseek_v3(const char *p, const char *end)
         return (size_t)(run(p, end, TOK_LETTER | TOK_MARK) - p);
     const char *signs = p + (*p == ' '), *stop = run(signs, end, TOK_PUNCT | TOK_SYMBOL);
     if (stop > signs)
-        return (size_t)(line_ends(stop, end, '\n') - p);
-    return (size_t)(spaces(p, end, true) - p);
+        return (size_t)((lines ? line_ends(stop, end, '\n') : stop) - p);
+    return !lines && c.class & TOK_LINE_END ? 1 : (size_t)(spaces(p, end, lines) - p);
+}
+
+size_t tok_scan_deepseek_v3(const char *p, const char *end)
+{
+    return scan_deepseek(p, end, true);
+}
+
+size_t tok_scan_spark(const char *p, const char *end)
+{
+    return scan_deepseek(p, end, false);
+}
+
+const char *tok_number_find(const char *p, const char *end, bool apart, const char **stop, size_t *n)
+{
+    while (p < end) {
+        const char *q = run_without(p, end, TOK_NUMBER);
+        *n = 0;
+        for (*stop = q; *stop < end && at(*stop, end).class & TOK_NUMBER; *stop += at(*stop, end).width)
+            ++*n;
+        if (*n && !(apart && *stop < end && (**stop == '_' || at(*stop, end).class & (TOK_LETTER | TOK_MARK))))
+            return q;
+        p = *stop;
+    }
+    return NULL;
+}
+
+size_t tok_number_part(const char *p, const char *end, size_t n)
+{
+    return (size_t)(numbers(p, end, (unsigned)n) - p);
 }
 
 const char *tok_trailing_spaces(const char *p, const char *end)

@@ -36,6 +36,8 @@ enum {
 #define LETTER_CASED(tail)                                                                                   \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" tail         \
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" tail
+/* Numbers in groups of three from their end on, as they are written. */
+#define GROUPS(not_before) "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?![\\p{N}" not_before "]))"
 #define CASED_REST SYMBOLS "[\\r\\n/]*|" LINES "|" SPACES_TO_LAST
 #define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 #define HAN_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
@@ -93,6 +95,51 @@ static const char *const deepseek_v3[] = {
     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES "|" SPACES_TO_LAST,
     NULL,
 };
+
+#define DEEPSEEK_WORDS                                                                                       \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+static const char *const spark[] = {
+    "\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
+    DEEPSEEK_WORDS "| ?[\\p{P}\\p{S}]+|[\\r\\n]|" SPACES_TO_LAST, "\\p{N}", NULL,
+};
+static const char *const afmoe[] = {
+    GROUPS(""),
+    "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{f900}-\\x{faff}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}"
+    "\\x{ff65}-\\x{ff9f}\\x{2f00}-\\x{2fdf}\\x{e40}-\\x{e7f}\\x{e80}-\\x{eff}\\x{1780}-\\x{17ff}\\x{1000}-\\x{109f}"
+    "\\x{aa60}-\\x{aa7f}\\x{a9e0}-\\x{a9ff}\\x{ac00}-\\x{d7af}\\x{1100}-\\x{11ff}]+",
+    DEEPSEEK_WORDS "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES "|" SPACES_TO_LAST,
+    NULL,
+};
+static const char *const superbpe[] = {"\\p{N}+", GROUPS(""), NULL};
+static const char *const tiny_aya[] = {
+    GROUPS("\\p{L}\\p{M}_"), LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
+static const char *const youtu[] = {
+    "[\\x{ac00}-\\x{d7a3}\\x{3131}-\\x{318e}]+",
+    "[\\x{ff01}\\x{2026}\\x{201c}\\x{201d}\\x{2018}\\x{2019}\\x{2014}\\x{ff1a}\\x{ff1b}\\x{ff0c}\\x{3001}-\\x{303f}"
+    "\\x{fe30}-\\x{fe4f}]+",
+    "[\\x{3105}-\\x{312f}]+",
+    "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
+    LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}|" CASED_REST,
+    NULL,
+};
+static const char *const qwen35[] = {
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES
+    "|" SPACES_TO_LAST, NULL};
+static const char *const minicpm5[] = {"\\p{N}{1,3}", LLAMA3("\\p{N}+"), NULL};
+static const char *const ufakzeka[] = {
+    "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" SYMBOLS "[\\r\\n]*|" LINES "|" SPACES_TO_LAST, NULL};
+#define SPACES_OF(n) SPACE "{" n "}(?![^" WS "])|"
+static const char *const jais2[] = {
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*|" LINES "|"
+    SPACES_OF("512") SPACES_OF("256") SPACES_OF("128") SPACES_OF("64") SPACES_OF("32") SPACES_OF("16") SPACES_OF("8")
+    SPACES_OF("4") SPACES_OF("1,2") SPACE, NULL};
+static const char *const exaone_moe[] = {
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}|" SYMBOLS "[\\r\\n/]?|"
+    SPACE "*[\\r\\n]|" SPACES_TO_LAST, NULL};
+/* Without its sentinels, and what stands for parts of images, which are control tokens. */
+static const char *const chameleon[] = {
+    "[\\t\\n]|    |  ", "\\p{N}", "[\\p{P}!-/:-@\\[-`{-~]", GPT2, NULL};
+static const char *const laguna[] = {"[\\n]+", LLAMA3("\\p{N}"), NULL};
 
 static const struct tok_rule rules[] = {
     {"llama-bpe", llama3, true, true},
@@ -155,6 +202,31 @@ static const struct tok_rule rules[] = {
     {"deepseek-coder", deepseek_coder, false, false},
     {"deepseek-v3", deepseek_v3, false, false},
     {"hunyuan-dense", deepseek_v3, false, false},
+    {"hy_v4", deepseek_v3, false, false},
+    {"joyai-llm", deepseek_v3, false, false},
+    {"spark2_5", spark, false, false},
+    {"afmoe", afmoe, false, false},
+    {"superbpe", superbpe, false, false},
+    {"tiny_aya", tiny_aya, false, false},
+    {"cohere2moe", tiny_aya, false, false},
+    {"youtu", youtu, true, false},
+    {"qwen35", qwen35, false, false},
+    {"kormo", qwen2, false, false},
+    {"f2llmv2", qwen2, false, false},
+    {"solar-open", qwen2, false, false},
+    {"minicpm5", minicpm5, true, false},
+    {"ufakzeka", ufakzeka, false, false},
+    {"jais-2", jais2, false, false},
+    {"jina-v5-nano", llama3, true, true},
+    {"exaone-moe", exaone_moe, false, false},
+    {"chameleon", chameleon, false, true},
+    {"laguna", laguna, false, false},
+    {"granite-docling", gpt2, false, false},
+    {"modern-bert", gpt2, false, false},
+    {"mellum2", digits_gpt2, false, false},
+    {"kanana2", gpt4o, false, false},
+    {"talkie", gpt4o, false, false},
+    {"granite-embed-multi-97m", gpt4o, true, false},
 };
 
 /* How tokenizer.json files write a rule, where that differs from our patterns. */
@@ -181,6 +253,13 @@ static const struct {
      {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
       "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
+    {"qwen35", {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+                "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {"exaone-moe", {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
+                    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {"superbpe", {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"}},
+    {"tiny_aya", {"\\d{1,3}(?=(?:\\d{3})*\\b)",
+                  LETTER_CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "|\\p{N}{1,3}" JSON_CASED_REST}},
     {"starcoder", {"\\p{N}", GPT2}},
     {"falcon", {"[\\p{P}$+<=>^~|`]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
@@ -231,6 +310,8 @@ struct level {
     tok_scan_fn scan;
     bool total;             /* it matches something at every place */
     bool trailing;          /* tok_trailing_spaces() */
+    bool groups;            /* numbers in groups of three */
+    bool apart;             /* of those that no word follows */
     struct tok_runs *runs;
     pcre2_code *code;
 };
@@ -256,7 +337,11 @@ static const struct {
 } scans[] = {
     {&gpt2[0], tok_scan_gpt2, true},     {&llama3[0], tok_scan_llama3, true}, {&qwen2[0], tok_scan_qwen2, true},
     {&tekken[0], tok_scan_tekken, true}, {&gpt4o[0], tok_scan_gpt4o, true},   {&seed_coder[0], tok_scan_seed, true},
-    {&deepseek_v3[2], tok_scan_deepseek_v3, false},
+    {&deepseek_v3[2], tok_scan_deepseek_v3, false}, {&spark[2], tok_scan_spark, false},
+    {&qwen35[0], tok_scan_qwen35, true},     {&minicpm5[1], tok_scan_minicpm5, true},
+    {&ufakzeka[0], tok_scan_ufakzeka, true}, {&jais2[0], tok_scan_jais2, true},
+    {&exaone_moe[0], tok_scan_exaone_moe, true}, {&youtu[4], tok_scan_youtu, true},
+    {&chameleon[0], tok_scan_chameleon, false},
 };
 
 static bool is_pattern(const struct pp_str *p, const char *text)
@@ -289,10 +374,13 @@ static enum pp_code make_level(const struct pp_str *pattern, bool expressions, s
         if (is_pattern(pattern, *scans[i].pattern))
             l->scan = scans[i].scan, l->total = scans[i].total;
     l->trailing = !expressions && is_pattern(pattern, TRAILING_SPACES);
+    l->apart = !expressions && is_pattern(pattern, tiny_aya[0]);
+    l->groups = l->apart || (!expressions && is_pattern(pattern, afmoe[0]));
     enum pp_code code = PP_OK;
-    if (!expressions && !l->scan && !l->trailing)
+    const bool known = l->scan || l->trailing || l->groups;
+    if (!expressions && !known)
         code = tok_runs_new(*pattern, &l->runs, err);
-    if (!code && !l->scan && !l->trailing && !l->runs)
+    if (!code && !known && !l->runs)
         code = compile(pattern, &l->code, err);
     return code;
 }
@@ -466,6 +554,27 @@ static enum pp_code split_words(const struct splitting *sp, tok_scan_fn scan, co
     return code;
 }
 
+static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n);
+
+/* Numbers in groups of three from their end on; what lies between them stays as it is. */
+static enum pp_code split_groups(const struct splitting *sp, size_t level, const char *piece, size_t n)
+{
+    const char *const end = piece + n, *stop = piece, *number;
+    enum pp_code code = PP_OK;
+    for (size_t digits; !code && (number = tok_number_find(stop, end, sp->s->levels[level].apart, &stop, &digits));) {
+        if (number > piece)
+            code = split_piece(sp, level + 1, piece, (size_t)(number - piece));
+        for (size_t width; digits > 0 && !code; number += width) {
+            const size_t group = digits % 3 ? digits % 3 : 3;
+            width = tok_number_part(number, end, group);
+            code = split_piece(sp, level + 1, number, width);
+            digits -= group;
+        }
+        piece = stop;
+    }
+    return code || piece == end ? code : split_piece(sp, level + 1, piece, (size_t)(end - piece));
+}
+
 /* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
@@ -473,6 +582,8 @@ static enum pp_code split_piece(const struct splitting *sp, size_t level, const 
         return sp->fn(sp->ctx, sp->text + (piece - sp->valid), n, sp->err);
     if (level + 1 == sp->s->n && sp->s->levels[level].total)
         return split_words(sp, sp->s->levels[level].scan, piece, n);
+    if (sp->s->levels[level].groups)
+        return split_groups(sp, level, piece, n);
     for (size_t pos = 0; pos < n;) {
         struct match m;
         enum pp_code code = next_match(sp, level, piece, n, pos, &m);

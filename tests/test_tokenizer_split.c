@@ -219,6 +219,63 @@ static void long_runs(void **state)
     each_rule(check_long_runs);
 }
 
+/* What rules make of a few texts. */
+static void vectors(void **state)
+{
+    static const struct { const char *rule, *words; } cases[] = {
+        {"afmoe", "a| |1|234|567| b|12|,|123|456|.\n"},
+        {"afmoe", "x|\xe4\xb8\xad\xe6\x96\x87|y| !!"},
+        {"superbpe", "in the year |1|234|567|, they said |89"},
+        {"tiny_aya", "Cost|:| |1|234|567| or|123|4|a"},
+        {"tiny_aya", "It's| |12|."},
+        {"exaone-moe", "one two three| | four|!\n|\n|5|6| '|s"},
+        {"exaone-moe", "\xea\xb0\x80 \xea\xb0\x80|'s|\n\n|x"},
+        {"qwen35", "\xe0\xa4\x95\xe0\xa4\xbe| \xe0\xa4\x95\xcc\x81|1|2|'LL| ?!\n"},
+        {"qwen2", "\xe0\xa4\x95|\xe0\xa4\xbe| \xe0\xa4\x95|\xcc\x81|1|2"},
+        {"minicpm5", "abc|123|4| d"},
+        {"ufakzeka", "Ankara|'da| |1|2"},
+        {"jais-2", "a|    | | x|\n| y|    |  "},
+        {"chameleon", "def|    |  | x|\n|1|2|,|,"},
+        {"laguna", "a| b|.|\n\n|\tc"},
+        {"qwen2", "a| b|.\n\n|\tc"},
+        {"spark2_5", "ab|1|2|3|4|.|\n|\n|c"},
+        {"youtu", "Word|Word's|1|2|\xea\xb0\x80|\xe3\x80\x81|\xe4\xb8\xad"},
+        {"granite-docling", "it|'s| 123"},
+        {"solar-open", "it|'s| |1|2|3"},
+        {"mellum2", "it|'s| |1|2|3"},
+        {"kanana2", "It's| |123|4"},
+        {"joyai-llm", "ab|123|4| c|.\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct words w;
+        struct both b;
+        char text[100];
+        size_t n = 0, k = 0, len = 0;
+        for (const char *c = cases[i].words; *c; c++)
+            if (*c != '|')
+                text[n++] = *c;
+        both_new(&b, cases[i].rule, tok_rule_by_name(cases[i].rule, strlen(cases[i].rule))->patterns);
+        expect_same(&b, text, n);
+        split(b.fast, text, n, &w);
+        for (const char *c = cases[i].words;; c++) {
+            if (*c && *c != '|') {
+                len++;
+                continue;
+            }
+            if (k >= w.n || w.len[k] != len)
+                fail_msg("%s: word %zu of \"%s\" has %zu bytes, not %zu", cases[i].rule, k, cases[i].words,
+                         k < w.n ? w.len[k] : 0, len);
+            k++;
+            len = 0;
+            if (!*c)
+                break;
+        }
+        assert_int_equal(k, w.n);
+        both_free(&b);
+    }
+}
+
 static void classes(void **state)
 {
     (void)state;
@@ -390,6 +447,7 @@ TEST_GROUP(tokenizer_split)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules),
+        cmocka_unit_test(vectors),
         cmocka_unit_test(long_runs),
         cmocka_unit_test(classes),
         cmocka_unit_test(mixed),
