@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 /* cJSON prints 15 digits of a number and takes that for it where the last bit differs: a seed of 16 digits becomes
- * another one. This makes it print all numbers in v, and below, so that they are read again as they are; afterwards v is
- * good for printing only. False: out of memory. */
+ * another one. This makes it print all numbers in v, and below, so that they are read again as they are; afterwards v
+ * is good for printing only. False: out of memory. */
 bool pp_json_exact(cJSON *v);
 
 #endif

@@ -11,7 +11,8 @@
 const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, NULL, 0, "the chat on the whole screen (also without a command)"},
     [PP_CMD_RUN] = {"run", "", NULL, NULL, 0, "one answer; -p and stdin together form the prompt"},
-    [PP_CMD_SESSIONS] = {"sessions", "[list | search TEXT | show ID | export ID... | import FILE... | rm ID... | forget ID...]",
+    [PP_CMD_SESSIONS] = {"sessions",
+                         "[list | search TEXT | show ID | export ID... | import FILE... | rm ID... | forget ID...]",
                          "list search show export import rm forget", "backup", PP_MAX_POSITIONAL,
                          "saved conversations"},
     [PP_CMD_MODELS] = {"models",
@@ -238,7 +239,7 @@ const struct pp_option pp_option_specs[] = {
      .help = "where to write; lora train: the folder of the new adapter; imatrix: imatrix.gguf if nothing is said"},
     {.name = "format", .arg = "FORM", .choices = "md json jsonl", .set = pp_set_choice, AT(export_format),
      .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
-     .help = "sessions export: md (to read, default), json or jsonl (all of it, to go on with elsewhere, or to import)"},
+     .help = "sessions export: md (to read, default), json or jsonl (all of it, to go on with elsewhere or to import)"},
     {.name = "all", .set = pp_set_flag, AT(export_all), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
      .help = "sessions export: all conversations"},
 

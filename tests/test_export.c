@@ -193,7 +193,8 @@ static void markdown(void **state)
     assert_harmless(&text);
     assert_true(strncmp(text.data, "# A \xE2\x90\x9B[31mred", 14) == 0);
     assert_string_equal(body,
-                        "## System\n\nBe \"kind\".\n\n## You\n\nHello\n\n## Answer (stopped)\n\n*Toy (Q4_0), bard 0.50*\n\n"
+                        "## System\n\nBe \"kind\".\n\n## You\n\nHello\n\n## Answer (stopped)\n\n"
+                        "*Toy (Q4_0), bard 0.50*\n\n"
                         "> *Thinking:*\n>\n> They greet.\n> I greet.\n\nHi!\n\n```c\nint main(\n```\n"
                         "\n## You\n\nsecond branch\n\n## Answer (unfinished)\n\nthe end\n"
                         "\n---\n\n3 messages on other branches are not here; the JSON form has all.\n");
@@ -227,10 +228,12 @@ static void other_programs(void **state)
     (void)state;
     assert_talk("[{\"role\":\"user\",\"content\":\"Hello\"},{\"role\":\"assistant\",\"content\":\"Hi\"},"
                 "{\"role\":\"user\",\"content\":\"Bye\"}]", "", "Hello");
-    assert_talk("\xEF\xBB\xBF{\"title\":\"T\\nU\",\"model\":\"gpt-9\",\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+    assert_talk("\xEF\xBB\xBF{\"title\":\"T\\nU\",\"model\":\"gpt-9\",\"messages\":["
+                "{\"role\":\"system\",\"content\":\"S\"},"
                 "{\"role\":\"developer\",\"content\":\"D\"},"
                 "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Hello\"}]},"
-                "{\"role\":\"assistant\",\"content\":\"Hi\"},{\"role\":\"user\",\"content\":\"Bye\"}]}", "S\n\nD", "T U");
+                "{\"role\":\"assistant\",\"content\":\"Hi\"},{\"role\":\"user\",\"content\":\"Bye\"}]}",
+                "S\n\nD", "T U");
     assert_talk("\n{\"role\":\"user\",\"content\":\"Hello\"}\n{\"role\":\"assistant\",\"content\":\"Hi\"}\n\n"
                 "{\"role\":\"user\",\"content\":\"Bye\"}", "", "Hello");
     assert_talk("{\"conversations\":[{\"from\":\"system\",\"value\":\"S\"},{\"from\":\"human\",\"value\":\"Hello\"},"
