@@ -292,9 +292,12 @@ static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
     unsigned bad = 0;
     for (const uint8_t *head = page; head < page + l->page_bytes; head += l->head_bytes) {
         const uint16_t *k = (const uint16_t *)(const void *)(head + l->k_scales);
-        const uint16_t *v = (const uint16_t *)(const void *)(head + l->v_scales);
-        for (size_t i = 0; i < (l->v - l->k_scales) / 2; i++)
+        const size_t k_end = l->v_in_k ? l->head_bytes : l->v;
+        for (size_t i = 0; i < (k_end - l->k_scales) / 2; i++)
             bad |= (k[i] & looked_at) >= 0x7C00;
+        if (l->v_in_k)
+            continue;
+        const uint16_t *v = (const uint16_t *)(const void *)(head + l->v_scales);
         for (size_t i = 0; i < (l->head_bytes - l->v_scales) / 2; i++)
             bad |= (v[i] & looked_at) >= 0x7C00;
     }

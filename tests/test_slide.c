@@ -12,6 +12,7 @@
 #include "src/paths.h"
 #include "src/worker.h"
 #include "tests/decoder_model.h"
+#include "tests/expert_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 #include "tests/worker_fixture.h"
@@ -175,22 +176,43 @@ static void one_layer_moves_exactly(void **state)
     }
 }
 
+static void file_moves_exactly(const char *path)
+{
+    const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = PP_KV_F32, .max_rows = 32};
+    struct pp_error err;
+    struct rig r;
+    assert_ok(pp_model_open(path, &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_moves_exactly(&r, PP_KV_F32, 1e-3);
+    unrig(&r);
+}
+
 /* A model of one layer that is made as a test asks. */
 static void family_moves_exactly(const char *arch)
 {
     struct decoder_shape s = decoder_shape(arch);
-    const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = PP_KV_F32, .max_rows = 32};
-    struct pp_error err;
-    struct rig r;
     s.n_layer = 1;
     s.n_vocab = 100;
     s.n_ctx = 512;
     struct decoder *d = decoder_make(&s);
-    assert_ok(pp_model_open(decoder_write(d), &r.model, &err), err);
-    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
-    assert_moves_exactly(&r, PP_KV_F32, 1e-3);
-    unrig(&r);
+    file_moves_exactly(decoder_write(d));
     decoder_free(d);
+}
+
+/* Of latent attention's keys only the end is rotated. */
+static void latent_keys_move_exactly(void **state)
+{
+    struct expert_shape s = expert_shape("deepseek2");
+    (void)state;
+    s.neighbours = s.heads_apart = s.shares = true;
+    s.n_layer = 1;
+    s.n_vocab = 100;
+    s.n_ctx = 512;
+    s.kv_rank = 32;
+    s.nope = s.v_dim = s.rope_dim = 8;
+    struct expert_model *m = expert_model_make(&s);
+    file_moves_exactly(expert_model_write(m));
+    expert_model_free(m);
 }
 
 /* Hunyuan's keys are normed behind their rotation. */
@@ -412,7 +434,8 @@ TEST_GROUP(slide)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
-        cmocka_unit_test(normed_keys_move_exactly), cmocka_unit_test(keys_with_alibi_move_exactly),
+        cmocka_unit_test(normed_keys_move_exactly),
+        cmocka_unit_test(latent_keys_move_exactly), cmocka_unit_test(keys_with_alibi_move_exactly),
         cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(what_cannot_be_cut),
         cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),
     };

@@ -1,0 +1,205 @@
+/* test_latent.c - latent attention in a whole engine: with any KV type the same bits however rows come about, over
+ * several chunks, on branches of a tree, behind a fork and out of a snapshot; and pages as small as they should be.
+ * That the logits are right is test_experts.c's. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+#include "tests/expert_model.h"
+#include "tests/passes.h"
+#include "tests/support.h"
+
+enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
+
+static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8_0, PP_KV_Q4_0};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+static const char *model_file(void)
+{
+    struct expert_shape s = expert_shape("deepseek2");
+    s.neighbours = s.heads_apart = s.shares = true;
+    s.n_vocab = N_VOCAB;
+    s.n_layer = N_LAYER;
+    s.n_head = 6;
+    s.n_ctx = 1024;
+    s.kv_rank = RANK;
+    s.rope_dim = ROPE;
+    s.nope = s.v_dim = 16;
+    struct expert_model *m = expert_model_make(&s);
+    const char *path = expert_model_write(m);
+    expert_model_free(m);
+    return path;
+}
+
+struct rig {
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_seq *s;
+};
+
+static struct rig rig(const char *path, enum pp_kv_type kv, int n_threads)
+{
+    const struct pp_engine_options opt = {.kv_type = kv, .n_threads = n_threads, .kv_memory = 64u << 20, .n_ctx = 640};
+    struct rig r;
+    struct pp_error err;
+    assert_ok(pp_model_open(path, &r.model, &err), err);
+    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
+    assert_ok(pp_seq_new(r.engine, &r.s, &err), err);
+    return r;
+}
+
+static void unrig(struct rig *r)
+{
+    pp_seq_free(r->s);
+    pp_engine_free(r->engine);
+    pp_model_close(r->model);
+}
+
+static void write_text(int32_t *ids)
+{
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = (i * 37 + i / 7 + i / 90) % N_VOCAB;
+}
+
+/* Logits of all positions of the text, by one thread, many rows at a time: [LENGTH, N_VOCAB]; pp_free. (That the plain
+ * kernels give the same is seen in test_ops.c and test_experts.c; here they would take too long.) */
+static float *whole_logits(const char *path, enum pp_kv_type kv, const int32_t *ids)
+{
+    float *logits = pp_calloc(LENGTH * N_VOCAB, sizeof *logits);
+    struct rig r = rig(path, kv, 1);
+    assert_non_null(logits);
+    run_in_passes(r.engine, r.s, ids, LENGTH, 64, logits);
+    unrig(&r);
+    return logits;
+}
+
+static void assert_from(const float *want, const float *got, int from, int n, const char *what)
+{
+    if (memcmp(want + from * N_VOCAB, got, (size_t)(n * N_VOCAB) * sizeof *got) != 0)
+        fail_msg("%s: other logits from position %d on", what, from);
+}
+
+/* With more threads than tiles, the chunks of a row are shared. */
+static void same_bits(void **state)
+{
+    enum { ALONE = 24, FEW = 7 };
+    static float got[LENGTH * N_VOCAB];
+    const char *path = model_file();
+    int32_t ids[LENGTH];
+    (void)state;
+    write_text(ids);
+    for (int t = 0; t < N_TYPES; t++) {
+        float *want = whole_logits(path, types[t], ids);
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            struct rig r = rig(path, types[t], n_threads);
+            run_in_passes(r.engine, r.s, ids, LENGTH - ALONE, n_threads == 1 ? FEW : 100, got);
+            run_in_passes(r.engine, r.s, ids + LENGTH - ALONE, ALONE, 1, got + (LENGTH - ALONE) * N_VOCAB);
+            assert_from(want, got, 0, LENGTH, pp_kv_type_name(types[t]));
+            unrig(&r);
+        }
+        pp_free(want);
+    }
+}
+
+static void trees_and_forks(void **state)
+{
+    enum { BASE = 254, FORK = 100 };
+    const char *path = model_file();
+    int32_t ids[LENGTH];
+    static float got[LENGTH * N_VOCAB];
+    struct pp_error err;
+    (void)state;
+    write_text(ids);
+    for (int t = 0; t < N_TYPES; t++) {
+        float *want = whole_logits(path, types[t], ids);
+        struct rig r = rig(path, types[t], 2);
+        struct pp_seq *fork;
+        run_in_passes(r.engine, r.s, ids, BASE, 64, got);
+        struct pp_row tree[] = {
+            {.seq = r.s, .token = 7, .parent = PP_PARENT_COMMITTED},
+            {.seq = r.s, .token = ids[BASE], .parent = PP_PARENT_COMMITTED, .out = PP_OUT_LOGITS},
+            {.seq = r.s, .token = 8, .parent = 0},
+            {.seq = r.s, .token = ids[BASE + 1], .parent = 1, .out = PP_OUT_LOGITS},
+        };
+        assert_ok(pp_step(r.engine, tree, 4, NULL, &err), err);
+        assert_from(want, pp_step_output(r.engine, 1), BASE, 1, "a tree");
+        assert_from(want, pp_step_output(r.engine, 3), BASE + 1, 1, "a tree");
+        assert_ok(pp_seq_keep(r.s, BASE, (const int32_t[]){BASE + 1, BASE + 3}, 2, &err), err);
+        run_in_passes(r.engine, r.s, ids + BASE + 2, 5, 1, got);
+        assert_from(want, got, BASE + 2, 5, "behind a kept branch");
+        assert_ok(pp_seq_fork(r.s, FORK, &fork, &err), err);
+        run_in_passes(r.engine, fork, ids + FORK, 30, 30, got);
+        assert_from(want, got, FORK, 30, "behind a fork");
+        pp_seq_free(fork);
+        unrig(&r);
+        pp_free(want);
+    }
+}
+
+static void save(struct pp_seq *s, const struct pp_sha256 *identity, const char *base)
+{
+    struct pp_save *job;
+    struct pp_error err;
+    uint64_t bytes;
+    assert_ok(pp_save_new(s, identity, base, "owner", &job, &err), err);
+    assert_ok(pp_save_plan(job, UINT64_MAX, &bytes, &err), err);
+    for (bool done = false; !done;)
+        assert_ok(pp_save_write(job, 1, NULL, &done, &err), err);
+    pp_save_free(job);
+}
+
+/* What was saved goes on with the same bits in another engine. */
+static void snapshots(void **state)
+{
+    enum { SAVED = 150, MORE = 20 };
+    const struct pp_sha256 identity = {{4, 2}};
+    const char *path = model_file();
+    int32_t ids[LENGTH];
+    static float got[LENGTH * N_VOCAB];
+    (void)state;
+    write_text(ids);
+    for (int t = 0; t < N_TYPES; t++) {
+        char base[300];
+        struct pp_error err;
+        float *want = whole_logits(path, types[t], ids);
+        snprintf(base, sizeof base, "%s/latent-%d", test_tmpdir(), t);
+        struct rig r = rig(path, types[t], 2);
+        run_in_passes(r.engine, r.s, ids, SAVED, 64, got);
+        save(r.s, &identity, base);
+        unrig(&r);
+        r = rig(path, types[t], 2);
+        assert_ok(pp_snapshot_restore(r.s, &identity, base, "owner", ids, SAVED + MORE, NULL, &err), err);
+        assert_int_equal(pp_seq_len(r.s), SAVED);
+        run_in_passes(r.engine, r.s, ids + SAVED, MORE, 1, got);
+        assert_from(want, got, SAVED, MORE, "out of a snapshot");
+        unrig(&r);
+        pp_free(want);
+    }
+}
+
+/* A position takes kv_lora_rank + rope_dim values a layer, and no more. */
+static void small_pages(void **state)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_model_open(model_file(), &m, &err), err);
+    const uint64_t padded = (RANK + ROPE + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP;
+    assert_int_equal(pp_model_kv_bytes(m, PP_KV_F16, PP_PAGE_TOKENS), 2 * padded * PP_PAGE_TOKENS * N_LAYER);
+    assert_int_equal(pp_model_info(m)->n_head_kv, 1);
+    assert_int_equal(pp_model_info(m)->head_dim, RANK + ROPE);
+    pp_model_close(m);
+}
+
+TEST_GROUP(latent)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(trees_and_forks),
+        cmocka_unit_test(snapshots),
+        cmocka_unit_test(small_pages),
+    };
+    return cmocka_run_group_tests_name("latent", tests, NULL, NULL);
+}
