@@ -363,8 +363,8 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
                  pp_count((int64_t)c->prompt_tokens).text, pp_count((int64_t)c->cached_tokens).text,
                  pp_count((int64_t)c->kv_copied_bytes).text);
     if (c->kv_total)
-        snprintf(kv, sizeof kv, "; KV cache %.1f MB in use, %.1f MB kept, of %.0f MB", (double)c->kv_used / 1e6,
-                 (double)c->kv_cached / 1e6, (double)c->kv_total / 1e6);
+        snprintf(kv, sizeof kv, "; KV cache %.1f MB in use, %.1f MB kept, of %s MB", (double)c->kv_used / 1e6,
+                 (double)c->kv_cached / 1e6, pp_count((int64_t)(c->kv_total / 1000000)).text);
     ctl_notice(c, false, "%s tokens/s%s%s%s; context %s of %s tokens; %s, %d threads",
                pp_rate((double)s->tokens_per_s).text, draft, prompt, kv, pp_count(s->ctx_used).text,
                pp_count(s->ctx_total).text, s->model.kernels, s->model.n_threads);

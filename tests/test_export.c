@@ -386,10 +386,9 @@ static void settled(void **state)
 {
     (void)state;
     struct pp_conversation c;
-    struct pp_paths p = {.data = "/nowhere", .config = "/nowhere"};
+    struct pp_paths p = {.data = "/nowhere", .config = "/nowhere", .starter = "engine/starter"};
     char what[100];
     make(&c);
-    assert_ok(pp_paths_init(&p, &err), err);
     assert_false(pp_conversation_settle(&c, &p, what, sizeof what));
     assert_string_equal(c.session.template_name, "chatml");
     pp_free(c.session.model);

@@ -9,7 +9,7 @@
 
 static const char *const rows[PP_DRAFTERS] = {
     "Automatic: draft model and lookup, where they pay",
-    "Draft model: a small model guesses, this one checks",
+    "Draft model: it guesses, this one checks",
     "Lookup: what followed the same words before",
     "Off",
 };
