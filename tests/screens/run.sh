@@ -76,6 +76,7 @@ has() { grep -qF -- "$2" "$1" || { why="no '$2' in $1"; return 1; }; }
 pid_of() { cat "$work/pid"; }
 
 greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
+greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
 tiny() { start 6x2 && see "›" && resize 1x1 && sleep 0.2 && resize 80x24 && see "F10Quit"; }
@@ -362,13 +363,13 @@ idle_costs_nothing() {
         { why="the idle program ran"; return 1; }
 }
 
-cases="greeting_80x24 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown markdown_raw unicode
-resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines paste_megabyte
-multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands full_context edit_last
-edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full menus_small themes
-no_color tint drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term suspend stopped_from_outside
-plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison
-elsewhere"
+cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
+markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
+paste_megabyte multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands
+full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
+menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
+crash_quit gentle_term suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
