@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -62,11 +63,18 @@ void pp_cli_say(const char *fmt, ...)
     pp_buf_free(&text);
 }
 
+/* Also where a write before has told that, and errno no longer does. */
+static bool reader_gone(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return errno == EPIPE || (poll(&out, 1, 0) == 1 && (out.revents & POLLERR));
+}
+
 int pp_cli_end(enum pp_code code, const struct pp_error *err)
 {
     errno = 0;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
-    if (lost && errno != EPIPE)
+    if (lost && !reader_gone())
         pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : "an earlier write failed");
     if (code == PP_ERR_CANCELLED)
         return pp_exit_code(code); /* whoever asked for it knows */

@@ -520,6 +520,11 @@ printf '{"pippin": 1, "model": "/theirs.gguf", "messages": [{"role": "user", "co
 run sessions import "$tmp/theirs.json"
 expect_match "what this machine lacks is told" "$tmp/err" 'this machine has no model /theirs.gguf; it goes on without'
 run sessions import "$tmp/none.json"; expect "import of no file" 1
+printf '{"messages": [{"role": "user", "content": "%01000000d"}]}' 7 >"$tmp/long.json"
+run sessions import "$tmp/long.json"
+id=$(cut -d ' ' -f 1 "$tmp/out")
+"$pippin" sessions export "$id" 2>"$tmp/err" | head -c 1 >"$tmp/out"
+holds "a reader that goes away in the middle is not talked about" [ ! -s "$tmp/err" ]
 
 # --- with the reference data ------------------------------------------------------------------------------------
 
