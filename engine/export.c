@@ -265,7 +265,7 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
         add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"), pp_rope_long_magnitude(hp));
     }
-    if (hp->attn_temperature != 0.0f && hp->rope_scaling != PP_ROPE_YARN)
+    if (hp->attn_temperature != 0.0f && !hp->attn_temperature_length && hp->rope_scaling != PP_ROPE_YARN)
         add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
     if (hp->rope_scaling != PP_ROPE_LINEAR && hp->rope_scaling != PP_ROPE_YARN)
         return;

@@ -47,6 +47,7 @@ struct item {
     const struct pp_tensor *from;
     const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those, or come behind
                                      them; or NULL */
+    bool side_by_side;          /* TURNED: they come behind them in each row, and do not take turns */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;
     bool halves;                /* whose rows of q and k go from GGUF's order to Hugging Face's */
@@ -157,7 +158,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                                enum pp_row_order rows)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP, behind = form == PP_HF_HALVES;
+    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, behind = form == PP_HF_HALVES;
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || halves;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
     item->n_head_kv = hp->n_head_kv;
@@ -168,8 +170,9 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                        f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
-    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP)
+    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP || halves)
         turn(item);
+    item->side_by_side = halves;
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
@@ -728,7 +731,7 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, fl
 /* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
 static enum pp_code write_whole(const struct folder *f, const struct item *item)
 {
-    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], step = item->with ? 2 : 1;
+    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], step = item->with && !item->side_by_side ? 2 : 1;
     const size_t n = (size_t)(n_cols * n_rows);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .out = pp_calloc(n, 4)};
     float *row = pp_calloc((size_t)item->from->ne[0], sizeof *row);
@@ -745,7 +748,7 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
         else
             code = spread(item, item->from, m, 0, step, row, room.floats, f->err);
         if (!code && item->with && item->order != ONE_BEHIND)
-            code = spread(item, item->with, m, 1, step, row, room.floats, f->err);
+            code = spread(item, item->with, m, item->side_by_side ? n_cols / 2 : 1, step, row, room.floats, f->err);
         if (!code)
             code = write_floats(f, item, m * n_rows, n_rows, &room);
     }

@@ -42,31 +42,34 @@ static enum pp_code plus_one(const struct pp_tensor *t, struct pp_tensor *out, s
     return PP_OK;
 }
 
-/* Copies columns first, first + step ... of a matrix [n_rows, n_cols] as rows. Tiles of rows keep what is written in
+/* Copies n columns first, first + step ... of a matrix [n_rows, n_cols] as rows. Tiles of rows keep what is written in
  * the cache. */
-static void turn(const uint8_t *from, int64_t n_rows, int64_t n_cols, int64_t first, int64_t step, size_t size,
-                 uint8_t *to)
+static void turn(const uint8_t *from, int64_t n_rows, int64_t n_cols, int64_t first, int64_t step, int64_t n,
+                 size_t size, uint8_t *to)
 {
     enum { TILE = 64 };
     for (int64_t r0 = 0; r0 < n_rows; r0 += TILE)
-        for (int64_t c = first; c < n_cols; c += step)
+        for (int64_t c = 0; c < n; c++)
             for (int64_t r = r0; r < n_rows && r < r0 + TILE; r++)
-                memcpy(to + ((size_t)((c - first) / step * n_rows + r)) * size, from + (size_t)(r * n_cols + c) * size,
+                memcpy(to + (size_t)(c * n_rows + r) * size, from + (size_t)(r * n_cols + first + c * step) * size,
                        size);
 }
 
-static enum pp_code turned(const struct pp_tensor *t, int64_t step, struct pp_tensor *out, struct pp_error *err)
+/* n_parts that take turns among the columns, or come one behind the other. */
+static enum pp_code turned(const struct pp_tensor *t, int64_t n_parts, bool behind, struct pp_tensor *out,
+                           struct pp_error *err)
 {
-    const int64_t n_cols = t->ne[0], n_rows = t->ne[1], n_out = n_cols / step;
+    const int64_t n_cols = t->ne[0], n_rows = t->ne[1], n_out = n_cols / n_parts;
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    if (pp_type_info(t->type)->block_elements != 1 || n_cols % step != 0 || t->n_dims > 3)
+    if (pp_type_info(t->type)->block_elements != 1 || n_cols % n_parts != 0 || t->n_dims > 3)
         return fail_shape(t, err);
-    for (int64_t part = 0; part < step; part++) {
+    for (int64_t part = 0; part < n_parts; part++) {
         enum pp_code code = make(t->type, n_rows, n_out, t->n_dims == 3 ? t->ne[2] : 0, &out[part], err);
         if (code)
             return code;
         for (int64_t e = 0; e < t->ne[2]; e++)
-            turn((const uint8_t *)t->data + (size_t)(e * n_rows * n_cols) * size, n_rows, n_cols, part, step, size,
+            turn((const uint8_t *)t->data + (size_t)(e * n_rows * n_cols) * size, n_rows, n_cols,
+                 behind ? part * n_out : part, behind ? 1 : n_parts, n_out, size,
                  bytes_of(&out[part]) + (size_t)(e * n_rows * n_out) * size);
     }
     return PP_OK;
@@ -157,7 +160,8 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
 {
     enum pp_code code = PP_OK;
     out[0] = out[1] = (struct pp_tensor){0};
-    *n = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP ? 2 : 1;
+    const bool two = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_EXPERTS_HALVES_TURNED;
+    *n = two || form == PP_HF_BIASES_GATE_UP ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
     case PP_HF_QKV_STACKED:
@@ -169,13 +173,14 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         code = plus_one(t, out, err);
         break;
     case PP_HF_TURNED:
-        code = t->n_dims == 2 ? turned(t, 1, out, err) : fail_shape(t, err);
+        code = t->n_dims == 2 ? turned(t, 1, false, out, err) : fail_shape(t, err);
         break;
     case PP_HF_EXPERTS_TURNED:
-        code = t->n_dims == 3 ? turned(t, 1, out, err) : fail_shape(t, err);
+        code = t->n_dims == 3 ? turned(t, 1, false, out, err) : fail_shape(t, err);
         break;
     case PP_HF_EXPERTS_GATE_UP:
-        code = t->n_dims == 3 ? turned(t, 2, out, err) : fail_shape(t, err);
+    case PP_HF_EXPERTS_HALVES_TURNED:
+        code = t->n_dims == 3 ? turned(t, 2, form == PP_HF_EXPERTS_HALVES_TURNED, out, err) : fail_shape(t, err);
         break;
     case PP_HF_BIASES_GATE_UP:
         code = biases_apart(t, out, err);

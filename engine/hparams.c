@@ -120,7 +120,9 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
 {
     enum pp_code code = check_positive("RoPE base", hp->rope_base, err);
     if (!code && hp->attn_temperature != 0.0f)
-        code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
+        code = check_range("original context length", hp->attn_temperature_length ? hp->attn_temperature_length
+                                                                                 : hp->rope_orig_ctx,
+                           1, INT32_MAX, err);
     if (!code)
         code = check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
@@ -138,9 +140,9 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
     if (!code && hp->rope_scaling != PP_ROPE_LINEAR)
         code = check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
     if (!code && hp->rope_scaling == PP_ROPE_LLAMA3 &&
-        !(hp->rope_low_freq > 0 && hp->rope_high_freq > hp->rope_low_freq && isfinite(hp->rope_high_freq)))
+        !(hp->rope_low_freq > 0 && hp->rope_high_freq >= hp->rope_low_freq && isfinite(hp->rope_high_freq)))
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "the model's RoPE frequency factors are %g and %g; the first must be the smaller",
+                       "the model's RoPE frequency factors are %g and %g; the first must not be the larger",
                        (double)hp->rope_low_freq, (double)hp->rope_high_freq);
     if (!code && hp->rope_scaling == PP_ROPE_YARN &&
         !(hp->rope_beta_slow > 0 && hp->rope_beta_fast > hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&

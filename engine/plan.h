@@ -109,6 +109,7 @@ struct pp_experts {
                                 largest logit of those that are left has for weight its share in the softmax of them,
                                 without those that are further below than twice this part of the larger size */
     float scale;                                     /* of the weights; 0 is 1 */
+    bool weighed_inputs;                             /* they multiply what goes into experts, not what comes out */
     int n_groups, n_groups_used;                     /* 0: no groups */
     bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */

@@ -4,12 +4,13 @@
 
 static const double TWO_PI = 6.283185307179586;
 
-/* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended. */
+/* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended; in Llama 4 nothing is
+ * between. */
 static double llama3(const struct pp_hparams *hp, double f)
 {
     double wavelength = TWO_PI / f, context = (double)hp->rope_orig_ctx;
     double low = (double)hp->rope_low_freq, high = (double)hp->rope_high_freq;
-    if (wavelength < context / high)
+    if (wavelength < context / high || (wavelength == context / high && low == high))
         return f;
     if (wavelength > context / low)
         return f / (double)hp->rope_factor;

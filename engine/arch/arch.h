@@ -34,6 +34,7 @@ enum pp_hf_form {
     PP_HF_EXPERTS_TURNED, /* [n_expert, n_in, n_out] */
     PP_HF_EXPERTS_GATE_UP, /* likewise; outputs are of the gate and of the value in turns, and become the tensors of
                               this name and of `second` */
+    PP_HF_EXPERTS_HALVES_TURNED, /* likewise; outputs of the gate come first, then those of the value */
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
     PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
@@ -69,6 +70,7 @@ struct pp_decoder {
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
+    bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
     bool norm_behind_rope;    /* heads are normed after they are rotated */
     bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
@@ -77,6 +79,7 @@ struct pp_decoder {
     /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
      * LEARNED_OR_ALIBI, in those that have no such table. Any family may have hparams.alibi instead of its own. */
     enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
+    bool weighed_inputs;      /* of experts */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool sinks;               /* attn_sinks */

@@ -19,6 +19,7 @@ struct builder {
     int64_t n_q, n_kv;
     bool fused_qkv;          /* one matrix for q, k and v */
     const struct pp_tensor *ones; /* of norms without weights; or NULL */
+    const struct pp_tensor *head_ones; /* of those of heads */
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
@@ -163,8 +164,19 @@ static void add_rope(struct builder *b, int l)
     add_one_rope(b, l, b->k);
 }
 
+/* Heads that are rotated, by nothing but their length. */
+static void add_unit_norm(struct builder *b, int l, int slot)
+{
+    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE, .out = slot,
+                          .weight = b->head_ones});
+}
+
 static bool add_qk_norms(struct builder *b, int l)
 {
+    if (b->head_ones && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
+        add_unit_norm(b, l, b->q);
+        add_unit_norm(b, l, b->k);
+    }
     const bool perhaps = b->d->qk_norm == PP_QK_PERHAPS || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
     const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
     return !normed || (add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) &&
@@ -413,7 +425,7 @@ static bool add_experts(struct builder *b, int l)
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
-                           .fn = pp_decoder_fn(b->d, hp)};
+                           .weighed_inputs = b->d->weighed_inputs, .fn = pp_decoder_fn(b->d, hp)};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
         e.n_groups_used = (int)hp->n_expert_group_used;
@@ -584,6 +596,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
+        return err->code;
+    if (d->unit_heads && hp->qk_norm && !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;
     make_slots(&b);
     bool good = add_embedding(&b);

@@ -44,7 +44,6 @@ static const struct {
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
-    {"llama4", SIGMOIDS ", " SHARED ", and attention within pieces of the text"},
     {"gemma3n", "inputs of each layer's own, and several streams"},
     {"gemma4", "heads of one size in layers with a window and of another in those without"},
     {"bitnet", "norms within attention and the feed-forward part"},

@@ -125,6 +125,8 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
 /* The first position that a row attends to. */
 static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
 {
+    if (p->window && p->chunked)
+        return (row_length(r) - 1) / p->window * p->window;
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
 }
 
@@ -433,12 +435,13 @@ static void attend_share(const struct tile *t, int split)
 }
 
 /* What scores of a row are multiplied by. */
-static float score_scale(const struct pp_cpu *c, const struct pp_batch_row *row)
+static float score_scale(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    if (hp->attn_temperature == 0.0f)
+    const int64_t length = hp->attn_temperature_length;
+    if (hp->attn_temperature == 0.0f || (length && s->rope >= 0))
         return c->scale;
-    const double contexts = (double)(row->position / hp->rope_orig_ctx);
+    const double contexts = (double)(length ? (row->position + 1) / length : row->position / hp->rope_orig_ctx);
     return c->scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
 }
 
@@ -454,7 +457,7 @@ static void take_queries(const struct tile *t)
             q = t->a->total.o;
             rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->kv_head * t->a->group, t->a->group);
         }
-        t->c->ops->attention_query(t->a, i, q, score_scale(t->c, &t->rows[i]));
+        t->c->ops->attention_query(t->a, i, q, score_scale(t->c, t->s, &t->rows[i]));
     }
 }
 

@@ -57,6 +57,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->sigmoids = from->sigmoids;
     x->mixer = from->mixer;
     x->scale = from->scale != 0.0f ? from->scale : 1;
+    x->weighed_inputs = from->weighed_inputs;
     x->n_groups = from->n_groups;
     x->n_groups_used = from->n_groups_used;
     x->groups_by_largest = from->groups_by_largest;
@@ -137,12 +138,14 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     r->choice = pp_cpu_memory_take(c, places, sizeof *r->choice);
     r->weight = pp_cpu_memory_take(c, places, sizeof *r->weight);
     r->place = pp_cpu_memory_take(c, places, sizeof *r->place);
+    r->input_weight = pp_cpu_memory_take(c, places, sizeof *r->input_weight);
     r->active = pp_cpu_memory_take(c, n, sizeof *r->active);
     r->first = pp_cpu_memory_take(c, n + 1, sizeof *r->first);
     r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
     r->part = pp_cpu_memory_take(c, n, sizeof *r->part);
     r->score = pp_cpu_memory_take(c, n, sizeof *r->score);
-    if (!r->choice || !r->weight || !r->place || !r->active || !r->first || !r->count || !r->part || !r->score)
+    if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->active || !r->first || !r->count ||
+        !r->part || !r->score)
         return false;
     r->region_bytes = lay_out(r, places, n_in, n_ff, NULL);
     void *p = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -168,6 +171,7 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->choice);
     pp_free(r->weight);
     pp_free(r->place);
+    pp_free(r->input_weight);
     pp_free(r->active);
     pp_free(r->first);
     pp_free(r->count);
@@ -325,6 +329,10 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
     for (int i = 0; i < m; i++)
         route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
+    for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
+        r->input_weight[r->place[i]] = r->weight[i];
+        r->weight[i] = 1;
+    }
 }
 
 /* --- activations ------------------------------------------------------------------------------------------------ */
@@ -447,6 +455,10 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
         if (!multiply(c, &x->gate[e], &acts, n, at, end, results[0], stride, own->kernel) ||
             !multiply(c, &x->up[e], &acts, n, at, end, results[1], stride, own->kernel))
             return;
+        for (int i = 0; x->weighed_inputs && i < 2 * n; i++) { /* products of inputs that were not weighed */
+            float *y = results[i % 2] + i / 2 * stride + at;
+            c->ops->apply(PP_FN_SCALE, r->input_weight[first + i / 2], y, end - at, y);
+        }
         for (int i = 0; i < n; i++)
             c->ops->gate(x->fn, results[0] + i * stride + at, results[1] + i * stride + at, end - at,
                          floats_at(&r->hidden, first + i) + at);

@@ -52,6 +52,7 @@ struct experts {
     bool shares, sigmoids;
     float mixer;
     float scale;                /* of weights */
+    bool weighed_inputs;
     int n_groups, n_groups_used; /* 0: no groups */
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
@@ -158,6 +159,7 @@ struct shared_down {
 struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
+    bool chunked;               /* it begins at multiples of that */
     int tile_rows;              /* at most */
     int *tiles;                 /* [n_tiles + 1] first rows */
     int n_tiles;
@@ -174,6 +176,7 @@ struct routing {
     int32_t *choice;            /* [max_rows, n_used]: experts, the largest logit first */
     float *weight;              /* [max_rows, n_used] */
     int32_t *place;             /* [max_rows, n_used] */
+    float *input_weight;        /* [places], where weights multiply inputs; `weight` is then 1 */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */

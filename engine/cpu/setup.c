@@ -197,6 +197,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     for (int t = 0; t < c->n_tiers; t++) {
         c->attend[t].kv = kv[t];
         c->attend[t].window = m->plan.tiers[t].window;
+        c->attend[t].chunked = pp_source_hparams(m->source)->chunked;
     }
     c->pool = pool;
     c->imatrix = opt->imatrix;
