@@ -196,7 +196,6 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->max_rows = opt->max_rows                                        ? opt->max_rows
                   : m->plan.encoder && e->n_ctx > (int)DEFAULT_MAX_ROWS ? (int)e->n_ctx
                                                                        : DEFAULT_MAX_ROWS;
-    e->chunk_rows = PP_LEAST_CHUNK < e->max_rows ? PP_LEAST_CHUNK : e->max_rows;
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
     e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);

@@ -8,11 +8,11 @@
 #include "engine/kv.h"
 #include "engine/model.h"
 #include "engine/pool.h"
+#include "engine/prompt_chunks.h"
 #include "engine/speculate.h"
 
 enum {
     PP_TREE_ROWS = 64,   /* of a tree in one step */
-    PP_LEAST_CHUNK = 16, /* rows of a prompt computed together at least, and at first */
 };
 
 /* Where an adapter acts that is not invoked. */
@@ -54,7 +54,7 @@ struct pp_engine {
     char kernels[16];            /* "amx", "amx+pair" */
     int64_t n_ctx;
     int max_rows;
-    int chunk_rows;              /* of a prompt: as many as were last seen to fit the time a chunk may take */
+    struct pp_prompt_chunks chunks;
     struct pp_stats stats;
     int n_answers;               /* struct pp_gen that there are */
     int most_guesses;            /* in a pass: there is room for their outputs */

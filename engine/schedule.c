@@ -13,9 +13,6 @@
 #include "engine/base/mem.h"
 #include "engine/generate_int.h"
 
-/* A piece of a prompt takes at most this long, if it has more rows than the least. */
-static const uint64_t CHUNK_NS = 100000000;
-
 /* What one answer has in the pass. */
 struct part {
     struct pp_gen_turn *turn;
@@ -33,7 +30,6 @@ struct pass {
     struct part parts[PP_MAX_TURNS];
     int n_parts;
     int n_rows, n_prompt_rows;
-    bool chunk_full;        /* more of the prompts would have been there */
 };
 
 /* Tokens that are chosen but not computed. */
@@ -163,7 +159,7 @@ static void add_prompts(struct pass *p)
 {
     struct part *line[PP_MAX_TURNS];
     int n = 0, room = p->engine->max_rows - p->n_rows;
-    int chunk = p->engine->chunk_rows < room ? p->engine->chunk_rows : room;
+    int chunk = pp_chunk_rows(&p->engine->chunks, p->n_parts > 1, room);
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
         if (missing(part->turn->gen) <= 1 || (part->twin = look_around(p, part)))
@@ -186,22 +182,9 @@ static void add_prompts(struct pass *p)
         p->n_prompt_rows += m;
         chunk -= m;
     }
-    p->chunk_full = chunk <= 0;
 }
 
 /* --- what came of it ------------------------------------------------------------------------------------------- */
-
-/* Fewer rows if this chunk took too long, twice as many if a full one left time for that. Not so few that each costs as
- * much as reading all weights does. */
-static void adapt_chunk(struct pass *p, uint64_t ns)
-{
-    struct pp_engine *e = p->engine;
-    int m = p->n_prompt_rows;
-    if (ns > CHUNK_NS && m > PP_LEAST_CHUNK)
-        e->chunk_rows = m / 2 > PP_LEAST_CHUNK ? m / 2 : PP_LEAST_CHUNK;
-    else if (m && p->chunk_full && ns < CHUNK_NS / 3)
-        e->chunk_rows = 2 * e->chunk_rows < e->max_rows ? 2 * e->chunk_rows : e->max_rows;
-}
 
 /* The engine's time is divided among prompts and answers by their rows; an answer's own is the time that passed. */
 static void count_pass(struct pass *p, uint64_t ns)
@@ -432,7 +415,7 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
         p.parts[0].turn->err = why;
         return PP_OK;
     }
-    adapt_chunk(&p, pp_now_ns() - t1);
+    pp_chunk_took(&p.engine->chunks, p.n_prompt_rows, pp_now_ns() - t1);
     take_results(&p);
     learn_costs(&p, pp_now_ns() - t1);
     count_pass(&p, pp_now_ns() - t0);

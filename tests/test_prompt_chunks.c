@@ -1,0 +1,79 @@
+/* test_prompt_chunks.c - how many rows of a prompt a pass computes, on a simulated clock. */
+#include "engine/prompt_chunks.h"
+#include "tests/support.h"
+
+enum { MAX_ROWS = 512 };
+
+/* A machine's pass: reading the weights, or so much for each row if that is more, or both in part. */
+static uint64_t pass_ns(double weights, double row, int rows)
+{
+    const double all = row * rows;
+    return (uint64_t)(all > weights ? all + weights / 8 : weights + all / 8);
+}
+
+static int settled(double weights, double row, bool others_wait)
+{
+    struct pp_prompt_chunks c = {0};
+    assert_int_equal(pp_chunk_rows(&c, others_wait, MAX_ROWS), PP_LEAST_CHUNK);
+    for (int i = 0; i < 4; i++) {
+        const int rows = pp_chunk_rows(&c, others_wait, MAX_ROWS);
+        pp_chunk_took(&c, rows, pass_ns(weights, row, rows));
+    }
+    return pp_chunk_rows(&c, others_wait, MAX_ROWS);
+}
+
+static void a_chunk_fills_its_time(void **state)
+{
+    (void)state;
+    /* 1.1 billion weights on two cores: 16 rows take more than a third of the 100 ms, and yet more rows fit */
+    assert_int_equal(settled(18e6, 2.1e6, true), 32);
+    assert_int_equal(settled(18e6, 2.1e6, false), 224);
+    /* 8 billion: 16 rows take longer than others should wait, but no fewer are worth a pass */
+    assert_int_equal(settled(130e6, 14e6, true), PP_LEAST_CHUNK);
+    assert_int_equal(settled(130e6, 14e6, false), 32);
+    /* a small model */
+    assert_int_equal(settled(1e6, 0.05e6, true), MAX_ROWS);
+}
+
+static void the_end_of_a_prompt_tells_nothing(void **state)
+{
+    struct pp_prompt_chunks c = {0};
+    (void)state;
+    pp_chunk_took(&c, 64, 64 * 2000000);
+    const int before = pp_chunk_rows(&c, true, MAX_ROWS);
+    pp_chunk_took(&c, 2, 18000000);
+    pp_chunk_took(&c, 0, 18000000);
+    assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), before);
+}
+
+/* A pass that was disturbed makes one chunk small, not those behind it. */
+static void disturbed_passes_are_forgotten(void **state)
+{
+    struct pp_prompt_chunks c = {0};
+    (void)state;
+    pp_chunk_took(&c, 48, 3000000000);
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_LEAST_CHUNK);
+    pp_chunk_took(&c, PP_LEAST_CHUNK, 38000000);
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 208);
+}
+
+static void there_is_no_more_than_room(void **state)
+{
+    struct pp_prompt_chunks c = {0};
+    (void)state;
+    assert_int_equal(pp_chunk_rows(&c, true, 5), 5);
+    assert_int_equal(pp_chunk_rows(&c, true, 0), 0);
+    pp_chunk_took(&c, 100, 1);
+    assert_int_equal(pp_chunk_rows(&c, false, 21), 21);
+}
+
+TEST_GROUP(prompt_chunks)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chunk_fills_its_time),
+        cmocka_unit_test(the_end_of_a_prompt_tells_nothing),
+        cmocka_unit_test(disturbed_passes_are_forgotten),
+        cmocka_unit_test(there_is_no_more_than_room),
+    };
+    return cmocka_run_group_tests_name("prompt_chunks", tests, NULL, NULL);
+}
