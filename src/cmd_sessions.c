@@ -1,4 +1,4 @@
-/* cmd_sessions.c - pippin sessions list, search, show, rm, forget; export and import: cmd_sessions_files.c. */
+/* cmd_sessions.c - pippin sessions list, search, show, backup, rm, forget; export and import: cmd_sessions_files.c. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -260,12 +260,15 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
         return sessions_export(o, st, err);
     if (strcmp(sub, "import") == 0)
         return sessions_import(o, p, st, err);
+    if (strcmp(sub, "backup") == 0)
+        return (code = pp_cli_args(o, 1, 1, "FILE", err)) ? code : pp_store_backup(st, o->args[0], err);
     if (strcmp(sub, "rm") == 0)
         return drop_all(o, p, st, true, err);
     if (strcmp(sub, "forget") == 0)
         return drop_all(o, p, st, false, err);
     return pp_fail(err, PP_ERR_USAGE,
-                   "there is no \"pippin sessions %s\"; there are list, search, show, export, import, rm and forget",
+                   "there is no \"pippin sessions %s\"; there are list, search, show, export, import, backup, rm and "
+                   "forget",
                    sub);
 }
 

@@ -129,9 +129,6 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 
 static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
 {
-    if (pp_word_in(spec->later, name, strlen(name)))
-        return pp_fail(err, PP_ERR_USAGE, "`pippin %s %s` is not in this version; there are: %s", spec->name, name,
-                       spec->subcommands);
     return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
 }
 

@@ -18,7 +18,6 @@ struct pp_command_spec {
     const char *name;
     const char *args;        /* what follows, for the usage line */
     const char *subcommands; /* separated by spaces, or NULL */
-    const char *later;       /* subcommands that are named in the design but not there yet, or NULL */
     int max_args;            /* words behind the command and its subcommand */
     const char *help;
 };

@@ -114,6 +114,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         "INSERT INTO tag (tag, path) SELECT ?1, ?2 WHERE NOT EXISTS"
         " (SELECT 1 FROM model WHERE name = ?1 COLLATE NOCASE) ON CONFLICT (tag) DO UPDATE SET tag = ?1, path = ?2",
     [PP_STMT_TAG_REMOVE] = "DELETE FROM tag WHERE tag = ?1",
+    [PP_STMT_BACKUP] = "VACUUM INTO ?1",
 };
 
 /* --- errors, statements, transactions ---------------------------------------------------------------------------- */

@@ -22,6 +22,9 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
  * writes to it is waited for a tenth of a second at most. A question that its version cannot answer fails. */
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
 void pp_store_close(struct pp_store *s);
+/* Copies everything into a new database (0600), as it is at one moment, also while others write. PP_ERR_IO: there is a
+ * file at path already, which stays as it is, or it cannot be written, and then none is there. */
+enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err);
 
 /* --- sessions ---------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,10 @@
-/* store_conversation.c - conversations as a whole: all branches of one, and one that comes from elsewhere. */
+/* store_conversation.c - whole conversations: all branches of one, one that comes from elsewhere, a copy of all. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
@@ -67,5 +73,41 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
     if (!code)
         *s = fresh;
     pp_free(ids);
+    return code;
+}
+
+/* --- a copy of all ---------------------------------------------------------------------------------------------- */
+
+static bool sync_file(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    const bool synced = fsync(fd) == 0;
+    return close(fd) == 0 && synced;
+}
+
+enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err)
+{
+    static const char what[] = "copy the conversations";
+    sqlite3_stmt *stmt;
+    struct pp_buf name = {0};
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* SQLite fills an empty file */
+    if (fd < 0 && errno == EEXIST)
+        return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    close(fd);
+    pp_buf_fmt(&name, "%s%s", path[0] == '/' ? "" : "./", path); /* ":memory:" is a file here */
+    enum pp_code code = name.bad ? pp_fail_nomem(err, "a file name") : pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);
+    if (!code) {
+        pp_store_bind_text(stmt, 1, name.data);
+        code = pp_store_finish(s, stmt, what, err);
+    }
+    pp_buf_free(&name);
+    if (!code && !sync_file(path))
+        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (code)
+        unlink(path);
     return code;
 }

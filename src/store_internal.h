@@ -48,6 +48,7 @@ enum pp_stmt {
     PP_STMT_MODEL_FIND,
     PP_STMT_TAG_PUT,
     PP_STMT_TAG_REMOVE,
+    PP_STMT_BACKUP,
     PP_STMT_COUNT,
 };
 

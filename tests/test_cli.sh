@@ -520,6 +520,18 @@ printf '{"pippin": 1, "model": "/theirs.gguf", "messages": [{"role": "user", "co
 run sessions import "$tmp/theirs.json"
 expect_match "what this machine lacks is told" "$tmp/err" 'this machine has no model /theirs.gguf; it goes on without'
 run sessions import "$tmp/none.json"; expect "import of no file" 1
+run sessions list; cp "$tmp/out" "$tmp/before"
+run sessions backup "$tmp/saved.db"; expect "a copy of all" 0
+holds "which nobody else reads" [ "$(stat -c %a "$tmp/saved.db")" = 600 ]
+run sessions backup "$tmp/saved.db"; expect "but not over another file" 1
+mkdir -p "$tmp/other/pippin"
+cp "$tmp/saved.db" "$tmp/other/pippin/pippin.db"
+XDG_DATA_HOME="$tmp/other" "$pippin" sessions list >"$tmp/out" 2>"$tmp/err"; code=$?
+holds "is what was copied" cmp "$tmp/before" "$tmp/out"
+run sessions backup "$tmp/nowhere/x.db"; expect "not to a folder that is not there" 1
+program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
+(cd "$tmp" && "$program" sessions backup :memory: 2>"$tmp/err"); code=$?
+holds "a name is a name" [ -s "$tmp/:memory:" ]
 printf '{"messages": [{"role": "user", "content": "%01000000d"}]}' 7 >"$tmp/long.json"
 run sessions import "$tmp/long.json"
 id=$(cut -d ' ' -f 1 "$tmp/out")

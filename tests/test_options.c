@@ -282,10 +282,9 @@ static void commands(void **state)
     refuse("sesions", "did you mean \"sessions\"");
     refuse("doctor", "not in this version");
     refuse("doctor|list", "not in this version");
-    refuse("sessions|backup|x", "not in this version");
     accept("sessions|export|1234|--format|jsonl|-o|x");
     refuse("sessions|export|1234|--format|pdf", "--format");
-    refuse("sessions|frobnicate", "there are: list search show export import rm forget");
+    refuse("sessions|frobnicate", "there are: list search show export import backup rm forget");
     refuse("dir/model.gguf", "-m dir/model.gguf");
     refuse("run|hello", "-p");
     refuse("convert|a|b|c", "one word too many");
