@@ -92,6 +92,10 @@ struct pp_random_shape {
     float rope_base;
     bool tied;          /* the embedding is also the output */
     int64_t n_expert, n_expert_used; /* 0: no mixture; else n_ff is an expert's */
+    /* Latent attention, where kv_lora_rank is not 0; its mixtures also have an expert that every token uses, and
+     * n_dense layers before the first with experts. */
+    int64_t kv_lora_rank, q_lora_rank, qk_nope_dim, rope_dim, v_head_dim;
+    int64_t n_ff_shared, n_ff_dense, n_dense;
 };
 
 /* i from 0; NULL at the end. */

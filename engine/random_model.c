@@ -32,6 +32,13 @@ static const struct pp_random_shape shapes[] = {
      .n_ctx = 131072, .n_vocab = 128256, .rope_base = 5e5f},
     {.name = "olmoe-7b-a1b", .n_layers = 16, .n_embd = 2048, .n_head = 16, .n_head_kv = 16, .n_ff = 1024,
      .n_ctx = 4096, .n_vocab = 50304, .rope_base = 1e4f, .n_expert = 64, .n_expert_used = 8},
+    {.name = "deepseek-v2-lite", .n_layers = 27, .n_embd = 2048, .n_head = 16, .n_head_kv = 1, .n_ff = 1408,
+     .n_ctx = 163840, .n_vocab = 102400, .rope_base = 1e4f, .n_expert = 64, .n_expert_used = 6, .kv_lora_rank = 512,
+     .qk_nope_dim = 128, .rope_dim = 64, .v_head_dim = 128, .n_ff_shared = 2816, .n_ff_dense = 10944, .n_dense = 1},
+    {.name = "deepseek-v3", .n_layers = 61, .n_embd = 7168, .n_head = 128, .n_head_kv = 1, .n_ff = 2048,
+     .n_ctx = 163840, .n_vocab = 129280, .rope_base = 1e4f, .n_expert = 256, .n_expert_used = 8, .kv_lora_rank = 512,
+     .q_lora_rank = 1536, .qk_nope_dim = 128, .rope_dim = 64, .v_head_dim = 128, .n_ff_shared = 2048,
+     .n_ff_dense = 18432, .n_dense = 3},
     {.name = "mixtral-8x7b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 8, .n_ff = 14336,
      .n_ctx = 32768, .n_vocab = 32000, .rope_base = 1e6f, .n_expert = 8, .n_expert_used = 2},
 };
@@ -118,37 +125,86 @@ static enum pp_code tensor(struct random_file *f, const char *name, int64_t n_ro
     return stack(f, name, 0, n_rows, n_cols, err);
 }
 
+/* A tensor of a layer, or n of them in a stack. */
+struct part {
+    const char *name;
+    int64_t n, n_rows, n_cols;
+};
+
+static enum pp_code add_parts(struct random_file *f, int64_t index, const struct part *parts, size_t n,
+                              struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < n && !code; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)index, parts[i].name);
+        code = parts[i].n_cols ? stack(f, name, parts[i].n, parts[i].n_rows, parts[i].n_cols, err) : PP_OK;
+    }
+    return code;
+}
+
+static enum pp_code attention(struct random_file *f, int64_t index, struct pp_error *err)
+{
+    const struct pp_hparams *hp = &f->hp;
+    const struct part parts[] = {
+        {"attn_norm", 0, 0, hp->n_embd},
+        {"attn_q", 0, hp->n_head * hp->head_dim, hp->n_embd},
+        {"attn_k", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
+        {"attn_v", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
+        {"attn_output", 0, hp->n_embd, hp->n_head * hp->head_dim},
+        {"ffn_norm", 0, 0, hp->n_embd},
+    };
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
+static enum pp_code latent_attention(struct random_file *f, int64_t index, struct pp_error *err)
+{
+    const struct pp_hparams *hp = &f->hp;
+    const int64_t n_q = hp->n_head * (hp->qk_nope_dim + hp->rope_dim), low = hp->q_lora_rank;
+    const struct part parts[] = {
+        {"attn_norm", 0, 0, hp->n_embd},
+        {"attn_q", 0, n_q, low ? 0 : hp->n_embd},
+        {"attn_q_a", 0, low, low ? hp->n_embd : 0},
+        {"attn_q_a_norm", 0, 0, low},
+        {"attn_q_b", 0, n_q, low},
+        {"attn_kv_a_mqa", 0, hp->head_dim, hp->n_embd},
+        {"attn_kv_a_norm", 0, 0, hp->kv_lora_rank},
+        {"attn_k_b", hp->n_head, hp->kv_lora_rank, hp->qk_nope_dim},
+        {"attn_v_b", hp->n_head, hp->v_head_dim, hp->kv_lora_rank},
+        {"attn_output", 0, hp->n_embd, hp->n_head * hp->v_head_dim},
+        {"ffn_norm", 0, 0, hp->n_embd},
+    };
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
+static enum pp_code dense(struct random_file *f, int64_t index, int64_t n_ff, struct pp_error *err)
+{
+    const int64_t n_embd = f->hp.n_embd;
+    const struct part parts[] = {{"ffn_gate", 0, n_ff, n_embd}, {"ffn_up", 0, n_ff, n_embd},
+                                 {"ffn_down", 0, n_embd, n_ff}};
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
+static enum pp_code mixture(struct random_file *f, int64_t index, struct pp_error *err)
+{
+    const struct pp_hparams *hp = &f->hp;
+    const int64_t n = hp->n_expert, shared = hp->n_ff_shared, to_shared = shared ? hp->n_embd : 0;
+    const struct part parts[] = {
+        {"ffn_gate_exps", n, hp->n_ff, hp->n_embd},  {"ffn_up_exps", n, hp->n_ff, hp->n_embd},
+        {"ffn_down_exps", n, hp->n_embd, hp->n_ff},  {"ffn_gate_inp", 0, n, hp->n_embd},
+        {"ffn_gate_shexp", 0, shared, to_shared},    {"ffn_up_shexp", 0, shared, to_shared},
+        {"ffn_down_shexp", 0, hp->n_embd, shared},
+    };
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
 static enum pp_code layer(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
-    enum { FIRST_OF_EXPERTS = 6 };
-    const struct {
-        const char *name;
-        int64_t n_rows, n_cols;
-    } parts[] = {
-        {"attn_norm", 0, hp->n_embd},
-        {"attn_q", hp->n_head * hp->head_dim, hp->n_embd},
-        {"attn_k", hp->n_head_kv * hp->head_dim, hp->n_embd},
-        {"attn_v", hp->n_head_kv * hp->head_dim, hp->n_embd},
-        {"attn_output", hp->n_embd, hp->n_head * hp->head_dim},
-        {"ffn_norm", 0, hp->n_embd},
-        {"ffn_gate", hp->n_ff, hp->n_embd},
-        {"ffn_up", hp->n_ff, hp->n_embd},
-        {"ffn_down", hp->n_embd, hp->n_ff},
-    };
-    enum pp_code code = PP_OK;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts && !code; i++) {
-        char name[64];
-        const bool experts = hp->n_expert && i >= FIRST_OF_EXPERTS;
-        snprintf(name, sizeof name, "blk.%lld.%s%s.weight", (long long)index, parts[i].name, experts ? "_exps" : "");
-        code = stack(f, name, experts ? hp->n_expert : 0, parts[i].n_rows, parts[i].n_cols, err);
-    }
-    if (!code && hp->n_expert) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%lld.ffn_gate_inp.weight", (long long)index);
-        code = tensor(f, name, hp->n_expert, hp->n_embd, err);
-    }
-    return code;
+    enum pp_code code = (hp->kv_lora_rank ? latent_attention : attention)(f, index, err);
+    if (!code && hp->n_expert && index >= f->shape->n_dense)
+        return mixture(f, index, err);
+    return code ? code : dense(f, index, f->shape->n_ff_dense ? f->shape->n_ff_dense : hp->n_ff, err);
 }
 
 static enum pp_code all_tensors(struct random_file *f, struct pp_error *err)
@@ -164,29 +220,56 @@ static enum pp_code all_tensors(struct random_file *f, struct pp_error *err)
     return code;
 }
 
+static void add_number(struct random_file *f, const char *key, int64_t v)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", f->hp.kv_lora_rank ? "deepseek2" : "llama", key);
+    if (v)
+        pp_gguf_add_u32(f->w, full, (uint32_t)v);
+}
+
+static void add_float(struct random_file *f, const char *key, float v)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", f->hp.kv_lora_rank ? "deepseek2" : "llama", key);
+    pp_gguf_add_f32(f->w, full, v);
+}
+
 static void add_metadata(struct random_file *f)
 {
     const struct pp_hparams *hp = &f->hp;
+    const struct pp_random_shape *s = f->shape;
+    const bool latent = hp->kv_lora_rank > 0;
     struct pp_gguf_writer *w = f->w;
     char name[96];
-    snprintf(name, sizeof name, "%s, random weights", f->shape->name);
-    pp_gguf_add_text(w, "general.architecture", "llama");
+    snprintf(name, sizeof name, "%s, random weights", s->name);
+    pp_gguf_add_text(w, "general.architecture", latent ? "deepseek2" : "llama");
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", name);
-    pp_gguf_add_u32(w, "llama.block_count", (uint32_t)hp->n_layer);
-    pp_gguf_add_u32(w, "llama.context_length", (uint32_t)hp->n_ctx_train);
-    pp_gguf_add_u32(w, "llama.embedding_length", (uint32_t)hp->n_embd);
-    pp_gguf_add_u32(w, "llama.feed_forward_length", (uint32_t)hp->n_ff);
-    pp_gguf_add_u32(w, "llama.attention.head_count", (uint32_t)hp->n_head);
-    pp_gguf_add_u32(w, "llama.attention.head_count_kv", (uint32_t)hp->n_head_kv);
-    pp_gguf_add_u32(w, "llama.rope.dimension_count", (uint32_t)hp->head_dim);
-    pp_gguf_add_f32(w, "llama.rope.freq_base", f->shape->rope_base);
-    pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    if (hp->n_expert) {
-        pp_gguf_add_u32(w, "llama.expert_count", (uint32_t)hp->n_expert);
-        pp_gguf_add_u32(w, "llama.expert_used_count", (uint32_t)hp->n_expert_used);
+    add_number(f, "block_count", hp->n_layer);
+    add_number(f, "context_length", hp->n_ctx_train);
+    add_number(f, "embedding_length", hp->n_embd);
+    add_number(f, "feed_forward_length", s->n_ff_dense ? s->n_ff_dense : hp->n_ff);
+    add_number(f, "attention.head_count", hp->n_head);
+    add_number(f, "attention.head_count_kv", hp->n_head_kv);
+    add_number(f, "rope.dimension_count", latent ? hp->rope_dim : hp->head_dim);
+    add_float(f, "rope.freq_base", s->rope_base);
+    add_float(f, "attention.layer_norm_rms_epsilon", 1e-5f);
+    add_number(f, "expert_count", hp->n_expert);
+    add_number(f, "expert_used_count", hp->n_expert_used);
+    if (latent) {
+        add_number(f, "attention.kv_lora_rank", hp->kv_lora_rank);
+        add_number(f, "attention.q_lora_rank", hp->q_lora_rank);
+        add_number(f, "attention.key_length", hp->head_dim);
+        add_number(f, "attention.value_length", hp->kv_lora_rank);
+        add_number(f, "attention.key_length_mla", hp->qk_nope_dim + hp->rope_dim);
+        add_number(f, "attention.value_length_mla", hp->v_head_dim);
+        add_number(f, "expert_feed_forward_length", hp->n_ff);
+        add_number(f, "expert_shared_count", hp->n_ff_shared / hp->n_ff);
+        add_number(f, "leading_dense_block_count", s->n_dense);
+        add_float(f, "expert_weights_scale", 1);
     }
-    pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)hp->n_vocab);
+    add_number(f, "vocab_size", hp->n_vocab);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
     if (f->file_type >= 0)
         pp_gguf_add_u32(w, "general.file_type", (uint32_t)f->file_type);
@@ -237,7 +320,13 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         .n_layer = spec->n_layers ? spec->n_layers : s->n_layers,
         .n_head = s->n_head,
         .n_head_kv = s->n_head_kv,
-        .head_dim = s->n_embd / s->n_head,
+        .head_dim = s->kv_lora_rank ? s->kv_lora_rank + s->rope_dim : s->n_embd / s->n_head,
+        .kv_lora_rank = s->kv_lora_rank,
+        .q_lora_rank = s->q_lora_rank,
+        .qk_nope_dim = s->qk_nope_dim,
+        .rope_dim = s->rope_dim,
+        .v_head_dim = s->v_head_dim,
+        .n_ff_shared = s->n_ff_shared,
         .n_ff = spec->n_ff ? spec->n_ff : s->n_ff,
         .n_ctx_train = s->n_ctx,
         .n_expert = s->n_expert,
@@ -253,7 +342,11 @@ enum pp_code pp_random_model_write(const struct pp_random_model *spec, const cha
     enum pp_code code = choose(&f, spec, err);
     if (code)
         return code;
-    int64_t longest = f.hp.n_ff > f.hp.n_embd ? f.hp.n_ff : f.hp.n_embd;
+    const int64_t widths[] = {f.hp.n_embd, f.hp.n_ff, f.shape->n_ff_dense, f.hp.n_ff_shared,
+                              f.hp.n_head * f.hp.v_head_dim};
+    int64_t longest = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        longest = widths[i] > longest ? widths[i] : longest;
     f.random = pp_random_new(spec->seed);
     f.row = pp_malloc((size_t)longest * sizeof(float));
     if (!f.random || !f.row)
