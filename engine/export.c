@@ -431,7 +431,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "block_count", hp->n_layer);
     add_number(&k, "context_length", hp->n_ctx_train);
     add_number(&k, "embedding_length", hp->n_embd);
-    add_number(&k, "feed_forward_length", hp->n_ff);
+    add_number(&k, "feed_forward_length", arch->gguf_twice_ff ? 2 * hp->n_ff : hp->n_ff);
     add_number(&k, "attention.head_count", hp->n_head);
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);

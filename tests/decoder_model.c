@@ -40,6 +40,13 @@ static const struct decoder_shape families[] = {
     {.arch = "mpt", .centred = true, .unrotated = true, .alibi = 8, .n_head_kv = 4, .ff = FF_GELU_EXACT,
      .joined = true, .tied = true},
     {.arch = "apertus", .heads = HEADS_ALIKE, .ff = FF_XIELU},
+    {.arch = "xverse", .neighbours = true},
+    {.arch = "pangu-embedded", .biases = BIAS_QKV | BIAS_O},
+    {.arch = "minicpm", .neighbours = true, .tied = true, .embd_scale = 6, .residual_scale = 0.5f, .logit_scale = 3,
+     .logit_divided = true},
+    {.arch = "starcoder", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 1,
+     .joined = true, .tied = true, .ff = FF_GELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "qwen", .joined = true, .n_head_kv = 4, .biases = BIAS_QKV},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -264,7 +271,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         int v;
     } numbers[] = {
         {"block_count", s->n_layer}, {"context_length", s->n_ctx}, {"embedding_length", s->n_embd},
-        {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
+        {"feed_forward_length", s->n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1)}, {"attention.head_count", s->n_head},
         {"attention.head_count_kv", s->n_head_kv}, {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {

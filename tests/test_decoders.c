@@ -342,6 +342,22 @@ static void apertus(void **state)
     assert_tensor(folder, "model.layers.1.feedforward_layernorm.weight", 1, s.n_embd);
 }
 
+/* XVERSE, openPangu and MiniCPM; the first StarCoder and the first Qwen. */
+static void few_differences(void **state)
+{
+    static const char *const families[] = {"xverse", "pangu-embedded", "minicpm"};
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const struct decoder_shape s = decoder_shape(families[i]);
+        check(&s);
+    }
+    const struct decoder_shape star = decoder_shape("starcoder"), qwen = decoder_shape("qwen");
+    const char *folder = check(&star);
+    assert_tensor(folder, "transformer.h.1.attn.c_attn.bias", 1, (star.n_head + 2) * star.head_dim);
+    folder = check(&qwen);
+    assert_tensor(folder, "transformer.h.1.mlp.w2.weight", 2, qwen.n_embd);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +385,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(mpt),
         cmocka_unit_test(baichuan_13b),
         cmocka_unit_test(apertus),
+        cmocka_unit_test(few_differences),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_hunyuan_dense, &pp_arch_olmoe, &pp_arch_granitemoe, &pp_arch_olmo, &pp_arch_nemotron, &pp_arch_arcee,
     &pp_arch_orion, &pp_arch_internlm2, &pp_arch_baichuan, &pp_arch_phimoe,
     &pp_arch_falcon, &pp_arch_bloom, &pp_arch_mpt, &pp_arch_apertus, &pp_arch_llama4,
+    &pp_arch_xverse, &pp_arch_pangu, &pp_arch_minicpm, &pp_arch_starcoder, &pp_arch_qwen,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

@@ -128,6 +128,7 @@ struct pp_arch {
     int unrotated_pattern;            /* each such layer is not rotated; 0: none, or those without a window */
     bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
     bool gguf_says_parallel;          /* there is a key for it */
+    bool gguf_twice_ff;               /* feed_forward_length counts gate and value */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
     bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */

@@ -1,8 +1,11 @@
 /* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
- * squared ReLU without a gate), Orion (LayerNorms). */
+ * squared ReLU without a gate), Orion (LayerNorms), XVERSE, openPangu, MiniCPM (numbers that the embeddings, what is
+ * added to the residual stream and the logits are multiplied by). */
 #include <cjson/cJSON.h>
+#include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static enum pp_code silu_only(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -117,4 +120,104 @@ const struct pp_arch pp_arch_orion = {
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = silu_only,
     .to_config = nothing_more,
+};
+
+/* --- XVERSE ----------------------------------------------------------------------------------------------------- */
+
+static const char *const xverse_classes[] = {"XverseForCausalLM", "xverse", NULL};
+static const struct pp_arch_usual xverse_usual[] = {
+    {.json = "{\"max_position_embeddings\": 8192}"},
+    {.json = NULL},
+};
+
+const struct pp_arch pp_arch_xverse = {
+    .name = "xverse",
+    .hf_classes = xverse_classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = xverse_usual,
+    .from_config = silu_only,
+    .to_config = nothing_more,
+};
+
+/* --- openPangu -------------------------------------------------------------------------------------------------- */
+
+static const char *const pangu_classes[] = {"PanguEmbeddedForCausalLM", "PanguEmbedded", NULL};
+static const struct pp_arch_usual pangu_usual[] = {
+    {.json = "{\"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
+
+static void pangu_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    (void)hp;
+    cJSON_AddBoolToObject(config, "bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+}
+
+const struct pp_arch pp_arch_pangu = {
+    .name = "pangu-embedded",
+    .hf_classes = pangu_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = pangu_usual,
+    .gguf_neox = true,
+    .from_config = silu_only,
+    .to_config = pangu_to_config,
+};
+
+/* --- MiniCPM ---------------------------------------------------------------------------------------------------- */
+
+static const char *const minicpm_classes[] = {"MiniCPMForCausalLM", "minicpm", NULL};
+static const struct pp_arch_usual minicpm_usual[] = {
+    {.json = "{\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+static enum pp_code minicpm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float depth = 1, base = 1;
+    enum pp_code code = silu_only(config, hp, err);
+    hp->embd_scale = 1;
+    if (!code)
+        code = pp_config_float(config, "scale_emb", &hp->embd_scale, err);
+    if (!code)
+        code = pp_config_float(config, "scale_depth", &depth, err);
+    if (!code)
+        code = pp_config_float(config, "dim_model_base", &base, err);
+    hp->residual_scale = depth / sqrtf((float)hp->n_layer);
+    hp->logit_scale = base / (float)hp->n_embd;
+    return code;
+}
+
+/* The first files do not say what is the same in all models of that time. */
+static enum pp_code minicpm_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    if (!pp_gguf_has(g, "minicpm.embedding_scale"))
+        hp->embd_scale = 12;
+    if (!pp_gguf_has(g, "minicpm.residual_scale"))
+        hp->residual_scale = 1.4f / sqrtf((float)hp->n_layer);
+    hp->logit_scale = hp->logit_scale != 0.0f ? 1.0f / hp->logit_scale : 256.0f / (float)hp->n_embd;
+    return PP_OK;
+}
+
+static void minicpm_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_float(config, "scale_emb", hp->embd_scale);
+    pp_config_put_float(config, "scale_depth", hp->residual_scale * sqrtf((float)hp->n_layer));
+    pp_config_put_float(config, "dim_model_base", hp->logit_scale * (float)hp->n_embd);
+}
+
+const struct pp_arch pp_arch_minicpm = {
+    .name = "minicpm",
+    .hf_classes = minicpm_classes,
+    .names = pp_interleaved_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = minicpm_usual,
+    .gguf_divides_logits = true,
+    .from_config = minicpm_from_config,
+    .from_gguf = minicpm_from_gguf,
+    .to_config = minicpm_to_config,
 };

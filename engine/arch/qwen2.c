@@ -1,6 +1,9 @@
 /* qwen2.c - Qwen 1.5, 2 and 2.5: Llama with biases of q, k and v. Of Qwen 2 VL and 2.5 VL the part that reads and
  * writes text: they rotate by three numbers, which are one for text. And the mixtures of experts Qwen 1.5 MoE and
- * Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a sigmoid of its own. */
+ * Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a sigmoid of its own. And the first
+ * Qwen, which has q, k and v in one matrix. */
+#include <cjson/cJSON.h>
+
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
@@ -95,4 +98,64 @@ const struct pp_arch pp_arch_qwen2moe = {
     .from_gguf = moe_from_gguf,
     .usual = moe_usual,
     .to_config = moe_to_config,
+};
+
+/* --- the first one ---------------------------------------------------------------------------------------------- */
+
+#define FIRST(hf_name, gguf_name) {.hf = "transformer.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
+
+static const struct pp_arch_name first_names[] = {
+    {.hf = "transformer.wte", .gguf = "token_embd"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    FIRST("ln_1", "attn_norm"),
+    FIRST("attn.c_attn", "attn_qkv"),
+    FIRST("attn.c_proj", "attn_output"),
+    FIRST("ln_2", "ffn_norm"),
+    FIRST("mlp.w2", "ffn_gate"),
+    FIRST("mlp.w1", "ffn_up"),
+    FIRST("mlp.c_proj", "ffn_down"),
+    {.hf = NULL},
+};
+static const char *const first_classes[] = {"QWenLMHeadModel", "qwen", NULL};
+
+/* What is said of the feed-forward size is that of gate and value together. Behind seq_length other scores and other
+ * frequencies would be wanted. */
+static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_int(config, "seq_length", &hp->n_ctx_train, err);
+    hp->n_ff /= 2;
+    if (!code)
+        code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
+    return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+}
+
+static enum pp_code first_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->n_ff /= 2;
+    return PP_OK;
+}
+
+static void first_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put(config, "intermediate_size", 2 * hp->n_ff);
+    pp_config_put(config, "seq_length", hp->n_ctx_train);
+    pp_config_put(config, "kv_channels", hp->head_dim);
+    pp_config_put_float(config, "rotary_emb_base", hp->rope_base);
+    cJSON_AddTrueToObject(config, "no_bias");
+}
+
+const struct pp_arch pp_arch_qwen = {
+    .name = "qwen",
+    .hf_classes = first_classes,
+    .names = first_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_twice_ff = true,
+    .decoder = {.fused_qkv = true},
+    .from_config = first_from_config,
+    .from_gguf = first_from_gguf,
+    .to_config = first_to_config,
+    .hf_eps = "layer_norm_epsilon",
 };

@@ -1,4 +1,5 @@
-/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere. */
+/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere; and the first
+ * StarCoder (arXiv 2305.06161), which is GPT-2 with one head of k and v for all. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -47,4 +48,70 @@ const struct pp_arch pp_arch_starcoder2 = {
     .usual = usual,
     .to_config = to_config,
     .hf_eps = "norm_epsilon",
+};
+
+/* --- the first one ---------------------------------------------------------------------------------------------- */
+
+#define LAYER(hf_name, gguf_name) {.hf = "transformer.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
+
+static const struct pp_arch_name first_names[] = {
+    {.hf = "transformer.wte", .gguf = "token_embd"},
+    {.hf = "transformer.wpe", .gguf = "position_embd"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    LAYER("ln_1", "attn_norm"),
+    LAYER("attn.c_attn", "attn_qkv"),
+    LAYER("attn.c_proj", "attn_output"),
+    LAYER("ln_2", "ffn_norm"),
+    LAYER("mlp.c_fc", "ffn_up"),
+    LAYER("mlp.c_proj", "ffn_down"),
+    {.hf = NULL},
+};
+static const char *const first_classes[] = {"GPTBigCodeForCausalLM", "gpt_bigcode", NULL};
+static const struct pp_arch_usual first_usual[] = {
+    {.json = "{\"vocab_size\": 50257, \"n_embd\": 768, \"n_layer\": 12, \"n_head\": 12,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_gelu(config, "activation_function", PP_GELU_TANH, hp, err);
+    hp->norm_eps = 1e-5f;
+    hp->n_ctx_train = 1024;
+    hp->n_head_kv = 1;
+    if (!pp_config_flag(config, "multi_query", true))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not compute");
+    if (!pp_config_flag(config, "scale_attn_weights", true))
+        hp->attn_scale = 1;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
+    return code ? code : pp_config_int(config, "n_inner", &hp->n_ff, err);
+}
+
+static void first_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_text(config, "activation_function", hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_pytorch_tanh");
+    pp_config_put(config, "n_embd", hp->n_embd);
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "n_positions", hp->n_ctx_train);
+    pp_config_put(config, "n_inner", hp->n_ff);
+    cJSON_AddTrueToObject(config, "multi_query");
+}
+
+const struct pp_arch pp_arch_starcoder = {
+    .name = "starcoder",
+    .hf_classes = first_classes,
+    .names = first_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU_TANH,
+                .positions = PP_POS_LEARNED},
+    .from_config = first_from_config,
+    .usual = first_usual,
+    .to_config = first_to_config,
+    .hf_eps = "layer_norm_epsilon",
 };
