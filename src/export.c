@@ -284,7 +284,9 @@ static void add_armoured(struct pp_buf *out, const char *json)
     for (size_t i = 0; i < n;) {
         int32_t cp;
         const size_t len = pp_utf8_decode(json + i, n - i, &cp);
-        if ((cp >= 0x7F && cp < 0xA0) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069))
+        if (cp < 0)
+            pp_buf_str(out, "\xEF\xBF\xBD");
+        else if ((cp >= 0x7F && cp < 0xA0) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069))
             pp_buf_fmt(out, "\\u%04x", (unsigned)cp);
         else
             pp_buf_add(out, json + i, len);

@@ -39,13 +39,14 @@ static int64_t number_of(const cJSON *o, const char *name)
     return cJSON_IsNumber(v) && v->valuedouble >= 1 && v->valuedouble < 1e15 ? (int64_t)v->valuedouble : 0;
 }
 
-/* Seconds since the epoch, of seconds or milliseconds under one of the usual names; 0: it is not said. */
-static int64_t time_of(const cJSON *o, const char *const names[3])
+/* Seconds since the epoch, of seconds or, but in our own files, milliseconds under one of the usual names; 0: it is not
+ * said. */
+static int64_t time_of(const cJSON *o, const char *const names[3], bool ours)
 {
-    for (int i = 0; i < 3 && names[i]; i++) {
+    for (int i = 0; i < 3; i++) {
         const int64_t t = number_of(o, names[i]);
         if (t)
-            return t > 100000000000 ? t / 1000 : t;
+            return t > 100000000000 && !ours ? t / 1000 : t;
     }
     return 0;
 }
@@ -198,7 +199,7 @@ static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
         k->code = pp_fail_nomem(k->err, "the conversations");
     } else {
         struct pp_message *m = &k->c.messages[k->c.n++];
-        *m = (struct pp_message){.role = (enum pp_role)role, .parent = parent, .created = time_of(o, times)};
+        *m = (struct pp_message){.role = (enum pp_role)role, .parent = parent, .created = time_of(o, times, k->ours)};
         m->content = take(k, &content, &m->content_len);
         m->reasoning = take(k, &reasoning, &m->reasoning_len);
         add_notes(k, m, o);
@@ -441,7 +442,7 @@ static void add_title(struct making *k, const char *title)
         pp_title(title, strlen(title), line);
     else
         pp_title(i < k->c.n && m[i].content ? m[i].content : "", i < k->c.n ? m[i].content_len : 0, line);
-    copy(k, &k->c.session.title, k->ours && title ? title : line);
+    copy(k, &k->c.session.title, k->ours ? title : line);
 }
 
 static void add_session(struct making *k, const cJSON *o)
@@ -449,8 +450,8 @@ static void add_session(struct making *k, const cJSON *o)
     static const char *const begun[3] = {"created", "create_time", "created_at"};
     static const char *const changed[3] = {"updated", "update_time", "updated_at"};
     struct pp_session *s = &k->c.session;
-    s->created = time_of(o, begun);
-    s->updated = time_of(o, changed);
+    s->created = time_of(o, begun, k->ours);
+    s->updated = time_of(o, changed, k->ours);
     copy(k, &s->system, "");
     copy(k, &s->model, k->ours ? text_of(o, "model") : NULL);
     copy(k, &s->template_name, k->ours ? text_of(o, "template") : NULL);
