@@ -39,8 +39,8 @@ static int64_t number_of(const cJSON *o, const char *name)
     return cJSON_IsNumber(v) && v->valuedouble >= 1 && v->valuedouble < 1e15 ? (int64_t)v->valuedouble : 0;
 }
 
-/* Seconds since the epoch, of seconds or, but in our own files, milliseconds under one of the usual names; 0: it is not
- * said. */
+/* Seconds since the epoch, of seconds or (but in our own files) milliseconds under one of the usual names; 0: it is
+ * not said. */
 static int64_t time_of(const cJSON *o, const char *const names[3], bool ours)
 {
     for (int i = 0; i < 3; i++) {

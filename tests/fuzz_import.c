@@ -1,4 +1,4 @@
-/* fuzz_import.c - the bytes are a file of conversations: what is read of it is written again, and then stays as it is. */
+/* fuzz_import.c - the bytes are a file of conversations: what is read is written again, and then stays as it is. */
 #include <stdlib.h>
 #include <string.h>
 
