@@ -145,7 +145,7 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
                        "the model's RoPE frequency factors are %g and %g; the first must not be the larger",
                        (double)hp->rope_low_freq, (double)hp->rope_high_freq);
     if (!code && hp->rope_scaling == PP_ROPE_YARN &&
-        !(hp->rope_beta_slow > 0 && hp->rope_beta_fast > hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
+        !(hp->rope_beta_slow > 0 && hp->rope_beta_fast >= hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
           hp->rope_attn_factor >= 0 && isfinite(hp->rope_attn_factor)))
         code =
             pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",

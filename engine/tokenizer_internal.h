@@ -118,6 +118,7 @@ size_t tok_scan_jais2(const char *p, const char *end);
 size_t tok_scan_exaone_moe(const char *p, const char *end);
 size_t tok_scan_chameleon(const char *p, const char *end);
 size_t tok_scan_youtu(const char *p, const char *end);
+size_t tok_scan_kimi(const char *p, const char *end);
 size_t tok_scan_spark(const char *p, const char *end);
 /* The next run of numbers, of *n characters up to *stop; apart: which no letter, mark or underscore follows. NULL:
  * there is none. */

@@ -372,6 +372,64 @@ size_t tok_scan_youtu(const char *p, const char *end)
     return scan_cased(p, end, 1, true);
 }
 
+/* The script Han, as the pattern lists it. */
+static bool is_han(const char *p, const char *end)
+{
+    static const int32_t ranges[][2] = {
+        {0x2E80, 0x2E99}, {0x2E9B, 0x2EF3}, {0x2F00, 0x2FD5}, {0x3005, 0x3005}, {0x3007, 0x3007}, {0x3021, 0x3029},
+        {0x3038, 0x303B}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xF900, 0xFA6D}, {0xFA70, 0xFAD9}, {0x16FE2, 0x16FE3},
+        {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D}, {0x2B820, 0x2CEA1},
+        {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D}, {0x30000, 0x3134A}, {0x31350, 0x323AF},
+    };
+    int32_t c;
+    if (p >= end || (uint8_t)*p < 0xE2)
+        return false;
+    pp_utf8_decode(p, (size_t)(end - p), &c);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && c >= ranges[i][0]; i++)
+        if (c <= ranges[i][1])
+            return true;
+    return false;
+}
+
+/* Where letters and marks end that are not Han. */
+static const char *other_letters(const char *p, const char *end)
+{
+    while (p < end && !is_han(p, end)) {
+        const struct ch c = at(p, end);
+        if (!(c.class & (TOK_LETTER | TOK_MARK)))
+            break;
+        p += c.width;
+    }
+    return p;
+}
+
+/* As scan_cased(), but Han is apart from all. */
+size_t tok_scan_kimi(const char *p, const char *end)
+{
+    const struct ch c = at(p, end);
+    const char *after = p + c.width, *q = p, *word = NULL;
+    while (is_han(q, end))
+        q += at(q, end).width;
+    if (q > p)
+        return (size_t)(q - p);
+    const bool prefix = !(c.class & (TOK_LINE_END | TOK_LETTER | TOK_NUMBER)) && after < end;
+    const char *behind = prefix ? other_letters(after, end) : after, *here = other_letters(p, end);
+    if (prefix)
+        word = cased_word(after, behind);
+    if (!word)
+        word = cased_word(p, here);
+    if (!word && prefix)
+        word = upper_word(after, behind);
+    if (!word)
+        word = upper_word(p, here);
+    if (word)
+        return (size_t)(word - p) + contraction(word, end, true);
+    if (c.class & TOK_NUMBER)
+        return (size_t)(numbers(p, end, 3) - p);
+    const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER);
+    return (size_t)((stop ? line_ends(stop, end, '\n') : spaces(p, end, true)) - p);
+}
+
 static bool is_ascii_letter(const char *p, const char *end)
 {
     return p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= 'a' && *p <= 'z'));

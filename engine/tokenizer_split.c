@@ -122,6 +122,19 @@ static const char *const youtu[] = {
     LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}|" CASED_REST,
     NULL,
 };
+/* Kimi's: the script Han apart, and words as GPT-4o's, but without it. */
+#define HAN                                                                                                  \
+    "\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}\\x{3021}-\\x{3029}"              \
+    "\\x{3038}-\\x{303b}\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}"             \
+    "\\x{16fe2}\\x{16fe3}\\x{16ff0}\\x{16ff1}\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b739}\\x{2b740}-\\x{2b81d}"     \
+    "\\x{2b820}-\\x{2cea1}\\x{2ceb0}-\\x{2ebe0}\\x{2ebf0}-\\x{2ee5d}\\x{2f800}-\\x{2fa1d}\\x{30000}-\\x{3134a}"   \
+    "\\x{31350}-\\x{323af}"
+#define KIMI_UPPER "[^\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}" HAN "]"
+#define KIMI_LOWER "[^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}" HAN "]"
+static const char *const kimi_k2[] = {
+    "[" HAN "]+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+(?:" CONTRACTION ")?"
+    "|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER "*(?:" CONTRACTION ")?"
+    "|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*|" LINES "|" SPACES_TO_LAST, NULL};
 static const char *const qwen35[] = {
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES
     "|" SPACES_TO_LAST, NULL};
@@ -210,6 +223,7 @@ static const struct tok_rule rules[] = {
     {"tiny_aya", tiny_aya, false, false},
     {"cohere2moe", tiny_aya, false, false},
     {"youtu", youtu, true, false},
+    {"kimi-k2", kimi_k2, false, false},
     {"qwen35", qwen35, false, false},
     {"kormo", qwen2, false, false},
     {"f2llmv2", qwen2, false, false},
@@ -234,6 +248,12 @@ static const struct tok_rule rules[] = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define JSON_CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define JSON_KIMI_UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define JSON_KIMI_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define JSON_KIMI                                                                                            \
+    "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" JSON_KIMI_UPPER "*" JSON_KIMI_LOWER "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"  \
+    "|[^\\r\\n\\p{L}\\p{N}]?" JSON_KIMI_UPPER "+" JSON_KIMI_LOWER "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"             \
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 static const struct {
     const char *rule;
     const char *patterns[TOK_MAX_PATTERNS];
@@ -257,6 +277,7 @@ static const struct {
                 "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
     {"exaone-moe", {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
                     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {"kimi-k2", {JSON_KIMI}},
     {"superbpe", {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"}},
     {"tiny_aya", {"\\d{1,3}(?=(?:\\d{3})*\\b)",
                   LETTER_CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "|\\p{N}{1,3}" JSON_CASED_REST}},
@@ -341,6 +362,7 @@ static const struct {
     {&qwen35[0], tok_scan_qwen35, true},     {&minicpm5[1], tok_scan_minicpm5, true},
     {&ufakzeka[0], tok_scan_ufakzeka, true}, {&jais2[0], tok_scan_jais2, true},
     {&exaone_moe[0], tok_scan_exaone_moe, true}, {&youtu[4], tok_scan_youtu, true},
+    {&kimi_k2[0], tok_scan_kimi, true},
     {&chameleon[0], tok_scan_chameleon, false},
 };
 

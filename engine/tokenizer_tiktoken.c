@@ -209,6 +209,9 @@ static const struct control o200k[] = {
 static const struct control llama3[] = {
     {128000, "<|begin_of_text|>"},   {128001, "<|end_of_text|>"}, {128006, "<|start_header_id|>"},
     {128007, "<|end_header_id|>"}, {128008, "<|eom_id|>"},      {128009, "<|eot_id|>"}, {-1, NULL}};
+static const struct control kimi[] = {
+    {163584, "[BOS]"},          {163585, "[EOS]"},         {163586, "<|im_end|>"},    {163587, "<|im_user|>"},
+    {163588, "<|im_assistant|>"}, {163594, "<|im_system|>"}, {163601, "<|im_middle|>"}, {-1, NULL}};
 static const struct control gpt2[] = {{50256, "<|endoftext|>"}, {-1, NULL}};
 
 /* Vocabularies that were published so. */
@@ -223,6 +226,7 @@ static const struct published {
     {"gpt-4o", "o200k", "gpt_oss", 199998, o200k},
     {"dbrx", "cl100k", "phi3small", 100256, cl100k},
     {"llama-bpe", NULL, "llama", 128000, llama3},
+    {"kimi-k2", NULL, "kimi_k2", 163584, kimi},
     {"gpt-2", "r50k", NULL, 50256, gpt2},
     {"gpt-2", "p50k", NULL, 50280, gpt2},
     {"gpt-2", "gpt2", "gpt2", 50257, gpt2},
@@ -268,8 +272,8 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
     const bool has_control = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "added_tokens_decoder"));
     if (!pattern && !p)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "it does not say how text is cut into words, and is none of the "
-                       "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, gpt2); give the regular "
-                       "expression as pat_str in a tokenizer_config.json beside it");
+                       "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, Kimi's, gpt2); give the "
+                       "regular expression as pat_str in a tokenizer_config.json beside it");
     spec->kind = TOK_BYTE_LEVEL;
     spec->ignore_merges = true;
     if (pattern) {

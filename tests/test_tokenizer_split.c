@@ -240,6 +240,8 @@ static void vectors(void **state)
         {"qwen2", "a| b|.\n\n|\tc"},
         {"spark2_5", "ab|1|2|3|4|.|\n|\n|c"},
         {"youtu", "Word|Word's|1|2|\xea\xb0\x80|\xe3\x80\x81|\xe4\xb8\xad"},
+        {"kimi-k2", "Hello|World's|123|4|\xe4\xb8\xad\xe6\x96\x87|ab| |\xe4\xb8\xad| ?!\n"},
+        {"kimi-k2", "\xe3\x81\x82\xe3\x81\x84|\xe4\xb8\xad|\xe3\x80\x82\n|   | |\xe6\x96\x87| x"},
         {"granite-docling", "it|'s| 123"},
         {"solar-open", "it|'s| |1|2|3"},
         {"mellum2", "it|'s| |1|2|3"},
