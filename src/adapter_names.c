@@ -4,11 +4,13 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/adapter_file.h"
 #include "engine/base/buf.h"
+#include "engine/base/mem.h"
 #include "src/near.h"
 
 /* Joins into out[PATH_MAX]; false if it does not fit. */
@@ -21,18 +23,20 @@ static bool __attribute__((format(printf, 2, 3))) join(char out[PATH_MAX], const
     return n >= 0 && n < PATH_MAX;
 }
 
-/* Where adapters lie that have a name: beside the model, and in the adapters folder. False: there is no such place. */
+/* Where adapters lie that have a name: beside the model, and in the adapters folder. */
 enum { PLACES = 2 };
-static bool place(const struct pp_paths *p, const char *model, int i, char out[PATH_MAX])
+static enum pp_code place(const struct pp_paths *p, const char *model, int i, char out[PATH_MAX], struct pp_error *err)
 {
     if (i)
-        return join(out, "%s/adapters", p->data);
-    if (pp_resolve_model(p, model, out, PATH_MAX, NULL) != PP_OK)
-        return false;
-    char *slash = strrchr(out, '/');
+        return join(out, "%s/adapters", p->data) ? PP_OK
+                                                 : pp_fail(err, PP_ERR_IO, "the path of the adapters is too long");
+    enum pp_code code = pp_resolve_model(p, model, out, PATH_MAX, err);
+    char *slash = code ? NULL : strrchr(out, '/');
     if (slash)
         slash[slash == out] = 0;
-    return slash || join(out, ".");
+    else
+        strcpy(out, ".");
+    return code;
 }
 
 static bool take(const char *path, char *out, size_t cap)
@@ -51,43 +55,103 @@ bool pp_resolve_adapter(const struct pp_paths *p, const char *model, const char 
     if (!*name || strchr(name, '/'))
         return false;
     for (int i = 0; i < PLACES; i++)
-        if (place(p, model, i, folder) && ((join(path, "%s/%s", folder, name) && take(path, out, cap)) ||
-                                           (join(path, "%s/%s.gguf", folder, name) && take(path, out, cap))))
+        if (place(p, model, i, folder, NULL) == PP_OK &&
+            ((join(path, "%s/%s", folder, name) && take(path, out, cap)) ||
+             (join(path, "%s/%s.gguf", folder, name) && take(path, out, cap))))
             return true;
     return false;
 }
 
-/* The names of a folder's adapters: into `names`, as a list for a sentence, and to `near`. */
-static void offer(const char *folder, struct pp_near *near, struct pp_buf *names)
+/* --- all of them ------------------------------------------------------------------------------------------- */
+
+enum pp_code pp_adapter_paths_add(struct pp_adapter_paths *a, const char *path, struct pp_error *err)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (strcmp(a->list[i], path) == 0)
+            return PP_OK;
+    char *copy = pp_strdup(path);
+    if (!copy || pp_grow(&a->list, &a->cap, a->n + 1, sizeof *a->list) != 0) {
+        pp_free(copy);
+        return pp_fail_nomem(err, "the list of adapters");
+    }
+    a->list[a->n++] = copy;
+    return PP_OK;
+}
+
+void pp_adapter_paths_free(struct pp_adapter_paths *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        pp_free(a->list[i]);
+    pp_free(a->list);
+    *a = (struct pp_adapter_paths){0};
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A folder that is not there has none. */
+static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    const size_t begin = a->n;
+    char path[PATH_MAX];
+    DIR *d = opendir(folder);
+    if (!d)
+        return PP_OK;
+    for (struct dirent *e; !code && (e = readdir(d));)
+        if (e->d_name[0] != '.' && join(path, "%s/%s", folder, e->d_name) && pp_is_adapter(path))
+            code = pp_adapter_paths_add(a, path, err);
+    closedir(d);
+    if (a->n > begin)
+        qsort(a->list + begin, a->n - begin, sizeof *a->list, by_name);
+    return code;
+}
+
+enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, struct pp_adapter_paths *out,
+                                   struct pp_error *err)
+{
+    char folder[PATH_MAX];
+    enum pp_code first = PP_OK;
+    for (int i = 0; i < PLACES; i++) {
+        struct pp_error *where = first ? NULL : err;
+        enum pp_code code = place(p, model, i, folder, where);
+        if (!code)
+            code = find_in(out, folder, where);
+        first = first ? first : code;
+    }
+    return first;
+}
+
+/* --- one that is not there ----------------------------------------------------------------------------------- */
+
+/* As a list for a sentence, and to `near`. */
+static void offer(const struct pp_adapter_paths *a, struct pp_near *near, struct pp_buf *names)
 {
     enum { ENOUGH = 160 };
-    DIR *d = opendir(folder);
-    char path[PATH_MAX];
-    if (!d)
-        return;
-    for (struct dirent *e; (e = readdir(d));) {
-        char *end = strstr(e->d_name, ".gguf");
-        if (e->d_name[0] == '.' || !join(path, "%s/%s", folder, e->d_name) || !pp_is_adapter(path))
-            continue;
-        if (end && !end[strlen(".gguf")])
-            *end = 0;
-        pp_near_try(near, e->d_name);
+    char name[NAME_MAX + 1];
+    for (size_t i = 0; i < a->n; i++) {
+        snprintf(name, sizeof name, "%s", strrchr(a->list[i], '/') + 1);
+        const size_t n = strlen(name), end = strlen(".gguf");
+        if (n > end && strcmp(name + n - end, ".gguf") == 0)
+            name[n - end] = 0;
+        pp_near_try(near, name);
         if (names->len < ENOUGH)
-            pp_buf_fmt(names, "%s%s", names->len ? ", " : "", e->d_name);
+            pp_buf_fmt(names, "%s%s", names->len ? ", " : "", name);
     }
-    closedir(d);
 }
 
 enum pp_code pp_adapter_check(const struct pp_paths *p, const char *model, const char *name, struct pp_error *err)
 {
-    char folder[PATH_MAX];
+    struct pp_near near = {.wanted = name};
+    struct pp_adapter_paths all = {0};
+    struct pp_buf names = {0};
     if (access(name, F_OK) == 0)
         return PP_OK;
-    struct pp_near near = {.wanted = name};
-    struct pp_buf names = {0};
-    for (int i = 0; i < PLACES; i++)
-        if (place(p, model, i, folder))
-            offer(folder, &near, &names);
+    pp_adapter_paths_find(p, model, &all, NULL);
+    offer(&all, &near, &names);
+    pp_adapter_paths_free(&all);
     if (near.best[0])
         pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter \"%.100s\"; did you mean \"%.100s\"? By name there are %s",
                 name, near.best, pp_buf_cstr(&names));

@@ -1,9 +1,7 @@
 /* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
-#include <dirent.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"
@@ -14,74 +12,13 @@
 
 /* --- finding ---------------------------------------------------------------------------------------------- */
 
-struct found {
-    char **paths;
-    size_t n, cap;
-};
-
-static void found_free(struct found *f)
-{
-    for (size_t i = 0; i < f->n; i++)
-        pp_free(f->paths[i]);
-    pp_free(f->paths);
-}
-
-static enum pp_code found_add(struct found *f, const char *path, struct pp_error *err)
-{
-    for (size_t i = 0; i < f->n; i++)
-        if (strcmp(f->paths[i], path) == 0)
-            return PP_OK;
-    char *copy = pp_strdup(path);
-    if (!copy || pp_grow(&f->paths, &f->cap, f->n + 1, sizeof *f->paths) != 0) {
-        pp_free(copy);
-        return pp_fail_nomem(err, "the list of adapters");
-    }
-    f->paths[f->n++] = copy;
-    return PP_OK;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Adapters that lie in a folder, by name. A folder that is not there has none. */
-static enum pp_code find_in(struct found *f, const char *folder, struct pp_error *err)
-{
-    enum pp_code code = PP_OK;
-    size_t begin = f->n;
-    DIR *d = opendir(folder);
-    if (!d)
-        return PP_OK;
-    for (struct dirent *e; !code && (e = readdir(d));) {
-        char path[2048];
-        int len = snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.' && len > 0 && (size_t)len < sizeof path && pp_is_adapter(path))
-            code = found_add(f, path, err);
-    }
-    closedir(d);
-    if (f->n > begin)
-        qsort(f->paths + begin, f->n - begin, sizeof *f->paths, by_name);
-    return code;
-}
-
 /* Beside the model, in the adapters folder, and those of --lora. */
-static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct found *f,
+static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct pp_adapter_paths *f,
                              struct pp_error *err)
 {
-    char folder[1024];
-    enum pp_code code = pp_resolve_model(p, o->model, folder, sizeof folder, err);
-    if (!code) {
-        char *slash = strrchr(folder, '/');
-        if (slash)
-            slash[slash == folder] = 0;
-        code = find_in(f, slash ? folder : ".", err);
-    }
-    snprintf(folder, sizeof folder, "%s/adapters", p->data);
-    if (!code)
-        code = find_in(f, folder, err);
+    enum pp_code code = pp_adapter_paths_find(p, o->model, f, err);
     for (int i = 0; !code && i < o->n_lora; i++)
-        code = found_add(f, o->lora[i].path, err);
+        code = pp_adapter_paths_add(f, o->lora[i].path, err);
     return code;
 }
 
@@ -221,7 +158,7 @@ static enum pp_code describe(const struct pp_options *o, const char *path, bool 
 
 static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
 {
-    struct found f = {0};
+    struct pp_adapter_paths f = {0};
     struct pp_buf out = {0};
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
     if (!code)
@@ -230,15 +167,15 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
         pp_buf_char(&out, '[');
     for (size_t i = 0; !code && i < f.n; i++) {
         struct pp_error why;
-        if (describe(o, f.paths[i], false, &(struct effect){0}, &out, &why) != PP_OK)
-            pp_cli_say("%s: %s", f.paths[i], why.text); /* one bad file does not hide the others */
+        if (describe(o, f.list[i], false, &(struct effect){0}, &out, &why) != PP_OK)
+            pp_cli_say("%s: %s", f.list[i], why.text); /* one bad file does not hide the others */
     }
     if (o->json)
         pp_buf_str(&out, "]\n");
     if (!code)
         pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);
-    found_free(&f);
+    pp_adapter_paths_free(&f);
     return code;
 }
 
