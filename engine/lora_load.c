@@ -66,6 +66,12 @@ static bool is_of_experts(const char *name)
     return false;
 }
 
+/* Whether a tensor is of the matrices of heads of latent attention, which cannot be changed either. */
+static bool is_of_heads(const char *name)
+{
+    return strstr(name, ".attn_kv_b.") || strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.");
+}
+
 /* A folder may have a tensor in another form than the model that was made of it. */
 static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
                                const struct pp_adapter_target *t, bool hf, struct pp_error *err)
@@ -87,6 +93,10 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, a matrix of an expert; adapters of experts are not supported", a->path,
                        t->name);
+    if (*linear < 0 && is_of_heads(t->name))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, of the matrices of heads of latent attention; adapters of these are not "
+                       "supported", a->path, t->name);
     if (*linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,

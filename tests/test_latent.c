@@ -6,7 +6,9 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "engine/gguf.h"
 #include "engine/kv.h"
+#include "engine/types.h"
 #include "tests/expert_model.h"
 #include "tests/passes.h"
 #include "tests/support.h"
@@ -193,6 +195,60 @@ static void small_pages(void **state)
     pp_model_close(m);
 }
 
+/* A file of rank 1 that changes one matrix. */
+static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
+{
+    static char path[300];
+    float values[256];
+    char name[2][80];
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/latent-adapter.gguf", test_tmpdir());
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.type", "adapter");
+    pp_gguf_add_text(w, "general.architecture", "deepseek2");
+    pp_gguf_add_text(w, "adapter.type", "lora");
+    pp_gguf_add_f32(w, "adapter.lora.alpha", 1);
+    snprintf(name[0], sizeof name[0], "%s.weight.lora_a", matrix);
+    snprintf(name[1], sizeof name[1], "%s.weight.lora_b", matrix);
+    pp_gguf_add_tensor(w, name[0], PP_TYPE_F32, 2, (const int64_t[]){n_in, 1});
+    pp_gguf_add_tensor(w, name[1], PP_TYPE_F32, 2, (const int64_t[]){1, n_out});
+    for (int i = 0; i < 256; i++)
+        values[i] = (float)(i % 7 - 3) / 4;
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    assert_ok(pp_gguf_write(w, values, (size_t)n_in * sizeof *values, &err), err);
+    assert_ok(pp_gguf_write(w, values, (size_t)n_out * sizeof *values, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}
+
+/* What makes queries and the cache's vectors can be adapted; the matrices of heads cannot, and it is said. */
+static void adapters(void **state)
+{
+    const char *path = model_file();
+    static float plain[8 * N_VOCAB], adapted[8 * N_VOCAB];
+    struct pp_adapter *a;
+    struct pp_error err;
+    int32_t ids[LENGTH];
+    (void)state;
+    write_text(ids);
+    struct rig r = rig(path, PP_KV_Q8_0, 2);
+    run_in_passes(r.engine, r.s, ids, 8, 8, plain);
+    assert_ok(pp_adapter_load(r.model, adapter_file("blk.1.attn_kv_a_mqa", 64, RANK + ROPE), &a, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    run_in_passes(r.engine, r.s, ids, 8, 3, adapted);
+    assert_true(memcmp(plain, adapted, sizeof plain) != 0);
+    assert_ok(pp_seq_set_adapters(r.s, NULL, 0, &err), err);
+    run_in_passes(r.engine, r.s, ids, 8, 8, adapted);
+    assert_memory_equal(plain, adapted, sizeof plain);
+    pp_adapter_free(a);
+    assert_int_equal(pp_adapter_load(r.model, adapter_file("blk.1.attn_kv_b", RANK, 6 * 32), &a, &err),
+                     PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "latent attention"));
+    unrig(&r);
+}
+
 TEST_GROUP(latent)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +256,7 @@ TEST_GROUP(latent)
         cmocka_unit_test(trees_and_forks),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(small_pages),
+        cmocka_unit_test(adapters),
     };
     return cmocka_run_group_tests_name("latent", tests, NULL, NULL);
 }
