@@ -587,7 +587,8 @@ static enum pp_code no_json(const char *text, size_t bad, struct pp_error *err)
     size_t line = 1;
     for (size_t i = 0; i < bad; i++)
         line += text[i] == '\n';
-    return pp_fail(err, PP_ERR_FORMAT, "this is no JSON, as line %zu shows", line);
+    return pp_fail(err, PP_ERR_FORMAT,
+                   "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
 }
 
 enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
