@@ -137,6 +137,7 @@ static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const
 /* What a first look at the command line tells. */
 struct look {
     int command_at;   /* index in argv, 0 if there is none */
+    int unknown_at;   /* likewise, of an option before it that nobody knows: then the command may be its value */
     bool only_talk;   /* --help and the like: nothing will be done */
     unsigned commands; /* those that every known option so far belongs to */
 };
@@ -154,8 +155,10 @@ static struct look look_at(int argc, char **argv)
         struct word w = take_apart(argv[i]);
         const struct pp_option *opt = look_up(w.name, w.len, PP_BIT(CHAT) | PP_BIT(RUN));
         l.only_talk = l.only_talk || pp_word_in(talk, w.name, w.len);
-        if (!opt)
+        if (!opt) {
+            l.unknown_at = l.unknown_at || l.command_at ? l.unknown_at : i;
             continue;
+        }
         if (opt->commands & l.commands)
             l.commands &= opt->commands;
         if (opt->arg && !w.value)
@@ -344,6 +347,10 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     struct look l = look_at(argc, argv);
     set_defaults(o);
     enum pp_cmd cmd = l.command_at ? pp_command_spec_find(argv[l.command_at]) : default_command(&l);
+    if (cmd == PP_CMD_COUNT && l.unknown_at) {
+        const struct word w = take_apart(argv[l.unknown_at]);
+        return unknown_option(&w, PP_BIT(CHAT) | PP_BIT(RUN), err);
+    }
     if (cmd == PP_CMD_COUNT)
         return unknown_command(argv[l.command_at], err);
     o->command = pp_command_specs[cmd].name;

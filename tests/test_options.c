@@ -280,6 +280,9 @@ static void commands(void **state)
     assert_true(o.resume_latest && o.plain);
 
     refuse("sesions", "did you mean \"sessions\"");
+    refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
+    refuse("--sytem|run|-p|x", "did you mean --system?");
+    refuse("-hf|owner/name", "models pull");
     refuse("doctor", "not in this version");
     refuse("doctor|list", "not in this version");
     accept("sessions|export|1234|--format|jsonl|-o|x");
