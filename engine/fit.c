@@ -52,7 +52,10 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     const struct pp_model_info *info = &m->info;
     const uint64_t rows = (uint64_t)(max_rows ? max_rows : DEFAULT_ROWS);
     uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
-    values += (uint64_t)pp_source_hparams(m->source)->n_ff_shared;
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
+    values += (uint64_t)hp->n_ff_shared;
+    if (hp->kv_lora_rank) /* each head's query, and what attention gives for it, as wide as the cache's vectors */
+        values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
     for (int i = 0; i < m->plan.n_experts; i++) {
         const struct pp_experts *x = &m->plan.experts[i];
         const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->gate[0]->ne[0] + x->gate[0]->ne[1]) * 3 / 2;
