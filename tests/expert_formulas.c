@@ -299,6 +299,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
     const struct expanded e = expand(m, l, x, n);
+    const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(s->n_embd), *att = doubles(s->n_head * s->v_dim), *delta = doubles(s->n_embd);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
@@ -306,10 +307,10 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         attend_expanded(m, l, &e, in, r, att);
         linear(m, l, "attn_output", att, delta);
         for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i];
+            row[i] += delta[i] * more;
         feed_forward_of(m, l, row, in, delta);
         for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i];
+            row[i] += delta[i] * more;
     }
     double *all[] = {e.k, e.v, in, att, delta};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -366,6 +367,8 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     for (int r = 0; r < n; r++) {
         norm(m, -1, "output_norm", x + r * width, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
+        for (int t = 0; m->s.logit_scale != 0.0f && t < m->s.n_vocab; t++)
+            logits[(int64_t)r * m->s.n_vocab + t] *= (double)m->s.logit_scale;
     }
     pp_free(x);
     pp_free(in);

@@ -20,6 +20,7 @@ struct expert_shape {
     bool post_norms;        /* what comes out of attention and feed-forward part is normed, too */
     bool gated;             /* what attention gives is weighed by sigmoids */
     float embd_scale;       /* 0: 1; no file says it */
+    float residual_scale, logit_scale; /* likewise */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     bool unit_heads;        /* heads that are rotated are then normed, without weights */

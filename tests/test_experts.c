@@ -247,7 +247,6 @@ static void llama4(void **state)
 static const char *check_latent(struct expert_shape *s)
 {
     size_t n, n_other;
-    s->neighbours = true;
     s->rope_dim = 8;
     s->kv_rank = s->nope = s->v_dim = 32;
     s->heads_apart = false;
@@ -270,7 +269,7 @@ static void deepseek2(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("deepseek2");
-    s.shares = true;
+    s.shares = s.neighbours = true;
     s.n_dense = 1;
     s.n_ff_shared = 64;
     s.scale = 1;
@@ -296,7 +295,7 @@ static void deepseek3(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("deepseek2");
-    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.neighbours = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
     s.q_rank = 32;
     s.n_groups = 4;
     s.n_groups_used = 2;
@@ -309,6 +308,20 @@ static void deepseek3(void **state)
     s.say_gating = false; /* the first files of GLM 4.7 Flash */
     s.n_groups = s.n_groups_used = s.n_nextn = 0;
     s.n_head = 5;
+    check_latent(&s);
+}
+
+/* Latent attention without experts, with scales that files do not say. */
+static void minicpm3(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("minicpm3");
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    s.q_rank = 32;
+    s.embd_scale = 12;
+    s.residual_scale = 1.4f / sqrtf((float)s.n_layer);
+    s.logit_scale = 256.0f / (float)s.n_embd;
     check_latent(&s);
 }
 
@@ -374,6 +387,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
         cmocka_unit_test(deepseek3),
+        cmocka_unit_test(minicpm3),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

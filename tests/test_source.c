@@ -422,7 +422,7 @@ static void test_missing(void **state)
         {"qwen35", "delta rule"},
         {"Qwen3_5MoeForConditionalGeneration", "every token uses"},
         {"Qwen3VLMoeForConditionalGeneration", "GGUF files run"},
-        {"minicpm3", "MLA"},
+        {"mistral4", "MLA"},
         {"GraniteMoeHybridForCausalLM", "Mamba 2"},
         {"nemotron_h", "Mamba 2"},
         {"gemma4", "one size"},

@@ -1,5 +1,6 @@
 /* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
- * that are built as it is: R1, Kimi K2, Moonlight; and GLM 4.7 Flash. decoder.c computes it. */
+ * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3, which is dense. decoder.c computes
+ * it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -110,6 +111,21 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     return code;
 }
 
+static void sizes_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
+    pp_config_put(config, "num_key_value_heads", hp->n_head);
+    pp_config_put(config, "kv_lora_rank", hp->kv_lora_rank);
+    if (hp->q_lora_rank)
+        pp_config_put(config, "q_lora_rank", hp->q_lora_rank);
+    else
+        cJSON_AddNullToObject(config, "q_lora_rank");
+    pp_config_put(config, "qk_nope_head_dim", hp->qk_nope_dim);
+    pp_config_put(config, "qk_rope_head_dim", hp->rope_dim);
+    pp_config_put(config, "v_head_dim", hp->v_head_dim);
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float all_dim = 0;
@@ -132,17 +148,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_experts(hp, &expert_keys, config);
     if (!hp->expert_sigmoids)
         pp_config_put_class(config, "DeepseekV2ForCausalLM", "deepseek_v2");
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
-    pp_config_put(config, "num_key_value_heads", hp->n_head);
-    pp_config_put(config, "kv_lora_rank", hp->kv_lora_rank);
-    if (hp->q_lora_rank)
-        pp_config_put(config, "q_lora_rank", hp->q_lora_rank);
-    else
-        cJSON_AddNullToObject(config, "q_lora_rank");
-    pp_config_put(config, "qk_nope_head_dim", hp->qk_nope_dim);
-    pp_config_put(config, "qk_rope_head_dim", hp->rope_dim);
-    pp_config_put(config, "v_head_dim", hp->v_head_dim);
+    sizes_to_config(hp, config);
     pp_config_put(config, "moe_layer_freq", 1);
     pp_config_put_text(config, "scoring_func", hp->expert_sigmoids ? "sigmoid" : "softmax");
     pp_config_put_text(config, "topk_method", hp->expert_sigmoids              ? "noaux_tc"
@@ -195,4 +201,71 @@ const struct pp_arch pp_arch_deepseek2 = {
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
     .to_config = to_config,
+};
+
+/* --- MiniCPM 3 ---------------------------------------------------------------------------------------------------- */
+
+static const char *const minicpm3_classes[] = {"MiniCPM3ForCausalLM", "minicpm3", NULL};
+static const struct pp_arch_usual minicpm3_usual[] = {
+    {.json = "{\"tie_word_embeddings\": true, \"kv_lora_rank\": 256, \"q_lora_rank\": 768, \"qk_nope_head_dim\": 64,"
+             "\"qk_rope_head_dim\": 32}"},
+    {.json = NULL},
+};
+
+static enum pp_code minicpm3_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float depth = 1, base = 1;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->embd_scale = 1;
+    hp->v_head_dim = hp->n_embd / hp->n_head;
+    if (!code)
+        code = sizes_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_float(config, "scale_emb", &hp->embd_scale, err);
+    if (!code)
+        code = pp_config_float(config, "scale_depth", &depth, err);
+    if (!code)
+        code = pp_config_float(config, "dim_model_base", &base, err);
+    hp->residual_scale = depth / sqrtf((float)hp->n_layer);
+    hp->logit_scale = base / (float)hp->n_embd;
+    set_scale(hp);
+    return code;
+}
+
+/* Files do not say what is the same in all models of the family, or follows from other sizes. */
+static enum pp_code minicpm3_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!hp->kv_lora_rank)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks minicpm3.attention.kv_lora_rank");
+    if (!pp_gguf_has(g, "minicpm3.attention.value_length"))
+        hp->v_head_dim = hp->n_embd / hp->n_head;
+    if (!pp_gguf_has(g, "minicpm3.embedding_scale"))
+        hp->embd_scale = 12;
+    if (!pp_gguf_has(g, "minicpm3.residual_scale"))
+        hp->residual_scale = 1.4f / sqrtf((float)hp->n_layer);
+    hp->logit_scale = hp->logit_scale != 0.0f ? 1.0f / hp->logit_scale : 256.0f / (float)hp->n_embd;
+    set_scale(hp);
+    return PP_OK;
+}
+
+static void minicpm3_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    sizes_to_config(hp, config);
+    pp_config_put_float(config, "scale_emb", hp->embd_scale);
+    pp_config_put_float(config, "scale_depth", hp->residual_scale * sqrtf((float)hp->n_layer));
+    pp_config_put_float(config, "dim_model_base", hp->logit_scale * (float)hp->n_embd);
+}
+
+const struct pp_arch pp_arch_minicpm3 = {
+    .name = "minicpm3",
+    .hf_classes = minicpm3_classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_divides_logits = true,
+    .usual = minicpm3_usual,
+    .from_config = minicpm3_from_config,
+    .from_gguf = minicpm3_from_gguf,
+    .to_config = minicpm3_to_config,
 };

@@ -40,7 +40,6 @@ static const struct {
     {"glmdsa", LATENT " of which an index chooses tokens"},
     {"glmmoedsa", LATENT " of which an index chooses tokens"},
     {"mistral4", LATENT ", and " SHARED},
-    {"minicpm3", LATENT},
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
