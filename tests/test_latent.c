@@ -1,6 +1,6 @@
 /* test_latent.c - latent attention in a whole engine: with any KV type the same bits however rows come about, over
  * several chunks, on branches of a tree, behind a fork and out of a snapshot; and pages as small as they should be.
- * That the logits are right is test_experts.c's. */
+ * That the logits are right is test_experts.c's. And matrices of heads that are taken apart and put together. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,6 +8,8 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/kv.h"
+#include "engine/quant.h"
+#include "engine/tensor_forms.h"
 #include "engine/types.h"
 #include "tests/expert_model.h"
 #include "tests/passes.h"
@@ -249,6 +251,86 @@ static void adapters(void **state)
     unrig(&r);
 }
 
+/* --- matrices of heads -------------------------------------------------------------------------------------------- */
+
+enum { HEADS = 3, KEYS = 32, VALUES = 48, WIDE = 256, ROWS = HEADS * (KEYS + VALUES) };
+
+/* Row r of both is a head's key, turned, or a value. */
+static double part_of(const float *both, bool key, int64_t row, int64_t col)
+{
+    const int64_t each = KEYS + VALUES;
+    return (double)(key ? both[(row / WIDE * each + col) * WIDE + row % WIDE]
+                        : both[(row / VALUES * each + KEYS + row % VALUES) * WIDE + col]);
+}
+
+/* Rows of a part, in pieces that begin and end within heads. */
+static void assert_part(const struct pp_tensor *t, const float *both, bool key, double allowed)
+{
+    const int64_t n_rows = t->ne[1] * t->ne[2], n_cols = t->ne[0], step = 37;
+    float *got = pp_calloc((size_t)(step * n_cols), sizeof *got);
+    uint8_t *bytes = pp_calloc((size_t)step, pp_type_row_bytes(t->type, n_cols));
+    struct pp_error err;
+    assert_true(n_cols == (key ? KEYS : WIDE) && n_rows == HEADS * (key ? WIDE : VALUES));
+    for (int64_t first = 0; first < n_rows; first += step) {
+        const int64_t n = n_rows - first < step ? n_rows - first : step;
+        assert_ok(pp_rows_read(t->rows, first, n, bytes, &err), err);
+        for (int64_t r = 0; r < n; r++)
+            pp_dequantize_row(t->type, bytes + (size_t)r * pp_type_row_bytes(t->type, n_cols), got + r * n_cols,
+                              n_cols);
+        for (int64_t i = 0; i < n * n_cols; i++)
+            assert_near(got[i], part_of(both, key, first + i / n_cols, i % n_cols), allowed);
+    }
+    pp_free(got);
+    pp_free(bytes);
+}
+
+/* What both in one are split into, in floats and in blocks, and made one again. */
+static void matrices_of_heads(void **state)
+{
+    static const struct {
+        uint32_t type, keys;
+        double allowed; /* of keys in blocks */
+    } cases[] = {{PP_TYPE_F32, PP_TYPE_F32, 0}, {PP_TYPE_F16, PP_TYPE_F16, 0}, {PP_TYPE_Q8_0, PP_TYPE_Q8_0, 1e-2},
+                 {PP_TYPE_Q4_K, PP_TYPE_Q8_0, 1e-2}};
+    const struct pp_hparams hp = {.n_layer = 1, .n_head = HEADS, .kv_lora_rank = WIDE, .qk_nope_dim = KEYS,
+                                  .v_head_dim = VALUES};
+    static float both[ROWS * WIDE], again[ROWS * WIDE];
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const size_t row_bytes = pp_type_row_bytes(cases[c].type, WIDE);
+        struct pp_tensor whole = {.type = cases[c].type, .n_dims = 2, .ne = {WIDE, ROWS, 1, 1}}, joined;
+        struct pp_tensor_list list = {0};
+        struct pp_rows rows;
+        struct pp_error err;
+        uint8_t *data = pp_calloc(ROWS, row_bytes);
+        for (int i = 0; i < ROWS * WIDE; i++)
+            both[i] = (float)(i * 7919 % 2003 - 1001) / 1001;
+        assert_ok(pp_quantize_rows(cases[c].type, both, data, ROWS, WIDE, NULL, &err), err);
+        for (int r = 0; r < ROWS; r++)
+            pp_dequantize_row(cases[c].type, data + (size_t)r * row_bytes, both + r * WIDE, WIDE);
+        whole.data = data;
+        whole.size = ROWS * row_bytes;
+        assert_ok(pp_tensor_list_add(&list, &whole, "blk.0.attn_kv_b.weight", true, &err), err);
+        assert_ok(pp_split_heads(&list, &hp, &err), err);
+        assert_int_equal(list.n, 2);
+        assert_string_equal(list.t[0].name, "blk.0.attn_k_b.weight");
+        assert_string_equal(list.t[1].name, "blk.0.attn_v_b.weight");
+        assert_true(list.t[0].type == cases[c].keys && list.t[1].type == cases[c].type);
+        assert_part(&list.t[0], both, true, cases[c].allowed);
+        assert_part(&list.t[1], both, false, 0);
+        assert_ok(pp_join_heads(&list.t[0], &list.t[1], &hp, &joined, &rows, &err), err);
+        for (int first = 0; first < ROWS; first += 29)
+            assert_ok(pp_tensor_floats(&joined, first, ROWS - first < 29 ? ROWS - first : 29, again + first * WIDE,
+                                       &err), err);
+        assert_memory_equal(again, both, sizeof both);
+        whole.ne[1]--;
+        pp_tensor_list_free(&list);
+        assert_ok(pp_tensor_list_add(&list, &whole, "blk.0.attn_kv_b.weight", false, &err), err);
+        assert_int_equal(pp_split_heads(&list, &hp, &err), PP_ERR_FORMAT);
+        pp_tensor_list_free(&list);
+    }
+}
+
 TEST_GROUP(latent)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +339,7 @@ TEST_GROUP(latent)
         cmocka_unit_test(snapshots),
         cmocka_unit_test(small_pages),
         cmocka_unit_test(adapters),
+        cmocka_unit_test(matrices_of_heads),
     };
     return cmocka_run_group_tests_name("latent", tests, NULL, NULL);
 }
