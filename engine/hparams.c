@@ -576,11 +576,17 @@ static enum pp_code gguf_latent(const struct section *s, int64_t value_length, s
     if (!code)
         code = gguf_int(s, "attention.value_length_mla", false, &hp->v_head_dim, err);
     if (!code)
+        code = check_range("rank of keys and values", hp->kv_lora_rank, 2, 1 << 12, err);
+    if (!code)
+        code = check_range("head size", key_length, 3, 1 << 12, err);
+    if (!code)
         code = check_range("number of rotated dimensions", hp->rope_dim, 2, key_length - 1, err);
+    if (code)
+        return code;
     hp->qk_nope_dim = key_length - hp->rope_dim;
     hp->n_head_kv = 1;
     hp->head_dim = hp->kv_lora_rank + hp->rope_dim;
-    return code;
+    return PP_OK;
 }
 
 /* The layers that are counted may include some that guess further tokens. */

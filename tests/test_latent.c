@@ -251,6 +251,58 @@ static void adapters(void **state)
     unrig(&r);
 }
 
+/* Sizes that cannot be are refused with a sentence. */
+static void bad_sizes(void **state)
+{
+    static const struct {
+        const char *arch, *key;
+        uint64_t v;
+        const char *word;
+    } cases[] = {
+        {"deepseek2", "attention.kv_lora_rank", 0, "kv_lora_rank"},
+        {"deepseek2", "attention.kv_lora_rank", UINT64_MAX / 2, "rank of keys"},
+        {"deepseek2", "attention.kv_lora_rank", 100000, "rank of keys"},
+        {"deepseek2", "attention.key_length_mla", 8, "rotated"},
+        {"deepseek2", "attention.key_length_mla", UINT64_MAX / 2, "head size"},
+        {"deepseek2", "attention.value_length_mla", 0, "values"},
+        {"deepseek2", "attention.q_lora_rank", UINT64_MAX / 2, "rank of queries"},
+        {"deepseek2", "rope.dimension_count", UINT64_MAX / 2, "rotated"},
+        {"minicpm3", "attention.head_count", 0, "heads"},
+    };
+    static const struct {
+        const char *key;
+        uint64_t v;
+    } usual[] = {{"block_count", 1}, {"context_length", 64}, {"embedding_length", 64}, {"feed_forward_length", 64},
+                 {"attention.head_count", 4}, {"attention.kv_lora_rank", 32}, {"attention.key_length_mla", 24},
+                 {"attention.value_length_mla", 16}, {"rope.dimension_count", 8}, {"vocab_size", 80}};
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char path[300], key[80];
+        struct pp_gguf_writer *w;
+        struct pp_source *s;
+        struct pp_error err;
+        snprintf(path, sizeof path, "%s/bad-sizes.gguf", test_tmpdir());
+        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        pp_gguf_add_text(w, "general.architecture", cases[c].arch);
+        for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+            const bool bad = strcmp(usual[i].key, cases[c].key) == 0;
+            snprintf(key, sizeof key, "%s.%s", cases[c].arch, usual[i].key);
+            pp_gguf_add_u64(w, key, bad ? cases[c].v : usual[i].v);
+        }
+        snprintf(key, sizeof key, "%s.%s", cases[c].arch, cases[c].key);
+        if (strstr(key, "q_lora"))
+            pp_gguf_add_u64(w, key, cases[c].v);
+        snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", cases[c].arch);
+        pp_gguf_add_f32(w, key, 1e-5f);
+        assert_ok(pp_gguf_writer_begin(w, &err), err);
+        assert_ok(pp_gguf_writer_finish(w, &err), err);
+        pp_gguf_writer_free(w);
+        assert_int_equal(pp_source_open(path, &s, &err), PP_ERR_FORMAT);
+        if (!strstr(err.text, cases[c].word))
+            fail_msg("%s %s: %s", cases[c].arch, cases[c].key, err.text);
+    }
+}
+
 /* --- matrices of heads -------------------------------------------------------------------------------------------- */
 
 enum { HEADS = 3, KEYS = 32, VALUES = 48, WIDE = 256, ROWS = HEADS * (KEYS + VALUES) };
@@ -339,6 +391,7 @@ TEST_GROUP(latent)
         cmocka_unit_test(snapshots),
         cmocka_unit_test(small_pages),
         cmocka_unit_test(adapters),
+        cmocka_unit_test(bad_sizes),
         cmocka_unit_test(matrices_of_heads),
     };
     return cmocka_run_group_tests_name("latent", tests, NULL, NULL);

@@ -237,7 +237,7 @@ static enum pp_code minicpm3_from_gguf(const struct pp_gguf *g, struct pp_hparam
 {
     if (!hp->kv_lora_rank)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks minicpm3.attention.kv_lora_rank");
-    if (!pp_gguf_has(g, "minicpm3.attention.value_length"))
+    if (!pp_gguf_has(g, "minicpm3.attention.value_length") && hp->n_head > 0)
         hp->v_head_dim = hp->n_embd / hp->n_head;
     if (!pp_gguf_has(g, "minicpm3.embedding_scale"))
         hp->embd_scale = 12;
