@@ -165,9 +165,11 @@ void pp_status_draw(struct pp_ui *ui)
 
 void pp_keys_draw(struct pp_ui *ui)
 {
-    static const struct { const char *key, *word; } keys[] = {
-        {"F1", "Help"}, {"F2", "Chats"}, {"F3", "LoRA"}, {"F4", "Template"}, {"F5", "Persona"}, {"F6", "Draft"},
-        {"F7", "Theme"}, {"F8", "Params"}, {"F9", "Raw"}, {"F10", "Quit"},
+    /* brief: so that all of them fit into 80 columns */
+    static const struct { const char *key, *word, *brief; } keys[] = {
+        {"F1", "Help", "Help"}, {"F2", "Chats", "Chats"}, {"F3", "LoRA", "LoRA"}, {"F4", "Template", "Templ"},
+        {"F5", "Persona", "Persona"}, {"F6", "Draft", "Draft"}, {"F7", "Theme", "Theme"}, {"F8", "Params", "Params"},
+        {"F9", "Raw", "Raw"}, {"F10", "Quit", "Quit"},
     };
     enum { COUNT = sizeof keys / sizeof keys[0] };
     struct pp_area a = ui->at.keys;
@@ -176,14 +178,16 @@ void pp_keys_draw(struct pp_ui *ui)
     int words = 1;
     for (int i = 0; i < COUNT; i++)
         words += (int)(strlen(keys[i].key) + strlen(keys[i].word));
+    const bool brief = words + COUNT - 1 > a.w;
     int space = words + 3 * COUNT <= a.w ? 1 : 0, gap = words + 3 * COUNT <= a.w ? 2 : 1;
     pp_draw_erase(a, PP_SLOT_KEYS);
-    int x = a.x + 1, quit = (int)strlen("F10Quit") + space + gap;
+    int x = a.x + 1, quit = (int)strlen("F10Quit") + space;
     for (int i = 0; i < COUNT; i++) {
-        int width = (int)(strlen(keys[i].key) + strlen(keys[i].word)) + space;
-        if (i < COUNT - 1 && x + width + quit > a.x + a.w)
+        const char *word = brief ? keys[i].brief : keys[i].word;
+        int width = (int)(strlen(keys[i].key) + strlen(word)) + space;
+        if (i < COUNT - 1 && x + width + gap + quit > a.x + a.w)
             continue;
         x += pp_draw_text(a.y, x, a.x + a.w - x, keys[i].key, PP_SLOT_KEY) + space;
-        x += pp_draw_text(a.y, x, a.x + a.w - x, keys[i].word, PP_SLOT_KEYS) + gap;
+        x += pp_draw_text(a.y, x, a.x + a.w - x, word, PP_SLOT_KEYS) + gap;
     }
 }
