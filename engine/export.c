@@ -16,6 +16,7 @@
 #include "engine/quant.h"
 #include "engine/rope.h"
 #include "engine/rows.h"
+#include "engine/tensor_forms.h"
 #include "engine/text.h"
 #include "engine/xielu.h"
 
@@ -407,14 +408,16 @@ static void size_label(int64_t n_params, char out[32])
 static const char *const length_keys[] = {"attention.head_count_kv", "attention.key_length", "attention.value_length",
                                           "attention.key_length_mla", "attention.value_length_mla", NULL};
 
-/* Sizes of heads, and with latent attention those of the cache and of what it is made of. */
+/* Sizes of heads, and with latent attention those of the cache and of what it is made of; where files have that in one,
+ * they do not know of the cache. */
 static void add_lengths(struct keys *k, const struct pp_hparams *hp)
 {
-    const int64_t rank = hp->kv_lora_rank;
-    const int64_t lengths[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, hp->qk_nope_dim + hp->rope_dim,
-                               hp->v_head_dim};
-    for (int i = 0; i < (rank ? 5 : 3); i++)
-        add_number(k, length_keys[i], lengths[i]);
+    const bool joined = pp_arch_by_name(hp->arch)->gguf_joined_heads;
+    const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
+    const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
+    const int64_t of_heads[] = {hp->n_head, key, value};
+    for (int i = 0; i < (rank && !joined ? 5 : 3); i++)
+        add_number(k, length_keys[i], joined ? of_heads[i] : usual[i]);
 }
 
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
@@ -546,7 +549,34 @@ struct export_list {
     const struct pp_tensor **parts;     /* [n_tensors]: of all stacks together */
     size_t n_parts;
     struct pp_buf names;                /* of the stacks, each with a NUL behind it */
+    struct joined {
+        struct pp_tensor t;
+        struct pp_rows rows;
+        char name[80];
+    } *joined;                          /* [n_joined]: matrices of heads, in one */
+    size_t n_joined;
 };
+
+/* Matrices of heads, where the family's files have those of keys and of values in one: of the former, that one. */
+static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor *t, uint32_t type,
+                               struct export_list *list, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    const char *at = strstr(t->name, ".attn_k_b.weight");
+    struct joined *joined = &list->joined[list->n_joined];
+    if (!at)
+        return PP_OK; /* goes with those of keys */
+    if (list->n_joined == (size_t)hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
+    const int n = (int)(at - t->name < 40 ? at - t->name : 40);
+    snprintf(joined->name, sizeof joined->name, "%.*s.attn_v_b.weight", n, t->name);
+    const struct pp_tensor *v_b = pp_source_tensor(s, joined->name);
+    snprintf(joined->name, sizeof joined->name, "%.*s.attn_kv_b.weight", n, t->name);
+    list->items[list->n++] = (struct pp_export_item){
+        .from = &joined->t, .name = joined->name, .type = type, .factor = 1.0f};
+    list->n_joined++;
+    return pp_join_heads(t, v_b, hp, &joined->t, &joined->rows, err);
+}
 
 /* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
 static enum pp_code stack_experts(const struct pp_source *s, const struct pp_tensor *first, const char *number,
@@ -619,6 +649,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             continue; /* in the metadata */
         if (number && strtol(number, NULL, 10) > 0)
             continue; /* goes with the first expert's */
+        if (arch->gguf_joined_heads && (strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight"))) {
+            code = join_heads(s, t, types[i], list, err);
+            continue;
+        }
         if (number) {
             code = stack_experts(s, t, number, types[i], list, err);
             continue;
@@ -673,9 +707,10 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     struct export_list list = {
         .items = pp_calloc(pp_source_n_tensors(s) + 2, sizeof *list.items),
         .parts = pp_calloc(pp_source_n_tensors(s), sizeof *list.parts),
+        .joined = pp_calloc((size_t)pp_source_hparams(s)->n_layer, sizeof *list.joined),
     };
-    enum pp_code code = list.items && list.parts ? make_rope_freqs(s, &rope_freqs, err)
-                                                 : pp_fail_nomem(err, "the list of tensors");
+    enum pp_code code = list.items && list.parts && list.joined ? make_rope_freqs(s, &rope_freqs, err)
+                                                                : pp_fail_nomem(err, "the list of tensors");
     if (!code)
         code = list_items(s, types, &rope_freqs, &list, err);
     if (!code && opt && opt->imatrix)
@@ -696,6 +731,7 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     pp_free((void *)(uintptr_t)rope_freqs.data);
     pp_free(list.items);
     pp_free(list.parts);
+    pp_free(list.joined);
     pp_buf_free(&list.names);
     return code;
 }

@@ -56,7 +56,8 @@ enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err)
  * "blk.3.attn_v_b.weight", [n_head, v_head_dim, kv_lora_rank]; where both are there already, it is left out. Floats and
  * values keep their type; keys of quantised matrices, whose blocks cannot be turned, become Q8_0. */
 enum pp_code pp_split_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err);
-/* The other way round: makes *both the matrix of k_b and v_b, whose rows (for *rows) are made of those. */
+/* The other way round: makes *both the matrix of k_b and v_b: the one that they were made of, or else one whose rows
+ * (for *rows) are made of those. */
 enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *v_b, const struct pp_hparams *hp,
                            struct pp_tensor *both, struct pp_rows *rows, struct pp_error *err);
 

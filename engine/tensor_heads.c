@@ -122,10 +122,16 @@ enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *
     if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != hp->kv_lora_rank ||
         k_b->ne[1] * k_b->ne[2] != hp->n_head * hp->kv_lora_rank || v_b->ne[1] * v_b->ne[2] != hp->n_head * values)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no like of values beside it", k_b->name);
+    if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_KEYS && v_b->rows->form == PP_FORM_VALUES &&
+        k_b->rows->of == v_b->rows->of) {
+        *both = *k_b->rows->of; /* as it was */
+        return PP_OK;
+    }
     *rows = (struct pp_rows){.form = PP_FORM_BOTH, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
                              .n_cols = hp->kv_lora_rank, .n_rows = hp->n_head * (keys + values), .weights = k_b->data,
                              .head_keys = keys, .head_values = values};
     *both = (struct pp_tensor){.name = k_b->name, .type = k_b->type, .n_dims = 2, .rows = rows, .data = k_b->data,
-                               .ne = {rows->n_cols, rows->n_rows, 1, 1}};
+                               .ne = {rows->n_cols, rows->n_rows, 1, 1},
+                               .size = pp_type_row_bytes(k_b->type, rows->n_cols) * (size_t)rows->n_rows};
     return PP_OK;
 }

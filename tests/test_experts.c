@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/gguf.h"
 #include "tests/expert_model.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -322,7 +323,16 @@ static void minicpm3(void **state)
     s.embd_scale = 12;
     s.residual_scale = 1.4f / sqrtf((float)s.n_layer);
     s.logit_scale = 256.0f / (float)s.n_embd;
-    check_latent(&s);
+    const char *folder = check_latent(&s), *file = fresh_path("joined.gguf");
+    struct pp_gguf *g;
+    struct pp_error err;
+    int64_t n = 0;
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    assert_non_null(pp_gguf_tensor(g, "blk.1.attn_kv_b.weight"));
+    assert_null(pp_gguf_tensor(g, "blk.1.attn_k_b.weight"));
+    assert_true(pp_gguf_int(g, "minicpm3.attention.key_length", &n) && n == s.nope + s.rope_dim);
+    pp_gguf_close(g);
 }
 
 /* Numbers that cannot be. */

@@ -134,6 +134,7 @@ struct pp_arch {
     bool yarn_no_truncate;            /* rope_no_truncate */
     bool gguf_shares;                 /* expert_shares */
     bool gguf_sigmoids;               /* expert_sigmoids */
+    bool gguf_joined_heads;           /* attn_kv_b instead of attn_k_b and attn_v_b, and what goes with it */
     struct pp_decoder decoder;
     const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */

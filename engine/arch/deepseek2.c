@@ -264,6 +264,7 @@ const struct pp_arch pp_arch_minicpm3 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .gguf_divides_logits = true,
+    .gguf_joined_heads = true,
     .usual = minicpm3_usual,
     .from_config = minicpm3_from_config,
     .from_gguf = minicpm3_from_gguf,
