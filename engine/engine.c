@@ -10,7 +10,7 @@
 #include "engine/engine_int.h"
 #include "engine/fit.h"
 
-enum { DEFAULT_MAX_ROWS = 512, MAX_THREADS = 512 };
+enum { MAX_THREADS = 512 };
 static const int64_t DEFAULT_MAX_CTX = 16384, LEAST_CTX = 512;
 static const uint64_t MIN_KV_MEMORY = 64u << 20;
 
@@ -193,9 +193,9 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->model = m;
     e->isa = isa;
     e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;
-    e->max_rows = opt->max_rows                                        ? opt->max_rows
-                  : m->plan.encoder && e->n_ctx > (int)DEFAULT_MAX_ROWS ? (int)e->n_ctx
-                                                                       : DEFAULT_MAX_ROWS;
+    e->max_rows = opt->max_rows                                     ? opt->max_rows
+                  : m->plan.encoder && e->n_ctx > (int)PP_USUAL_ROWS ? (int)e->n_ctx
+                                                                     : PP_USUAL_ROWS;
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
     e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);

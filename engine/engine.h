@@ -100,6 +100,11 @@ struct pp_engine;
 enum pp_activations { PP_ACT_AUTO = 0, PP_ACT_F32, PP_ACT_PAIR, PP_ACT_BF16 };
 int pp_activations_by_name(const char *name); /* "auto", "f32", "pair", "bf16"; -1 if unknown */
 
+/* Rows of a batch where nothing else is said: as many as leave their activations in the second cache. Measured on two
+ * cores of a Granite Rapids, prompts of 512 in passes of 192, 256 and 512 rows, tokens/s: Q4_0 with AVX-512 391, 380
+ * and 355, with AMX 546, 551 and 551; F16 with AMX 303, 315 and 323. */
+enum { PP_USUAL_ROWS = 256 };
+
 struct pp_engine_options {
     int n_threads;              /* 0, and at most: one per core that this process may use */
     enum pp_kv_type kv_type;    /* an encoder, which keeps nothing, has F32 */
@@ -107,7 +112,7 @@ struct pp_engine_options {
     int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of what is free, or allowed by ulimit -v */
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
-    int max_rows;               /* rows of the largest batch; 0: 512, or for an encoder n_ctx if that is more */
+    int max_rows;               /* rows of the largest batch; 0: PP_USUAL_ROWS, or for an encoder n_ctx if more */
     struct pp_engine *share_pool; /* use this engine's threads (it must outlive the new one), or NULL */
     const struct pp_cancel *cancel; /* stops the making of the engine, not what it does later; or NULL */
     const char *cache_dir;      /* packed weights are kept in its folder "layouts"; NULL: nowhere */

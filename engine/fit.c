@@ -9,8 +9,6 @@
 #include "engine/model.h"
 #include "engine/source.h"
 
-enum { DEFAULT_ROWS = 512 };
-
 static uint64_t plus(uint64_t a, uint64_t b)
 {
     uint64_t sum;
@@ -46,11 +44,12 @@ static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
     need->weights_least = plus(need->weights_least, all / (uint64_t)x->n * (uint64_t)x->n_used);
 }
 
-/* About what slots, inputs made ready and logits take (slots.c, setup.c, experts.c). */
+/* About what slots, inputs made ready, logits and threads take (slots.c, setup.c, experts.c). */
 static uint64_t work_bytes(const struct pp_model *m, int max_rows)
 {
+    enum { OF_THREADS = 4 << 20 };
     const struct pp_model_info *info = &m->info;
-    const uint64_t rows = (uint64_t)(max_rows ? max_rows : DEFAULT_ROWS);
+    const uint64_t rows = (uint64_t)(max_rows ? max_rows : PP_USUAL_ROWS);
     uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     values += (uint64_t)hp->n_ff_shared;
@@ -61,7 +60,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
         const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->gate[0]->ne[0] + x->gate[0]->ne[1]) * 3 / 2;
         values = i == 0 ? values + places : values;
     }
-    return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float);
+    return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;
 }
 
 struct pp_memory_need pp_model_memory(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, int max_rows)

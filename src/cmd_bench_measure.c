@@ -198,7 +198,7 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
     if (opt.n_ctx == 0)
         opt.n_ctx = context_of(m);
     for (int64_t i = 0; i < b->n_rows; i++)
-        if (b->rows[i] > opt.max_rows && b->rows[i] > 512)
+        if (b->rows[i] > opt.max_rows && b->rows[i] > PP_USUAL_ROWS)
             opt.max_rows = (int)b->rows[i];
     enum pp_code code = pp_engine_new(b->model, &opt, loading, &b->bar, &l->engine, err);
     if (!code)

@@ -39,7 +39,7 @@ static uint64_t own_bytes(struct pp_engine *e)
 
 static void check_own_bytes(const struct pp_model *m, const char *type, int n_threads, uint64_t most_mib)
 {
-    struct pp_engine_options opt = {.n_threads = n_threads};
+    struct pp_engine_options opt = {.n_threads = n_threads, .max_rows = 512};
     struct pp_engine *e;
     struct pp_error err;
     assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
@@ -95,7 +95,7 @@ static void nothing_uncounted(void **state)
     enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: stacks, the heap's ends, page tables of the sequence */
     static struct pp_row rows[ROWS];
     struct pp_model *m = open_8b("f16", 1, 1000);
-    struct pp_engine_options opt = {.n_threads = 2};
+    struct pp_engine_options opt = {.n_threads = 2, .max_rows = ROWS};
     struct pp_engine *e;
     struct pp_seq *s;
     struct pp_error err;
@@ -130,7 +130,7 @@ static void logits_of_wanted_rows_only(void **state)
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
     shape.n_vocab = 10000;
     const uint64_t row_bytes = (uint64_t)shape.n_vocab * sizeof(float);
-    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
+    const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20, .max_rows = ROWS};
     struct pp_model *m;
     struct pp_engine *e;
     struct pp_seq *s;
