@@ -159,7 +159,7 @@ static void check_tree(const struct subject *t, const struct manner *m, struct p
 static struct pp_engine *engine_for(const struct subject *t, const struct manner *m)
 {
     struct pp_engine_options opt = {.kernels = pp_isa_name(m->isa), .n_threads = m->n_threads, .kv_type = m->kv,
-                                    .kv_memory = 16u << 20, .activations = t->activations};
+                                    .kv_memory = 16u << 20, .activations = t->activations, .max_rows = 512};
     struct pp_engine *e;
     struct pp_error err;
     assert_ok(pp_engine_new(t->model, &opt, NULL, NULL, &e, &err), err);
