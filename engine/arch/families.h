@@ -67,6 +67,8 @@ void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_k
 /* Qwen's layers without experts: those that are listed, and all but every decoder_sparse_step-th. */
 enum pp_code pp_config_qwen_dense(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_config_put_qwen_dense(const struct pp_hparams *hp, struct cJSON *config);
+/* GPT-2's keys; the first StarCoder has the same. */
+enum pp_code pp_config_gpt2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);

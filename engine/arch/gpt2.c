@@ -35,7 +35,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"GPT2LMHeadModel", "gpt2", NULL};
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_config_gpt2(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_gelu(config, "activation_function", PP_GELU_TANH, hp, err);
     hp->norm_eps = 1e-5f;
@@ -75,7 +75,7 @@ const struct pp_arch pp_arch_gpt2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
                 .fn = PP_FN_GELU_TANH, .positions = PP_POS_LEARNED},
-    .from_config = from_config,
+    .from_config = pp_config_gpt2,
     .usual = usual,
     .gguf_untied = true,
     .to_config = to_config,

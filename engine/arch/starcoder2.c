@@ -76,19 +76,10 @@ static const struct pp_arch_usual first_usual[] = {
 
 static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_config_gelu(config, "activation_function", PP_GELU_TANH, hp, err);
-    hp->norm_eps = 1e-5f;
-    hp->n_ctx_train = 1024;
     hp->n_head_kv = 1;
     if (!pp_config_flag(config, "multi_query", true))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not compute");
-    if (!pp_config_flag(config, "scale_attn_weights", true))
-        hp->attn_scale = 1;
-    if (!code)
-        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
-    if (!code)
-        code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
-    return code ? code : pp_config_int(config, "n_inner", &hp->n_ff, err);
+    return pp_config_gpt2(config, hp, err);
 }
 
 static void first_to_config(const struct pp_hparams *hp, cJSON *config)
