@@ -51,12 +51,12 @@ struct tier_need {
     uint64_t least, most;
 };
 
-static struct tier_need tier_need(const struct pp_engine *e, int64_t window, uint64_t n)
+static struct tier_need tier_need(int max_rows, int64_t window, uint64_t n)
 {
     if (!window)
         return (struct tier_need){n, n};
     const uint64_t in_window = (uint64_t)window / PP_PAGE_TOKENS + 1;
-    const uint64_t least = in_window + (uint64_t)e->max_rows / PP_PAGE_TOKENS + 2, most = least + PP_MARKS * in_window;
+    const uint64_t least = in_window + (uint64_t)max_rows / PP_PAGE_TOKENS + 2, most = least + PP_MARKS * in_window;
     return (struct tier_need){least < n ? least : n, most < n ? most : n};
 }
 
@@ -68,7 +68,9 @@ static uint64_t add_bytes(uint64_t sum, uint64_t n, uint64_t bytes)
 
 static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, struct pp_kv_layout *l)
 {
-    if (tier->latent_dim)
+    if (tier->kind == PP_TIER_ROWS)
+        pp_kv_layout_init_rows(l, tier->n_layer, tier->head_dim);
+    else if (tier->latent_dim)
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
         pp_kv_layout_init(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim);
@@ -80,9 +82,14 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
     for (int t = 0; t < m->plan.n_tiers; t++) {
         const struct pp_tier_plan *tier = &m->plan.tiers[t];
         const int64_t held = tier->window && 3 * tier->window < n_ctx ? 3 * tier->window : n_ctx; /* seq_pages.c */
+        const uint64_t n_pages = (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
-        sum = add_bytes(sum, (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS, l.page_bytes);
+        if (tier->kind == PP_TIER_ROWS) /* windows are short, but pages large: the rows of a step count */
+            sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier->window, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
+                            l.page_bytes);
+        else
+            sum = add_bytes(sum, n_pages, l.page_bytes);
     }
     return sum;
 }
@@ -93,7 +100,7 @@ static struct tier_need bytes_needed(const struct pp_engine *e, const struct pp_
     const struct pp_plan *plan = &e->model->plan;
     struct tier_need sum = {0, 0};
     for (int t = 0; t < plan->n_tiers; t++) {
-        const struct tier_need pages = tier_need(e, plan->tiers[t].window, n);
+        const struct tier_need pages = tier_need(e->max_rows, plan->tiers[t].window, n);
         sum.least = add_bytes(sum.least, pages.least, layouts[t].page_bytes);
         sum.most = add_bytes(sum.most, pages.most, layouts[t].page_bytes);
     }
@@ -125,7 +132,7 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
         struct pp_tier *tier = &e->tier[e->n_tiers];
         const struct pp_kv_layout *l = &layouts[e->n_tiers];
         tier->window = plan->tiers[e->n_tiers].window;
-        const struct tier_need pages = tier_need(e, tier->window, n);
+        const struct tier_need pages = tier_need(e->max_rows, tier->window, n);
         const uint64_t more = (uint64_t)((unsigned __int128)(limit - all.least) * pages.most / all.most);
         code = pp_kv_pool_new(l, (pages.least + more) * l->page_bytes, &tier->kv, err);
     }
@@ -258,7 +265,7 @@ void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const stru
     const uint64_t most = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
     const uint64_t n = pages_that_fit(e, layouts, most, bytes);
     for (int t = 0; t < e->n_tiers; t++)
-        pp_kv_pool_clear(e->tier[t].kv, tier_need(e, e->tier[t].window, n).least, cancel);
+        pp_kv_pool_clear(e->tier[t].kv, tier_need(e->max_rows, e->tier[t].window, n).least, cancel);
 }
 
 void pp_engine_free(struct pp_engine *e)

@@ -78,6 +78,15 @@ void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int 
     lay_out(l);
 }
 
+void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
+{
+    *l = (struct pp_kv_layout){.kind = PP_TIER_ROWS, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
+                               .head_dim = width, .head_pad = round_up(width, PP_KV_GROUP), .v_in_k = true};
+    l->head_bytes = room_of(l->type, l->head_pad).values;
+    l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
+    l->page_bytes = l->head_bytes * (size_t)n_layer;
+}
+
 /* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. */
 static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, size_t count, size_t size,
                       size_t stride)
@@ -92,6 +101,10 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
     size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
     size_t n_blocks = pad / PP_KV_BLOCK, scales = n_blocks * PP_KV_GROUP * 2, size = 1;
+    if (l->kind == PP_TIER_ROWS) {
+        memmove(to + ts * pad * sizeof(float), from + fs * pad * sizeof(float), pad * sizeof(float));
+        return;
+    }
     switch (l->type) {
     case PP_KV_Q8_0:
     case PP_KV_Q4_0:

@@ -39,6 +39,13 @@ enum {
     PP_KV_CHUNK = 256,  /* positions whose softmax is computed at a time; part of the arithmetic's definition */
 };
 
+/* What a position leaves behind for later ones in a layer. */
+enum pp_tier_kind {
+    PP_TIER_ATTENTION, /* K and V of heads */
+    PP_TIER_ROWS,      /* a vector of floats: what a short convolution looks back at. Always F32, whatever the type of K
+                          and V: that is the arithmetic's definition */
+};
+
 /* Where things are in a page. For each layer and KV head, head_bytes:
  *
  *   F32, F16:  K [4 groups][head_pad][16 positions]
@@ -61,8 +68,11 @@ enum {
  *
  * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated
  * by a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are
- * rotated alike and the output is rotated back. */
+ * rotated alike and the output is rotated back.
+ *
+ * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad]. */
 struct pp_kv_layout {
+    enum pp_tier_kind kind;
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
     bool v_in_k;         /* V is the first v_dim values of K, and is not stored */
@@ -84,9 +94,17 @@ void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer
 /* The same with v_in_k. */
 void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);
+/* Of a tier of rows. */
+void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width);
 static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, int head)
 {
     return l->head_bytes * ((size_t)layer * (size_t)l->n_head_kv + (size_t)head);
+}
+
+/* In a page of such a tier, the row of a position: float [head_pad], zeros behind head_dim not promised. */
+static inline float *pp_kv_row(const struct pp_kv_layout *l, uint8_t *page, int layer, int slot)
+{
+    return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0)) + (size_t)slot * (size_t)l->head_pad;
 }
 
 /* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */

@@ -8,34 +8,56 @@
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 
-/* The tier of layers with this window, made if there is none yet; -1: there are too many. */
-static int tier_of(struct pp_plan *p, const struct pp_hparams *hp, int64_t window)
+/* The tier of layers that leave the same behind as this one; its layers are not counted yet. */
+static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hparams *hp, const struct pp_op *op)
+{
+    if (op->kind == PP_OP_CONVOLVE)
+        return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = op->window, .n_head_kv = 1,
+                                     .head_dim = (int)p->slots[op->in].width};
+    return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head_kv = (int)hp->n_head_kv,
+                                 .head_dim = (int)hp->head_dim, .latent_dim = (int)hp->kv_lora_rank};
+}
+
+/* Made if there is none like it yet; -1: there are too many. */
+static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 {
     int t = 0;
-    while (t < p->n_tiers && p->tiers[t].window != window)
+    while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
+                              p->tiers[t].head_dim != like->head_dim))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
     if (t == p->n_tiers)
-        p->tiers[p->n_tiers++] = (struct pp_tier_plan){
-            .window = window, .n_head_kv = (int)hp->n_head_kv, .head_dim = (int)hp->head_dim,
-            .latent_dim = (int)hp->kv_lora_rank};
+        p->tiers[p->n_tiers++] = *like;
     return t;
+}
+
+static enum pp_tier_kind kind_of(const struct pp_op *op)
+{
+    return op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS : PP_TIER_ATTENTION;
+}
+
+static bool uses_cache(const struct pp_op *op)
+{
+    return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_CONVOLVE;
 }
 
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
     p->n_tiers = 0;
-    for (int i = 0; i < p->n_ops; i++) {
-        struct pp_op *op = &p->ops[i];
-        if (op->kind != PP_OP_KV_STORE && op->kind != PP_OP_ATTENTION)
-            continue;
-        if ((op->tier = tier_of(p, pp_source_hparams(s), op->window)) < 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: its layers have more than %d different attention windows",
-                           pp_source_path(s), PP_MAX_TIERS);
-        struct pp_tier_plan *tier = &p->tiers[op->tier];
-        op->tier_layer = op->kind == PP_OP_KV_STORE ? tier->n_layer++ : tier->n_layer - 1;
-    }
+    for (enum pp_tier_kind kind = PP_TIER_ATTENTION; kind <= PP_TIER_ROWS; kind++)
+        for (int i = 0; i < p->n_ops; i++) {
+            struct pp_op *op = &p->ops[i];
+            if (!uses_cache(op) || kind_of(op) != kind)
+                continue;
+            const struct pp_tier_plan like = tier_for(p, pp_source_hparams(s), op);
+            if ((op->tier = find_tier(p, &like)) < 0)
+                return pp_fail(err, PP_ERR_UNSUPPORTED,
+                               "%s: its layers have more than %d different windows of attention or convolution",
+                               pp_source_path(s), PP_MAX_TIERS);
+            struct pp_tier_plan *tier = &p->tiers[op->tier];
+            op->tier_layer = op->kind == PP_OP_ATTENTION ? tier->n_layer - 1 : tier->n_layer++;
+        }
     return PP_OK;
 }
 

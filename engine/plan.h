@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/base/error.h"
+#include "engine/kv.h"
 #include "engine/source.h"
 #include "engine/types.h"
 
@@ -29,7 +30,12 @@ enum pp_op_kind {
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
                         and fall with the distance by `alibi` */
+    PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
+                        positions, the row's own being the last; in a tree those of its ancestors. Before the first
+                        position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
+                        layer `layer` */
     PP_OP_GATE,      /* out = fn(in) * in2 */
+    PP_OP_MULTIPLY,  /* out = in * in2 */
     PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
@@ -81,9 +87,9 @@ struct pp_op {
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
-    int64_t window;                  /* of the two that use the cache: how many positions a row sees, itself included,
+    int64_t window;                  /* of those that use the cache: how many positions a row sees, itself included,
                                         or 0: all */
-    int tier, tier_layer;            /* the same two: where the cache has the layer; set by pp_plan_build */
+    int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
@@ -125,10 +131,12 @@ struct pp_heads {
     const struct pp_tensor *const *w; /* [n], each [n_out, n_in] */
 };
 
-/* Layers whose K and V have one geometry and one window: their pages are kept and let go together. */
+/* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */
 struct pp_tier_plan {
+    enum pp_tier_kind kind;
     int64_t window;                  /* 0: none */
-    int n_layer, n_head_kv, head_dim;
+    int n_layer;
+    int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
 };
 
@@ -157,8 +165,8 @@ struct pp_plan {
  * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
-/* The last step of pp_plan_build: gives every layer its place in a tier, in the order of the plan.
- * PP_ERR_UNSUPPORTED: there are more than PP_MAX_TIERS windows. */
+/* The last step of pp_plan_build: gives every layer its place in a tier, those of attention first, each kind in the
+ * order of the plan. PP_ERR_UNSUPPORTED: there would be more than PP_MAX_TIERS. */
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err);
 
 /* --- for engine/arch/ ------------------------------------------------------------------------------------- */

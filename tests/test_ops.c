@@ -73,6 +73,45 @@ static void norm_and_activations(void **state)
     }
 }
 
+/* Products, and sums over a few rows of which the first may be missing. */
+static void convolutions(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+        for (int n_taps = 1; n_taps <= 4; n_taps++) {
+            const int64_t n = lengths[k], stride = (n + 15) / 16 * 16;
+            float *x = random_floats(n * n_taps), *w = random_floats(stride * n_taps), *bias = random_floats(n);
+            float *y = pp_calloc((size_t)n, 4), *z = pp_calloc((size_t)n, 4), *rows[4];
+            for (int missing = 0; missing < n_taps; missing++) {
+                const float *b = missing % 2 ? NULL : bias;
+                for (int j = 0; j < n_taps; j++)
+                    rows[j] = j < missing ? NULL : x + j * n;
+                pp_cpu_ops(PP_ISA_SCALAR)->convolve(n_taps, rows, w, stride, b, n, y);
+                for (int64_t i = 0; i < n; i++) {
+                    double sum = b ? (double)b[i] : 0;
+                    for (int j = missing; j < n_taps; j++)
+                        sum += (double)w[j * stride + i] * (double)rows[j][i];
+                    assert_near(y[i], sum, 1e-5);
+                }
+                for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
+                    if (!pp_isa_runs((enum pp_isa)isa))
+                        continue;
+                    pp_cpu_ops((enum pp_isa)isa)->convolve(n_taps, rows, w, stride, b, n, z);
+                    assert_memory_equal(y, z, (size_t)n * 4);
+                }
+            }
+            for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+                if (!pp_isa_runs((enum pp_isa)isa))
+                    continue;
+                memcpy(z, x, (size_t)n * 4);
+                pp_cpu_ops((enum pp_isa)isa)->multiply(z, bias, n, z);
+                for (int64_t i = 0; i < n; i++)
+                    assert_true(z[i] == x[i] * bias[i]);
+            }
+            pp_free(x), pp_free(w), pp_free(bias), pp_free(y), pp_free(z);
+        }
+}
+
 /* All halves, from an odd address, and as many as fill no vector. */
 static void halves_to_floats(void **state)
 {
@@ -867,7 +906,7 @@ static void copied_positions(void **state)
 TEST_GROUP(ops)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_and_activations),
+        cmocka_unit_test(norm_and_activations), cmocka_unit_test(convolutions),
         cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(functions),            cmocka_unit_test(xielu_of_four_numbers),
                    cmocka_unit_test(layer_norms),

@@ -11,6 +11,7 @@
 #include "src/event.h"
 #include "src/paths.h"
 #include "src/worker.h"
+#include "tests/convolved.h"
 #include "tests/decoder_model.h"
 #include "tests/expert_model.h"
 #include "tests/support.h"
@@ -82,7 +83,7 @@ struct rig {
     struct pp_engine *engine;
 };
 
-static struct rig rig(int n_layer, enum pp_kv_type type, int window, int64_t n_pages)
+static struct rig convolved_rig(int n_layer, enum pp_kv_type type, int window, int n_taps, int64_t n_pages)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
     struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_type = type, .max_rows = 32};
@@ -91,6 +92,10 @@ static struct rig rig(int n_layer, enum pp_kv_type type, int window, int64_t n_p
     shape.n_layer = n_layer;
     shape.window = window;
     assert_ok(pp_model_open(tiny_model(&shape), &r.model, &err), err);
+    if (n_taps) {
+        convolve_layers(r.model, n_taps);
+        assert_ok(pp_plan_place_layers(r.model->source, &r.model->plan, &err), err);
+    }
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     if (n_pages) {
         opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)n_pages;
@@ -98,6 +103,11 @@ static struct rig rig(int n_layer, enum pp_kv_type type, int window, int64_t n_p
         assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     }
     return r;
+}
+
+static struct rig rig(int n_layer, enum pp_kv_type type, int window, int64_t n_pages)
+{
+    return convolved_rig(n_layer, type, window, 0, n_pages);
 }
 
 static void unrig(struct rig *r)
@@ -230,16 +240,16 @@ static void keys_with_alibi_move_exactly(void **state)
 }
 
 /* With more layers it is another result: it is not to be found, shared or saved, and going back ends it. */
-static void moved_pages_stay_alone(void **state)
+static void assert_stays_alone(int n_taps)
 {
     const struct pp_sha256 identity = {0};
-    struct rig r = rig(3, PP_KV_Q8_0, 0, 0);
+    const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* of rows, whole pages are found at most */
+    struct rig r = convolved_rig(3, PP_KV_Q8_0, 0, n_taps, 0);
     const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
     struct pp_seq *s = sequence(&r, 400), *fork, *clean;
     struct pp_save *save;
     struct pp_error err;
     int32_t tokens[512];
-    (void)state;
     assert_ok(pp_seq_cut(s, 100, 180, &err), err);
     memcpy(tokens, pp_seq_tokens(s), (size_t)pp_seq_len(s) * sizeof *tokens);
     float *moved = next_logits(s);
@@ -249,7 +259,7 @@ static void moved_pages_stay_alone(void **state)
     assert_int_equal(pp_seq_at_hand(s, NULL, 0, tokens, 320), 100);
     assert_int_equal(pp_engine_at_hand(r.engine, NULL, 0, tokens, 320), 64); /* a page of before the cut */
     assert_ok(pp_seq_fork(s, 320, &fork, &err), err);
-    assert_int_equal(pp_seq_len(fork), 100);
+    assert_int_equal(pp_seq_len(fork), back);
     assert_int_equal(pp_save_new(s, &identity, "nowhere", "x", &save, &err), PP_ERR_USAGE);
 
     assert_ok(pp_seq_new(r.engine, &clean, &err), err);
@@ -257,13 +267,13 @@ static void moved_pages_stay_alone(void **state)
     float *computed = next_logits(clean);
     assert_true(largest_difference(moved, computed, n_vocab) > 1e-3);
     /* the fork computes what it did not get: the same bits as the clean one */
-    feed(fork, tokens + 100, 220);
+    feed(fork, tokens + back, 320 - back);
     float *of_fork = next_logits(fork);
     assert_memory_equal(of_fork, computed, (size_t)n_vocab * sizeof(float));
 
     pp_seq_truncate(s, 90);
-    assert_int_equal(pp_seq_exact(s), 90);
-    feed(s, tokens + 90, 230);
+    assert_int_equal(pp_seq_exact(s), before);
+    feed(s, tokens + before, 320 - before);
     assert_int_equal(pp_seq_exact(s), 320);
     float *again = next_logits(s);
     assert_memory_equal(again, computed, (size_t)n_vocab * sizeof(float));
@@ -274,6 +284,62 @@ static void moved_pages_stay_alone(void **state)
     pp_seq_free(s);
     pp_seq_free(fork);
     pp_seq_free(clean);
+    unrig(&r);
+}
+
+static void moved_pages_stay_alone(void **state)
+{
+    (void)state;
+    assert_stays_alone(0);
+    assert_stays_alone(4);
+}
+
+/* Rows of a convolution, which go back by a few positions only: those are where they belong, whether the pages that
+ * they come from are held or must be found, and going back between them is right. */
+static void rows_move(void **state)
+{
+    enum { TAPS = 4 };
+    static const struct { int64_t from, to, len; } cuts[] = {
+        {64, 128, 300}, {0, 1, 200}, {70, 71, 131}, {10, 203, 250}, {120, 180, 185}, {190, 195, 198}, {60, 250, 257},
+    };
+    struct rig r = convolved_rig(2, PP_KV_Q8_0, 0, TAPS, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        const int64_t distance = cuts[i].to - cuts[i].from, len = cuts[i].len;
+        struct pp_seq *whole = sequence(&r, len), *s;
+        struct pp_error err;
+        assert_ok(pp_seq_fork(whole, len, &s, &err), err);
+        assert_int_equal(pp_seq_len(s), len);
+        assert_ok(pp_seq_cut(s, cuts[i].from, cuts[i].to, &err), err);
+        const struct pp_seq_tier *had = &whole->tier[1], *has = &s->tier[1];
+        struct pp_kv_pool *kv = r.engine->tier[1].kv;
+        assert_int_equal(pp_kv_pool_layout(kv)->kind, PP_TIER_ROWS);
+        assert_in_range(has->first_page, 0, (len - distance - TAPS + 1) / PP_PAGE_TOKENS);
+        for (int64_t p = has->first_page * PP_PAGE_TOKENS; p < len - distance; p++) {
+            const int64_t old = p < cuts[i].from ? p : p + distance, page = old / PP_PAGE_TOKENS;
+            pp_page_id named = page < whole->n_named ? pp_page_find(kv, &whole->names[page]) : PP_NO_PAGE;
+            uint8_t *data = named != PP_NO_PAGE ? pp_page_data(kv, named) : had->page_data[page];
+            for (int l = 0; l < 2; l++)
+                assert_memory_equal(pp_kv_row(pp_kv_pool_layout(kv), has->page_data[p / PP_PAGE_TOKENS], l,
+                                              (int)(p % PP_PAGE_TOKENS)),
+                                    pp_kv_row(pp_kv_pool_layout(kv), data, l, (int)(old % PP_PAGE_TOKENS)),
+                                    256 * sizeof(float));
+            if (named != PP_NO_PAGE)
+                pp_page_release(kv, named);
+        }
+        for (int64_t n = len - distance - 1; n >= 0; n -= 17) { /* whatever is held stays in order */
+            pp_seq_truncate(s, n);
+            assert_in_range(pp_seq_len(s), 0, n);
+            assert_in_range(s->tier[1].first_page, 0, s->tier[1].n_pages);
+        }
+        pp_seq_free(s);
+        pp_seq_free(whole);
+        assert_int_equal(pp_engine_stats(r.engine)->pages_used, 0);
+    }
+    struct pp_seq *s = sequence(&r, 200);
+    struct pp_error err;
+    assert_int_equal(pp_seq_cut(s, 20, 198, &err), PP_ERR_UNSUPPORTED); /* two do not suffice */
+    pp_seq_free(s);
     unrig(&r);
 }
 
@@ -436,7 +502,8 @@ TEST_GROUP(slide)
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
         cmocka_unit_test(normed_keys_move_exactly),
         cmocka_unit_test(latent_keys_move_exactly), cmocka_unit_test(keys_with_alibi_move_exactly),
-        cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(what_cannot_be_cut),
+        cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(rows_move),
+        cmocka_unit_test(what_cannot_be_cut),
         cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),
     };
     return cmocka_run_group_tests_name("slide", tests, NULL, NULL);

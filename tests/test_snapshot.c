@@ -14,6 +14,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/snapshot.h"
+#include "tests/convolved.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -29,10 +30,11 @@ struct rig {
     struct pp_sha256 identity;
 };
 
-/* The model's attention from here on: with a window in its first layer, and in its last. */
+/* The model's attention from here on: with a window in its first layer, and in its last; with convolutions. */
 static struct {
     int window;
     bool mixed;
+    int taps;
 } attention;
 
 static struct rig rig_with(struct pp_engine_options opt)
@@ -49,6 +51,8 @@ static struct rig rig_with(struct pp_engine_options opt)
     for (int i = 0; attention.mixed && i < plan->n_ops; i++)
         if (plan->ops[i].window && plan->ops[i].layer == shape.n_layer - 1)
             plan->ops[i].window = 0;
+    if (attention.taps)
+        convolve_layers(r.model, attention.taps);
     assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     assert_ok(pp_adapter_load(r.model, tiny_adapter(&shape, 4), &r.adapter, &err), err);
@@ -173,7 +177,7 @@ static void comes_back_as(const struct rig *like, float scale, const char *base,
     float *again = pp_malloc(r.row);
     assert_ok(restore(&r, s, base, tokens, n, &err), err);
     assert_int_equal(pp_seq_len(s), expected);
-    if (!attention.window) /* behind a short window nothing has to be read */
+    if (!attention.window && !attention.taps) /* behind a short window nothing has to be read */
         assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, expected);
     assert_memory_equal(pp_seq_tokens(s), tokens, (size_t)expected * sizeof *tokens);
     if (pp_seq_len(s) == n)
@@ -506,13 +510,15 @@ static void any_order(void **state)
 /* Of layers with a window what the window has left is saved, and enough to go on comes back. */
 static void windows(void **state)
 {
-    static const struct { int window; bool mixed; } kinds[] = {{1, false}, {64, true}, {100, false}, {130, true}};
+    static const struct { int window; bool mixed; int taps; } kinds[] = {
+        {1, false, 0}, {64, true, 0}, {100, false, 0}, {130, true, 0}, {400, false, 3}, {0, false, 4}};
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         attention.window = kinds[i].window;
         attention.mixed = kinds[i].mixed;
+        attention.taps = kinds[i].taps;
         struct rig r = rig(PP_KV_Q8_0), again = rig(PP_KV_Q8_0);
         const char *base = new_base();
         struct pp_seq *s = new_seq(&r, 0), *t = new_seq(&again, 0);
@@ -533,7 +539,7 @@ static void windows(void **state)
         unrig(&again);
         in_any_order(11 + (unsigned)i, 30);
     }
-    attention.window = 0;
+    attention.window = attention.taps = 0;
     attention.mixed = false;
 }
 

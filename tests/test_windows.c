@@ -1,12 +1,13 @@
 /* test_windows.c - sliding windows in a whole engine: the same bits however rows come about, memory that does not grow,
- * and going back to any earlier place, whatever has become of its pages. With a window in all layers, and with one in
- * all but the last, which has pages of its own. */
+ * and going back to any earlier place, whatever has become of its pages. With a window in all layers, with one in all
+ * but the last, which has pages of its own, and with convolutions, which have a short window. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
+#include "tests/convolved.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -14,6 +15,7 @@ enum { LENGTH = 420, ROWS = 64 };
 
 struct manner {
     int window;
+    int taps;              /* of convolutions; 0: there are none */
     bool mixed;            /* the last layer has no window */
     enum pp_kv_type kv;
     const char *kernels;   /* NULL: the best */
@@ -40,8 +42,10 @@ static struct rig rig(const struct manner *m)
     for (int i = 0; m->mixed && i < plan->n_ops; i++)
         if (plan->ops[i].window && plan->ops[i].layer == shape.n_layer - 1)
             plan->ops[i].window = 0;
+    if (m->taps)
+        convolve_layers(r.model, m->taps);
     assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
-    assert_int_equal(plan->n_tiers, m->mixed ? 2 : 1);
+    assert_int_equal(plan->n_tiers, 1 + m->mixed + (m->taps > 0));
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     if (m->n_pages) {
         opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)m->n_pages;
@@ -125,6 +129,9 @@ static void same_bits(void **state)
         {.window = 200, .kv = PP_KV_Q8_0, .mixed = true},
         {.window = 256, .kv = PP_KV_FP8},
         {.window = 300, .kv = PP_KV_Q8_0},
+        {.taps = 3, .kv = PP_KV_Q8_0},
+        {.window = 70, .taps = 4, .kv = PP_KV_Q4_0, .mixed = true},
+        {.taps = 1, .kv = PP_KV_F16},
     };
     static const int rows[] = {64, 37, 3, 1};
     int32_t text[LENGTH];
@@ -183,7 +190,7 @@ static void trees(void **state)
         for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
             const int base = bases[b];
             struct manner m = {.window = windows[w], .kv = w % 2 ? PP_KV_Q8_0 : PP_KV_F32, .n_threads = 2,
-                               .mixed = b % 2};
+                               .mixed = b % 2, .taps = (b + w) % 2 ? 4 : 0};
             int32_t text[LENGTH];
             struct pp_error err;
             write_text(text, LENGTH, 3);
@@ -255,6 +262,8 @@ static void rewinds(void **state)
         {.window = 100, .kv = PP_KV_F16, .n_threads = 2, .n_pages = 8},
         {.window = 30, .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = true, .n_pages = 18},
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2, .n_pages = 8},
+        {.taps = 3, .kv = PP_KV_Q8_0, .n_threads = 2},
+        {.window = 30, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = true, .n_pages = 18},
     };
     int32_t text[LENGTH], other[LENGTH];
     (void)state;

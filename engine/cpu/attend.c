@@ -39,6 +39,11 @@ static bool make_plan(struct pp_cpu *c, struct attend_plan *p)
     return p->left && p->tiles;
 }
 
+static bool is_of_attention(const struct pp_cpu *c, int tier)
+{
+    return c->attend[tier].kv.kind == PP_TIER_ATTENTION;
+}
+
 /* What a thread needs for the tiers. No item needs this and the products' scratch, nor two tiers': it is the same
  * memory. */
 static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
@@ -46,6 +51,8 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
     size_t kernel = PP_MATMUL_SCRATCH, tail = 0;
     for (int t = 0; t < c->n_tiers; t++) {
         const struct attend_plan *p = &c->attend[t];
+        if (!is_of_attention(c, t))
+            continue;
         size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * group_size(c));
         kernel = bytes > kernel ? bytes : kernel;
         tail = p->kv.head_bytes > tail ? p->kv.head_bytes : tail;
@@ -56,6 +63,8 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         return false;
     for (int t = 0; t < c->n_tiers; t++) {
         const struct attend_plan *p = &c->attend[t];
+        if (!is_of_attention(c, t))
+            continue;
         scratch->attention[t].group = group_size(c);
         pp_attention_init(&scratch->attention[t], &p->kv, p->tile_rows * group_size(c), scratch->kernel);
     }
@@ -77,7 +86,7 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
 {
     int n_threads = pp_pool_n(c->pool);
     for (int t = 0; t < c->n_tiers; t++)
-        if (!make_plan(c, &c->attend[t]))
+        if (is_of_attention(c, t) && !make_plan(c, &c->attend[t]))
             return false;
     for (int i = 0; i < n_threads; i++)
         if (!make_thread(c, &c->threads[i]))
@@ -202,7 +211,8 @@ static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
 void pp_cpu_attend_plan(struct pp_cpu *c)
 {
     for (int t = 0; t < c->n_tiers; t++)
-        plan_tier(c, &c->attend[t]);
+        if (is_of_attention(c, t))
+            plan_tier(c, &c->attend[t]);
 }
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */

@@ -125,6 +125,8 @@ static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
             pp_cpu_norm(c, &r->norm, x, r->n, y);
         else if (r->kind == PP_OP_GATE)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
+        else if (r->kind == PP_OP_MULTIPLY)
+            c->ops->multiply(x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_APPLY)
             c->ops->apply(r->fn, r->scale, x, r->n, y);
         else if (r->kind == PP_OP_WEIGH)
@@ -169,6 +171,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
     case STAGE_ATTEND:
         for (int i = first; i < end; i++)
             pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_CONVOLVE:
+        for (int i = first; i < end; i++)
+            pp_cpu_convolve_item(c, s, part->m, i);
         break;
     case STAGE_ROWS:
         for (int i = first; i < end; i++)
@@ -236,6 +242,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_ATTEND:
             pp_cpu_attend_phases(c, s, m, n_items);
+            break;
+        case STAGE_CONVOLVE:
+            n_items[0] = pp_cpu_convolve_items(s, m);
             break;
         case STAGE_EXPERTS:
             pp_cpu_experts_phases(c, s, m, n_items);

@@ -24,6 +24,13 @@ static void *keep(struct pp_cpu *c, void *p, size_t bytes)
     return p;
 }
 
+void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size)
+{
+    const size_t bytes = (size_t)count * size;
+    void *p = keep(c, pp_aligned(64, bytes), bytes);
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
 /* Floats of a vector that is padded to whole registers. */
 static int64_t padded(int64_t n)
 {
@@ -34,13 +41,12 @@ static int64_t padded(int64_t n)
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     const int64_t n = t->ne[0], n_rows = t->ne[1];
-    const size_t row_bytes = pp_type_row_bytes(t->type, n), bytes = (size_t)(padded(n) * n_rows) * sizeof(float);
-    float *f = keep(c, pp_aligned(64, bytes), bytes);
+    const size_t row_bytes = pp_type_row_bytes(t->type, n);
+    float *f = pp_cpu_memory_keep(c, padded(n) * n_rows, sizeof *f);
     if (!f) {
         pp_fail_nomem(err, t->name);
         return NULL;
     }
-    memset(f, 0, bytes);
     for (int64_t r = 0; r < n_rows; r++) {
         const uint8_t *row = (const uint8_t *)t->data + (size_t)r * row_bytes;
         if (!pp_row_finite(t->type, row, n)) {
@@ -309,15 +315,48 @@ static enum pp_code lower_heads(struct lowering *l)
     return pp_cpu_heads_add(l->c, s, &l->plan->heads[op->heads], l->err);
 }
 
+/* Whether the next operation, a product, is what a convolution reads. */
+static bool product_is_of_convolution(const struct lowering *l)
+{
+    const struct pp_op *product = peek(l, 0), *next = peek(l, 1);
+    return next && next->kind == PP_OP_CONVOLVE && next->in == product->out;
+}
+
+/* [MULTIPLY] CONVOLVE [APPLY] [MULTIPLY] */
+static enum pp_code lower_convolution(struct lowering *l)
+{
+    struct stage *s = new_stage(l, STAGE_CONVOLVE);
+    s->in = peek(l, 0)->in;
+    s->in2 = s->gate = -1;
+    if (next_is(l, PP_OP_MULTIPLY))
+        s->in2 = peek(l, 0)->in2, l->at++;
+    enum pp_code code = pp_cpu_convolve_add(l->c, s, peek(l, 0), l->err);
+    s->out = peek(l, 0)->out;
+    l->at++;
+    if (next_is(l, PP_OP_APPLY) && peek(l, 0)->in == s->out) {
+        s->epilogue = EPILOGUE_APPLY;
+        s->fn = peek(l, 0)->fn;
+        s->scale = peek(l, 0)->scale;
+        s->out = peek(l, 0)->out;
+        l->at++;
+    }
+    if (next_is(l, PP_OP_MULTIPLY) && peek(l, 0)->in == s->out) {
+        s->gate = peek(l, 0)->in2;
+        s->out = peek(l, 0)->out;
+        l->at++;
+    }
+    return code;
+}
+
 static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  op->kind == PP_OP_WEIGH ||
+                  op->kind == PP_OP_WEIGH || (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 
-/* { NORM | ADD | GATE | APPLY | WEIGH } that are part of no projection */
+/* { NORM | ADD | GATE | MULTIPLY | APPLY | WEIGH } that are part of no projection */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -392,6 +431,10 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_ROPE:
     case PP_OP_KV_STORE:
         return lower_attention(l);
+    case PP_OP_CONVOLVE:
+        return lower_convolution(l);
+    case PP_OP_MULTIPLY:
+        return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
     case PP_OP_ADD:
     case PP_OP_GATE:
     case PP_OP_APPLY:

@@ -22,6 +22,7 @@ enum {
     PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: those stay in the L1 cache */
     PP_ATTENTION_SUM_TILES = 8,
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
+    PP_MAX_TAPS = 16,                                  /* of a convolution */
 };
 
 /* What attention leaves of some positions, or of all: for each query a reference m, l = sum of p = 2^(s - m),
@@ -137,6 +138,12 @@ struct pp_cpu_ops {
     void (*apply)(enum pp_fn fn, float number, const float *x, int64_t n, float *y);
     /* Likewise with four numbers. */
     void (*xielu)(const struct pp_xielu *f, const float *x, int64_t n, float *y);
+    /* y = x u; y may be x or u */
+    void (*multiply)(const float *x, const float *u, int64_t n, float *y);
+    /* Of n columns the weighted sums of n_taps rows: y = b + sum over j of w[j] x[j], which begins with b (or 0) and
+     * grows by fma(x[j], w[j], sum), j ascending; x: [n_taps], NULL where there is nothing to add; w: [n_taps],
+     * `stride` floats apart, readable in whole registers; b may be NULL. */
+    void (*convolve)(int n_taps, float *const *x, const float *w, int64_t stride, const float *b, int64_t n, float *y);
     /* y += x */
     void (*add)(float *y, const float *x, int64_t n);
     /* Rotates the first rope_dim values of a head: pairs (i, i + rope_dim / 2) if neox, else (2i, 2i + 1), by

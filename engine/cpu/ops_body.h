@@ -168,6 +168,23 @@ static void xielu(const struct pp_xielu *f, const float *x, int64_t n, float *y)
     }
 }
 
+static void multiply(const float *x, const float *u, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store_n(y + i, v_mul(v_load_n(x + i, n - i, 0), v_load_n(u + i, n - i, 0)), n - i);
+}
+
+static void convolve(int n_taps, float *const *x, const float *w, int64_t stride, const float *b, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 sum = b ? v_load_n(b + i, n - i, 0) : v_zero();
+        for (int j = 0; j < n_taps; j++)
+            if (x[j])
+                sum = v_fma(v_load_n(x[j] + i, n - i, 0), v_load(w + j * stride + i), sum);
+        v_store_n(y + i, sum, n - i);
+    }
+}
+
 static void add(float *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES)
@@ -612,6 +629,8 @@ const struct pp_cpu_ops OPS_TABLE = {
     .gate = gate,
     .apply = apply,
     .xielu = xielu,
+    .multiply = multiply,
+    .convolve = convolve,
     .add = add,
     .rope = rope,
     .hadamard = hadamard,

@@ -16,7 +16,8 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_ROWS,
+                  STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -28,7 +29,7 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, ADD, GATE, APPLY, WEIGH */
+    enum pp_op_kind kind;       /* NORM, ADD, GATE, MULTIPLY, APPLY, WEIGH */
     enum pp_fn fn;
     float scale;
     struct norm norm;
@@ -67,8 +68,8 @@ struct stage {
     enum stage_kind kind;
     int in;                     /* slot */
     bool selected;              /* comes after SELECT: its rows are the batch's outputs */
-    int out;                    /* slot: of EMBED, HEADS, ATTEND, PROJECT with an epilogue; with add: what is added
-                                   to */
+    int out;                    /* slot: of EMBED, HEADS, ATTEND, CONVOLVE, PROJECT with an epilogue; with add: what is
+                                   added to */
     /* PROJECT */
     struct norm norm;           /* of the input; EXPERTS, too */
     int norm_op;                /* its operation in the plan, by which adapters replace it */
@@ -104,6 +105,13 @@ struct stage {
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
+    /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
+    int in2;                    /* slot: its input is in times in2; -1: in */
+    int gate;                   /* slot that its result is multiplied by, behind the epilogue; -1: none */
+    int64_t width;
+    int n_taps;
+    const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first */
+    const float *bias;          /* [width], or NULL */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;
@@ -221,7 +229,7 @@ struct pp_cpu {
     int64_t shared_width;       /* of `shared`: stages that quantise in place do not count */
     struct thread_scratch shared; /* the same arrays with max_rows rows */
     struct thread_scratch *threads; /* [n threads] */
-    struct attend_plan attend[PP_MAX_TIERS];
+    struct attend_plan attend[PP_MAX_TIERS]; /* of tiers of other kinds only what pages are like */
     int n_tiers;
     struct experts *experts;    /* [plan.n_experts] */
     struct routing routing;
@@ -312,6 +320,12 @@ bool pp_cpu_heads_new(struct pp_cpu *c);
 void pp_cpu_heads_free(struct pp_cpu *c);
 void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head, int thread);
 int pp_cpu_heads_at_once(const struct stage *s, int m);
+/* convolve.c: the weights of a stage, how many items it has for m rows, and one of them. */
+enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
+int pp_cpu_convolve_items(const struct stage *s, int m);
+void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item);
+/* lower.c: zeroed memory, 64-byte aligned, that is the program's; NULL if there is none. */
+void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size);
 /* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err);
 /* count.c: finds the places where the inputs of a projection are counted, the i-th of n in its tensor; nothing where

@@ -53,12 +53,17 @@ static void move_head(const struct turning *t, const struct pp_cpu_move *m, cons
 static void move_position(void *arg, int part, int item, int thread)
 {
     const struct turning *t = arg;
+    const struct pp_cpu_move *m = &t->moves[item];
     (void)part;
     (void)thread;
+    if (t->kv->kind == PP_TIER_ROWS) { /* which know no positions */
+        pp_kv_copy_position(t->kv, m->from, m->from_slot, m->to, m->to_slot);
+        return;
+    }
     for (int layer = 0; layer < t->kv->n_layer; layer++) {
         const struct stage *s = stage_of(t, layer);
         for (int head = 0; head < t->kv->n_head_kv; head++)
-            move_head(t, &t->moves[item], s, head);
+            move_head(t, m, s, head);
     }
 }
 

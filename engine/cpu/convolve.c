@@ -1,0 +1,95 @@
+/* convolve.c - stages of short convolutions: each value of a row is a weighted sum of what it was at the last few
+ * positions, which lie in the cache as rows.
+ *
+ * No value needs another one's past: threads share out columns, and each takes the rows of the batch one after the
+ * other, so that a row finds its predecessors whether they are of this pass or of an earlier one. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/cpu/program.h"
+#include "engine/quant.h"
+
+enum {
+    FEW_VALUES = 1 << 14,   /* of all rows together: not worth sharing out */
+    COLUMNS = 256,          /* otherwise of an item: whole registers, and all its taps stay in the L1 cache */
+};
+
+enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    const struct pp_tensor *t = op->weight;
+    const int64_t width = t->ne[1], stride = (width + 15) / 16 * 16;
+    const int n_taps = (int)t->ne[0];
+    float *taps = pp_cpu_memory_keep(c, n_taps * stride, sizeof *taps), one[PP_MAX_TAPS];
+    if (!taps)
+        return pp_fail_nomem(err, t->name);
+    for (int64_t r = 0; r < width; r++) {
+        const uint8_t *row = (const uint8_t *)t->data + (size_t)r * pp_type_row_bytes(t->type, n_taps);
+        if (!pp_row_finite(t->type, row, n_taps))
+            return pp_fail_values(t, err);
+        pp_dequantize_row(t->type, row, one, n_taps);
+        for (int j = 0; j < n_taps; j++)
+            taps[j * stride + r] = one[j];
+    }
+    if (op->bias && !(s->bias = pp_cpu_float_vector(c, op->bias, err)))
+        return err->code;
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->taps = taps;
+    s->n_taps = n_taps;
+    s->width = width;
+    return PP_OK;
+}
+
+/* Where a row stands and what it looks back at, the oldest first, itself last; NULL: before the first position. */
+static void find_rows(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r,
+                      float *at[PP_MAX_TAPS])
+{
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    uint64_t tree = r->tree_mask;
+    int64_t before = tree ? r->tree_base : r->slot + 1; /* slots below this are its chain's, one after the other */
+    for (int j = s->n_taps - 1; j >= 0; j--) {
+        int64_t slot;
+        if (tree) {
+            const int newest = 63 - __builtin_clzll(tree);
+            tree &= ~((uint64_t)1 << newest);
+            slot = r->tree_base + newest;
+        } else {
+            slot = before > 0 ? --before : -1;
+        }
+        at[j] = slot < 0 ? NULL : pp_kv_row(kv, r->pages[s->tier][slot / PP_PAGE_TOKENS], s->layer,
+                                            (int)(slot % PP_PAGE_TOKENS));
+    }
+}
+
+static int64_t columns_of_item(const struct stage *s, int m)
+{
+    return m * s->width <= FEW_VALUES ? s->width : COLUMNS;
+}
+
+int pp_cpu_convolve_items(const struct stage *s, int m)
+{
+    const int64_t columns = columns_of_item(s, m);
+    return (int)((s->width + columns - 1) / columns);
+}
+
+void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item)
+{
+    const int64_t columns = columns_of_item(s, m), first = item * columns, stride = (s->width + 15) / 16 * 16;
+    const int64_t n = s->width - first < columns ? s->width - first : columns;
+    for (int i = 0; i < m; i++) {
+        float *at[PP_MAX_TAPS], *y = slot_row(c, s->out, i) + first;
+        const float *x = slot_row(c, s->in, i) + first;
+        find_rows(c, s, &c->batch->rows[i], at);
+        for (int j = 0; j < s->n_taps; j++)
+            at[j] = at[j] ? at[j] + first : NULL;
+        if (s->in2 >= 0)
+            c->ops->multiply(x, slot_row(c, s->in2, i) + first, n, at[s->n_taps - 1]);
+        else
+            memcpy(at[s->n_taps - 1], x, (size_t)n * sizeof *x);
+        c->ops->convolve(s->n_taps, at, s->taps + first, stride, s->bias ? s->bias + first : NULL, n, y);
+        if (s->epilogue == EPILOGUE_APPLY)
+            c->ops->apply(s->fn, s->scale, y, n, y);
+        if (s->gate >= 0)
+            c->ops->multiply(y, slot_row(c, s->gate, i) + first, n, y);
+    }
+}

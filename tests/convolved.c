@@ -1,0 +1,69 @@
+#include "tests/convolved.h"
+
+#include <string.h>
+
+#include "engine/model.h"
+#include "tests/support.h"
+
+/* Numbers of about -0.3 .. 0.3, rows of cols; the plan's. */
+static const struct pp_tensor *numbers(struct pp_plan *p, int64_t rows, int64_t cols, unsigned seed)
+{
+    struct pp_error err;
+    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)pp_plan_ones(p, rows * cols, &err);
+    assert_non_null(t);
+    float *f = (float *)(uintptr_t)t->data;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        f[i] = ((float)(seed >> 8) / 8388608.0f - 1.0f) * 0.3f;
+    }
+    t->ne[0] = cols;
+    t->ne[1] = rows;
+    t->n_dims = rows > 1 ? 2 : 1;
+    return t;
+}
+
+/* Puts n operations in front of the at-th. */
+static void insert(struct pp_plan *p, int at, const struct pp_op *ops, int n)
+{
+    for (int i = 0; i < n; i++)
+        pp_plan_add(p, ops[i]);
+    memmove(p->ops + at + n, p->ops + at, (size_t)(p->n_ops - n - at) * sizeof *ops);
+    memcpy(p->ops + at, ops, (size_t)n * sizeof *ops);
+}
+
+static int first_norm(const struct pp_plan *p, int layer)
+{
+    int i = 0;
+    while (p->ops[i].kind != PP_OP_NORM || p->ops[i].layer != layer)
+        i++;
+    return i;
+}
+
+void convolve_layers(struct pp_model *m, int n_taps)
+{
+    struct pp_plan *p = &m->plan;
+    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm(p, 0)].in;
+    const int64_t width = m->info.n_embd;
+    const int in = pp_plan_slot(p, width), y = pp_plan_slot(p, width), square = pp_plan_slot(p, width);
+    for (int l = 0; l < n_layer; l++) {
+        const struct pp_op square_x = {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = in};
+        const struct pp_op sum = {.kind = PP_OP_ADD, .layer = l, .in = y, .in2 = -1, .out = x};
+        struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = n_taps, .in = in, .in2 = -1, .out = y,
+                                 .weight = numbers(p, width, n_taps, 7u + (unsigned)l)};
+        if (l % 2 == 0) {
+            insert(p, first_norm(p, l), (const struct pp_op[]){square_x, convolve, sum}, 3);
+            continue;
+        }
+        convolve.in = x;
+        convolve.bias = numbers(p, 1, width, 70u + (unsigned)l);
+        insert(p, first_norm(p, l),
+               (const struct pp_op[]){
+                   {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = square}, /* of no convolution */
+                   convolve,
+                   {.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = y, .in2 = -1, .out = y},
+                   {.kind = PP_OP_MULTIPLY, .layer = l, .in = y, .in2 = square, .out = y},
+                   sum,
+               }, 5);
+    }
+    assert_false(p->bad);
+}
