@@ -231,7 +231,7 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
-                                       "position_embd.weight", "token_types.weight"};
+                                       "position_embd.weight", "token_types.weight", "shortconv.conv.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
@@ -408,6 +408,16 @@ static void size_label(int64_t n_params, char out[32])
 static const char *const length_keys[] = {"attention.head_count_kv", "attention.key_length", "attention.value_length",
                                           "attention.key_length_mla", "attention.value_length_mla", NULL};
 
+/* Layers that are convolutions have no key heads. */
+static void add_convolutions(struct keys *k, const struct pp_hparams *hp)
+{
+    int32_t n_head_kv[PP_MAX_LAYERS];
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        n_head_kv[l] = has_bit(hp, l, PP_LAYER_CONVOLVED) ? 0 : (int32_t)hp->n_head_kv;
+    pp_gguf_add_i32_array(k->w, key(k, length_keys[0]), n_head_kv, (size_t)hp->n_layer);
+    add_number(k, "shortconv.l_cache", hp->conv_taps);
+}
+
 /* Sizes of heads, and with latent attention those of the cache and of what it is made of; where files have that in one,
  * they do not know of the cache. */
 static void add_lengths(struct keys *k, const struct pp_hparams *hp)
@@ -416,7 +426,7 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
     const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
     const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};
-    for (int i = 0; i < (rank && !joined ? 5 : 3); i++)
+    for (int i = hp->conv_taps ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
         add_number(k, length_keys[i], joined ? of_heads[i] : usual[i]);
 }
 
@@ -443,6 +453,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
                                                                          : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
     add_lengths(&k, hp);
+    if (hp->conv_taps)
+        add_convolutions(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
     if (hp->kv_lora_rank)

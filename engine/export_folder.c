@@ -60,6 +60,7 @@ struct item {
     float add;                  /* to every value */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
+    bool last_of_one;           /* of [n, 1, taps] the last two dimensions change places */
     uint64_t at, scales_at, biases_at; /* in the data */
 };
 
@@ -177,6 +178,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
         item->n_dims = 0;
+    if (form == PP_HF_CHANNELS) {
+        item->n_dims = 3;
+        item->ne[2] = item->ne[1];
+        item->ne[1] = 1;
+        item->last_of_one = f->opt->bits != 0;
+    }
     if (form == PP_HF_QKV_BY_HEAD)
         item->order = BY_HEAD;
     if (in_turns)
@@ -483,6 +490,10 @@ static void describe_item(const struct folder *f, const struct item *item, struc
     int64_t shape[PP_MAX_DIMS];
     for (int d = 0; d < item->n_dims; d++)
         shape[d] = item->ne[last - d];
+    if (item->last_of_one) {
+        shape[1] = item->ne[0];
+        shape[2] = 1;
+    }
     if (!item->bits) {
         describe(b, item->name, "", dtype, item->n_dims, shape, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);

@@ -133,6 +133,17 @@ static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, st
     return code;
 }
 
+/* The taps of each channel, wherever the dimension of one stands. */
+static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims != 3 || (t->ne[0] != 1 && t->ne[1] != 1) || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0] * t->ne[1], t->ne[2], 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 /* Rows divided by their lengths, in the type that they have. */
 static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -193,6 +204,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_ONE_ROW:
         code = one_row(t, out, err);
+        break;
+    case PP_HF_CHANNELS:
+        code = channels(t, out, err);
         break;
     case PP_HF_UNIT_ROWS:
         code = unit_rows(t, out, err);

@@ -8,6 +8,7 @@
 #include "engine/base/utf8.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/plan.h"
 
 /* --- names --------------------------------------------------------------------------------------------- */
 
@@ -215,6 +216,14 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
+static bool has_convolutions(const struct pp_hparams *hp)
+{
+    bool any = false;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        any = any || hp->layer[l] & PP_LAYER_CONVOLVED;
+    return any;
+}
+
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -243,6 +252,10 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         return pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
                        (long long)hp->n_head, (long long)hp->n_head_kv);
     enum pp_code code = check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code)
+        code = check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
+    if (!code && !hp->conv_taps && has_convolutions(hp))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
     if (!code)
         code = check_positive("norm epsilon", hp->norm_eps, err);
     if (!code)
@@ -552,6 +565,41 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
+/* Layers with a short convolution in place of attention. */
+static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
+        char taps[64], bias[64];
+        snprintf(taps, sizeof taps, "blk.%lld.shortconv.conv.weight", (long long)l);
+        snprintf(bias, sizeof bias, "blk.%lld.shortconv.in_proj.bias", (long long)l);
+        hp->layer[l] |= pp_source_tensor(s->source, taps) ? PP_LAYER_CONVOLVED : 0;
+        hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
+    }
+    return gguf_int(s, "shortconv.l_cache", false, &hp->conv_taps, err);
+}
+
+/* Key heads: as many in all layers, but for those that have none because they are convolutions. */
+static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    int64_t most = 0, v;
+    size_t n = 0;
+    char full[192];
+    bool alike = true;
+    full_key(s, "attention.head_count_kv", full);
+    if (!pp_gguf_array(s->g, full, &type, &n))
+        return gguf_int(s, "attention.head_count_kv", false, &hp->n_head_kv, err);
+    for (size_t l = 0; l < n && l < (size_t)hp->n_layer && alike; l++) {
+        const bool attends = !(hp->layer[l] & PP_LAYER_CONVOLVED);
+        alike = pp_gguf_array_int(s->g, full, l, &v) && (v == 0 ? !attends : !most || v == most);
+        most = alike && v ? v : most;
+    }
+    if (!alike || !most)
+        return gguf_int(s, "attention.head_count_kv", true, &hp->n_head_kv, err); /* says what is wrong */
+    hp->n_head_kv = most;
+    return PP_OK;
+}
+
 void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp)
 {
     const struct pp_tensor *up = NULL;
@@ -621,7 +669,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         return code;
     hp->n_head_kv = hp->n_head;
     hp->head_dim = hp->n_head > 0 ? hp->n_embd / hp->n_head : 0;
-    if ((code = gguf_int(&s, "attention.head_count_kv", false, &hp->n_head_kv, err)) ||
+    if ((code = find_convolutions(&s, hp, err)) || (code = gguf_key_heads(&s, hp, err)) ||
         (code = gguf_int(&s, "attention.key_length", false, &hp->head_dim, err)) ||
         (code = gguf_int(&s, "attention.sliding_window", false, &hp->window, err)))
         return code;

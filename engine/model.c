@@ -220,7 +220,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"expert groups", (double)hp->n_expert_group},   {"used groups", (double)hp->n_expert_group_used},
         {"groups by largest", hp->expert_group_largest}, {"latent", (double)hp->kv_lora_rank},
         {"query latent", (double)hp->q_lora_rank},       {"unrotated", (double)hp->qk_nope_dim},
-        {"value size", (double)hp->v_head_dim},
+        {"value size", (double)hp->v_head_dim},          {"taps", (double)hp->conv_taps},
     };
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
         char text[64];

@@ -14,7 +14,10 @@
 #include "engine/source.h"
 #include "engine/types.h"
 
-enum { PP_MAX_TIERS = 4 };
+enum {
+    PP_MAX_TIERS = 4,
+    PP_MAX_TAPS = 16,    /* of a convolution */
+};
 
 enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there

@@ -30,6 +30,9 @@ static const struct pp_random_shape shapes[] = {
      .n_ctx = 32768, .n_vocab = 32768, .rope_base = 1e6f},
     {.name = "llama-3.1-8b", .n_layers = 32, .n_embd = 4096, .n_head = 32, .n_head_kv = 8, .n_ff = 14336,
      .n_ctx = 131072, .n_vocab = 128256, .rope_base = 5e5f},
+    {.name = "lfm2-1.2b", .n_layers = 16, .n_embd = 2048, .n_head = 32, .n_head_kv = 8, .n_ff = 8192,
+     .n_ctx = 128000, .n_vocab = 65536, .rope_base = 1e6f, .tied = true, .conv_taps = 3,
+     .attends = 1 << 2 | 1 << 5 | 1 << 8 | 1 << 10 | 1 << 12 | 1 << 14},
     {.name = "olmoe-7b-a1b", .n_layers = 16, .n_embd = 2048, .n_head = 16, .n_head_kv = 16, .n_ff = 1024,
      .n_ctx = 4096, .n_vocab = 50304, .rope_base = 1e4f, .n_expert = 64, .n_expert_used = 8},
     {.name = "deepseek-v2-lite", .n_layers = 27, .n_embd = 2048, .n_head = 16, .n_head_kv = 1, .n_ff = 1408,
@@ -43,7 +46,7 @@ static const struct pp_random_shape shapes[] = {
      .n_ctx = 32768, .n_vocab = 32000, .rope_base = 1e6f, .n_expert = 8, .n_expert_used = 2},
 };
 
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, MOST_LAYERS = 256 };
 
 const struct pp_random_shape *pp_random_shape(size_t i)
 {
@@ -143,14 +146,35 @@ static enum pp_code add_parts(struct random_file *f, int64_t index, const struct
     return code;
 }
 
+static bool is_convolved(const struct random_file *f, int64_t index)
+{
+    return f->hp.conv_taps && !(f->shape->attends >> index % f->shape->n_layers & 1);
+}
+
+static enum pp_code convolution(struct random_file *f, int64_t index, struct pp_error *err)
+{
+    const int64_t n = f->hp.n_embd;
+    const struct part parts[] = {
+        {"attn_norm", 0, 0, n},
+        {"shortconv.in_proj", 0, 3 * n, n},
+        {"shortconv.conv", 0, n, f->hp.conv_taps},
+        {"shortconv.out_proj", 0, n, n},
+        {"ffn_norm", 0, 0, n},
+    };
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
 static enum pp_code attention(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
+    const int64_t normed = hp->conv_taps ? hp->head_dim : 0;
     const struct part parts[] = {
         {"attn_norm", 0, 0, hp->n_embd},
         {"attn_q", 0, hp->n_head * hp->head_dim, hp->n_embd},
         {"attn_k", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
         {"attn_v", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
+        {"attn_q_norm", 0, 0, normed},
+        {"attn_k_norm", 0, 0, normed},
         {"attn_output", 0, hp->n_embd, hp->n_head * hp->head_dim},
         {"ffn_norm", 0, 0, hp->n_embd},
     };
@@ -201,7 +225,9 @@ static enum pp_code mixture(struct random_file *f, int64_t index, struct pp_erro
 static enum pp_code layer(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
-    enum pp_code code = (hp->kv_lora_rank ? latent_attention : attention)(f, index, err);
+    enum pp_code code = (is_convolved(f, index) ? convolution
+                         : hp->kv_lora_rank     ? latent_attention
+                                                : attention)(f, index, err);
     if (!code && hp->n_expert && index >= f->shape->n_dense)
         return mixture(f, index, err);
     return code ? code : dense(f, index, f->shape->n_ff_dense ? f->shape->n_ff_dense : hp->n_ff, err);
@@ -214,16 +240,21 @@ static enum pp_code all_tensors(struct random_file *f, struct pp_error *err)
     for (int64_t i = 0; i < hp->n_layer && !code; i++)
         code = layer(f, i, err);
     if (!code)
-        code = tensor(f, "output_norm.weight", 0, hp->n_embd, err);
+        code = tensor(f, hp->conv_taps ? "token_embd_norm.weight" : "output_norm.weight", 0, hp->n_embd, err);
     if (!code && !f->shape->tied)
         code = tensor(f, "output.weight", hp->n_vocab, hp->n_embd, err);
     return code;
 }
 
+static const char *arch_of(const struct random_file *f)
+{
+    return f->hp.kv_lora_rank ? "deepseek2" : f->hp.conv_taps ? "lfm2" : "llama";
+}
+
 static void add_number(struct random_file *f, const char *key, int64_t v)
 {
     char full[96];
-    snprintf(full, sizeof full, "%s.%s", f->hp.kv_lora_rank ? "deepseek2" : "llama", key);
+    snprintf(full, sizeof full, "%s.%s", arch_of(f), key);
     if (v)
         pp_gguf_add_u32(f->w, full, (uint32_t)v);
 }
@@ -231,8 +262,21 @@ static void add_number(struct random_file *f, const char *key, int64_t v)
 static void add_float(struct random_file *f, const char *key, float v)
 {
     char full[96];
-    snprintf(full, sizeof full, "%s.%s", f->hp.kv_lora_rank ? "deepseek2" : "llama", key);
+    snprintf(full, sizeof full, "%s.%s", arch_of(f), key);
     pp_gguf_add_f32(f->w, full, v);
+}
+
+/* Of layers with attention; convolutions have none. */
+static void add_key_heads(struct random_file *f)
+{
+    uint32_t n_head_kv[MOST_LAYERS];
+    if (!f->hp.conv_taps) {
+        add_number(f, "attention.head_count_kv", f->hp.n_head_kv);
+        return;
+    }
+    for (int64_t l = 0; l < f->hp.n_layer; l++)
+        n_head_kv[l] = is_convolved(f, l) ? 0 : (uint32_t)f->hp.n_head_kv;
+    pp_gguf_add_u32_array(f->w, "lfm2.attention.head_count_kv", n_head_kv, (size_t)f->hp.n_layer);
 }
 
 static void add_metadata(struct random_file *f)
@@ -243,7 +287,7 @@ static void add_metadata(struct random_file *f)
     struct pp_gguf_writer *w = f->w;
     char name[96];
     snprintf(name, sizeof name, "%s, random weights", s->name);
-    pp_gguf_add_text(w, "general.architecture", latent ? "deepseek2" : "llama");
+    pp_gguf_add_text(w, "general.architecture", arch_of(f));
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", name);
     add_number(f, "block_count", hp->n_layer);
@@ -251,7 +295,8 @@ static void add_metadata(struct random_file *f)
     add_number(f, "embedding_length", hp->n_embd);
     add_number(f, "feed_forward_length", s->n_ff_dense ? s->n_ff_dense : hp->n_ff);
     add_number(f, "attention.head_count", hp->n_head);
-    add_number(f, "attention.head_count_kv", hp->n_head_kv);
+    add_key_heads(f);
+    add_number(f, "shortconv.l_cache", hp->conv_taps);
     add_number(f, "rope.dimension_count", latent ? hp->rope_dim : hp->head_dim);
     add_float(f, "rope.freq_base", s->rope_base);
     add_float(f, "attention.layer_norm_rms_epsilon", 1e-5f);
@@ -306,7 +351,7 @@ static enum pp_code choose_types(struct random_file *f, const char *name, struct
 
 static enum pp_code choose(struct random_file *f, const struct pp_random_model *spec, struct pp_error *err)
 {
-    enum { MOST_LAYERS = 256, MOST_VOCAB = 1 << 20 };
+    enum { MOST_VOCAB = 1 << 20 };
     const struct pp_random_shape *s = f->shape = pp_random_shape_by_name(spec->shape);
     if (!s)
         return fail_shape(spec->shape, err);
@@ -331,6 +376,7 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         .n_ctx_train = s->n_ctx,
         .n_expert = s->n_expert,
         .n_expert_used = s->n_expert_used,
+        .conv_taps = s->conv_taps,
     };
     return choose_types(f, spec->type, err);
 }

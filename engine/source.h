@@ -22,6 +22,7 @@ enum {
     PP_LAYER_UNROTATED = 2,  /* its heads are not rotated */
     PP_LAYER_LOCAL_ROPE = 4, /* they are by rope_base_local, unscaled */
     PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
+    PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
 };
 
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
@@ -50,6 +51,8 @@ struct pp_hparams {
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
+    int64_t conv_taps;      /* positions that a layer with PP_LAYER_CONVOLVED looks at, its own included */
+    bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */

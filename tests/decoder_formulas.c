@@ -247,6 +247,32 @@ static void clamp(const struct decoder *d, double *x, int n)
         x[i] = fmax(-most, fmin(most, x[i]));
 }
 
+/* LFM2: [B, C, x] = W_in h, and W_out (C * conv(B * x)). */
+static void convolved_layer(const struct decoder *d, int l, double *x, int n)
+{
+    const int width = d->s.n_embd;
+    const struct matrix *taps = part(d, l, "shortconv.conv", ".weight"), *bias = part(d, l, "shortconv.conv", ".bias");
+    double *in = doubles(width), *three = doubles(3 * width), *product = doubles(n * width), *delta = doubles(width);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * width;
+        before(d, l, "attn_norm", row, in);
+        linear(d, l, "shortconv.in_proj", in, three);
+        for (int i = 0; i < width; i++)
+            product[r * width + i] = three[i] * three[2 * width + i];
+        convolve_row(taps->values, d->s.taps, bias ? bias->values : NULL, product, r, width, in);
+        for (int i = 0; i < width; i++)
+            in[i] *= three[width + i];
+        linear(d, l, "shortconv.out_proj", in, delta);
+        behind(d, l, "post_attention_norm", delta, row);
+        before(d, l, d->s.ffn_norm, row, in);
+        feed_forward(d, l, in, delta);
+        behind(d, l, "post_ffw_norm", delta, row);
+    }
+    double *all[] = {in, three, product, delta};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -300,9 +326,9 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int r = 0; r < n && d->s.embd_norm; r++)
         norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
     for (int l = 0; l < d->s.n_layer; l++)
-        layer(d, l, x, n);
+        (decoder_convolves(d, l) ? convolved_layer : layer)(d, l, x, n);
     for (int r = 0; r < n; r++) {
-        norm(d, -1, "output_norm", 0, x + r * width, in);
+        norm(d, -1, d->s.output_norm, 0, x + r * width, in);
         linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] *= out_scale;

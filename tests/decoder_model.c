@@ -47,6 +47,8 @@ static const struct decoder_shape families[] = {
     {.arch = "starcoder", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 1,
      .joined = true, .tied = true, .ff = FF_GELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "qwen", .joined = true, .n_head_kv = 4, .biases = BIAS_QKV},
+    {.arch = "lfm2", .heads = HEADS_ALIKE, .tied = true, .n_layer = 4, .taps = 3, .full = 2,
+     .output_norm = "token_embd_norm"},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -66,6 +68,7 @@ struct decoder_shape decoder_shape(const char *arch)
     s.n_ff = 64;
     s.n_ctx = 128;
     s.ffn_norm = s.ffn_norm ? s.ffn_norm : "ffn_norm";
+    s.output_norm = s.output_norm ? s.output_norm : "output_norm";
     s.seed = 1;
     return s;
 }
@@ -163,6 +166,20 @@ static void add_attention(struct decoder *d, int l)
         add_block_norm(d, l, "post_attention_norm");
 }
 
+bool decoder_convolves(const struct decoder *d, int l)
+{
+    return d->s.taps && (l + 1) % d->s.full != 0;
+}
+
+static void add_convolution(struct decoder *d, int l)
+{
+    const bool bias = d->s.biases & BIAS_CONVOLUTION;
+    add_block_norm(d, l, "attn_norm");
+    add_matrix(d, l, "shortconv.in_proj", 3 * d->s.n_embd, d->s.n_embd, bias);
+    add_matrix(d, l, "shortconv.conv", d->s.n_embd, d->s.taps, bias);
+    add_matrix(d, l, "shortconv.out_proj", d->s.n_embd, d->s.n_embd, bias);
+}
+
 /* The expert that every token uses. */
 static void add_shared(struct decoder *d, int l)
 {
@@ -206,11 +223,11 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     if (s->embd_norm)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
-        add_attention(d, l);
+        (decoder_convolves(d, l) ? add_convolution : add_attention)(d, l);
         add_feed_forward(d, l);
     }
     if (!s->norm_plain)
-        add_norm(d, "output_norm", 0, s->n_embd, s->norm_bias);
+        add_norm(d, s->output_norm, 0, s->n_embd, s->norm_bias);
     if (!s->tied)
         add(d, "output.weight", s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     if (s->biases & BIAS_OUTPUT)
@@ -272,12 +289,16 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     } numbers[] = {
         {"block_count", s->n_layer}, {"context_length", s->n_ctx}, {"embedding_length", s->n_embd},
         {"feed_forward_length", s->n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1)}, {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", s->n_head_kv}, {"attention.key_length", s->head_dim},
+        {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"attention.sliding_window", s->window},
-        {"rope.scaling.original_context_length", s->context},
+        {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
     };
+    uint32_t n_head_kv[64];
+    assert_true(s->n_layer <= 64);
+    for (int l = 0; l < s->n_layer; l++)
+        n_head_kv[l] = decoder_convolves(d, l) ? 0 : (uint32_t)s->n_head_kv;
     const struct {
         const char *key;
         float v;
@@ -290,6 +311,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
+    if (s->taps)
+        pp_gguf_add_u32_array(w, key(d, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
+    else
+        pp_gguf_add_u32(w, key(d, "attention.head_count_kv"), (uint32_t)s->n_head_kv);
     pp_gguf_add_f32(w, key(d, "rope.freq_base"), DECODER_ROPE_BASE);
     const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
     pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),

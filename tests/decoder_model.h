@@ -20,7 +20,7 @@ struct decoder_shape {
     bool alibi_scaled;     /* they are multiplied by the scores' scale */
     bool neighbours;       /* 2 i and 2 i + 1 are rotated together, instead of i and i + rope_dim / 2 */
     bool tied;             /* the output is the embeddings */
-    enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8 } biases;
+    enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16 } biases;
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     enum { FF_SILU, FF_SILU_FUSED, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU } ff; /* from GELU on there is no gate; of
@@ -36,6 +36,8 @@ struct decoder_shape {
     float mixer;           /* SparseMixer's jitter; 0: weights are shares */
     bool shares;           /* weights of experts are not made to add up to one */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
+    int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */
+    const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_unrotated;   /* and is not rotated */
     float qkv_clamp;       /* queries, keys and values are within this; 0: anything */

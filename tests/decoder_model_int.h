@@ -26,6 +26,8 @@ struct decoder {
 /* Number i, of alpha_p, alpha_n, beta and eps, of a layer's activation. */
 float decoder_xielu(int l, int i);
 
+bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of attention */
+
 struct matrix *decoder_find(const struct decoder *d, const char *name); /* or NULL */
 
 #endif

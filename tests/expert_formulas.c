@@ -317,6 +317,33 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* LFM2: [B, C, x] = W_in h, and W_out (C * conv(B * x)). */
+static void convolved_layer(const struct expert_model *m, int l, double *x, int n)
+{
+    const int width = m->s.n_embd;
+    const struct array *taps = expert_find(m, l, "shortconv.conv.weight");
+    double *in = doubles(width), *three = doubles(3 * width), *product = doubles(n * width), *delta = doubles(width);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * width;
+        norm(m, l, "attn_norm", row, in);
+        linear(m, l, "shortconv.in_proj", in, three);
+        for (int i = 0; i < width; i++)
+            product[r * width + i] = three[i] * three[2 * width + i];
+        convolve_row(taps->values, m->s.taps, NULL, product, r, width, in);
+        for (int i = 0; i < width; i++)
+            in[i] *= three[width + i];
+        linear(m, l, "shortconv.out_proj", in, delta);
+        for (int i = 0; i < width; i++)
+            row[i] += delta[i];
+        feed_forward_of(m, l, row, in, delta);
+        for (int i = 0; i < width; i++)
+            row[i] += delta[i];
+    }
+    double *all[] = {in, three, product, delta};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 static void layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
@@ -363,9 +390,9 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
             x[r * width + i] = (double)table->values[ids[r] * width + i] *
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int l = 0; l < m->s.n_layer; l++)
-        (m->s.kv_rank ? latent_layer : layer)(m, l, x, n);
+        (m->s.kv_rank ? latent_layer : expert_convolves(&m->s, l) ? convolved_layer : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
-        norm(m, -1, "output_norm", x + r * width, in);
+        norm(m, -1, m->s.output_norm, x + r * width, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
         for (int t = 0; m->s.logit_scale != 0.0f && t < m->s.n_vocab; t++)
             logits[(int64_t)r * m->s.n_vocab + t] *= (double)m->s.logit_scale;

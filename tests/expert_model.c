@@ -13,6 +13,7 @@ struct expert_shape expert_shape(const char *arch)
 {
     return (struct expert_shape){.arch = arch, .n_vocab = 80, .n_embd = 64, .n_layer = 3, .n_head = 4, .n_head_kv = 2,
                                  .head_dim = 16, .n_ff = 96, .n_ctx = 128, .rope_dim = 16, .ffn_norm = "ffn_norm",
+                                 .output_norm = "output_norm",
                                  .n_expert = 8, .n_used = 3, .n_ff_expert = 32, .seed = 1};
 }
 
@@ -126,6 +127,18 @@ static void add_attention(struct expert_model *m, int l)
     }
 }
 
+bool expert_convolves(const struct expert_shape *s, int l)
+{
+    return s->taps && (l + 1) % s->full != 0;
+}
+
+static void add_convolution(struct expert_model *m, int l)
+{
+    add_matrix(m, l, "shortconv.in_proj.weight", 3 * m->s.n_embd, m->s.n_embd);
+    add_matrix(m, l, "shortconv.conv.weight", m->s.n_embd, m->s.taps);
+    add_matrix(m, l, "shortconv.out_proj.weight", m->s.n_embd, m->s.n_embd);
+}
+
 static void add_experts(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -153,16 +166,17 @@ bool expert_layer(const struct expert_shape *s, int l)
 struct expert_model *expert_model_make(const struct expert_shape *s)
 {
     struct expert_model *m = pp_calloc(1, sizeof *m);
-    char ffn_norm[40];
+    char ffn_norm[40], output_norm[40];
     assert_non_null(m);
     assert_true(s->n_expert <= MAX_EXPERTS);
     m->s = *s;
     m->random = s->seed;
     snprintf(ffn_norm, sizeof ffn_norm, "%s.weight", s->ffn_norm);
+    snprintf(output_norm, sizeof output_norm, "%s.weight", s->output_norm);
     add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
     for (int l = 0; l < s->n_layer + s->n_nextn; l++) {
         add_norm(m, l, "attn_norm.weight", s->n_embd);
-        (s->kv_rank ? add_latent_attention : add_attention)(m, l);
+        (s->kv_rank ? add_latent_attention : expert_convolves(s, l) ? add_convolution : add_attention)(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
         if (expert_layer(s, l)) {
             add_experts(m, l);
@@ -174,7 +188,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         if (l >= s->n_layer)
             add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
     }
-    add_norm(m, -1, "output_norm.weight", s->n_embd);
+    add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
 }
@@ -205,7 +219,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
         {"embedding_length", s->n_embd}, {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
+        {"attention.head_count_kv", s->taps ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
         {"attention.key_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank + s->rope_dim : head},
         {"attention.value_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
@@ -220,12 +234,18 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"expert_gating_func", s->say_gating ? 1 + s->sigmoids : 0}, {"nextn_predict_layers", s->n_nextn},
         {"attention.sliding_window", s->window},
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
-        {"attention.temperature_length", s->length},
+        {"attention.temperature_length", s->length}, {"shortconv.l_cache", s->taps},
     };
+    uint32_t n_head_kv[8];
+    assert_true(s->n_layer <= 8);
+    for (int l = 0; l < s->n_layer; l++)
+        n_head_kv[l] = expert_convolves(s, l) ? 0 : (uint32_t)s->n_head_kv;
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
+    if (s->taps)
+        pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
     if (s->scale != 0.0f)

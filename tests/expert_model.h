@@ -36,6 +36,8 @@ struct expert_shape {
     bool groups_by_largest; /* a group's score is that of its largest expert, not the sum of two */
     float scale;            /* of weights; 0: there is no such key */
     bool say_norm, say_gating; /* keys that some families' files have */
+    int taps, full;         /* each full-th layer has attention, the others short convolutions; 0: there are none */
+    const char *output_norm; /* "output_norm" */
     int n_nextn;            /* layers behind the last one */
     /* Latent attention, in place of n_head_kv and head_dim: */
     int kv_rank;            /* 0: it is of the usual kind */

@@ -23,6 +23,7 @@ struct expert_model {
 };
 
 bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */
+bool expert_convolves(const struct expert_shape *s, int l); /* in place of attention */
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind); /* l -1: of no layer; or NULL */
 
 #endif

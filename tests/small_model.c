@@ -121,6 +121,17 @@ double *doubles(int64_t n)
     return p;
 }
 
+void convolve_row(const float *taps, int n_taps, const float *bias, const double *in, int r, int width, double *out)
+{
+    for (int i = 0; i < width; i++) {
+        out[i] = bias ? (double)bias[i] : 0;
+        for (int j = 0; j < n_taps; j++) {
+            const int position = r - n_taps + 1 + j;
+            out[i] += position < 0 ? 0 : (double)taps[i * n_taps + j] * in[(int64_t)position * width + i];
+        }
+    }
+}
+
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
                   double scale, double slope, double *out)
 {

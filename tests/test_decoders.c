@@ -162,6 +162,50 @@ static void hunyuan(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.key_layernorm.weight", 1, s.head_dim);
 }
 
+/* LFM2: most layers are short convolutions; the first is one. */
+static void lfm2(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("lfm2");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.conv.conv.weight", 3, s.taps);
+    assert_tensor(folder, "model.layers.2.conv.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.self_attn.out_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.feed_forward.w2.weight", 2, s.n_ff);
+    assert_tensor(folder, "model.embedding_norm.weight", 1, s.n_embd);
+    s.taps = 4;
+    s.biases = BIAS_CONVOLUTION;
+    check(&s);
+}
+
+/* Files that contradict themselves about convolutions. */
+static void bad_convolutions(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, cols;
+        const char *word;
+    } cases[] = {
+        {"blk.0.shortconv.conv.weight", 48, 4, "4 values"},      /* not as many taps as the metadata say */
+        {"blk.0.shortconv.conv.weight", 0, 0, "head_count_kv"},  /* no layer without heads is anything else */
+        {"blk.0.shortconv.in_proj.weight", 96, 48, "96 x 48"},
+        {"blk.2.shortconv.out_proj.weight", 0, 0, "missing"},
+        {"blk.1.attn_k.weight", 0, 0, "missing"},
+        {"token_embd_norm.weight", 0, 0, "missing"},
+    };
+    struct decoder_shape s = decoder_shape("lfm2");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct decoder *d = decoder_make(&s);
+        decoder_spoil(d, cases[i].name, cases[i].rows, cases[i].cols);
+        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s: \"%s\"", cases[i].name, err.text);
+        decoder_free(d);
+    }
+}
+
 /* OLMoE. */
 static void olmoe(void **state)
 {
@@ -371,7 +415,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(glm),
         cmocka_unit_test(command_r),
         cmocka_unit_test(hunyuan),
-        cmocka_unit_test(olmoe),
+        cmocka_unit_test(lfm2), cmocka_unit_test(bad_convolutions), cmocka_unit_test(olmoe),
         cmocka_unit_test(granite_moe),
         cmocka_unit_test(olmo),
         cmocka_unit_test(nemotron),

@@ -312,6 +312,24 @@ static void deepseek3(void **state)
     check_latent(&s);
 }
 
+/* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
+static void lfm2moe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("lfm2moe");
+    s.sigmoids = s.choice_bias = s.say_gating = true;
+    s.qk_norm = QK_HEADS;
+    s.n_dense = 1;
+    s.taps = 3;
+    s.full = 2;
+    s.output_norm = "token_embd_norm";
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.feed_forward.expert_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.1.feed_forward.experts.7.w2.weight", 2, s.n_ff_expert);
+    assert_tensor(folder, "model.layers.0.feed_forward.w1.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.conv.conv.weight", 3, s.taps);
+}
+
 /* Latent attention without experts, with scales that files do not say. */
 static void minicpm3(void **state)
 {
@@ -397,7 +415,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
         cmocka_unit_test(deepseek3),
-        cmocka_unit_test(minicpm3),
+        cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

@@ -426,7 +426,6 @@ static void test_missing(void **state)
         {"GraniteMoeHybridForCausalLM", "Mamba 2"},
         {"nemotron_h", "Mamba 2"},
         {"gemma4", "one size"},
-        {"Lfm2MoeForCausalLM", "convolutions"},
     };
     char path[256];
     struct pp_source *s;

@@ -43,6 +43,7 @@ enum pp_hf_form {
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
+    PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
@@ -85,6 +86,7 @@ struct pp_decoder {
     bool sinks;               /* attn_sinks */
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
+    const char *output_norm;  /* and the one behind the last layer; NULL: output_norm */
 };
 
 /* The same of an encoder: what is added is normed together with what it is added to. encoder.c makes a plan of it. */

@@ -23,6 +23,7 @@ struct builder {
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
+    int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int gate_up, gate, up, act, router;
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -48,6 +49,14 @@ static void add_residual(struct builder *b, int l)
 {
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->delta, .in2 = NONE,
                           .out = b->x});
+}
+
+/* Something that only some families' models have. */
+static bool has(const struct builder *b, int l, const char *kind)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    return pp_source_tensor(b->s, name) != NULL;
 }
 
 /* --- norms ---------------------------------------------------------------------------------------------------- */
@@ -301,6 +310,41 @@ static void make_latent_slots(struct builder *b)
     b->values = pp_plan_slot(b->p, hp->n_head * hp->v_head_dim);
 }
 
+/* --- short convolutions ------------------------------------------------------------------------------------------- */
+
+/* LFM2 (arXiv 2511.23404): [B, C, x] = W_in h, and W_out (C * conv(B * x)), where conv weighs each value's last few.
+ * From the residual stream to `delta`. */
+static bool add_convolution(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, taps = b->hp->conv_taps;
+    const int B = b->convolution[0], C = b->convolution[1], x = b->convolution[2];
+    struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = taps, .in = b->product, .in2 = NONE,
+                             .out = b->convolved};
+    const int in = pp_plan_linear(b->p, b->s, 3 * n, n, b->err, "blk.%d.shortconv.in_proj", l);
+    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
+        !(convolve.weight = pp_plan_tensor(b->s, n, taps, b->err, "blk.%d.shortconv.conv.weight", l)) ||
+        (has(b, l, "shortconv.conv.bias") &&
+         !(convolve.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.shortconv.conv.bias", l))))
+        return false;
+    const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.shortconv.out_proj", l);
+    add_linear(b, l, in, b->normed, b->p->bad ? 0 : b->p->slots[B].base);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = B, .in2 = x, .out = b->product});
+    add(b, convolve);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->convolved, .in2 = C, .out = b->convolved});
+    add_linear(b, l, out, b->convolved, b->delta);
+    return out >= 0;
+}
+
+static void make_convolution_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    const int all = pp_plan_slot(b->p, 3 * n);
+    for (int i = 0; i < 3; i++)
+        b->convolution[i] = pp_plan_part(b->p, all, i * n, n);
+    b->product = pp_plan_slot(b->p, n);
+    b->convolved = pp_plan_slot(b->p, n);
+}
+
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
 static bool add_fn(struct builder *b, int l, int in, int in2)
@@ -367,14 +411,6 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
             return false;
     }
     return true;
-}
-
-/* Something that only some families' models have. */
-static bool has(const struct builder *b, int l, const char *kind)
-{
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    return pp_source_tensor(b->s, name) != NULL;
 }
 
 /* The expert that every row uses, from the residual stream to `shared_act`. */
@@ -477,8 +513,11 @@ static bool add_mixture(struct builder *b, int l)
 static bool add_layer(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
-    bool (*const attention)(struct builder *, int) = latent ? add_latent_attention : add_attention;
-    if (!latent && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
+    const bool convolved = b->hp->layer[l] & PP_LAYER_CONVOLVED;
+    bool (*const attention)(struct builder *, int) = convolved ? add_convolution
+                                                     : latent  ? add_latent_attention
+                                                               : add_attention;
+    if (!latent && !convolved && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
         return false;
     if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
         return attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
@@ -515,6 +554,8 @@ static void make_slots(struct builder *b)
         b->k = pp_plan_slot(p, b->n_kv);
         b->v = pp_plan_slot(p, b->n_kv);
     }
+    if (hp->conv_taps)
+        make_convolution_slots(b);
     if (b->d->fused_gate) {
         b->gate_up = pp_plan_slot(p, 2 * hp->n_ff);
         b->gate = pp_plan_part(p, b->gate_up, 0, hp->n_ff);
@@ -564,7 +605,7 @@ static bool add_output(struct builder *b)
     const int logits = pp_plan_slot(b->p, hp->n_vocab);
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normed};
     const char *head = pp_source_tensor(b->s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
-    if (!find_norm(b, "output_norm", hp->n_embd, &norm))
+    if (!find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
         return false;
     int w = pp_plan_linear(b->p, b->s, hp->n_vocab, hp->n_embd, b->err, "%s", head);
     if (w < 0)

@@ -33,8 +33,6 @@ static const struct {
     {"rwkv6qwen2", STATES " (RWKV)"},
     {"rwkv7", STATES " (RWKV)"},
     {"arwkv7", STATES " (RWKV)"},
-    {"lfm2", "layers of short convolutions"},
-    {"lfm2moe", "layers of short convolutions, and " SIGMOIDS},
     {"deepseek32", LATENT " of which an index chooses tokens"},
     {"deepseekv32", LATENT " of which an index chooses tokens"},
     {"glmdsa", LATENT " of which an index chooses tokens"},

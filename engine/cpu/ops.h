@@ -22,7 +22,6 @@ enum {
     PP_PART_QUERIES = 16, /* of a tile that have their scores at a time, at most: those stay in the L1 cache */
     PP_ATTENTION_SUM_TILES = 8,
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
-    PP_MAX_TAPS = 16,                                  /* of a convolution */
 };
 
 /* What attention leaves of some positions, or of all: for each query a reference m, l = sum of p = 2^(s - m),

@@ -1,0 +1,223 @@
+/* lfm2.c - LFM2 (Liquid AI; arXiv 2511.23404), and its mixtures of experts with the routing of DeepSeek-V3: most layers
+ * have a short convolution between two gates in place of attention, out_proj(C * conv(B * x)) with B, C and x =
+ * in_proj(h). GGUF files call the norm behind the last layer token_embd_norm. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+
+#define LFM2_NAMES                                                                                                    \
+    {.hf = "model.embedding_norm", .gguf = "token_embd_norm"},                                                        \
+    {.hf = LAYER "operator_norm", .gguf = "blk.{}.attn_norm"},                                                        \
+    {.hf = LAYER "ffn_norm", .gguf = "blk.{}.ffn_norm"},                                                              \
+    {.hf = LAYER "self_attn.q_layernorm", .gguf = "blk.{}.attn_q_norm"},                                              \
+    {.hf = LAYER "self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},                                              \
+    {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.attn_output"},                                                 \
+    {.hf = LAYER "conv.conv.weight", .gguf = "blk.{}.shortconv.conv.weight", .form = PP_HF_CHANNELS, .whole = true},  \
+    {.hf = LAYER "conv.conv.bias", .gguf = "blk.{}.shortconv.conv.bias", .whole = true},                              \
+    {.hf = LAYER "conv.in_proj", .gguf = "blk.{}.shortconv.in_proj"},                                                 \
+    {.hf = LAYER "conv.out_proj", .gguf = "blk.{}.shortconv.out_proj"}
+
+#define FEED_FORWARD_NAMES                                                                                            \
+    {.hf = LAYER "feed_forward.w1", .gguf = "blk.{}.ffn_gate"},                                                       \
+    {.hf = LAYER "feed_forward.w2", .gguf = "blk.{}.ffn_down"},                                                       \
+    {.hf = LAYER "feed_forward.w3", .gguf = "blk.{}.ffn_up"}
+
+static const struct pp_arch_name names[] = {LFM2_NAMES, FEED_FORWARD_NAMES, {.hf = NULL}};
+
+static const struct pp_arch_name moe_names[] = {
+    LFM2_NAMES,
+    {.hf = LAYER "feed_forward.gate_proj", .gguf = "blk.{}.ffn_gate", .mlx = true},
+    {.hf = LAYER "feed_forward.down_proj", .gguf = "blk.{}.ffn_down", .mlx = true},
+    {.hf = LAYER "feed_forward.up_proj", .gguf = "blk.{}.ffn_up", .mlx = true},
+    FEED_FORWARD_NAMES,
+    {.hf = LAYER "feed_forward.gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = LAYER "feed_forward.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = LAYER "feed_forward.experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = LAYER "feed_forward.experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = LAYER "feed_forward.experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = LAYER "feed_forward.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = LAYER "feed_forward.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = LAYER "feed_forward.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = NULL},
+};
+
+static const char *const classes[] = {"Lfm2ForCausalLM", "LFM2ForCausalLM", "Lfm2VlForConditionalGeneration", "lfm2",
+                                      "lfm2_vl", "lfm2-vl", NULL};
+static const char *const moe_classes[] = {"Lfm2MoeForCausalLM", "lfm2_moe", NULL};
+static const char *const others[] = {"vision_tower.", "model.vision_tower.", "multi_modal_projector.",
+                                     "model.multi_modal_projector.", NULL};
+static const struct pp_arch_parts parts = {.model_type = "lfm2", .prefixes = pp_qwen_prefixes, .others = others};
+
+#define USUAL                                                                                                         \
+    "\"num_key_value_heads\": 8, \"max_position_embeddings\": 128000, \"rope_theta\": 1000000.0, \"norm_eps\": 1e-5," \
+    "\"conv_L_cache\": 3, \"conv_bias\": false, \"tie_word_embeddings\": true"
+static const struct pp_arch_usual usual[] = {
+    {.json = "{" USUAL ", \"intermediate_size\": 12288, \"block_auto_adjust_ff_dim\": true,"
+             "\"block_multiple_of\": 256, \"block_ffn_dim_multiplier\": 1.0}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{" USUAL ", \"intermediate_size\": 7168, \"moe_intermediate_size\": 1792, \"num_dense_layers\": 2,"
+             "\"num_experts\": 32, \"num_experts_per_tok\": 4, \"norm_topk_prob\": true,"
+             "\"routed_scaling_factor\": 1.0}"},
+    {.json = NULL},
+};
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+static enum pp_code layer_type(const cJSON *item, uint8_t *layer, struct pp_error *err)
+{
+    const char *type = cJSON_IsString(item) ? item->valuestring : "";
+    *layer |= strcmp(type, "conv") == 0 ? PP_LAYER_CONVOLVED : 0;
+    if (*layer & PP_LAYER_CONVOLVED || strcmp(type, "full_attention") == 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
+}
+
+/* A type for each layer; the first configurations have a list of the layers with attention instead. */
+static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const cJSON *full = cJSON_GetObjectItemCaseSensitive(config, "full_attn_idxs");
+    enum pp_code code = PP_OK;
+    int64_t l = 0;
+    if (cJSON_IsArray(types)) {
+        if (cJSON_GetArraySize(types) != hp->n_layer)
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
+                           (long long)hp->n_layer);
+        cJSON_ArrayForEach(item, types)
+            code = code ? code : layer_type(item, &hp->layer[l++], err);
+        return code;
+    }
+    for (; cJSON_IsArray(full) && l < hp->n_layer; l++)
+        hp->layer[l] |= PP_LAYER_CONVOLVED;
+    cJSON_ArrayForEach(item, full)
+        if (cJSON_IsNumber(item) && item->valueint >= 0 && item->valueint < hp->n_layer)
+            hp->layer[item->valueint] &= (uint8_t)~PP_LAYER_CONVOLVED;
+    return PP_OK;
+}
+
+/* How wide the feed-forward part is, where that only follows from numbers. */
+static enum pp_code feed_forward(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float part = 1;
+    int64_t step = 256;
+    enum pp_code code = pp_config_int(config, "block_ff_dim", &hp->n_ff, err);
+    if (code || !pp_config_flag(config, "block_auto_adjust_ff_dim", false))
+        return code;
+    if ((code = pp_config_float(config, "block_ffn_dim_multiplier", &part, err)) ||
+        (code = pp_config_int(config, "block_multiple_of", &step, err)))
+        return code;
+    if (hp->n_ff < 1 || hp->n_ff > 1 << 24 || step < 1 || step > 1 << 20 || !(part > 0 && part <= 64))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: no feed-forward part is as wide as block_ff_dim, "
+                       "block_ffn_dim_multiplier and block_multiple_of say");
+    hp->n_ff = (int64_t)((double)part * (double)(2 * hp->n_ff / 3));
+    hp->n_ff = (hp->n_ff + step - 1) / step * step;
+    return PP_OK;
+}
+
+static enum pp_code common_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->conv_bias = pp_config_flag(config, "conv_bias", false);
+    if (!pp_config_flag(config, "tie_embedding", true))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: tie_embedding is false, which pippin does not read");
+    enum pp_code code = pp_config_int(config, "conv_L_cache", &hp->conv_taps, err);
+    if (!code)
+        code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+    return code ? code : layer_types(config, hp, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = common_from_config(config, hp, err);
+    return code ? code : feed_forward(config, hp, err);
+}
+
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_dense = "num_dense_layers",
+    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = common_from_config(config, hp, err);
+    hp->expert_sigmoids = true;
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
+}
+
+static void common_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_CONVOLVED ? "conv" : "full_attention"));
+    pp_config_put(config, "conv_L_cache", hp->conv_taps);
+    cJSON_AddBoolToObject(config, "conv_bias", hp->conv_bias);
+    cJSON_DeleteItemFromObject(config, "attention_bias");
+    cJSON_DeleteItemFromObject(config, "mlp_bias");
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    common_to_config(hp, config);
+    cJSON_AddFalseToObject(config, "block_auto_adjust_ff_dim");
+    pp_config_put(config, "block_multiple_of", 256);
+    pp_config_put_float(config, "block_ffn_dim_multiplier", 1);
+}
+
+static void moe_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    common_to_config(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+    cJSON_AddTrueToObject(config, "use_expert_bias");
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char key[96];
+    bool causal = true;
+    snprintf(key, sizeof key, "%.64s.attention.causal", hp->arch);
+    pp_gguf_bool(g, key, &causal);
+    if (causal)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false: layers that look ahead are not supported in this "
+                   "family", key);
+}
+
+const struct pp_arch pp_arch_lfm2 = {
+    .name = "lfm2",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
+    .gguf_neox = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_config = to_config,
+    .hf_eps = "norm_eps",
+};
+
+const struct pp_arch pp_arch_lfm2moe = {
+    .name = "lfm2moe",
+    .hf_classes = moe_classes,
+    .names = moe_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = moe_usual,
+    .gguf_neox = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
+    .from_config = moe_from_config,
+    .from_gguf = from_gguf,
+    .to_config = moe_to_config,
+    .hf_eps = "norm_eps",
+};
