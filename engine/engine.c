@@ -70,6 +70,8 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
 {
     if (tier->kind == PP_TIER_ROWS)
         pp_kv_layout_init_rows(l, tier->n_layer, tier->head_dim);
+    else if (tier->kind == PP_TIER_STATE)
+        pp_kv_layout_init_state(l, tier->n_layer, &tier->state);
     else if (tier->latent_dim)
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
@@ -85,7 +87,7 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
         const uint64_t n_pages = (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
-        if (tier->kind == PP_TIER_ROWS) /* windows are short, but pages large: the rows of a step count */
+        if (tier->kind != PP_TIER_ATTENTION) /* windows are short, but pages large: the rows of a step count */
             sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier->window, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
                             l.page_bytes);
         else

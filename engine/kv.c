@@ -87,6 +87,61 @@ void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
 
+/* Bytes of a head's part of a layer's states, and of a key head's. */
+static size_t state_bytes(const struct pp_state_shape *s)
+{
+    const size_t values = (size_t)s->value_dim;
+    return ((size_t)s->key_dim + PP_PAGE_TOKENS) * values * sizeof(float) + PP_PAGE_TOKENS * sizeof(double);
+}
+
+static size_t state_key_bytes(const struct pp_state_shape *s)
+{
+    return (size_t)s->key_dim * PP_PAGE_TOKENS * sizeof(float);
+}
+
+void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct pp_state_shape *shape)
+{
+    *l = (struct pp_kv_layout){.kind = PP_TIER_STATE, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
+                               .head_dim = shape->value_dim, .head_pad = shape->value_dim, .v_in_k = true,
+                               .state = *shape};
+    l->head_bytes = (size_t)shape->n_key_head * state_key_bytes(shape) + (size_t)shape->n_head * state_bytes(shape);
+    l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
+    l->page_bytes = l->head_bytes * (size_t)n_layer;
+}
+
+struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head)
+{
+    const struct pp_state_shape *s = &l->state;
+    uint8_t *at = page + pp_kv_head_offset(l, layer, 0) + (size_t)s->n_key_head * state_key_bytes(s) +
+                  (size_t)head * state_bytes(s);
+    struct pp_kv_state h = {.start = (float *)(void *)at};
+    h.u = h.start + s->key_dim * s->value_dim;
+    h.decay = (double *)(void *)(h.u + PP_PAGE_TOKENS * s->value_dim);
+    return h;
+}
+
+/* from, to: a layer's bytes in a page. */
+static void copy_state_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
+                                int to_slot)
+{
+    const struct pp_state_shape *s = &l->state;
+    const size_t values = (size_t)s->value_dim;
+    uint8_t *source = (uint8_t *)(uintptr_t)from; /* is only read */
+    for (int k = 0; k < s->n_key_head; k++) {
+        const float *x = pp_kv_state_keys(l, source, 0, k);
+        float *y = pp_kv_state_keys(l, to, 0, k);
+        for (int d = 0; d < s->key_dim; d++)
+            y[d * PP_PAGE_TOKENS + to_slot] = x[d * PP_PAGE_TOKENS + from_slot];
+    }
+    for (int i = 0; i < s->n_head; i++) {
+        const struct pp_kv_state x = pp_kv_state_head(l, source, 0, i), y = pp_kv_state_head(l, to, 0, i);
+        memmove(y.u + (size_t)to_slot * values, x.u + (size_t)from_slot * values, values * sizeof *y.u);
+        y.decay[to_slot] = x.decay[from_slot];
+        if (from_slot == 0 && to_slot == 0)
+            memmove(y.start, x.start, (size_t)s->key_dim * values * sizeof *y.start);
+    }
+}
+
 /* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. */
 static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, size_t count, size_t size,
                       size_t stride)
@@ -101,6 +156,10 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
     size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
     size_t n_blocks = pad / PP_KV_BLOCK, scales = n_blocks * PP_KV_GROUP * 2, size = 1;
+    if (l->kind == PP_TIER_STATE) {
+        copy_state_position(l, from, from_slot, to, to_slot);
+        return;
+    }
     if (l->kind == PP_TIER_ROWS) {
         memmove(to + ts * pad * sizeof(float), from + fs * pad * sizeof(float), pad * sizeof(float));
         return;

@@ -44,6 +44,12 @@ enum pp_tier_kind {
     PP_TIER_ATTENTION, /* K and V of heads */
     PP_TIER_ROWS,      /* a vector of floats: what a short convolution looks back at. Always F32, whatever the type of K
                           and V: that is the arithmetic's definition */
+    PP_TIER_STATE,     /* what it adds to the state of each head (plan.h). Likewise */
+};
+
+/* Of a layer with states: n_head matrices [key_dim, value_dim], both multiples of 16. Neighbours share a key. */
+struct pp_state_shape {
+    int n_key_head, n_head, key_dim, value_dim;
 };
 
 /* Where things are in a page. For each layer and KV head, head_bytes:
@@ -70,7 +76,22 @@ enum pp_tier_kind {
  * by a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are
  * rotated alike and the output is rotated back.
  *
- * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad]. */
+ * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad].
+ *
+ * In a tier of states a layer has one "head" of other parts: for each key head
+ *
+ *   keys F32 [key_dim][64 positions]
+ *
+ * and behind those, for each head, whose state at position t is S_t = a_t S_(t-1) + k_t u_t',
+ *
+ *   S at the page's beginning, behind all positions before it, F32 [key_dim][value_dim]
+ *   u F32 [64 positions][value_dim]
+ *   the sum of ln a from the page's beginning up to each position, F64 [64]
+ *
+ * Nothing that is there is ever changed, but by writing a position again: S of a page is made with its first position,
+ * of the page before, and what is between is the sum over the positions of the page. So what holds for K and V holds
+ * here: pages are shared, forked and gone back in as they are, and a row needs no more than its own page, or as its
+ * first position the one before. S goes with the page's first position where positions are copied. */
 struct pp_kv_layout {
     enum pp_tier_kind kind;
     enum pp_kv_type type;
@@ -80,6 +101,7 @@ struct pp_kv_layout {
     int rotate;          /* power of two that divides head_dim and v_dim, or 0 */
     size_t k_scales, v, v_scales; /* offsets inside a head's bytes */
     size_t v_bytes;      /* of a page's V with its scales */
+    struct pp_state_shape state; /* of a tier of states; head_dim is value_dim there */
     size_t head_bytes;
     size_t page_bytes;
 };
@@ -96,6 +118,8 @@ void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int 
                               int v_dim);
 /* Of a tier of rows. */
 void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width);
+/* Of a tier of states. */
+void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct pp_state_shape *shape);
 static inline size_t pp_kv_head_offset(const struct pp_kv_layout *l, int layer, int head)
 {
     return l->head_bytes * ((size_t)layer * (size_t)l->n_head_kv + (size_t)head);
@@ -106,6 +130,21 @@ static inline float *pp_kv_row(const struct pp_kv_layout *l, uint8_t *page, int 
 {
     return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0)) + (size_t)slot * (size_t)l->head_pad;
 }
+
+/* In a page of a tier of states, the keys of a key head [key_dim, 64]. */
+static inline float *pp_kv_state_keys(const struct pp_kv_layout *l, uint8_t *page, int layer, int key_head)
+{
+    return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0)) +
+           (size_t)key_head * (size_t)l->state.key_dim * PP_PAGE_TOKENS;
+}
+
+/* What a head has there. */
+struct pp_kv_state {
+    float *start;        /* [key_dim, value_dim] */
+    float *u;            /* [64, value_dim] */
+    double *decay;       /* [64] */
+};
+struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head);
 
 /* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,

@@ -14,6 +14,11 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     if (op->kind == PP_OP_CONVOLVE)
         return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = op->window, .n_head_kv = 1,
                                      .head_dim = (int)p->slots[op->in].width};
+    if (op->kind == PP_OP_RECUR) { /* a row needs the page of the position before it, as if it saw that */
+        const struct pp_state_shape *shape = &p->recurrences[op->recurrence].shape;
+        return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
+                                     .head_dim = shape->value_dim, .state = *shape};
+    }
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head_kv = (int)hp->n_head_kv,
                                  .head_dim = (int)hp->head_dim, .latent_dim = (int)hp->kv_lora_rank};
 }
@@ -34,18 +39,19 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 
 static enum pp_tier_kind kind_of(const struct pp_op *op)
 {
-    return op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS : PP_TIER_ATTENTION;
+    return op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS : op->kind == PP_OP_RECUR ? PP_TIER_STATE : PP_TIER_ATTENTION;
 }
 
 static bool uses_cache(const struct pp_op *op)
 {
-    return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_CONVOLVE;
+    return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_CONVOLVE ||
+           op->kind == PP_OP_RECUR;
 }
 
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
     p->n_tiers = 0;
-    for (enum pp_tier_kind kind = PP_TIER_ATTENTION; kind <= PP_TIER_ROWS; kind++)
+    for (enum pp_tier_kind kind = PP_TIER_ATTENTION; kind <= PP_TIER_STATE; kind++)
         for (int i = 0; i < p->n_ops; i++) {
             struct pp_op *op = &p->ops[i];
             if (!uses_cache(op) || kind_of(op) != kind)
@@ -59,6 +65,11 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
             op->tier_layer = op->kind == PP_OP_ATTENTION ? tier->n_layer - 1 : tier->n_layer++;
         }
     return PP_OK;
+}
+
+bool pp_plan_has_states(const struct pp_plan *plan)
+{
+    return plan->n_recurrences > 0;
 }
 
 /* --- tensors that nobody uses ------------------------------------------------------------------------------------- */
@@ -112,6 +123,10 @@ static void use_all(const struct pp_plan *p, struct used *u)
     }
     for (int i = 0; i < p->n_heads; i++)
         use(u, p->heads[i].w[0]);
+    for (int i = 0; i < p->n_recurrences; i++) {
+        use(u, p->recurrences[i].rate);
+        use(u, p->recurrences[i].bias);
+    }
     if (!u->bad && u->n)
         qsort(u->data, u->n, sizeof *u->data, by_address);
 }
@@ -176,6 +191,7 @@ void pp_plan_free(struct pp_plan *p)
     pp_free(p->slots);
     pp_free(p->experts);
     pp_free(p->heads);
+    pp_free(p->recurrences);
     for (int i = 0; i < p->n_owned; i++)
         pp_free(p->owned[i]);
     pp_free(p->owned);
@@ -401,4 +417,12 @@ int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e)
         return 0;
     p->experts[p->n_experts - 1] = *e;
     return p->n_experts - 1;
+}
+
+int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r)
+{
+    if (!grow_by_one(p, &p->recurrences, &p->n_recurrences, &p->cap_recurrences, sizeof *p->recurrences))
+        return 0;
+    p->recurrences[p->n_recurrences - 1] = *r;
+    return p->n_recurrences - 1;
 }

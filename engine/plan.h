@@ -37,8 +37,11 @@ enum pp_op_kind {
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
                         layer `layer` */
+    PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each head
+                        normed by `weight`, and all times silu(in) */
     PP_OP_GATE,      /* out = fn(in) * in2 */
     PP_OP_MULTIPLY,  /* out = in * in2 */
+    PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */
     PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
@@ -94,9 +97,11 @@ struct pp_op {
                                         or 0: all */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
+    int64_t count, at, period;       /* PP_OP_TAKE */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */
+    int recurrence;                  /* PP_OP_RECUR: index in pp_plan.recurrences */
     const struct pp_tensor *weight, *bias;
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
     const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: the numbers of xielu.h */
@@ -134,6 +139,24 @@ struct pp_heads {
     const struct pp_tensor *const *w; /* [n], each [n_out, n_in] */
 };
 
+/* Heads with a state instead of a cache of keys: the gated delta rule (arXiv 2412.06464). S is a matrix [key_dim,
+ * value_dim], 0 before the first position; at each position, of a query q, a key k and a value v,
+ *
+ *   S = a S + k u',  u = beta (v - (a S)' k),  out = S' q
+ *
+ * where q and k are made of length 1 before, and q is divided by the root of key_dim; beta is the sigmoid of `beta`;
+ * ln a = rate softplus(decay + bias), rate being negative. What was decided of a, u and k is in the cache, of which
+ * kv.h says how it is used. */
+struct pp_recurrence {
+    struct pp_state_shape shape;
+    bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
+                                        have one key head */
+    int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
+    int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours */
+    int neighbours, stride;
+    const struct pp_tensor *rate, *bias; /* [n_head] */
+};
+
 /* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */
 struct pp_tier_plan {
     enum pp_tier_kind kind;
@@ -141,6 +164,7 @@ struct pp_tier_plan {
     int n_layer;
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
+    struct pp_state_shape state;     /* of states; head_dim is value_dim there */
 };
 
 struct pp_plan {
@@ -154,6 +178,8 @@ struct pp_plan {
     int n_experts, cap_experts;
     struct pp_heads *heads;
     int n_heads, cap_heads;
+    struct pp_recurrence *recurrences;
+    int n_recurrences, cap_recurrences;
     void **owned;                    /* what else is pp_free'd: matrices of experts [n_owned] */
     int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
@@ -168,6 +194,8 @@ struct pp_plan {
  * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
+/* Whether some layers have states, which know chains of rows only, no trees, and cannot be moved. */
+bool pp_plan_has_states(const struct pp_plan *plan);
 /* The last step of pp_plan_build: gives every layer its place in a tier, those of attention first, each kind in the
  * order of the plan. PP_ERR_UNSUPPORTED: there would be more than PP_MAX_TIERS. */
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err);
@@ -189,6 +217,7 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
 /* n ones, for norms without weights; NULL: *err is set. */
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
+int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its index */
 /* Registers the matrices [n_out, n_in] of n heads, which are one tensor, one behind the other. Its index, or -1 with
  * *err set. */
 int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out, int64_t n_in,

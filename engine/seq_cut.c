@@ -21,6 +21,8 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot go on with moved pages");
     if (pp_seq_has_activated(s))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "under an adapter that is invoked pages cannot be moved");
+    if (pp_plan_has_states(&s->engine->model->plan))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "what a state holds of single tokens cannot be taken out of it");
     const int64_t follow = s->len - to;
     for (int t = 0; t < s->engine->n_tiers; t++) {
         const int64_t window = s->engine->tier[t].window;

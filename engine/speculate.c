@@ -73,7 +73,7 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
     s->adapts = !opt->draft_always;
     pp_copy_init(&s->copy);
     s->least = opt->draft_p_min;
-    s->siblings = opt->draft_siblings;
+    s->siblings = pp_plan_has_states(&e->model->plan) ? 0 : opt->draft_siblings; /* which read no trees */
     s->script = opt->draft_script;
     s->script_user = opt->draft_script_user;
     s->on = s->most > 0 && (g->draft || s->looks_up || s->script);

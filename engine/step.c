@@ -88,6 +88,8 @@ static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows
 {
     struct pp_seq *s = rows[i].seq;
     int parent = rows[i].parent == PP_PARENT_PREVIOUS ? previous : rows[i].parent;
+    if (pp_plan_has_states(&e->model->plan))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with states instead of a cache cannot read a tree of rows");
     if (s->added >= PP_TREE_ROWS)
         return pp_fail(err, PP_ERR_USAGE, "a tree may have at most %d rows", PP_TREE_ROWS);
     if (parent >= i || (parent >= 0 && rows[parent].seq != s))

@@ -67,3 +67,30 @@ void convolve_layers(struct pp_model *m, int n_taps)
     }
     assert_false(p->bad);
 }
+
+void recur_layers(struct pp_model *m)
+{
+    struct pp_plan *p = &m->plan;
+    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm(p, 0)].in, y = pp_plan_slot(p, 256);
+    const struct pp_recurrence r = {
+        .shape = {.n_key_head = 2, .n_head = 4, .key_dim = 32, .value_dim = 64}, .neighbours = 2, .stride = 5,
+        .q = pp_plan_part(p, x, 0, 64), .k = pp_plan_part(p, x, 64, 64), .v = x,
+        .decay = pp_plan_part(p, x, 20, 7), .beta = pp_plan_part(p, x, 130, 7)};
+    assert_int_equal(m->info.n_embd, 256);
+    for (int l = 0; l < n_layer; l++) {
+        struct pp_recurrence of_layer = r;
+        of_layer.tiled = l % 2;
+        of_layer.rate = numbers(p, 1, 4, 5u + (unsigned)l);
+        of_layer.bias = numbers(p, 1, 4, 50u + (unsigned)l);
+        float *rate = (float *)(uintptr_t)of_layer.rate->data;
+        for (int i = 0; i < 4; i++)
+            rate[i] = -0.2f - 0.5f * rate[i];
+        insert(p, first_norm(p, l),
+               (const struct pp_op[]){
+                   {.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(p, &of_layer),
+                    .weight = numbers(p, 1, 64, 500u + (unsigned)l), .in = x, .in2 = -1, .out = y},
+                   {.kind = PP_OP_ADD, .layer = l, .in = y, .in2 = -1, .out = x},
+               }, 2);
+    }
+    assert_false(p->bad);
+}

@@ -1,5 +1,5 @@
-/* convolved.h - a small model whose layers begin with short convolutions, for tests of what those leave in the
- * cache. */
+/* convolved.h - a small model whose layers begin with short convolutions, or states, for tests of what those leave in
+ * the cache. */
 #ifndef PP_TESTS_CONVOLVED_H
 #define PP_TESTS_CONVOLVED_H
 
@@ -9,5 +9,8 @@ struct pp_model;
  * convolution over n_taps positions, in the second layer with a bias, a function and a gate. Layers are not placed in
  * tiers again. */
 void convolve_layers(struct pp_model *m, int n_taps);
+
+/* Likewise with the gated delta rule, whose queries, keys, values and all else are parts of x. */
+void recur_layers(struct pp_model *m);
 
 #endif

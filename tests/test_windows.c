@@ -1,6 +1,7 @@
 /* test_windows.c - sliding windows in a whole engine: the same bits however rows come about, memory that does not grow,
  * and going back to any earlier place, whatever has become of its pages. With a window in all layers, with one in all
- * but the last, which has pages of its own, and with convolutions, which have a short window. */
+ * but the last, which has pages of its own, with convolutions, which have a short window, and with states, of which the
+ * last page is enough. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ enum { LENGTH = 420, ROWS = 64 };
 struct manner {
     int window;
     int taps;              /* of convolutions; 0: there are none */
+    bool states;
     bool mixed;            /* the last layer has no window */
     enum pp_kv_type kv;
     const char *kernels;   /* NULL: the best */
@@ -44,8 +46,10 @@ static struct rig rig(const struct manner *m)
             plan->ops[i].window = 0;
     if (m->taps)
         convolve_layers(r.model, m->taps);
+    if (m->states)
+        recur_layers(r.model);
     assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
-    assert_int_equal(plan->n_tiers, 1 + m->mixed + (m->taps > 0));
+    assert_int_equal(plan->n_tiers, 1 + m->mixed + (m->taps > 0) + m->states);
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     if (m->n_pages) {
         opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)m->n_pages;
@@ -132,6 +136,7 @@ static void same_bits(void **state)
         {.taps = 3, .kv = PP_KV_Q8_0},
         {.window = 70, .taps = 4, .kv = PP_KV_Q4_0, .mixed = true},
         {.taps = 1, .kv = PP_KV_F16},
+        {.states = true, .kv = PP_KV_Q8_0},
     };
     static const int rows[] = {64, 37, 3, 1};
     int32_t text[LENGTH];
@@ -264,6 +269,7 @@ static void rewinds(void **state)
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2, .n_pages = 8},
         {.taps = 3, .kv = PP_KV_Q8_0, .n_threads = 2},
         {.window = 30, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = true, .n_pages = 18},
+        {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 16},
     };
     int32_t text[LENGTH], other[LENGTH];
     (void)state;
@@ -338,11 +344,9 @@ static void hog_memory(const struct rig *r, struct pp_seq *hog, int32_t *text)
 
 /* An answer can be made again, and its question be changed, without computing what comes before, also when others have
  * needed all the memory in between. */
-static void marks(void **state)
+static void check_marks(struct manner m)
 {
-    struct manner m = {.window = 40, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 12};
     int32_t text[512], first[200], again[200], other[LENGTH];
-    (void)state;
     write_text(text, 512, 7);
     write_text(other, LENGTH, 8);
     struct rig r = rig(&m);
@@ -371,6 +375,35 @@ static void marks(void **state)
     unrig(&r);
 }
 
+static void marks(void **state)
+{
+    (void)state;
+    check_marks((struct manner){.window = 40, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 12});
+    check_marks((struct manner){.states = true, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 16});
+}
+
+/* States read chains only, and cannot be moved. */
+static void states_refuse(void **state)
+{
+    struct rig r = rig(&(struct manner){.states = true, .kv = PP_KV_Q8_0, .n_threads = 1});
+    struct pp_seq *s = new_seq(&r);
+    struct pp_error err;
+    int32_t text[80];
+    (void)state;
+    write_text(text, 80, 3);
+    feed(&r, s, text, 70, 64, NULL, NULL);
+    struct pp_row tree[] = {{.seq = s, .token = 7, .parent = PP_PARENT_COMMITTED},
+                            {.seq = s, .token = 8, .parent = PP_PARENT_COMMITTED}};
+    assert_int_equal(pp_step(r.engine, tree, 2, NULL, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tree"));
+    assert_int_equal(pp_seq_cut(s, 10, 20, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "state"));
+    assert_int_equal(pp_seq_len(s), 70);
+    feed(&r, s, text, 80, 3, NULL, NULL);
+    pp_seq_free(s);
+    unrig(&r);
+}
+
 /* Conversations that begin alike, are edited, forked and closed, with few pages. */
 static void any_order(void **state)
 {
@@ -381,6 +414,7 @@ static void any_order(void **state)
         {.window = 64, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 17},
         {.window = 130, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 17},
         {.window = 130, .kv = PP_KV_F16, .n_threads = 2, .n_pages = 24, .mixed = true},
+        {.states = true, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 20},
     };
     unsigned seed = 4711;
     (void)state;
@@ -464,6 +498,7 @@ static void saved(void **state)
         {.window = 70, .kv = PP_KV_Q8_0, .n_threads = 2},
         {.window = 64, .kv = PP_KV_F16, .n_threads = 2, .mixed = true},
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2},
+        {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2},
     };
     static const int lengths[] = {190, 256, 300};
     int32_t text[LENGTH];
@@ -551,6 +586,7 @@ TEST_GROUP(windows)
         cmocka_unit_test(same_bits), cmocka_unit_test(wide_windows), cmocka_unit_test(trees),
         cmocka_unit_test(bounded),   cmocka_unit_test(rewinds),      cmocka_unit_test(marks),
         cmocka_unit_test(any_order), cmocka_unit_test(saved),        cmocka_unit_test(memory_is_divided),
+        cmocka_unit_test(states_refuse),
     };
     return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
 }

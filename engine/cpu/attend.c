@@ -51,6 +51,8 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
     size_t kernel = PP_MATMUL_SCRATCH, tail = 0;
     for (int t = 0; t < c->n_tiers; t++) {
         const struct attend_plan *p = &c->attend[t];
+        const size_t recur = pp_cpu_recur_bytes(&p->kv);
+        kernel = recur > kernel ? recur : kernel;
         if (!is_of_attention(c, t))
             continue;
         size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * group_size(c));

@@ -115,6 +115,12 @@ void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x
         c->ops->rms_norm(x, norm->weight, eps, n, y);
 }
 
+static void take(const struct row_op *r, const float *x, float *y)
+{
+    for (int64_t i = 0; i < r->n / r->count; i++)
+        memcpy(y + i * r->count, x + i * r->period + r->at, (size_t)r->count * sizeof *y);
+}
+
 static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
 {
     for (int i = 0; i < s->n_row_ops; i++) {
@@ -127,6 +133,8 @@ static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)
             c->ops->multiply(x, slot_row(c, r->in2, row), r->n, y);
+        else if (r->kind == PP_OP_TAKE)
+            take(r, x, y);
         else if (r->kind == PP_OP_APPLY)
             c->ops->apply(r->fn, r->scale, x, r->n, y);
         else if (r->kind == PP_OP_WEIGH)
@@ -175,6 +183,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
     case STAGE_CONVOLVE:
         for (int i = first; i < end; i++)
             pp_cpu_convolve_item(c, s, part->m, i);
+        break;
+    case STAGE_RECUR:
+        for (int i = first; i < end; i++)
+            pp_cpu_recur_item(c, s, part->m, part->phase, i, thread);
         break;
     case STAGE_ROWS:
         for (int i = first; i < end; i++)
@@ -245,6 +257,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_CONVOLVE:
             n_items[0] = pp_cpu_convolve_items(s, m);
+            break;
+        case STAGE_RECUR:
+            pp_cpu_recur_phases(c, s, m, n_items);
             break;
         case STAGE_EXPERTS:
             pp_cpu_experts_phases(c, s, m, n_items);

@@ -348,15 +348,21 @@ static enum pp_code lower_convolution(struct lowering *l)
     return code;
 }
 
+static enum pp_code lower_recurrence(struct lowering *l)
+{
+    struct stage *s = new_stage(l, STAGE_RECUR);
+    return pp_cpu_recur_add(l->c, s, &l->plan->ops[l->at++], l->err);
+}
+
 static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  op->kind == PP_OP_WEIGH || (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
+                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_TAKE || (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 
-/* { NORM | ADD | GATE | MULTIPLY | APPLY | WEIGH } that are part of no projection */
+/* { NORM | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -365,7 +371,8 @@ static enum pp_code lower_rows(struct lowering *l)
         const struct pp_op *op = peek(l, 0);
         struct row_op *r = &s->row_ops[s->n_row_ops++];
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
-                             .out = op->out, .n = l->plan->slots[op->out].width};
+                             .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
+                             .period = op->period};
         enum pp_code code = op->kind == PP_OP_NORM ? take_norm(l, op, &r->norm) : PP_OK;
         if (code)
             return code;
@@ -433,12 +440,15 @@ static enum pp_code lower_next(struct lowering *l)
         return lower_attention(l);
     case PP_OP_CONVOLVE:
         return lower_convolution(l);
+    case PP_OP_RECUR:
+        return lower_recurrence(l);
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
     case PP_OP_ADD:
     case PP_OP_GATE:
     case PP_OP_APPLY:
     case PP_OP_WEIGH:
+    case PP_OP_TAKE:
         return lower_rows(l);
     case PP_OP_SELECT:
         s = new_stage(l, STAGE_SELECT);

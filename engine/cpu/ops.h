@@ -112,6 +112,40 @@ static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
                                  : n * PP_LOW_RANK_ROWS * sizeof(float);
 }
 
+/* y[r][c] = sum over d of x[r][d] m[d][c]. n_cols and the strides of m and y are multiples of 16. */
+struct pp_products {
+    const float *x, *m;         /* [n_rows, x_stride], of which n_inner are used; [n_inner, m_stride] */
+    float *y;                   /* [n_rows, y_stride] */
+    int64_t n_rows, n_inner, n_cols;
+    int64_t x_stride, m_stride, y_stride;
+};
+
+/* A position of a head with a state (recur.c), the at-th of its page. Of the arrays of a page's positions, at + 1 are
+ * known, those of u without the last; there is room for whole vectors. */
+struct pp_recur_row {
+    int at;
+    int64_t width;              /* of a value, a multiple of 16 */
+    bool corrects;              /* the delta rule: what the state gives for the key already is taken off */
+    float beta;                 /* what is left is multiplied by it */
+    const double *decay;        /* logarithm of what a state at the page's beginning has decayed to by each position */
+    const float *key_dots, *query_dots;   /* each position's key times the row's key and query */
+    const float *key_state, *query_state; /* what the state at the page's beginning gives for them [width]; the keys'
+                                             are not looked at unless it corrects */
+    const float *v;             /* [width] */
+    float *u;                   /* what each position adds to the state, along its key [64, width] */
+    float *out;                 /* [width] */
+};
+
+/* From the state at the beginning of a full page to the one at the beginning of the next. */
+struct pp_recur_next {
+    int64_t key_dim, width;     /* width: a multiple of 16 */
+    const double *decay;        /* [64] */
+    const float *keys, *u;      /* of its positions [key_dim, 64], [64, width] */
+    const float *from;          /* [key_dim, width] */
+    float *to;                  /* likewise */
+    float *scratch;             /* [key_dim, 64] */
+};
+
 /* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, a reference m,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
  * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L. Powers below 2^-125 are zeros.
@@ -180,6 +214,16 @@ struct pp_cpu_ops {
      * y = fma(scale unit / c, (float)sum * d[r], y), k ascending. */
     void (*add_low_rank)(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1);
+    /* Each sum begins with 0 and grows by fma(x, m, sum), d ascending. */
+    void (*products)(const struct pp_products *p);
+    /* With w_i = exp(decay[at] - decay[i]) and e = exp(decay[at]), both of the difference rounded to a float, the sums
+     * over the positions i before it, ascending: k = sum of (w_i key_dots[i]) u[i], q likewise; then
+     * u[at] = beta (v - fma(e, key_state, k)), or beta v where nothing is corrected, and
+     * out = fma(e, query_state, fma(w_at query_dots[at], u[at], q)). */
+    void (*recur_row)(const struct pp_recur_row *r);
+    /* With w_i = exp(decay[63] - decay[i]) and e = exp(decay[63]), the same way: to[d] = fma(e, from[d], the sum over i
+     * of (keys[d][i] w_i) u[i]). */
+    void (*recur_next)(const struct pp_recur_next *n);
 };
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);

@@ -613,6 +613,8 @@ static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_o
         store_floats(kv, head, slot, k, v);
 }
 
+#include "engine/cpu/recur_body.h"
+
 #include "engine/cpu/attention_latent.h"
 #include "engine/cpu/attention_body.h"
 
@@ -643,4 +645,7 @@ const struct pp_cpu_ops OPS_TABLE = {
     .add_scaled = add_scaled,
     .round_low_rank = round_low_rank,
     .add_low_rank = add_low_rank,
+    .products = products,
+    .recur_row = recur_row,
+    .recur_next = recur_next,
 };

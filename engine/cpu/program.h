@@ -16,7 +16,7 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_ROWS,
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR, STAGE_ROWS,
                   STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
@@ -29,12 +29,13 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, ADD, GATE, MULTIPLY, APPLY, WEIGH */
+    enum pp_op_kind kind;       /* NORM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH */
     enum pp_fn fn;
     float scale;
     struct norm norm;
     int in, in2, out;           /* slots */
     int64_t n;                  /* values */
+    int64_t count, at, period;  /* TAKE */
 };
 
 struct projection {
@@ -112,6 +113,10 @@ struct stage {
     int n_taps;
     const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first */
     const float *bias;          /* [width], or NULL */
+    /* RECUR: tier, layer, in, out and norm as above, bias [n_head] */
+    const struct pp_recurrence *recurrence;
+    const float *rate;          /* [n_head] */
+    const float *unit_query, *unit_key; /* [key_dim]: behind a norm by the mean, what makes them what they should be */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;
@@ -324,6 +329,9 @@ int pp_cpu_heads_at_once(const struct stage *s, int m);
 enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 int pp_cpu_convolve_items(const struct stage *s, int m);
 void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item);
+/* recur.c: the weights of a stage; bytes that an item works in, 0 for tiers of other kinds. */
+enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
+size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv);
 /* lower.c: zeroed memory, 64-byte aligned, that is the program's; NULL if there is none. */
 void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size);
 /* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */
@@ -342,7 +350,8 @@ struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *s
 typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
 pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases, pp_cpu_experts_phases; /* project.c, attend.c, ... */
-pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item;
+pp_cpu_phases_fn pp_cpu_recur_phases;
+pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item;
 int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 /* Items of projections are small; a thread takes several neighbours at once: first .. end - 1, at most as many as are
  * worth 2 ms. */

@@ -31,6 +31,12 @@ static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int s
     return use;
 }
 
+static bool recurrence_reads(const struct pp_cpu *c, const struct pp_recurrence *r, int slot)
+{
+    return slot == whole_slot(c, r->q) || slot == whole_slot(c, r->k) || slot == whole_slot(c, r->v) ||
+           slot == whole_slot(c, r->decay) || slot == whole_slot(c, r->beta);
+}
+
 /* slot: a whole one */
 static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
 {
@@ -41,6 +47,8 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_CONVOLVE)
         use |= slot == whole_slot(c, s->in) || slot == whole_slot(c, s->in2) || slot == whole_slot(c, s->gate) ? READS
                                                                                                                : UNUSED;
+    if (s->kind == STAGE_RECUR)
+        use |= slot == whole_slot(c, s->in) || recurrence_reads(c, s->recurrence, slot) ? READS : UNUSED;
     if (s->kind == STAGE_SELECT)
         return slot == s->in ? READS : UNUSED; /* moves rows inside the slot */
     for (int i = 0; i < s->n_row_ops; i++)

@@ -1,0 +1,234 @@
+/* recur.c - stages of layers with states (plan.h): what is kept of them lies in pages as kv.h says.
+ *
+ * With S of the page's beginning, and G_t the sum of ln a from there up to position t, what the recurrence says is
+ *
+ *   u_t = beta (v_t - e^G_t S' k_t - sum over i < t of e^(G_t - G_i) (k_i . k_t) u_i)
+ *   out_t = e^G_t S' q_t + sum over i <= t of e^(G_t - G_i) (k_i . q_t) u_i
+ *
+ * so that a row writes nothing but its own k, u and G, and what many rows read of S are products of matrices. Pages
+ * end where they end, however rows come about: so each row has the same bits in all passes. An item takes some heads
+ * that share a key, and the rows of the batch one after the other. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+enum {
+    ROWS_AT_ONCE = 8,
+    ITEMS_PER_THREAD = 2,   /* wanted; else heads that share a key are shared out, too */
+};
+
+static const float UNIT_EPS = 1e-6f; /* of the squares of a key's or query's length */
+
+/* --- memory ---------------------------------------------------------------------------------------------------- */
+
+/* What an item works in. */
+struct room {
+    float *x;        /* queries, then keys, of some rows [2 ROWS_AT_ONCE, key_dim] */
+    float *dots;     /* of those with the page's keys [2 ROWS_AT_ONCE, 64] */
+    float *products; /* and with a state [2 ROWS_AT_ONCE, value_dim] */
+    float *scratch;  /* [key_dim, 64] */
+};
+
+static size_t lay_out(const struct pp_state_shape *shape, float *memory, struct room *r)
+{
+    const size_t n = 2 * (size_t)ROWS_AT_ONCE, key = (size_t)shape->key_dim, value = (size_t)shape->value_dim;
+    *r = (struct room){.x = memory, .dots = memory + n * key, .products = memory + n * (key + PP_PAGE_TOKENS),
+                       .scratch = memory + n * (key + PP_PAGE_TOKENS + value)};
+    return (n * (key + PP_PAGE_TOKENS + value) + key * PP_PAGE_TOKENS) * sizeof *memory;
+}
+
+size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv)
+{
+    static float nothing[1];
+    struct room r;
+    return kv->kind == PP_TIER_STATE ? lay_out(&kv->state, nothing, &r) : 0;
+}
+
+/* A vector of n equal values. */
+static const float *equal_values(struct pp_cpu *c, int n, double value)
+{
+    float *f = pp_cpu_memory_keep(c, n, sizeof *f);
+    for (int i = 0; f && i < n; i++)
+        f[i] = (float)value;
+    return f;
+}
+
+enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    const struct pp_recurrence *r = &c->model->plan.recurrences[op->recurrence];
+    s->in = op->in;
+    s->out = op->out;
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->recurrence = r;
+    if (!(s->rate = pp_cpu_float_vector(c, r->rate, err)) || !(s->bias = pp_cpu_float_vector(c, r->bias, err)) ||
+        !(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
+        return err->code;
+    s->unit_key = equal_values(c, r->shape.key_dim, 1 / sqrt((double)r->shape.key_dim));
+    s->unit_query = equal_values(c, r->shape.key_dim, 1 / (double)r->shape.key_dim);
+    return s->unit_key && s->unit_query ? PP_OK : pp_fail_nomem(err, "the model's program");
+}
+
+/* --- items ----------------------------------------------------------------------------------------------------- */
+
+/* How many items share the heads of a key. */
+static int n_splits(const struct pp_cpu *c, const struct stage *s)
+{
+    const struct pp_state_shape *shape = &s->recurrence->shape;
+    const int most = shape->n_head / shape->n_key_head, wanted = ITEMS_PER_THREAD * pp_pool_n(c->pool);
+    const int splits = (wanted + shape->n_key_head - 1) / shape->n_key_head;
+    return pp_pool_n(c->pool) == 1 ? 1 : splits < most ? splits : most;
+}
+
+void pp_cpu_recur_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
+{
+    const int n_key_head = s->recurrence->shape.n_key_head, splits = n_splits(c, s);
+    (void)m;
+    n_items[0] = splits > 1 ? n_key_head : 0; /* keys are stored before anybody else reads them */
+    n_items[1] = n_key_head * splits;
+}
+
+/* Some rows of one sequence, neighbours in a page. */
+struct run {
+    struct pp_cpu *c;
+    const struct stage *s;
+    const struct pp_kv_layout *kv;
+    const struct pp_recurrence *r;
+    struct room room;
+    uint8_t *page, *before;  /* that page, and the one before it, which only its first position needs */
+    int row, n, at;          /* the first row, how many, and where in the page it is */
+    int key_head;
+};
+
+/* The run that begins with row i. */
+static void find_run(struct run *run, int i, int m)
+{
+    const struct pp_batch_row *rows = run->c->batch->rows, *first = &rows[i];
+    uint8_t *const *pages = first->pages[run->s->tier];
+    const int64_t page = first->slot / PP_PAGE_TOKENS;
+    run->row = i;
+    run->at = (int)(first->slot % PP_PAGE_TOKENS);
+    run->page = pages[page];
+    run->before = run->at == 0 && page > 0 ? pages[page - 1] : NULL;
+    for (run->n = 1; run->n < ROWS_AT_ONCE && i + run->n < m && run->at + run->n < PP_PAGE_TOKENS; run->n++)
+        if (rows[i + run->n].pages[run->s->tier] != pages || rows[i + run->n].slot != first->slot + run->n)
+            break;
+}
+
+/* A query or a key of length 1, times what `weight` says. */
+static void take_unit(const struct run *run, int slot, int i, const float *weight, float *y)
+{
+    const int n = run->r->shape.key_dim;
+    const float *x = slot_row(run->c, slot, run->row + i) + run->key_head * n;
+    run->c->ops->rms_norm(x, weight, UNIT_EPS / (float)n, n, y);
+}
+
+static void take_keys(const struct run *run)
+{
+    for (int i = 0; i < run->n; i++)
+        take_unit(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
+}
+
+static void store_keys(const struct run *run)
+{
+    const int n = run->r->shape.key_dim;
+    float *keys = pp_kv_state_keys(run->kv, run->page, run->s->layer, run->key_head);
+    for (int i = 0; i < run->n; i++)
+        for (int d = 0; d < n; d++)
+            keys[d * PP_PAGE_TOKENS + run->at + i] = run->room.x[(run->n + i) * n + d];
+}
+
+/* The state at the page's beginning. */
+static void begin_page(const struct run *run, int head)
+{
+    const struct pp_state_shape *shape = &run->r->shape;
+    const struct pp_kv_state to = pp_kv_state_head(run->kv, run->page, run->s->layer, head);
+    if (!run->before) {
+        memset(to.start, 0, (size_t)shape->key_dim * (size_t)shape->value_dim * sizeof *to.start);
+        return;
+    }
+    const struct pp_kv_state from = pp_kv_state_head(run->kv, run->before, run->s->layer, head);
+    run->c->ops->recur_next(&(struct pp_recur_next){
+        .key_dim = shape->key_dim, .width = shape->value_dim, .decay = from.decay, .u = from.u, .from = from.start,
+        .keys = pp_kv_state_keys(run->kv, run->before, run->s->layer, run->key_head), .to = to.start,
+        .scratch = run->room.scratch});
+}
+
+static double softplus(double x)
+{
+    return x > 30 ? x : log1p(exp(x));
+}
+
+/* Of a row and head, the value in a slot of such. */
+static float of_head(const struct run *run, int slot, int i, int head)
+{
+    const int n = run->r->neighbours;
+    return slot_row(run->c, slot, run->row + i)[head / n * run->r->stride + head % n];
+}
+
+static void run_head(const struct run *run, int head)
+{
+    const struct stage *s = run->s;
+    const struct pp_state_shape *shape = &run->r->shape;
+    const struct pp_kv_state state = pp_kv_state_head(run->kv, run->page, s->layer, head);
+    const int n = run->n, value = shape->value_dim;
+    if (run->at == 0)
+        begin_page(run, head);
+    run->c->ops->products(&(struct pp_products){.x = run->room.x, .x_stride = shape->key_dim, .n_rows = 2 * n,
+                                                .m = state.start, .m_stride = value, .n_inner = shape->key_dim,
+                                                .y = run->room.products, .y_stride = value, .n_cols = value});
+    for (int i = 0; i < n; i++) {
+        const int at = run->at + i;
+        float *out = slot_row(run->c, s->out, run->row + i) + head * value;
+        const double decay = (double)s->rate[head] * softplus((double)of_head(run, run->r->decay, i, head) +
+                                                              (double)s->bias[head]);
+        state.decay[at] = (at ? state.decay[at - 1] : 0) + decay;
+        run->c->ops->recur_row(&(struct pp_recur_row){
+            .at = at, .width = value, .corrects = true, .decay = state.decay, .u = state.u,
+            .beta = 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
+            .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
+            .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
+            .v = slot_row(run->c, run->r->v, run->row + i) + head * value, .out = out});
+        pp_cpu_norm(run->c, &s->norm, out, value, out);
+        run->c->ops->gate(PP_FN_SILU, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
+    }
+}
+
+/* Heads first .. end - 1 of those that share the run's key. */
+static void run_heads(const struct run *run, bool stores, int first, int end)
+{
+    const struct pp_state_shape *shape = &run->r->shape;
+    for (int i = 0; i < run->n; i++)
+        take_unit(run, run->r->q, i, run->s->unit_query, run->room.x + i * shape->key_dim);
+    take_keys(run);
+    if (stores)
+        store_keys(run);
+    run->c->ops->products(&(struct pp_products){
+        .x = run->room.x, .x_stride = shape->key_dim, .n_rows = 2 * run->n, .n_inner = shape->key_dim,
+        .m = pp_kv_state_keys(run->kv, run->page, run->s->layer, run->key_head), .m_stride = PP_PAGE_TOKENS,
+        .y = run->room.dots, .y_stride = PP_PAGE_TOKENS,
+        .n_cols = (run->at + run->n + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP});
+    for (int i = first; i < end; i++)
+        run_head(run, run->r->tiled ? i * shape->n_key_head + run->key_head
+                                    : run->key_head * (shape->n_head / shape->n_key_head) + i);
+}
+
+void pp_cpu_recur_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+{
+    const struct pp_state_shape *shape = &s->recurrence->shape;
+    const int splits = n_splits(c, s), share = shape->n_head / shape->n_key_head;
+    const int split = phase ? item % splits : 0;
+    struct run run = {.c = c, .s = s, .r = s->recurrence, .kv = &c->attend[s->tier].kv,
+                      .key_head = phase ? item / splits : item};
+    lay_out(shape, c->threads[thread].kernel, &run.room);
+    for (int i = 0; i < m; i += run.n) {
+        find_run(&run, i, m);
+        if (phase == 0) {
+            take_keys(&run);
+            store_keys(&run);
+        } else {
+            run_heads(&run, splits == 1, split * share / splits, (split + 1) * share / splits);
+        }
+    }
+}
