@@ -144,6 +144,19 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
     return code;
 }
 
+/* The logarithms of what is wanted, but for the minus. */
+static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : fail_shape(t, err);
+    if (code)
+        return code;
+    float *f = (float *)bytes_of(out);
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        f[i] = -expf(f[i]);
+    return PP_OK;
+}
+
 /* Rows divided by their lengths, in the type that they have. */
 static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -207,6 +220,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_CHANNELS:
         code = channels(t, out, err);
+        break;
+    case PP_HF_MINUS_EXP:
+        code = minus_exp(t, out, err);
         break;
     case PP_HF_UNIT_ROWS:
         code = unit_rows(t, out, err);

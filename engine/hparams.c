@@ -220,8 +220,33 @@ static bool has_convolutions(const struct pp_hparams *hp)
 {
     bool any = false;
     for (int64_t l = 0; l < hp->n_layer; l++)
-        any = any || hp->layer[l] & PP_LAYER_CONVOLVED;
+        any = any || hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT);
     return any;
+}
+
+static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        int64_t v, most;
+    } limits[] = {
+        {"number of heads with states", hp->n_state_head, 1 << 12},
+        {"number of keys of states", hp->n_state_key_head, hp->n_state_head},
+        {"size of a state's keys", hp->state_key_dim, 1 << 10},
+        {"size of a state's values", hp->state_value_dim, 1 << 10},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        enum pp_code code = check_range(limits[i].what, limits[i].v, 1, limits[i].most, err);
+        if (code)
+            return code;
+    }
+    if (hp->n_state_head % hp->n_state_key_head != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which %lld keys cannot share evenly",
+                       (long long)hp->n_state_head, (long long)hp->n_state_key_head);
+    if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
+                       (long long)hp->state_key_dim, (long long)hp->state_value_dim);
+    return PP_OK;
 }
 
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
@@ -262,6 +287,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_scales(hp, err);
     if (!code)
         code = check_experts(hp, err);
+    if (!code && hp->n_state_head)
+        code = check_states(hp, err);
     return code ? code : check_rope(hp, err);
 }
 
@@ -647,6 +674,18 @@ static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, s
     return code;
 }
 
+/* A mixture without dense layers need not say how wide those would be. */
+static enum pp_code gguf_ff(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[192];
+    full_key(s, "feed_forward_length", full);
+    if (pp_gguf_has(s->g, full))
+        return gguf_int(s, "feed_forward_length", true, &hp->n_ff, err);
+    full_key(s, "expert_feed_forward_length", full);
+    return gguf_int(s, pp_gguf_has(s->g, full) ? "expert_feed_forward_length" : "feed_forward_length", true, &hp->n_ff,
+                    err);
+}
+
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err)
 {
@@ -661,7 +700,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         pp_clean_name(name.data, name.len, hp->name, sizeof hp->name);
     if ((code = gguf_int(&s, "block_count", true, &hp->n_layer, err)) || (code = check_layers(hp, err)) ||
         (code = gguf_nextn(&s, hp, err)) || (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
-        (code = gguf_int(&s, "feed_forward_length", true, &hp->n_ff, err)) ||
+        (code = gguf_ff(&s, hp, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
         (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
         (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) || (code = gguf_gelu(&s, hp, err)) ||

@@ -221,6 +221,9 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"groups by largest", hp->expert_group_largest}, {"latent", (double)hp->kv_lora_rank},
         {"query latent", (double)hp->q_lora_rank},       {"unrotated", (double)hp->qk_nope_dim},
         {"value size", (double)hp->v_head_dim},          {"taps", (double)hp->conv_taps},
+        {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
+        {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
+        {"state tiled", hp->state_tiled},
     };
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
         char text[64];

@@ -37,8 +37,8 @@ enum pp_op_kind {
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
                         layer `layer` */
-    PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each head
-                        normed by `weight`, and all times silu(in) */
+    PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
+                        head normed by `weight`, and all times silu(in) */
     PP_OP_GATE,      /* out = fn(in) * in2 */
     PP_OP_MULTIPLY,  /* out = in * in2 */
     PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */

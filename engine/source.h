@@ -23,6 +23,7 @@ enum {
     PP_LAYER_LOCAL_ROPE = 4, /* they are by rope_base_local, unscaled */
     PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
     PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
+    PP_LAYER_RECURRENT = 32, /* states instead of attention */
 };
 
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
@@ -42,6 +43,9 @@ struct pp_hparams {
     int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
     int64_t v_head_dim;     /* of what attention gives for each head */
+    /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
+    int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
+    bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;
     int64_t n_ctx_train;
     int pooling;            /* enum pp_pooling */
@@ -51,7 +55,7 @@ struct pp_hparams {
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
-    int64_t conv_taps;      /* positions that a layer with PP_LAYER_CONVOLVED looks at, its own included */
+    int64_t conv_taps;      /* positions that a convolution looks at, its own included */
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */

@@ -137,9 +137,23 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         product(fused, 0, n_q + n_kv, n_kv, in, v);
         return;
     }
-    linear(m, l, "attn_q", in, q);
+    if (!m->s.n_state)
+        linear(m, l, "attn_q", in, q);
     linear(m, l, "attn_k", in, k);
     linear(m, l, "attn_v", in, v);
+}
+
+/* Of each head first the query, then the gate. */
+static void gated_queries(const struct expert_model *m, int l, const double *in, double *q, double *gate)
+{
+    const int dim = m->s.head_dim;
+    double *both = doubles(2 * m->s.n_head * dim);
+    linear(m, l, "attn_q", in, both);
+    for (int h = 0; h < m->s.n_head; h++) {
+        memcpy(q + h * dim, both + 2 * h * dim, (size_t)dim * sizeof *q);
+        memcpy(gate + h * dim, both + (2 * h + 1) * dim, (size_t)dim * sizeof *gate);
+    }
+    pp_free(both);
 }
 
 /* How many of n numbers are larger than number i, or equal and before it. */
@@ -355,6 +369,8 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         const int first = first_seen(s, l, r);
         norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
+        if (s->n_state)
+            gated_queries(m, l, in, q, gate);
         heads(m, l, "attn_q_norm", s->n_head, r, q);
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
@@ -362,7 +378,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
                          scale_at(s, l, r), 0, att + h * dim);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
-        for (int i = 0; s->gated && i < n_q; i++)
+        for (int i = 0; (s->gated || s->n_state) && i < n_q; i++)
             att[i] *= sigmoid(gate[i]);
         linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
@@ -380,6 +396,27 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+static void state_layer(const struct expert_model *m, int l, double *x, int n)
+{
+    const struct expert_shape *s = &m->s;
+    const int width = s->n_embd, values = s->n_state * s->value_dim;
+    double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
+    for (int r = 0; r < n; r++)
+        norm(m, l, "attn_norm", x + r * width, in + r * width);
+    expert_states(m, l, in, n, out);
+    for (int r = 0; r < n; r++) {
+        linear(m, l, "ssm_out", out + r * values, delta);
+        for (int i = 0; i < width; i++)
+            x[r * width + i] += delta[i];
+        feed_forward_of(m, l, x + r * width, in, delta);
+        for (int i = 0; i < width; i++)
+            x[r * width + i] += delta[i];
+    }
+    pp_free(in);
+    pp_free(out);
+    pp_free(delta);
+}
+
 void expert_model_compute(const struct expert_model *m, const int32_t *ids, int n, double *logits)
 {
     const int width = m->s.n_embd;
@@ -390,7 +427,10 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
             x[r * width + i] = (double)table->values[ids[r] * width + i] *
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int l = 0; l < m->s.n_layer; l++)
-        (m->s.kv_rank ? latent_layer : expert_convolves(&m->s, l) ? convolved_layer : layer)(m, l, x, n);
+        (m->s.kv_rank                ? latent_layer
+         : expert_convolves(&m->s, l) ? convolved_layer
+         : expert_recurs(&m->s, l)    ? state_layer
+                                      : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
         norm(m, -1, m->s.output_norm, x + r * width, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);

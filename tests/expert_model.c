@@ -107,7 +107,7 @@ static void add_attention(struct expert_model *m, int l)
     for (int i = 0; i < 3 && !s->fused_qkv; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.weight", kinds[i]);
-        add_matrix(m, l, name, i ? n_kv : n_q, s->n_embd);
+        add_matrix(m, l, name, i ? n_kv : s->n_state ? 2 * n_q : n_q, s->n_embd);
         snprintf(name, sizeof name, "%s.bias", kinds[i]);
         if (s->biases)
             add(m, l, name, 0, 0, i ? n_kv : n_q, 0, 0.5f);
@@ -137,6 +137,34 @@ static void add_convolution(struct expert_model *m, int l)
     add_matrix(m, l, "shortconv.in_proj.weight", 3 * m->s.n_embd, m->s.n_embd);
     add_matrix(m, l, "shortconv.conv.weight", m->s.n_embd, m->s.taps);
     add_matrix(m, l, "shortconv.out_proj.weight", m->s.n_embd, m->s.n_embd);
+}
+
+bool expert_recurs(const struct expert_shape *s, int l)
+{
+    return s->n_state && (l + 1) % s->full != 0;
+}
+
+static void add_states(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim;
+    if (s->by_key_head) {
+        add_matrix(m, l, "ssm_in.weight", 2 * (keys + values), s->n_embd);
+    } else {
+        add_matrix(m, l, "attn_qkv.weight", 2 * keys + values, s->n_embd);
+        add_matrix(m, l, "attn_gate.weight", values, s->n_embd);
+    }
+    if (s->joined_numbers) {
+        add_matrix(m, l, "ssm_ba.weight", 2 * s->n_state, s->n_embd);
+    } else {
+        add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
+        add_matrix(m, l, "ssm_alpha.weight", s->n_state, s->n_embd);
+    }
+    add(m, l, "ssm_conv1d.weight", 0, 2 * keys + values, s->state_taps, 0, 1);
+    add(m, l, "ssm_a", 0, 0, s->n_state, -0.3f, 0.28f);
+    add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
+    add_norm(m, l, "ssm_norm.weight", s->value_dim);
+    add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
 
 static void add_experts(struct expert_model *m, int l)
@@ -176,7 +204,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
     for (int l = 0; l < s->n_layer + s->n_nextn; l++) {
         add_norm(m, l, "attn_norm.weight", s->n_embd);
-        (s->kv_rank ? add_latent_attention : expert_convolves(s, l) ? add_convolution : add_attention)(m, l);
+        (s->kv_rank                ? add_latent_attention
+         : expert_convolves(s, l) ? add_convolution
+         : expert_recurs(s, l)    ? add_states
+                                  : add_attention)(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
         if (expert_layer(s, l)) {
             add_experts(m, l);
@@ -235,6 +266,9 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.sliding_window", s->window},
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
         {"attention.temperature_length", s->length}, {"shortconv.l_cache", s->taps},
+        {"ssm.conv_kernel", s->state_taps},
+        {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->n_state_key}, {"ssm.time_step_rank", s->n_state},
+        {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
     };
     uint32_t n_head_kv[8];
     assert_true(s->n_layer <= 8);

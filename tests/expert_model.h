@@ -46,6 +46,11 @@ struct expert_shape {
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
     float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
     int yarn_ctx;
+    /* The gated delta rule, in all layers but each full-th, whose queries have gates: */
+    int n_state, n_state_key, key_dim, value_dim, state_taps; /* heads of values and of keys; 0: attention */
+    bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
+    bool by_key_head;       /* the file has what goes in by key heads: ssm_in; else attn_qkv and attn_gate */
+    bool joined_numbers;    /* and beta and decay in one matrix: ssm_ba */
     uint32_t seed;
 };
 

@@ -353,6 +353,66 @@ static void minicpm3(void **state)
     pp_gguf_close(g);
 }
 
+/* Three of four layers with states. */
+static struct expert_shape state_shape(const char *arch)
+{
+    struct expert_shape s = expert_shape(arch);
+    s.n_layer = 4;
+    s.full = 4;
+    s.ffn_norm = "post_attention_norm";
+    s.qk_norm = QK_HEADS;
+    s.rope_dim = 8;
+    s.n_state = 4;
+    s.n_state_key = 2;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    return s;
+}
+
+/* Only from a file. */
+static void check_file(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    const char *file = expert_model_write(m);
+    double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s->n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_logits(want, s->n_vocab, file);
+    assert_same_bits(file, PP_KV_F32);
+    check_quantised(want, file);
+    pp_free(want);
+    expert_model_free(m);
+}
+
+static void qwen3_next(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("qwen3next");
+    s.joined_numbers = s.shared_weight = true;
+    s.n_ff_shared = 32;
+    check_file(&s);
+    s.by_key_head = true;
+    check_file(&s);
+}
+
+static void qwen35(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("qwen35");
+    s.tiled = true;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    check_file(&s);
+    s = state_shape("qwen35moe");
+    s.tiled = s.shared_weight = true;
+    s.n_state = 6;
+    s.n_ff_shared = 32;
+    s.n_nextn = 1;
+    check_file(&s);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -416,6 +476,9 @@ TEST_GROUP(experts)
         cmocka_unit_test(deepseek2),
         cmocka_unit_test(deepseek3),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
+        cmocka_unit_test(minicpm3),
+        cmocka_unit_test(qwen3_next),
+        cmocka_unit_test(qwen35),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

@@ -141,7 +141,8 @@ static void copied_positions(void **state)
 {
     struct pp_kv_layout l;
     (void)state;
-    pp_kv_layout_init_state(&l, 3, &(struct pp_state_shape){.n_key_head = 2, .n_head = 4, .key_dim = 16, .value_dim = 32});
+    pp_kv_layout_init_state(
+        &l, 3, &(struct pp_state_shape){.n_key_head = 2, .n_head = 4, .key_dim = 16, .value_dim = 32});
     uint8_t *from = pp_aligned(64, l.page_bytes), *to = pp_aligned(64, l.page_bytes);
     assert_true(from && to);
     for (size_t i = 0; i < l.page_bytes; i++)

@@ -44,6 +44,7 @@ enum pp_hf_form {
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
+    PP_HF_MINUS_EXP,      /* of a vector's values the logarithms are stored, without their minus */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
@@ -84,6 +85,8 @@ struct pp_decoder {
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool sinks;               /* attn_sinks */
+    bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
+                                 the head's result is multiplied */
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
     const char *output_norm;  /* and the one behind the last layer; NULL: output_norm */

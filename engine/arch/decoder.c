@@ -24,6 +24,11 @@ struct builder {
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
+    int q_gate;              /* with gated_queries: queries and gates in turns */
+    /* Of layers with states: what the convolution reads; queries, keys and values, the parts of both; the
+     * gate; beta and decay; those that are in one matrix; what states give. */
+    int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
+        state_ba, state_decays, state;
     int gate_up, gate, up, act, router;
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -43,6 +48,13 @@ static void add(struct builder *b, struct pp_op op)
 static void add_linear(struct builder *b, int l, int linear, int in, int out)
 {
     add(b, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = NONE, .out = out});
+}
+
+/* out = of each `period` values of `in`, `count` from the at-th on */
+static void add_take(struct builder *b, int l, int in, int64_t period, int64_t at, int64_t count, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = period,
+                          .at = at, .count = count});
 }
 
 static void add_residual(struct builder *b, int l)
@@ -135,13 +147,18 @@ static bool add_qkv(struct builder *b, int l)
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
-    if ((q = pp_plan_linear(b->p, b->s, b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0 ||
+    const bool gated = b->d->gated_queries;
+    if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0 ||
         (k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0 ||
         (v = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
         return false;
-    add_linear(b, l, q, in, b->q);
+    add_linear(b, l, q, in, gated ? b->q_gate : b->q);
     add_linear(b, l, k, in, b->k);
     add_linear(b, l, v, in, b->v);
+    if (gated) {
+        add_take(b, l, b->q_gate, 2 * b->hp->head_dim, 0, b->hp->head_dim, b->q);
+        add_take(b, l, b->q_gate, 2 * b->hp->head_dim, b->hp->head_dim, b->hp->head_dim, b->att_gate);
+    }
     return true;
 }
 
@@ -221,7 +238,7 @@ static bool add_attention(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = b->q, .in2 = NONE, .out = b->att});
-    if (b->d->gated_attention)
+    if (b->d->gated_attention || b->d->gated_queries)
         add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                               .out = b->att});
     int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_q, b->err, "blk.%d.attn_output", l);
@@ -343,6 +360,124 @@ static void make_convolution_slots(struct builder *b)
         b->convolution[i] = pp_plan_part(b->p, all, i * n, n);
     b->product = pp_plan_slot(b->p, n);
     b->convolved = pp_plan_slot(b->p, n);
+}
+
+/* --- states ------------------------------------------------------------------------------------------------------ */
+
+/* Whether a matrix of this layer gives queries, keys, values and gates of one key head after the other, beta and decay
+ * likewise: Qwen3-Next's folders, and old files of it. */
+static bool is_by_key_head(const struct builder *b, int l, const char *kind)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
+    return pp_source_tensor(b->s, name) != NULL;
+}
+
+/* What the convolution reads, and the gate. */
+static bool add_state_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    if (!is_by_key_head(b, l, "ssm_in")) {
+        const int qkv = pp_plan_linear(b->p, b->s, 2 * keys + values, hp->n_embd, b->err, "blk.%d.attn_qkv", l);
+        const int gate = qkv < 0 ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
+        add_linear(b, l, qkv, b->normed, b->mixed);
+        add_linear(b, l, gate, b->normed, b->state_gate);
+        return gate >= 0;
+    }
+    const int in = pp_plan_linear(b->p, b->s, 2 * (keys + values), hp->n_embd, b->err, "blk.%d.ssm_in", l);
+    add_linear(b, l, in, b->normed, b->state_in);
+    return in >= 0;
+}
+
+/* Takes apart what is by key head. */
+static void take_state_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t key = hp->state_key_dim, value = hp->n_state_head / hp->n_state_key_head * hp->state_value_dim;
+    const int64_t period = 2 * (key + value);
+    add_take(b, l, b->state_in, period, 0, key, b->mixed_q);
+    add_take(b, l, b->state_in, period, key, key, b->mixed_k);
+    add_take(b, l, b->state_in, period, 2 * key, value, b->mixed_v);
+    add_take(b, l, b->state_in, period, 2 * key + value, value, b->state_gate);
+}
+
+/* beta and decay of each head; *r learns where they are. */
+static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
+{
+    const int64_t n = b->hp->n_state_head, share = n / b->hp->n_state_key_head;
+    *r = (struct pp_recurrence){.beta = b->beta, .decay = b->decay, .neighbours = (int)n, .stride = (int)n};
+    if (is_by_key_head(b, l, "ssm_ba")) {
+        const int ba = pp_plan_linear(b->p, b->s, 2 * n, b->hp->n_embd, b->err, "blk.%d.ssm_ba", l);
+        add_linear(b, l, ba, b->normed, b->state_ba);
+        r->beta = b->state_ba;
+        r->decay = b->state_decays;
+        r->neighbours = (int)share;
+        r->stride = 2 * (int)share;
+        return ba >= 0;
+    }
+    const int beta = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_beta", l);
+    const int decay = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_alpha", l);
+    add_linear(b, l, beta, b->normed, b->beta);
+    add_linear(b, l, decay, b->normed, b->decay);
+    return decay >= 0;
+}
+
+/* The gated delta rule behind a short convolution, as Qwen3-Next has it: from the residual stream to `delta`. */
+static bool add_states(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t values = hp->n_state_head * hp->state_value_dim;
+    const int64_t width = 2 * hp->n_state_key_head * hp->state_key_dim + values;
+    struct pp_recurrence r;
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
+        return false;
+    if (is_by_key_head(b, l, "ssm_in"))
+        take_state_input(b, l);
+    const struct pp_tensor *taps = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l);
+    const struct pp_tensor *norm = pp_plan_tensor(b->s, 0, hp->state_value_dim, b->err, "blk.%d.ssm_norm.weight", l);
+    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
+    r.rate = pp_plan_tensor(b->s, 0, hp->n_state_head, b->err, "blk.%d.ssm_a", l);
+    r.bias = pp_plan_tensor(b->s, 0, hp->n_state_head, b->err, "blk.%d.ssm_dt.bias", l);
+    if (!taps || !norm || out < 0 || !r.rate || !r.bias)
+        return false;
+    r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)hp->n_state_head,
+                                      .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
+    r.tiled = hp->state_tiled;
+    r.q = b->state_q;
+    r.k = b->state_k;
+    r.v = b->state_v;
+    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .weight = taps,
+                          .in = b->mixed, .in2 = NONE, .out = b->convolved});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
+                          .out = b->convolved});
+    add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .weight = norm,
+                          .in = b->state_gate, .in2 = NONE, .out = b->state});
+    add_linear(b, l, out, b->state, b->delta);
+    return true;
+}
+
+static void make_state_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_plan *p = b->p;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int64_t n = hp->n_state_head, share = n / hp->n_state_key_head;
+    b->mixed = pp_plan_slot(p, 2 * keys + values);
+    b->mixed_q = pp_plan_part(p, b->mixed, 0, keys);
+    b->mixed_k = pp_plan_part(p, b->mixed, keys, keys);
+    b->mixed_v = pp_plan_part(p, b->mixed, 2 * keys, values);
+    b->convolved = pp_plan_slot(p, 2 * keys + values);
+    b->state_q = pp_plan_part(p, b->convolved, 0, keys);
+    b->state_k = pp_plan_part(p, b->convolved, keys, keys);
+    b->state_v = pp_plan_part(p, b->convolved, 2 * keys, values);
+    b->state_gate = pp_plan_slot(p, values);
+    b->beta = pp_plan_slot(p, n);
+    b->decay = pp_plan_slot(p, n);
+    b->state_in = pp_plan_slot(p, 2 * (keys + values));
+    b->state_ba = pp_plan_slot(p, 2 * n);
+    b->state_decays = pp_plan_part(p, b->state_ba, share, 2 * n - share);
+    b->state = pp_plan_slot(p, values);
 }
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
@@ -513,11 +648,13 @@ static bool add_mixture(struct builder *b, int l)
 static bool add_layer(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
-    const bool convolved = b->hp->layer[l] & PP_LAYER_CONVOLVED;
+    const bool convolved = b->hp->layer[l] & PP_LAYER_CONVOLVED, recurs = b->hp->layer[l] & PP_LAYER_RECURRENT;
     bool (*const attention)(struct builder *, int) = convolved ? add_convolution
+                                                     : recurs  ? add_states
                                                      : latent  ? add_latent_attention
                                                                : add_attention;
-    if (!latent && !convolved && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
+    if (!latent && !convolved && !recurs &&
+        (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
         return false;
     if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
         return attention(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
@@ -540,8 +677,12 @@ static void make_slots(struct builder *b)
     b->delta = pp_plan_slot(p, hp->n_embd);
     if (!hp->kv_lora_rank)
         b->att = pp_plan_slot(p, b->n_q);
-    if (b->d->gated_attention)
+    if (b->d->gated_attention || b->d->gated_queries)
         b->att_gate = pp_plan_slot(p, b->n_q);
+    if (b->d->gated_queries)
+        b->q_gate = pp_plan_slot(p, 2 * b->n_q);
+    if (hp->n_state_head)
+        make_state_slots(b);
     if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {
@@ -554,7 +695,7 @@ static void make_slots(struct builder *b)
         b->k = pp_plan_slot(p, b->n_kv);
         b->v = pp_plan_slot(p, b->n_kv);
     }
-    if (hp->conv_taps)
+    if (hp->conv_taps && !hp->n_state_head)
         make_convolution_slots(b);
     if (b->d->fused_gate) {
         b->gate_up = pp_plan_slot(p, 2 * hp->n_ff);
@@ -631,7 +772,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     const struct pp_hparams *hp = pp_source_hparams(s);
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err, .n_q = hp->n_head * hp->head_dim,
                         .n_kv = hp->n_head_kv * hp->head_dim,
-                        .fused_qkv = pp_source_tensor(s, "blk.0.attn_qkv.weight") ||
+                        .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
     if (hp->n_expert && (hp->parallel || d->no_pre_norm))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",

@@ -13,9 +13,6 @@
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"qwen35", STATES " (gated delta rule)"},
-    {"qwen35moe", STATES " (gated delta rule), and " SHARED},
-    {"qwen3next", STATES " (gated delta rule), and " SHARED},
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
     {"qwen3vlmoe", "folders with the gates and values of all experts in one tensor; its GGUF files run"},

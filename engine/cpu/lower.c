@@ -358,7 +358,8 @@ static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_TAKE || (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
+                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_TAKE ||
+                  (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 

@@ -1,0 +1,140 @@
+/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it: one
+ * position after the other, and the state is what it is behind the last. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/expert_model_int.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+/* Row o of a matrix times a vector. */
+static double row_of(const struct expert_model *m, int l, const char *kind, int64_t o, const double *x)
+{
+    const struct array *w = expert_find(m, l, kind);
+    double sum = 0;
+    assert_non_null(w);
+    for (int64_t i = 0; i < w->cols; i++)
+        sum += (double)w->values[o * w->cols + i] * x[i];
+    return sum;
+}
+
+static double number(const struct expert_model *m, int l, const char *kind, int h)
+{
+    const struct array *w = expert_find(m, l, kind);
+    assert_non_null(w);
+    return (double)w->values[h];
+}
+
+static int key_of(const struct expert_shape *s, int h)
+{
+    return s->tiled ? h % s->n_state_key : h / (s->n_state / s->n_state_key);
+}
+
+/* What goes into the convolution, all queries, then keys, then values; and the gates. */
+static void project(const struct expert_model *m, int l, const double *in, double *mixed, double *gate)
+{
+    const struct expert_shape *s = &m->s;
+    const int key = s->key_dim, n_key = s->n_state_key, values = s->n_state * s->value_dim, value = values / n_key;
+    if (!s->by_key_head) {
+        for (int i = 0; i < 2 * n_key * key + values; i++)
+            mixed[i] = row_of(m, l, "attn_qkv.weight", i, in);
+        for (int i = 0; i < values; i++)
+            gate[i] = row_of(m, l, "attn_gate.weight", i, in);
+        return;
+    }
+    for (int k = 0; k < n_key; k++) {
+        const int first = k * 2 * (key + value);
+        for (int i = 0; i < key; i++) {
+            mixed[k * key + i] = row_of(m, l, "ssm_in.weight", first + i, in);
+            mixed[(n_key + k) * key + i] = row_of(m, l, "ssm_in.weight", first + key + i, in);
+        }
+        for (int i = 0; i < value; i++) {
+            mixed[2 * n_key * key + k * value + i] = row_of(m, l, "ssm_in.weight", first + 2 * key + i, in);
+            gate[k * value + i] = row_of(m, l, "ssm_in.weight", first + 2 * key + value + i, in);
+        }
+    }
+}
+
+static double beta_of(const struct expert_model *m, int l, int h, const double *in)
+{
+    const int share = m->s.n_state / m->s.n_state_key;
+    const double x = m->s.joined_numbers ? row_of(m, l, "ssm_ba.weight", h / share * 2 * share + h % share, in)
+                                         : row_of(m, l, "ssm_beta.weight", h, in);
+    return 1 / (1 + exp(-x));
+}
+
+static double ln_a_of(const struct expert_model *m, int l, int h, const double *in)
+{
+    const int share = m->s.n_state / m->s.n_state_key;
+    const double x = m->s.joined_numbers ? row_of(m, l, "ssm_ba.weight", h / share * 2 * share + share + h % share, in)
+                                         : row_of(m, l, "ssm_alpha.weight", h, in);
+    return number(m, l, "ssm_a", h) * log1p(exp(x + number(m, l, "ssm_dt.bias", h)));
+}
+
+static void unit(const double *x, int n, double scale, double *y)
+{
+    double sum = 1e-6;
+    for (int i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] / sqrt(sum) * scale;
+}
+
+/* One position of one head: s [key_dim, value_dim]. */
+static void step(const struct expert_shape *s, double *state, const double *q, const double *k, const double *v,
+                 double beta, double a, double *out)
+{
+    for (int c = 0; c < s->value_dim; c++) {
+        double known = 0;
+        out[c] = 0;
+        for (int d = 0; d < s->key_dim; d++)
+            known += (state[d * s->value_dim + c] *= a) * k[d];
+        for (int d = 0; d < s->key_dim; d++)
+            out[c] += (state[d * s->value_dim + c] += k[d] * beta * (v[c] - known)) * q[d];
+    }
+}
+
+static void norm_and_gate(const struct expert_model *m, int l, const double *gate, double *out)
+{
+    const int n = m->s.value_dim;
+    double square = 0;
+    for (int i = 0; i < n; i++)
+        square += out[i] * out[i] / n;
+    for (int i = 0; i < n; i++)
+        out[i] = out[i] / sqrt(square + EXPERT_EPSILON) * number(m, l, "ssm_norm.weight", i) * gate[i] /
+                 (1 + exp(-gate[i]));
+}
+
+void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out)
+{
+    const struct expert_shape *s = &m->s;
+    const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim, width = 2 * keys + values;
+    const struct array *taps = expert_find(m, l, "ssm_conv1d.weight");
+    double *mixed = doubles(n * width), *x = doubles(width), *gate = doubles(values);
+    double *states = doubles(s->n_state * s->key_dim * s->value_dim);
+    double *q = doubles(s->key_dim), *k = doubles(s->key_dim);
+    for (int r = 0; r < n; r++) {
+        const double *row = in + r * s->n_embd;
+        project(m, l, row, mixed + r * width, gate);
+        for (int i = 0; i < width; i++) {
+            double sum = 0;
+            for (int t = 0; t < s->state_taps; t++)
+                if (r - s->state_taps + 1 + t >= 0)
+                    sum += mixed[(r - s->state_taps + 1 + t) * width + i] * (double)taps->values[i * s->state_taps + t];
+            x[i] = sum / (1 + exp(-sum));
+        }
+        for (int h = 0; h < s->n_state; h++) {
+            double *head = out + r * values + h * s->value_dim;
+            unit(x + key_of(s, h) * s->key_dim, s->key_dim, 1 / sqrt(s->key_dim), q);
+            unit(x + keys + key_of(s, h) * s->key_dim, s->key_dim, 1, k);
+            step(s, states + h * s->key_dim * s->value_dim, q, k, x + 2 * keys + h * s->value_dim,
+                 beta_of(m, l, h, row), exp(ln_a_of(m, l, h, row)), head);
+            norm_and_gate(m, l, gate + h * s->value_dim, head);
+        }
+    }
+    double *all[] = {mixed, x, gate, states, q, k};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
