@@ -152,8 +152,8 @@ $(BUILD)/http-server: $(call obj,tests/http_server.c)
 $(BUILD)/key-latency: $(call obj,tests/key_latency.c engine/base/priority.c)
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lutil
 
-$(BUILD)/make-store: $(call obj,tests/make_store.c tests/fill_store.c src/store.c src/store_message.c src/store_schema.c src/store_list.c src/paths.c src/near.c) $(BUILD)/libpippin.a
-	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ -lsqlite3 $(LIBS_ENGINE)
+$(BUILD)/make-store: $(call obj,tests/make_store.c tests/fill_store.c) $(OBJ_APP) $(BUILD)/libpippin.a
+	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
 -include $(shell find $(wildcard $(BUILD)/obj $(BUILD)/arm/obj) /dev/null -name '*.d')
 
@@ -162,7 +162,8 @@ $(BUILD)/make-store: $(call obj,tests/make_store.c tests/fill_store.c src/store.
 run: $(BUILD)/pippin    ## build what is missing, open the chat with the bundled model (ARGS="..." are passed on)
 	$(Q)$(BUILD)/pippin $(ARGS)
 
-test: $(BUILD)/pippin $(BUILD)/pippin-tests $(BUILD)/pippin-fake $(BUILD)/http-server    ## build and run all tests
+# What is seldom used is built all the same, so that it is found out when it cannot be.
+test: $(addprefix $(BUILD)/,pippin pippin-tests pippin-fake http-server make-store soak key-latency)    ## build and run all tests
 	$(Q)if command -v $(ARM_CC) >/dev/null; then $(MAKE) DEPS= $(BUILD)/arm/kernel-tests; fi
 	$(Q)BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/run.sh
 
