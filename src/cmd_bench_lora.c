@@ -3,7 +3,8 @@
  * or, as one and four, those of --lora.
  *
  * The answers go on by turns, one token each, and every token's time is held against the one of the same turn that had
- * no adapter: whatever else the machine does in between meets all of them alike. */
+ * no adapter: whatever else the machine does in between meets all of them alike. An answer's first token is part of
+ * its prompt's time: what it is chosen from came with the last row of the prompt. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,9 +200,22 @@ struct answer {
     struct pp_gen *gen;
 };
 
+static enum pp_code take_token(struct lora *l, struct answer *a, double *ns, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    enum pp_finish finish;
+    int n = 0;
+    const uint64_t t0 = pp_now_ns();
+    const enum pp_code code = pp_gen_next(a->gen, l->b->cancel, &text, &n, &finish, err);
+    *ns = (double)(pp_now_ns() - t0);
+    pp_buf_free(&text);
+    return code;
+}
+
 static enum pp_code begin_answer(struct lora *l, int set, struct answer *a, double *ns, struct pp_error *err)
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = l->b->n_gen, .ignore_end = true};
+    double first = 0;
     opt.sampling.temp = 0;
     enum pp_code code = pp_seq_new(l->engine, &a->seq, err);
     if (!code)
@@ -209,6 +223,8 @@ static enum pp_code begin_answer(struct lora *l, int set, struct answer *a, doub
     const uint64_t t0 = pp_now_ns();
     if (!code)
         code = pp_gen_start(a->seq, l->prompt, l->b->n_prompt, &opt, l->b->cancel, &a->gen, err);
+    if (!code)
+        code = take_token(l, a, &first, err);
     *ns = (double)(pp_now_ns() - t0);
     return code;
 }
@@ -219,13 +235,7 @@ static enum pp_code take_turn(struct lora *l, struct answer *answers, int64_t st
     enum pp_code code = PP_OK;
     for (int k = 0; k < l->n_sets && !code; k++) {
         const int i = (int)((k + step) % l->n_sets);
-        struct pp_buf text = {0};
-        enum pp_finish finish;
-        int n = 0;
-        const uint64_t t0 = pp_now_ns();
-        code = pp_gen_next(answers[i].gen, l->b->cancel, &text, &n, &finish, err);
-        l->steps[i * (l->b->n_gen - 1) + step] = (double)(pp_now_ns() - t0);
-        pp_buf_free(&text);
+        code = take_token(l, &answers[i], &l->steps[i * (l->b->n_gen - 1) + step], err);
     }
     return code;
 }
