@@ -99,28 +99,26 @@ static void view_reasoning(struct pp_ui *ui, enum pp_reasoning_view how)
     pp_ui_notice(ui, false, "%s", said[how]);
 }
 
-/* False: not one of the words. */
-static bool choose_reasoning(struct pp_ui *ui, const char *word)
+static void choose_reasoning(struct pp_ui *ui, const char *word)
 {
     int how = pp_reasoning_view_by_name(word);
-    if (*word && how < 0) {
+    if (*word && how < 0)
         pp_ui_notice(ui, true, "/reasoning show, fold or hide");
-        return false;
-    }
-    view_reasoning(ui, *word                                   ? (enum pp_reasoning_view)how
-                       : ui->reasoning == PP_REASONING_SHOW ? PP_REASONING_FOLD
-                                                            : PP_REASONING_SHOW);
-    return true;
+    else
+        view_reasoning(ui, *word                                   ? (enum pp_reasoning_view)how
+                           : ui->reasoning == PP_REASONING_SHOW ? PP_REASONING_FOLD
+                                                                : PP_REASONING_SHOW);
 }
 
-static bool slash(struct pp_ui *ui, const char *text, bool *taken)
+/* False: it is no command. One that failed has said why: it leaves the line as in a shell, so that what is typed next
+ * does not stand behind it, and Up brings it back to be corrected. */
+static bool slash(struct pp_ui *ui, const char *text)
 {
     char arg[512] = "";
-    *taken = true;
     switch (pp_controller_slash(ui->controller, text, arg, sizeof arg)) {
     case PP_SLASH_TEXT: return false;
-    case PP_SLASH_DONE: break;
-    case PP_SLASH_ERROR: *taken = false; break;
+    case PP_SLASH_DONE:
+    case PP_SLASH_ERROR: break;
     case PP_SLASH_HELP: pp_menu_open(ui, &pp_menu_help); break;
     case PP_SLASH_QUIT: pp_ui_leave(ui); break;
     case PP_SLASH_SESSIONS: pp_menu_open(ui, &pp_menu_sessions); break;
@@ -129,7 +127,7 @@ static bool slash(struct pp_ui *ui, const char *text, bool *taken)
     case PP_SLASH_PERSONA_MENU: pp_menu_open(ui, &pp_menu_personas); break;
     case PP_SLASH_DRAFT_MENU: pp_menu_open(ui, &pp_menu_draft); break;
     case PP_SLASH_TINT: pp_ui_toggle_tint(ui); break;
-    case PP_SLASH_REASONING: *taken = choose_reasoning(ui, arg); break;
+    case PP_SLASH_REASONING: choose_reasoning(ui, arg); break;
     case PP_SLASH_THEME: choose_theme(ui, arg); break;
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
@@ -160,12 +158,10 @@ static bool send(struct pp_ui *ui, const char *text)
 bool pp_ui_accept(void *user, const char *text)
 {
     struct pp_ui *ui = user;
-    bool taken = true;
     if (is_blank(text))
         return true;
     pp_ui_clear_notice(ui);
-    if (text[0] != '/' || !slash(ui, text, &taken))
-        taken = send(ui, text);
+    const bool taken = (text[0] == '/' && slash(ui, text)) || send(ui, text);
     if (taken)
         remember(ui, text);
     return taken;

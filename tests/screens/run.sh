@@ -161,8 +161,9 @@ not_saved() {
 }
 slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
-        say "/nosuch" && see "no such command" && see "› /nosuch" && keys C-u && say "/path/like/text" &&
-        see "You said: /path/like/text"
+        say "/nosuch" && say "said at once" && see "You said: said at once" && see ready && say "/nosuch" &&
+        see "no such command" && see "› Write a message" && keys Up && see "› /nosuch" && keys C-u &&
+        say "/path/like/text" && see "You said: /path/like/text"
 }
 full_context() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
