@@ -1,6 +1,7 @@
 #include "engine/export.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -418,6 +419,22 @@ static void add_convolutions(struct keys *k, const struct pp_hparams *hp)
     add_number(k, "shortconv.l_cache", hp->conv_taps);
 }
 
+/* A size that may be another in each layer: where it stands in a layer's shape. */
+static void add_of_layers(struct keys *k, const char *name, const struct pp_hparams *hp, size_t place, int64_t factor)
+{
+    int32_t sizes[PP_MAX_LAYERS];
+    bool differ = false;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const struct pp_layer_shape shape = pp_layer_shape(hp, l);
+        sizes[l] = (int32_t)(*(const int64_t *)(const void *)((const char *)&shape + place) * factor);
+        differ = differ || sizes[l] != sizes[0];
+    }
+    if (differ)
+        pp_gguf_add_i32_array(k->w, key(k, name), sizes, (size_t)hp->n_layer);
+    else
+        add_number(k, name, sizes[0]);
+}
+
 /* Sizes of heads, and with latent attention those of the cache and of what it is made of; where files have that in one,
  * they do not know of the cache. */
 static void add_lengths(struct keys *k, const struct pp_hparams *hp)
@@ -427,7 +444,14 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
     const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};
     for (int i = hp->conv_taps ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
-        add_number(k, length_keys[i], joined ? of_heads[i] : usual[i]);
+        if (i == 0 && !rank)
+            add_of_layers(k, length_keys[i], hp, offsetof(struct pp_layer_shape, n_head_kv), 1);
+        else
+            add_number(k, length_keys[i], joined ? of_heads[i] : usual[i]);
+    if (hp->head_dim_local) {
+        add_number(k, "attention.key_length_swa", hp->head_dim_local);
+        add_number(k, "attention.value_length_swa", hp->head_dim_local);
+    }
 }
 
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
@@ -444,8 +468,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "block_count", hp->n_layer);
     add_number(&k, "context_length", hp->n_ctx_train);
     add_number(&k, "embedding_length", hp->n_embd);
-    add_number(&k, "feed_forward_length", arch->gguf_twice_ff ? 2 * hp->n_ff : hp->n_ff);
-    add_number(&k, "attention.head_count", hp->n_head);
+    add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff), arch->gguf_twice_ff ? 2 : 1);
+    add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
@@ -457,6 +481,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
         add_convolutions(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
+    if (hp->rope_dim_local)
+        add_number(&k, "rope.dimension_count_swa", hp->rope_dim_local);
     if (hp->kv_lora_rank)
         add_number(&k, "attention.kv_lora_rank", hp->kv_lora_rank);
     if (hp->q_lora_rank)
@@ -688,7 +714,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
     return code ? code : list->names.bad ? pp_fail_nomem(err, "the list of tensors") : PP_OK;
 }
 
-/* GGUF has no key for llama3's scaling: what it divides each frequency by stands in a tensor. */
+static const float STANDING_STILL = 1e30f; /* what converters write */
+
+/* GGUF has no key for llama3's scaling, nor for pairs that stand still: what each frequency is divided by stands in a
+ * tensor. */
 static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_hparams hp = *pp_source_hparams(s);
@@ -696,18 +725,22 @@ static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor 
     float magnitude;
     *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
                             .size = (size_t)n * sizeof(float)};
-    if (hp.rope_scaling != PP_ROPE_LLAMA3)
+    if (hp.rope_scaling != PP_ROPE_LLAMA3 && !hp.rope_turning)
         return PP_OK;
     float *factors = pp_calloc(2 * (size_t)n, sizeof *factors);
     if (!factors)
         return pp_fail_nomem(err, t->name);
     float *scaled = factors + n;
+    t->data = factors;
+    for (int64_t i = 0; hp.rope_turning && i < n; i++)
+        factors[i] = i < hp.rope_turning ? 1.0f : STANDING_STILL;
+    if (hp.rope_turning)
+        return PP_OK;
     pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, scaled, &magnitude);
     hp.rope_scaling = PP_ROPE_NONE;
     pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, factors, &magnitude);
     for (int64_t i = 0; i < n; i++)
         factors[i] /= scaled[i];
-    t->data = factors;
     return PP_OK;
 }
 

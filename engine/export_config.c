@@ -211,7 +211,7 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
     if (!arch->to_config)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family %s: the config.json of its folder cannot be "
                        "written yet", pp_source_path(s), arch->name);
-    if (divisors) {
+    if (divisors && !hp.rope_turning) {
         enum pp_code code = find_llama3(divisors, &hp, err);
         if (code)
             return code;

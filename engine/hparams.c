@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -249,6 +250,39 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     return PP_OK;
 }
 
+/* Sizes that differ between layers; the largest are within their limits. */
+static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int64_t l = 0; l < hp->n_layer && !code; l++) {
+        const struct pp_layer_shape s = pp_layer_shape(hp, l);
+        code = check_range("feed-forward size", s.n_ff, 1, hp->n_ff, err);
+        if (!code)
+            code = check_range("number of heads", s.n_head, 1, hp->n_head, err);
+        if (!code)
+            code = check_range("number of key heads", s.n_head_kv, 1, s.n_head, err);
+        if (!code && s.n_head % s.n_head_kv != 0)
+            code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
+                           (long long)s.n_head, (long long)s.n_head_kv);
+    }
+    return code;
+}
+
+static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (hp->head_dim_local)
+        code = check_range("head size of layers with a window", hp->head_dim_local, 2, 1 << 12, err);
+    if (!code && hp->rope_dim_local)
+        code = check_range("number of rotated dimensions of layers with a window", hp->rope_dim_local, 2,
+                           hp->head_dim_local ? hp->head_dim_local : hp->head_dim, err);
+    if (!code && (hp->head_dim_local % 2 != 0 || hp->rope_dim_local % 2 != 0))
+        code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
+    if (!code)
+        code = check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
+    return code ? code : check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
+}
+
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -273,10 +307,13 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         if (code)
             return code;
     }
-    if (hp->n_head % hp->n_head_kv != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
-                       (long long)hp->n_head, (long long)hp->n_head_kv);
-    enum pp_code code = check_range("attention window", hp->window, 0, INT32_MAX, err);
+    enum pp_code code = check_layers(hp, err);
+    if (!code)
+        code = check_sizes(hp, err);
+    if (!code)
+        code = check_local(hp, err);
+    if (!code)
+        code = check_range("attention window", hp->window, 0, INT32_MAX, err);
     if (!code)
         code = check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
     if (!code && !hp->conv_taps && has_convolutions(hp))
@@ -330,6 +367,35 @@ static enum pp_code gguf_int(const struct section *s, const char *key, bool requ
     if (!pp_gguf_has(s->g, full))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
     return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not one integer for all layers, which pippin needs", full);
+}
+
+/* A number that may be another for each layer, which stands at `place` in what the model knows of each; *v: the
+ * largest. */
+static enum pp_code gguf_of_layers(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
+                                   struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n = 0;
+    int64_t same = *v;
+    char full[192];
+    full_key(s, key, full);
+    const bool differs = pp_gguf_array(s->g, full, &type, &n) && !same_for_all(s, full, &same);
+    enum pp_code code = differs ? PP_OK : gguf_int(s, key, required, v, err);
+    if (differs && n < (size_t)hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu numbers for %lld layers", full, n,
+                       (long long)hp->n_layer);
+    for (int64_t l = 0; l < hp->n_layer && !code; l++) {
+        int64_t of_layer = *v;
+        if (differs && (!pp_gguf_array_int(s->g, full, (size_t)l, &of_layer) || of_layer < 0 || of_layer > INT32_MAX))
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s has something else than sizes", full);
+        if (differs)
+            *v = l == 0 || of_layer > *v ? of_layer : *v;
+        else if (of_layer < 0 || of_layer > INT32_MAX)
+            return PP_OK; /* will be refused */
+        memcpy((char *)&hp->sizes[l] + place, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
+    }
+    hp->uneven |= differs;
+    return code;
 }
 
 static enum pp_code gguf_float(const struct section *s, const char *key, bool required, float *v, struct pp_error *err)
@@ -613,17 +679,20 @@ static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *h
     size_t n = 0;
     char full[192];
     bool alike = true;
+    const size_t place = offsetof(struct pp_layer_sizes, n_head_kv);
     full_key(s, "attention.head_count_kv", full);
     if (!pp_gguf_array(s->g, full, &type, &n))
-        return gguf_int(s, "attention.head_count_kv", false, &hp->n_head_kv, err);
+        return gguf_of_layers(s, "attention.head_count_kv", false, place, &hp->n_head_kv, hp, err);
     for (size_t l = 0; l < n && l < (size_t)hp->n_layer && alike; l++) {
         const bool attends = !(hp->layer[l] & PP_LAYER_CONVOLVED);
         alike = pp_gguf_array_int(s->g, full, l, &v) && (v == 0 ? !attends : !most || v == most);
         most = alike && v ? v : most;
     }
     if (!alike || !most)
-        return gguf_int(s, "attention.head_count_kv", true, &hp->n_head_kv, err); /* says what is wrong */
+        return gguf_of_layers(s, "attention.head_count_kv", true, place, &hp->n_head_kv, hp, err);
     hp->n_head_kv = most;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        hp->sizes[l].n_head_kv = (int32_t)most;
     return PP_OK;
 }
 
@@ -677,13 +746,14 @@ static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, s
 /* A mixture without dense layers need not say how wide those would be. */
 static enum pp_code gguf_ff(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
+    const size_t place = offsetof(struct pp_layer_sizes, n_ff);
     char full[192];
     full_key(s, "feed_forward_length", full);
     if (pp_gguf_has(s->g, full))
-        return gguf_int(s, "feed_forward_length", true, &hp->n_ff, err);
+        return gguf_of_layers(s, "feed_forward_length", true, place, &hp->n_ff, hp, err);
     full_key(s, "expert_feed_forward_length", full);
-    return gguf_int(s, pp_gguf_has(s->g, full) ? "expert_feed_forward_length" : "feed_forward_length", true, &hp->n_ff,
-                    err);
+    const char *key = pp_gguf_has(s->g, full) ? "expert_feed_forward_length" : "feed_forward_length";
+    return gguf_of_layers(s, key, true, place, &hp->n_ff, hp, err);
 }
 
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
@@ -702,7 +772,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         (code = gguf_nextn(&s, hp, err)) || (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
         (code = gguf_ff(&s, hp, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
-        (code = gguf_int(&s, "attention.head_count", true, &hp->n_head, err)) ||
+        (code = gguf_of_layers(&s, "attention.head_count", true, offsetof(struct pp_layer_sizes, n_head), &hp->n_head,
+                               hp, err)) ||
         (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) || (code = gguf_gelu(&s, hp, err)) ||
         (code = gguf_vocab(&s, hp, err)))
         return code;
@@ -823,6 +894,10 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
         return PP_OK;
     if (!pp_json_float(rope, "factor", &hp->rope_factor))
         return fail_number("the RoPE scaling factor", err);
+    if (strcmp(name, "proportional") == 0) {
+        hp->rope_scaling = hp->rope_factor != 1.0f ? PP_ROPE_LINEAR : PP_ROPE_NONE;
+        return PP_OK;
+    }
     if (strcmp(name, "linear") == 0) {
         hp->rope_scaling = PP_ROPE_LINEAR;
         return PP_OK;
@@ -848,6 +923,13 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
     return PP_OK;
 }
 
+/* Whether a part of the pairs is rotated, as fast as if all were. */
+static bool is_proportional(const cJSON *rope)
+{
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rope, "rope_type"));
+    return type && strcmp(type, "proportional") == 0;
+}
+
 static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -871,6 +953,10 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     if (!(part > 0 && part <= 1))
         return fail_number("partial_rotary_factor", err);
     hp->rope_dim = part == 1.0f ? hp->head_dim : (int64_t)((float)hp->head_dim * part);
+    if (is_proportional(rope)) {
+        hp->rope_turning = hp->rope_dim / 2;
+        hp->rope_dim = hp->head_dim;
+    }
     return PP_OK;
 }
 
@@ -952,6 +1038,14 @@ void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits)
 {
     for (int64_t l = step - 1; l >= 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l += step)
         hp->layer[l] |= bits;
+}
+
+void pp_layers_uneven(struct pp_hparams *hp)
+{
+    hp->uneven = true;
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, .n_head_kv = (int32_t)hp->n_head_kv,
+                                               .n_ff = (int32_t)hp->n_ff};
 }
 
 void pp_layers_rotate_windows(struct pp_hparams *hp)

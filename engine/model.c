@@ -224,6 +224,9 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},
+        {"local heads", (double)hp->head_dim_local},
+        {"local rotated", (double)hp->rope_dim_local},  {"turning", (double)hp->rope_turning},
+        {"layers' inputs", (double)hp->n_embd_layer},   {"keys as values", hp->keys_as_values},
     };
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
         char text[64];
@@ -235,6 +238,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
         if (hp->layer[l])
             pp_sha256_update(s, special, sizeof special);
+        if (hp->uneven)
+            pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }
 }
 

@@ -19,8 +19,10 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
         return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
                                      .head_dim = shape->value_dim, .state = *shape};
     }
-    return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head_kv = (int)hp->n_head_kv,
-                                 .head_dim = (int)hp->head_dim, .latent_dim = (int)hp->kv_lora_rank};
+    const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
+    return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
+                                 .n_head_kv = (int)shape.n_head_kv, .head_dim = (int)shape.head_dim,
+                                 .latent_dim = (int)hp->kv_lora_rank};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -28,6 +30,7 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 {
     int t = 0;
     while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
+                              p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
                               p->tiers[t].head_dim != like->head_dim))
         t++;
     if (t == PP_MAX_TIERS)
@@ -59,10 +62,14 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
             const struct pp_tier_plan like = tier_for(p, pp_source_hparams(s), op);
             if ((op->tier = find_tier(p, &like)) < 0)
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
-                               "%s: its layers have more than %d different windows of attention or convolution",
+                               "%s: its layers have more than %d different shapes or windows of attention or "
+                               "convolution",
                                pp_source_path(s), PP_MAX_TIERS);
             struct pp_tier_plan *tier = &p->tiers[op->tier];
             op->tier_layer = op->kind == PP_OP_ATTENTION ? tier->n_layer - 1 : tier->n_layer++;
+            if (op->tier_layer < 0)
+                return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d reads keys and values of a layer before it, but "
+                               "there is none like it", pp_source_path(s), op->layer);
         }
     return PP_OK;
 }
@@ -120,6 +127,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->up_b);
         use(u, e->down_b);
         use(u, e->choice_bias);
+        use(u, e->scales);
     }
     for (int i = 0; i < p->n_heads; i++)
         use(u, p->heads[i].w[0]);
@@ -141,6 +149,16 @@ static bool is_beside(const char *name)
     return strstr(name, ".attn_rot_embd.") != NULL;
 }
 
+/* Keys and values of a layer that reads another one's: converters leave them in. */
+static bool is_of_shared(const struct pp_hparams *hp, const char *name)
+{
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.attn_%*[kv]%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    return hp->layer[l] & PP_LAYER_SHARED && (strcmp(name + end, ".weight") == 0 ||
+                                              strcmp(name + end, "_norm.weight") == 0);
+}
+
 /* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
 static enum pp_code check_all_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
 {
@@ -154,7 +172,8 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
     for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const void *data = t->data;
-        const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name);
+        const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
+                            is_of_shared(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,

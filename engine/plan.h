@@ -15,16 +15,17 @@
 #include "engine/types.h"
 
 enum {
-    PP_MAX_TIERS = 4,
+    PP_MAX_TIERS = 8,
     PP_MAX_TAPS = 16,    /* of a convolution */
 };
 
 enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
                         is one, and the first of `segments`; or the row's input vector */
+    PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token; the first row if there is no such token */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm */
-    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of head_dim values, or each head by one
-                        of its own: a row of a matrix */
+    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
+                        each head by one of its own: a row of a matrix */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
                         behind those that are multiplied come behind its result */
@@ -32,7 +33,8 @@ enum pp_op_kind {
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
-                        and fall with the distance by `alibi` */
+                        and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
+                        last layer before it that has one of its tier */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
@@ -43,7 +45,7 @@ enum pp_op_kind {
     PP_OP_MULTIPLY,  /* out = in * in2 */
     PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */
     PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
-    PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number */
+    PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number, or the one in `weight` */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
                         `in` */
     PP_OP_ADD,       /* in place: out += scale * in */
@@ -127,6 +129,7 @@ struct pp_experts {
     int n_groups, n_groups_used;                     /* 0: no groups */
     bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
+    const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
     enum pp_fn fn;
     const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in] */
     const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */
@@ -162,6 +165,7 @@ struct pp_tier_plan {
     enum pp_tier_kind kind;
     int64_t window;                  /* 0: none */
     int n_layer;
+    int n_head;                      /* of queries; of rows: 0 */
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
     struct pp_state_shape state;     /* of states; head_dim is value_dim there */

@@ -73,5 +73,7 @@ void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float
         case PP_ROPE_YARN: f = yarn(hp, f, i); break;
         }
         inv_freq[i] = (float)(factors ? f / (double)factors[i] : f);
+        if (hp->rope_turning && i >= hp->rope_turning)
+            inv_freq[i] = 0;
     }
 }

@@ -24,6 +24,7 @@ enum {
     PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
     PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
     PP_LAYER_RECURRENT = 32, /* states instead of attention */
+    PP_LAYER_SHARED = 64,    /* reads the cache of the last layer before it that has one of its shape and window */
 };
 
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
@@ -37,6 +38,15 @@ struct pp_hparams {
     int64_t n_head;
     int64_t n_head_kv;
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
+    int64_t head_dim_local; /* of layers with a window, where their heads have another size; 0: they have the same */
+    bool uneven;            /* layers differ in numbers of heads, or in n_ff: `sizes` has those of each, n_head,
+                               n_head_kv and n_ff are the largest */
+    struct pp_layer_sizes {
+        int32_t n_head, n_head_kv, n_ff;
+    } sizes[PP_MAX_LAYERS];
+    bool keys_as_values;    /* layers without a window have no projection for values: those are what keys are before
+                               they are normed and rotated */
+    int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     /* Latent attention (arXiv 2405.04434): a position has one vector that all heads make keys and values of, and one
      * rotated key beside it. The cache keeps these two, so that n_head_kv is 1 and head_dim kv_lora_rank + rope_dim. */
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
@@ -89,6 +99,9 @@ struct pp_hparams {
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */
     int64_t rope_dim;       /* rotated dimensions of a head */
+    int64_t rope_dim_local; /* of layers with PP_LAYER_LOCAL_ROPE; 0: the same */
+    int64_t rope_turning;   /* pairs of dimensions that are rotated at all, those behind them standing still; 0: all.
+                               Not by rope_base_local */
     bool rope_neox;         /* pairs (i, i + rope_dim/2): Hugging Face's layout; else (2i, 2i + 1): GGUF's llama */
     enum pp_rope_scaling {
         PP_ROPE_NONE,
@@ -109,6 +122,19 @@ struct pp_hparams {
     float yarn_log_multiplier;  /* latent attention: scores grow by the square of 1 + this ln(rope_factor); part of
                                    attn_scale already */
 };
+
+/* What attention and the feed-forward part of one layer are as wide as. */
+struct pp_layer_shape {
+    int64_t n_head, n_head_kv, head_dim, n_ff;
+};
+static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, int64_t l)
+{
+    const bool local = hp->head_dim_local && hp->window && !(hp->layer[l] & PP_LAYER_WIDE);
+    const int64_t head_dim = local ? hp->head_dim_local : hp->head_dim;
+    if (!hp->uneven)
+        return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff};
+    return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff};
+}
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and
  * safetensors. A path that does not exist is PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the

@@ -5,7 +5,8 @@
  *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
  *   add_space      bool              byte-level kind: a space is put before text that does not begin with white space
- *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores
+ *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores, as the
+ *                                    kind does that other programs call gemma4
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
  *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
@@ -28,6 +29,7 @@ static int shown_len(struct pp_str s)
 
 /* tokenizer.ggml.model, by enum tok_kind */
 static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert"};
+static const char ranked_kind[] = "gemma4"; /* SentencePiece's, merged by rank */
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -165,13 +167,14 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     spec->bos = tok_spec_find(spec, "<s>", 3);
     spec->eos = tok_spec_find(spec, "</s>", 4);
     if (pp_gguf_string(g, "general.architecture", &family)) /* ollama's files of Gemma 3 do not say it */
-        add_space = !(family.len == 6 && memcmp(family.data, "gemma3", 6) == 0);
+        add_space = !str_is(family, "gemma3") && !str_is(family, "gemma4");
     pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
     if (add_space)
         spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
+    by_rank = by_rank || pp_gguf_string_is(g, "tokenizer.ggml.model", ranked_kind);
     return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
 }
 
@@ -269,6 +272,8 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     int kind = 0;
     while (kind < N_KINDS && !str_is(model, kind_names[kind]))
         kind++;
+    if (str_is(model, ranked_kind))
+        kind = TOK_SPM;
     if (kind == N_KINDS)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
                        "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), and WordPiece (\"bert\")",

@@ -187,7 +187,7 @@ static void bad_convolutions(void **state)
         const char *word;
     } cases[] = {
         {"blk.0.shortconv.conv.weight", 48, 4, "4 values"},      /* not as many taps as the metadata say */
-        {"blk.0.shortconv.conv.weight", 0, 0, "head_count_kv"},  /* no layer without heads is anything else */
+        {"blk.0.shortconv.conv.weight", 0, 0, "key heads"},      /* no layer without heads is anything else */
         {"blk.0.shortconv.in_proj.weight", 96, 48, "96 x 48"},
         {"blk.2.shortconv.out_proj.weight", 0, 0, "missing"},
         {"blk.1.attn_k.weight", 0, 0, "missing"},

@@ -73,6 +73,7 @@ struct pp_decoder {
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
     bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
+    bool unit_values;         /* heads of values are normed without weights */
     bool norm_behind_rope;    /* heads are normed after they are rotated */
     bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
@@ -82,6 +83,7 @@ struct pp_decoder {
      * LEARNED_OR_ALIBI, in those that have no such table. Any family may have hparams.alibi instead of its own. */
     enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
     bool weighed_inputs;      /* of experts */
+    bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool sinks;               /* attn_sinks */

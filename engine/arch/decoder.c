@@ -16,11 +16,14 @@ struct builder {
     const struct pp_decoder *d;
     struct pp_plan *p;
     struct pp_error *err;
-    int64_t n_q, n_kv;
+    struct pp_layer_shape shape; /* of the layer that is built */
+    int64_t n_q, n_kv;       /* values of all its queries, of all its keys */
     bool fused_qkv;          /* one matrix for q, k and v */
     const struct pp_tensor *ones; /* of norms without weights; or NULL */
-    const struct pp_tensor *head_ones; /* of those of heads */
+    const struct pp_tensor *head_ones, *local_ones; /* of those of heads; of heads of layers with a window */
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
+    int inputs, projected;   /* of all layers, their own: [n_layer][n_embd_layer] */
+    int input;               /* of the layer, weighed */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
@@ -102,7 +105,7 @@ static bool add_norm(struct builder *b, int l, const char *kind, int in, int out
  * each. */
 static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads, struct pp_op *norm)
 {
-    const int64_t n = b->hp->head_dim;
+    const int64_t n = b->shape.head_dim;
     char full[80];
     snprintf(full, sizeof full, "%s.weight", name);
     const struct pp_tensor *t = pp_source_tensor(b->s, full);
@@ -121,18 +124,30 @@ static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, in
     const bool whole = b->d->qk_norm == PP_QK_WHOLE || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
     struct pp_op norm = {.kind = whole ? PP_OP_NORM : PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE,
                          .out = slot};
-    const int64_t n_heads = n / b->hp->head_dim;
+    const int64_t n_heads = n / b->shape.head_dim;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     if (b->d->qk_norm == PP_QK_PERHAPS
             ? !find_head_norm(b, name, n_heads, &norm)
-            : !find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->hp->head_dim : n, &norm))
+            : !find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->shape.head_dim : n, &norm))
         return false;
     add(b, norm);
     return true;
 }
 
 /* --- attention ------------------------------------------------------------------------------------------------ */
+
+/* Whether a layer reads another one's keys and values. */
+static bool is_shared(const struct builder *b, int l)
+{
+    return b->hp->layer[l] & PP_LAYER_SHARED;
+}
+
+/* Whether its values are what keys are made of. */
+static bool keys_are_values(const struct builder *b, int l)
+{
+    return b->hp->keys_as_values && (!b->hp->window || b->hp->layer[l] & PP_LAYER_WIDE);
+}
 
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
@@ -147,13 +162,22 @@ static bool add_qkv(struct builder *b, int l)
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
-    const bool gated = b->d->gated_queries;
-    if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0 ||
-        (k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0 ||
-        (v = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
+    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
+    if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
     add_linear(b, l, q, in, gated ? b->q_gate : b->q);
+    if (shared)
+        return true;
+    if ((k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0)
+        return false;
     add_linear(b, l, k, in, b->k);
+    if (same) {
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->k, .in2 = NONE,
+                              .out = b->v});
+        return true;
+    }
+    if ((v = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
+        return false;
     add_linear(b, l, v, in, b->v);
     if (gated) {
         add_take(b, l, b->q_gate, 2 * b->hp->head_dim, 0, b->hp->head_dim, b->q);
@@ -187,32 +211,38 @@ static void add_rope(struct builder *b, int l)
     if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED)
         return;
     add_one_rope(b, l, b->q);
-    add_one_rope(b, l, b->k);
+    if (!is_shared(b, l))
+        add_one_rope(b, l, b->k);
 }
 
-/* Heads that are rotated, by nothing but their length. */
+/* Heads, by nothing but their length. */
 static void add_unit_norm(struct builder *b, int l, int slot)
 {
+    const bool local = b->shape.head_dim != b->hp->head_dim;
     add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE, .out = slot,
-                          .weight = b->head_ones});
+                          .weight = local ? b->local_ones : b->head_ones});
 }
 
 static bool add_qk_norms(struct builder *b, int l)
 {
-    if (b->head_ones && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
+    if (b->d->unit_heads && b->hp->qk_norm && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
         add_unit_norm(b, l, b->q);
         add_unit_norm(b, l, b->k);
     }
     const bool perhaps = b->d->qk_norm == PP_QK_PERHAPS || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
     const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
-    return !normed || (add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) &&
-                       add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv));
+    if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
+                   (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
+        return false;
+    if (b->d->unit_values && !is_shared(b, l))
+        add_unit_norm(b, l, b->v);
+    return true;
 }
 
 static float alibi_scale(const struct builder *b)
 {
     const float scale = b->hp->attn_scale;
-    return !b->d->scaled_alibi ? 0 : scale != 0.0f ? scale : 1.0f / sqrtf((float)b->hp->head_dim);
+    return !b->d->scaled_alibi ? 0 : scale != 0.0f ? scale : 1.0f / sqrtf((float)b->shape.head_dim);
 }
 
 /* From q, k and v to `delta`. */
@@ -221,7 +251,7 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
     const struct pp_tensor *sinks = NULL;
-    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
     if (hp->qkv_clamp != 0.0f) {
         add_clamp(b, l, b->q);
@@ -234,7 +264,9 @@ static bool add_attention(struct builder *b, int l)
         return false;
     if (!b->d->norm_behind_rope)
         add_rope(b, l);
-    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE});
+    if (!is_shared(b, l))
+        add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v,
+                              .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = b->q, .in2 = NONE, .out = b->att});
@@ -496,7 +528,7 @@ static bool add_fn(struct builder *b, int l, int in, int in2)
 /* From an input to `act`. */
 static bool add_up(struct builder *b, int l, int in)
 {
-    const int64_t n_ff = b->hp->n_ff, n_embd = b->hp->n_embd;
+    const int64_t n_ff = b->shape.n_ff, n_embd = b->hp->n_embd;
     const bool fused = b->d->fused_gate;
     int gate = 0, up;
     if (!fused && !b->d->ungated &&
@@ -512,7 +544,7 @@ static bool add_up(struct builder *b, int l, int in)
 
 static bool add_down(struct builder *b, int l)
 {
-    int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_ff, b->err, "blk.%d.ffn_down", l);
+    int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->shape.n_ff, b->err, "blk.%d.ffn_down", l);
     add_linear(b, l, down, b->act, b->delta);
     return down >= 0;
 }
@@ -571,14 +603,32 @@ static bool add_shared_down(struct builder *b, int l, int out)
     return down >= 0;
 }
 
+/* The norm of what chooses experts, where that is one of its own. */
+static bool add_router_norm(struct builder *b, int l)
+{
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->x, .in2 = NONE, .out = b->normed};
+    norm.weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp.scale", l);
+    add(b, norm);
+    return norm.weight != NULL;
+}
+
+/* The norm of what goes into experts. */
+static bool add_expert_norm(struct builder *b, int l)
+{
+    return b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed) : add_ffn_norm(b, l);
+}
+
 /* Each expert's logit, and that of the shared one if its result has a weight, too. */
 static bool add_router(struct builder *b, int l)
 {
     const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
     int weight = -1;
-    if (router < 0 || !add_ffn_norm(b, l))
+    if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_ffn_norm(b, l)))
         return false;
     add_linear(b, l, router, b->normed, b->router);
+    if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
+                              .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
     if (!b->hp->n_ff_shared || !has(b, l, "ffn_gate_inp_shexp.weight"))
         return true;
     if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
@@ -605,12 +655,15 @@ static bool add_experts(struct builder *b, int l)
     if (has(b, l, "exp_probs_b.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.exp_probs_b.bias", l)))
         return false;
+    if (has(b, l, "ffn_down_exps.scale") &&
+        !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
+        return false;
     if (!add_router(b, l) || !find_biases(b, l, &e) ||
         !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) ||
         !(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
         !(e.down = pp_plan_matrices(b->p, b->s, e.n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
         return false;
-    if (!add_ffn_norm(b, l)) /* once more: what a projection reads is not kept */
+    if (!add_expert_norm(b, l)) /* once more: what a projection reads is not kept */
         return false;
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
                           .in2 = b->router, .out = b->delta});
@@ -628,9 +681,22 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
     return true;
 }
 
+/* Both kinds of feed-forward part, whose results are normed, added up and normed again. */
+static bool add_both(struct builder *b, int l)
+{
+    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) ||
+        !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !add_experts(b, l) ||
+        !add_norm(b, l, "post_ffw_norm_2", b->delta, b->delta))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    return add_result(b, l, "post_ffw_norm");
+}
+
 /* The feed-forward part of a layer with experts. */
 static bool add_mixture(struct builder *b, int l)
 {
+    if (b->d->mixture_beside)
+        return add_both(b, l);
     if (!b->hp->n_ff_shared)
         return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
     if (!add_shared_up(b, l) || !add_experts(b, l))
@@ -645,7 +711,34 @@ static bool add_mixture(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
-static bool add_layer(struct builder *b, int l)
+/* The layer's own input, weighed by a gate that reads the stream, goes into that as well. */
+static bool add_layer_input(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
+    const int gate = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.inp_gate", l);
+    const int proj = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.proj", l);
+    if (proj < 0)
+        return false;
+    add_linear(b, l, gate, b->x, b->input);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
+                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
+    add_linear(b, l, proj, b->input, b->delta);
+    if (!add_norm(b, l, "post_norm", b->delta, b->delta))
+        return false;
+    add_residual(b, l);
+    return true;
+}
+
+/* What the stream is multiplied by behind the layer. */
+static bool add_layer_scale(struct builder *b, int l)
+{
+    const struct pp_tensor *scale = pp_plan_tensor(b->s, 0, 1, b->err, "blk.%d.layer_output_scale.weight", l);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .weight = scale, .layer = l, .in = b->x, .in2 = NONE,
+                          .out = b->x});
+    return scale != NULL;
+}
+
+static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
     const bool convolved = b->hp->layer[l] & PP_LAYER_CONVOLVED, recurs = b->hp->layer[l] & PP_LAYER_RECURRENT;
@@ -668,6 +761,41 @@ static bool add_layer(struct builder *b, int l)
     return add_down(b, l) && add_result(b, l, "post_ffw_norm");
 }
 
+/* Queries, keys and values of the layer within the one slot that has all three. */
+static void make_qkv_parts(struct builder *b)
+{
+    b->q = pp_plan_part(b->p, b->qkv, 0, b->n_q);
+    b->k = pp_plan_part(b->p, b->qkv, b->n_q, b->n_kv);
+    b->v = pp_plan_part(b->p, b->qkv, b->n_q + b->n_kv, b->n_kv);
+}
+
+static void set_shape(struct builder *b, struct pp_layer_shape shape)
+{
+    b->shape = shape;
+    b->n_q = shape.n_head * shape.head_dim;
+    b->n_kv = shape.n_head_kv * shape.head_dim;
+}
+
+static bool add_layer(struct builder *b, int l)
+{
+    const int64_t n_q = b->n_q, n_kv = b->n_kv;
+    set_shape(b, pp_layer_shape(b->hp, l));
+    if (b->fused_qkv && (b->n_q != n_q || b->n_kv != n_kv))
+        make_qkv_parts(b);
+    return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
+           (!has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
+}
+
+/* As wide as the widest layer needs. */
+static struct pp_layer_shape widest_shape(const struct pp_hparams *hp)
+{
+    struct pp_layer_shape widest = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim,
+                                    .n_ff = hp->n_ff};
+    if (hp->head_dim_local > widest.head_dim)
+        widest.head_dim = hp->head_dim_local;
+    return widest;
+}
+
 static void make_slots(struct builder *b)
 {
     struct pp_plan *p = b->p;
@@ -687,9 +815,7 @@ static void make_slots(struct builder *b)
         make_latent_slots(b);
     } else if (b->fused_qkv) {
         b->qkv = pp_plan_slot(p, b->n_q + 2 * b->n_kv);
-        b->q = pp_plan_part(p, b->qkv, 0, b->n_q);
-        b->k = pp_plan_part(p, b->qkv, b->n_q, b->n_kv);
-        b->v = pp_plan_part(p, b->qkv, b->n_q + b->n_kv, b->n_kv);
+        make_qkv_parts(b);
     } else {
         b->q = pp_plan_slot(p, b->n_q);
         b->k = pp_plan_slot(p, b->n_kv);
@@ -707,13 +833,19 @@ static void make_slots(struct builder *b)
     }
     b->act = pp_plan_slot(p, hp->n_ff);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
+    if (hp->n_embd_layer) {
+        b->inputs = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
+        b->projected = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
+        b->input = pp_plan_slot(p, hp->n_embd_layer);
+    }
+    if (hp->n_ff_shared || b->d->mixture_beside)
+        b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
         return;
     b->shared_gate = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_up = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_weight = pp_plan_slot(p, 1);
-    b->shared = pp_plan_slot(p, hp->n_embd);
 }
 
 static bool add_embedding(struct builder *b)
@@ -735,6 +867,31 @@ static bool add_embedding(struct builder *b)
     if (!find_norm(b, "token_embd_norm", hp->n_embd, &norm))
         return false;
     add(b, norm);
+    return true;
+}
+
+/* Layers' own inputs: what a table has for the token, and a projection of what goes into the first layer, normed layer
+ * by layer; both added up, by the root of a half. */
+static bool add_layer_inputs(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n = hp->n_layer * hp->n_embd_layer;
+    const struct pp_tensor *table = pp_source_tensor(b->s, "per_layer_token_embd.weight"), *norm;
+    const int64_t n_rows = table && table->n_dims == 2 && table->ne[1] < hp->n_vocab ? table->ne[1] : hp->n_vocab;
+    const int proj = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "per_layer_model_proj");
+    if (proj < 0 || !(table = pp_plan_tensor(b->s, n_rows, n, b->err, "per_layer_token_embd.weight")) ||
+        !(norm = pp_plan_tensor(b->s, 0, hp->n_embd_layer, b->err, "per_layer_proj_norm.weight")))
+        return false;
+    add_linear(b, 0, proj, b->x, b->projected);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)hp->n_embd),
+                          .in = b->projected, .in2 = NONE, .out = b->projected});
+    add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .weight = table, .scale = sqrtf((float)hp->n_embd_layer), .in = NONE,
+                          .in2 = NONE, .out = b->inputs});
+    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .weight = norm, .in = b->projected, .in2 = NONE,
+                          .out = b->projected});
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->projected, .in2 = NONE, .out = b->inputs});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = sqrtf(0.5f), .in = b->inputs, .in2 = NONE,
+                          .out = b->inputs});
     return true;
 }
 
@@ -770,8 +927,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
                              struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
-    struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err, .n_q = hp->n_head * hp->head_dim,
-                        .n_kv = hp->n_head_kv * hp->head_dim,
+    struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err,
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
     if (hp->n_expert && (hp->parallel || d->no_pre_norm))
@@ -779,10 +935,13 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
                        pp_source_path(s));
     if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
         return err->code;
-    if (d->unit_heads && hp->qk_norm && !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
+    if (((d->unit_heads && hp->qk_norm) || d->unit_values) && !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;
+    if (b.head_ones && hp->head_dim_local && !(b.local_ones = pp_plan_ones(plan, hp->head_dim_local, err)))
+        return err->code;
+    set_shape(&b, widest_shape(hp));
     make_slots(&b);
-    bool good = add_embedding(&b);
+    bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b));
     for (int l = 0; good && l < (int)hp->n_layer; l++)
         good = add_layer(&b, l);
     good = good && add_output(&b);

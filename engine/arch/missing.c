@@ -39,7 +39,6 @@ static const struct {
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
     {"gemma3n", "inputs of each layer's own, and several streams"},
-    {"gemma4", "heads of one size in layers with a window and of another in those without"},
     {"bitnet", "norms within attention and the feed-forward part"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},

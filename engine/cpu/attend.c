@@ -18,12 +18,6 @@ enum {
 
 /* --- the plan ---------------------------------------------------------------------------------------------- */
 
-static int group_size(const struct pp_cpu *c)
-{
-    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    return (int)(hp->n_head / hp->n_head_kv);
-}
-
 /* Floats of one chunk's sums for n_q queries. */
 static size_t sums_size(const struct attend_plan *p, int n_q)
 {
@@ -32,8 +26,7 @@ static size_t sums_size(const struct attend_plan *p, int n_q)
 
 static bool make_plan(struct pp_cpu *c, struct attend_plan *p)
 {
-    int group = group_size(c);
-    p->tile_rows = group < PP_TILE_QUERIES ? PP_TILE_QUERIES / group : 1;
+    p->tile_rows = p->group < PP_TILE_QUERIES ? PP_TILE_QUERIES / p->group : 1;
     p->left = pp_cpu_memory_take(c, ITEMS_PER_THREAD * pp_pool_n(c->pool), sizeof *p->left);
     p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles);
     return p->left && p->tiles;
@@ -55,7 +48,7 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         kernel = recur > kernel ? recur : kernel;
         if (!is_of_attention(c, t))
             continue;
-        size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * group_size(c));
+        size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * p->group);
         kernel = bytes > kernel ? bytes : kernel;
         tail = p->kv.head_bytes > tail ? p->kv.head_bytes : tail;
     }
@@ -67,8 +60,8 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         const struct attend_plan *p = &c->attend[t];
         if (!is_of_attention(c, t))
             continue;
-        scratch->attention[t].group = group_size(c);
-        pp_attention_init(&scratch->attention[t], &p->kv, p->tile_rows * group_size(c), scratch->kernel);
+        scratch->attention[t].group = p->group;
+        pp_attention_init(&scratch->attention[t], &p->kv, p->tile_rows * p->group, scratch->kernel);
     }
     return true;
 }
@@ -78,7 +71,7 @@ static int64_t least_partial(const struct pp_cpu *c)
 {
     int64_t least = LEAST_PARTIAL;
     for (int t = 0; t < c->n_tiers; t++) {
-        const int64_t chunks = LATENT_CHUNKS * (int64_t)sums_size(&c->attend[t], group_size(c));
+        const int64_t chunks = LATENT_CHUNKS * (int64_t)sums_size(&c->attend[t], c->attend[t].group);
         least = c->attend[t].kv.v_in_k && chunks > least ? chunks : least;
     }
     return least;
@@ -164,7 +157,7 @@ static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
     const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
     p->n_splits = 1;
     if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks <= 1 ||
-        chunks * sums_size(p, group_size(c)) > (size_t)c->attention_floats ||
+        chunks * sums_size(p, p->group) > (size_t)c->attention_floats ||
         (n_rows == 1 && c->batch->rows[0].tree_mask))
         return;
     p->n_splits = (int)((ITEMS_PER_THREAD * n_threads + n_items - 1) / n_items);
@@ -234,28 +227,33 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    const struct rope *rope = s->rope >= 0 ? &c->ropes[s->rope] : NULL;
     for (int h = 0; h < n_heads; h++) {
-        float *head = x + h * hp->head_dim, *rotated = head + hp->kv_lora_rank;
-        if (s->rope >= 0 && s->norm_behind_rope)
-            c->ops->rope(rotated, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
+        float *head = x + h * kv->head_dim, *rotated = head + hp->kv_lora_rank;
+        if (rope && s->norm_behind_rope)
+            c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
         if (norm->weight) {
             const struct norm own = norm_of_head(norm, first + h);
-            pp_cpu_norm(c, &own, head, hp->head_dim, head);
+            pp_cpu_norm(c, &own, head, kv->head_dim, head);
         }
-        if (s->rope >= 0 && !s->norm_behind_rope)
-            c->ops->rope(rotated, hp->rope_dim, hp->rope_neox, c->ropes[s->rope].cos_sin + (int64_t)row * hp->rope_dim);
+        if (rope && !s->norm_behind_rope)
+            c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
     }
     if (kv->rotate)
-        c->ops->hadamard(x, n_heads * hp->head_dim, kv->rotate);
+        c->ops->hadamard(x, n_heads * kv->head_dim, kv->rotate);
 }
 
 static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv_head)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const struct pp_batch_row *r = &c->batch->rows[row];
+    if (s->k < 0)
+        return; /* another layer did */
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
     rotate(c, s, &s->k_norm, row, k, kv_head, 1);
+    if (s->v_norm.weight)
+        pp_cpu_norm(c, &s->v_norm, v, kv->head_dim, v);
     if (kv->rotate && !kv->v_in_k)
         c->ops->hadamard(v, kv->head_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
@@ -452,9 +450,9 @@ static float score_scale(const struct pp_cpu *c, const struct stage *s, const st
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const int64_t length = hp->attn_temperature_length;
     if (hp->attn_temperature == 0.0f || (length && s->rope >= 0))
-        return c->scale;
+        return c->attend[s->tier].scale;
     const double contexts = (double)(length ? (row->position + 1) / length : row->position / hp->rope_orig_ctx);
-    return c->scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
+    return c->attend[s->tier].scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
 }
 
 /* Queries that no phase has rotated are rotated here, in a copy, because other splits read them too. */
@@ -518,7 +516,7 @@ void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
-    const int group = group_size(c);
+    const int group = c->attend[s->tier].group;
     (void)m;
     if (phase == 0) {
         for (int h = 0; h < kv->n_head_kv; h++) {

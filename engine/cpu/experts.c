@@ -66,6 +66,8 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_ff = from->gate[0]->ne[1];
     if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
         return err->code;
+    if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
+        return err->code;
     enum pp_code code = add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err);
     if (!code)
         code = add_matrices(c, from->up, from->up_b, x->n, &x->up, err);
@@ -328,6 +330,8 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
     struct routing *r = &c->routing;
     for (int i = 0; i < m; i++)
         route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
+    for (int i = 0; x->scales && i < m * x->n_used; i++)
+        r->weight[i] *= x->scales[r->choice[i]];
     sort_places(x, r, m);
     for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
         r->input_weight[r->place[i]] = r->weight[i];

@@ -23,10 +23,9 @@ static bool abandoned(struct pp_cpu *c)
 
 static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
 {
-    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    float *cs = rope->cos_sin + (int64_t)row * hp->rope_dim;
+    float *cs = rope->cos_sin + row * rope->dim;
     float position = (float)c->batch->rows[row].position;
-    for (int64_t i = 0; i < hp->rope_dim / 2; i++) {
+    for (int64_t i = 0; i < rope->dim / 2; i++) {
         float angle = position * rope->inv_freq[i];
         cs[2 * i] = cosf(angle) * rope->magnitude;
         cs[2 * i + 1] = sinf(angle) * rope->magnitude;
@@ -121,14 +120,35 @@ static void take(const struct row_op *r, const float *x, float *y)
         memcpy(y + i * r->count, x + i * r->period + r->at, (size_t)r->count * sizeof *y);
 }
 
-static void run_row_ops(const struct pp_cpu *c, const struct stage *s, int row)
+/* What a table has for a row's token. */
+static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
+{
+    const struct pp_tensor *t = r->table;
+    const int32_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
+    const int64_t at = token >= 0 && token < t->ne[1] ? token : 0;
+    const uint8_t *values = (const uint8_t *)t->data + (size_t)at * pp_type_row_bytes(t->type, t->ne[0]);
+    float *y = slot_row(c, r->out, row);
+    if (!pp_row_finite(t->type, values, t->ne[0]))
+        pp_weights_bad(c->weights, t);
+    else
+        pp_dequantize_row(t->type, values, y, t->ne[0]);
+    if (r->scale != 0.0f)
+        c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
+}
+
+static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
 {
     for (int i = 0; i < s->n_row_ops; i++) {
         const struct row_op *r = &s->row_ops[i];
-        const float *x = slot_row(c, r->in, row);
+        const float *x = r->in >= 0 ? slot_row(c, r->in, row) : NULL;
         float *y = slot_row(c, r->out, row);
-        if (r->kind == PP_OP_NORM)
+        if (r->kind == PP_OP_LOOKUP)
+            look_up(c, s, r, row);
+        else if (r->kind == PP_OP_NORM)
             pp_cpu_norm(c, &r->norm, x, r->n, y);
+        else if (r->kind == PP_OP_HEAD_NORM)
+            for (int h = 0; h < r->n_heads; h++)
+                pp_cpu_norm(c, &r->norm, x + h * r->n, r->n, y + h * r->n);
         else if (r->kind == PP_OP_GATE)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)

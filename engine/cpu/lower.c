@@ -159,6 +159,8 @@ static void take_epilogue(struct lowering *l, struct stage *s)
     const struct pp_op *op = peek(l, 0);
     if (!op || op->in != s->projections[0].out)
         return;
+    if (op->weight)
+        return; /* a number of its own */
     if (s->n_projections == 1 && op->kind == PP_OP_ADD)
         s->epilogue = EPILOGUE_ADD;
     else if (s->n_projections == 1 && op->kind == PP_OP_APPLY)
@@ -211,7 +213,7 @@ static const float *alibi_slopes(struct lowering *l, const struct pp_op *attenti
 {
     const double alibi = (double)attention->alibi;
     const double scale = attention->alibi_scale != 0.0f ? (double)attention->alibi_scale : 1;
-    const int64_t n = pp_source_hparams(l->c->model->source)->n_head;
+    const int64_t n = l->plan->tiers[attention->tier].n_head;
     const size_t bytes = (size_t)n * sizeof(float);
     float *slopes = keep(l->c, pp_malloc(bytes), bytes);
     int64_t whole = 1;
@@ -226,48 +228,52 @@ static const float *alibi_slopes(struct lowering *l, const struct pp_op *attenti
     return slopes;
 }
 
-/* Two operations of this kind, the first on queries, the second on keys. */
-static bool next_are(const struct lowering *l, enum pp_op_kind kind)
-{
-    const struct pp_op *second = peek(l, 1);
-    return next_is(l, kind) && second && second->kind == kind;
-}
-
-/* What is done to heads before attention: the slots that it is done to. -1: nothing. */
+/* What is done to heads before attention, to queries first: the slots that it is done to. -1: nothing. */
 struct done_to {
-    int q, k;
+    int q, k, v;
 };
 
 static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct done_to *slots)
 {
-    *slots = (struct done_to){-1, -1};
-    if (!next_are(l, PP_OP_HEAD_NORM))
-        return PP_OK;
-    *slots = (struct done_to){peek(l, 0)->in, peek(l, 1)->in};
-    enum pp_code code = take_norm(l, peek(l, 0), &s->q_norm);
-    if (!code)
-        code = take_norm(l, peek(l, 1), &s->k_norm);
-    l->at += 2;
+    struct norm *const norms[] = {&s->q_norm, &s->k_norm, &s->v_norm};
+    int *const normed[] = {&slots->q, &slots->k, &slots->v};
+    enum pp_code code = PP_OK;
+    *slots = (struct done_to){-1, -1, -1};
+    for (int i = 0; i < 3 && !code && next_is(l, PP_OP_HEAD_NORM); i++, l->at++) {
+        *normed[i] = peek(l, 0)->in;
+        code = take_norm(l, peek(l, 0), norms[i]);
+    }
     return code;
 }
 
 static void take_ropes(struct lowering *l, struct stage *s, struct done_to *slots)
 {
-    *slots = (struct done_to){-1, -1};
+    int *const rotated[] = {&slots->q, &slots->k};
+    *slots = (struct done_to){-1, -1, -1};
     s->rope = -1;
-    if (!next_are(l, PP_OP_ROPE))
-        return;
-    *slots = (struct done_to){peek(l, 0)->in, peek(l, 1)->in};
-    s->rope = peek(l, 0)->local_rope;
-    l->at += 2;
+    for (int i = 0; i < 2 && next_is(l, PP_OP_ROPE); i++, l->at++) {
+        *rotated[i] = peek(l, 0)->in;
+        s->rope = peek(l, 0)->local_rope;
+    }
 }
 
+/* store: NULL where there is none */
 static bool is_done_to(struct done_to slots, const struct pp_op *attention, const struct pp_op *store)
 {
-    return slots.q < 0 || (slots.q == attention->in && slots.k == store->in);
+    if (slots.q < 0 || !store)
+        return slots.k < 0 && slots.v < 0 && (slots.q < 0 || slots.q == attention->in);
+    return slots.q == attention->in && slots.k == store->in && (slots.v < 0 || slots.v == store->in2);
 }
 
-/* [HEAD_NORM q, HEAD_NORM k] [ROPE q, ROPE k] KV_STORE ATTENTION, or norms behind rotations */
+/* Whether the next operation, a norm of heads, is one of those in front of attention. */
+static bool norm_is_of_attention(const struct lowering *l)
+{
+    const struct pp_op *next = peek(l, 1);
+    return next && (next->kind == PP_OP_HEAD_NORM || next->kind == PP_OP_ROPE || next->kind == PP_OP_KV_STORE ||
+                    next->kind == PP_OP_ATTENTION);
+}
+
+/* [HEAD_NORM q [HEAD_NORM k [HEAD_NORM v]]] [ROPE q [ROPE k]] [KV_STORE] ATTENTION, or norms behind rotations */
 static enum pp_code lower_attention(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ATTEND);
@@ -278,17 +284,18 @@ static enum pp_code lower_attention(struct lowering *l)
         code = take_head_norms(l, s, &normed);
         s->norm_behind_rope = normed.q >= 0;
     }
-    const struct pp_op *store = peek(l, 0), *attention = peek(l, 1);
+    const struct pp_op *store = next_is(l, PP_OP_KV_STORE) ? peek(l, 0) : NULL;
+    l->at += store != NULL;
+    const struct pp_op *attention = next_is(l, PP_OP_ATTENTION) ? peek(l, 0) : NULL;
     if (code)
         return code;
-    if (!attention || store->kind != PP_OP_KV_STORE || attention->kind != PP_OP_ATTENTION ||
-        !is_done_to(normed, attention, store) || !is_done_to(rotated, attention, store))
+    if (!attention || !is_done_to(normed, attention, store) || !is_done_to(rotated, attention, store))
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
-    s->tier = store->tier;
-    s->layer = store->tier_layer;
+    s->tier = attention->tier;
+    s->layer = attention->tier_layer;
     s->q = attention->in;
-    s->k = store->in;
-    s->v = store->in2;
+    s->k = store ? store->in : -1;
+    s->v = store ? store->in2 : -1;
     s->out = attention->out;
     s->softcap = attention->scale * LOG2_E;
     if (attention->weight) {
@@ -301,7 +308,7 @@ static enum pp_code lower_attention(struct lowering *l)
     }
     if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention)))
         code = l->err->code;
-    l->at += 2;
+    l->at++;
     return code;
 }
 
@@ -358,12 +365,32 @@ static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_TAKE ||
+                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
+                  (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
 }
 
-/* { NORM | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
+/* What an operation of a row has of the model's tensors. */
+static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, struct row_op *r)
+{
+    if (op->kind == PP_OP_LOOKUP)
+        r->table = op->weight;
+    if (op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM) {
+        r->n = op->weight->ne[0];
+        r->n_heads = (int)(l->plan->slots[op->out].width / r->n);
+        return take_norm(l, op, &r->norm);
+    }
+    if (op->kind == PP_OP_APPLY && op->weight) {
+        const float *number = pp_cpu_float_vector(l->c, op->weight, l->err);
+        if (!number)
+            return l->err->code;
+        r->scale = number[0];
+    }
+    return PP_OK;
+}
+
+/* { LOOKUP | NORM | HEAD_NORM | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -374,7 +401,7 @@ static enum pp_code lower_rows(struct lowering *l)
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
                              .period = op->period};
-        enum pp_code code = op->kind == PP_OP_NORM ? take_norm(l, op, &r->norm) : PP_OK;
+        enum pp_code code = take_row_weight(l, op, r);
         if (code)
             return code;
         l->at++;
@@ -436,8 +463,10 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_HEADS:
         return lower_heads(l);
     case PP_OP_HEAD_NORM:
+        return norm_is_of_attention(l) ? lower_attention(l) : lower_rows(l);
     case PP_OP_ROPE:
     case PP_OP_KV_STORE:
+    case PP_OP_ATTENTION:
         return lower_attention(l);
     case PP_OP_CONVOLVE:
         return lower_convolution(l);
@@ -445,6 +474,7 @@ static enum pp_code lower_next(struct lowering *l)
         return lower_recurrence(l);
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
+    case PP_OP_LOOKUP:
     case PP_OP_ADD:
     case PP_OP_GATE:
     case PP_OP_APPLY:

@@ -29,12 +29,14 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH */
+    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH */
     enum pp_fn fn;
     float scale;
     struct norm norm;
+    const struct pp_tensor *table; /* LOOKUP */
     int in, in2, out;           /* slots */
-    int64_t n;                  /* values */
+    int64_t n;                  /* values; HEAD_NORM: of a head */
+    int n_heads;                /* HEAD_NORM */
     int64_t count, at, period;  /* TAKE */
 };
 
@@ -58,6 +60,7 @@ struct experts {
     int n_groups, n_groups_used; /* 0: no groups */
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
+    const float *scales;        /* [n], or NULL */
     enum pp_fn fn;
     int64_t n_in, n_ff;
     struct projection *gate, *up, *down; /* [n] */
@@ -99,9 +102,9 @@ struct stage {
     int n_heads;
     /* ATTEND */
     int tier, layer;            /* where the cache has it: the layer's place in its tier */
-    int q, k, v;
+    int q, k, v;                /* k -1: keys and values are there already */
     int rope;                   /* which frequencies; -1: heads are not rotated */
-    struct norm q_norm, k_norm; /* of each head */
+    struct norm q_norm, k_norm, v_norm; /* of each head */
     bool norm_behind_rope;
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
@@ -173,6 +176,8 @@ struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
     bool chunked;               /* it begins at multiples of that */
+    int group;                  /* query heads that share a KV head */
+    float scale;                /* of scores */
     int tile_rows;              /* at most */
     int *tiles;                 /* [n_tiles + 1] first rows */
     int n_tiles;
@@ -244,12 +249,12 @@ struct pp_cpu {
     const void **listed_begins; /* [n threads] as `begins` of a stage, where only some logits are wanted */
 
     struct rope {
-        float *inv_freq;        /* [rope_dim / 2] */
+        int64_t dim;            /* values of a head that are rotated */
+        float *inv_freq;        /* [dim / 2] */
         float magnitude;
-        float *cos_sin;         /* [max_rows, rope_dim] */
+        float *cos_sin;         /* [max_rows, dim] */
     } ropes[2];                 /* the second: of layers that have frequencies of their own */
     int n_ropes;
-    float scale;                /* of attention scores */
 
     struct pp_weights *weights;
     struct pp_imatrix *imatrix; /* where inputs are counted; or NULL */

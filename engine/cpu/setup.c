@@ -108,8 +108,9 @@ static bool make_scratch(struct pp_cpu *c)
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);
     c->work = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->work);
     for (int r = 0; r < c->n_ropes; r++) {
-        c->ropes[r].inv_freq = pp_cpu_memory_take(c, hp->rope_dim / 2, sizeof(float));
-        c->ropes[r].cos_sin = pp_cpu_memory_take(c, c->max_rows * hp->rope_dim, sizeof(float));
+        c->ropes[r].dim = r && hp->rope_dim_local ? hp->rope_dim_local : hp->rope_dim;
+        c->ropes[r].inv_freq = pp_cpu_memory_take(c, c->ropes[r].dim / 2, sizeof(float));
+        c->ropes[r].cos_sin = pp_cpu_memory_take(c, c->max_rows * c->ropes[r].dim, sizeof(float));
         if (!c->ropes[r].inv_freq || !c->ropes[r].cos_sin)
             return false;
     }
@@ -121,12 +122,17 @@ static bool make_scratch(struct pp_cpu *c)
     return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_attend_new(c);
 }
 
-static enum pp_code check_limits(const struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code check_limits(const struct pp_plan *plan, struct pp_error *err)
 {
-    if (hp->head_dim > PP_MAX_HEAD_DIM || hp->n_head / hp->n_head_kv > PP_MAX_GROUP)
-        return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "heads of %lld values with %lld queries a head are more than the CPU backend can run (%d, %d)",
-                       (long long)hp->head_dim, (long long)(hp->n_head / hp->n_head_kv), PP_MAX_HEAD_DIM, PP_MAX_GROUP);
+    for (int t = 0; t < plan->n_tiers; t++) {
+        const struct pp_tier_plan *tier = &plan->tiers[t];
+        if (tier->kind != PP_TIER_ATTENTION)
+            continue;
+        if (tier->head_dim > PP_MAX_HEAD_DIM || tier->n_head / tier->n_head_kv > PP_MAX_GROUP)
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "heads of %d values with %d queries a head are more than the CPU backend can run (%d, %d)",
+                           tier->head_dim, tier->n_head / tier->n_head_kv, PP_MAX_HEAD_DIM, PP_MAX_GROUP);
+    }
     return PP_OK;
 }
 
@@ -171,6 +177,8 @@ static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error 
     pp_rope_frequencies(&hp, n_ctx, factors, c->ropes[0].inv_freq, &c->ropes[0].magnitude);
     pp_free(factors);
     hp.rope_base = hp.rope_base_local;
+    hp.rope_dim = c->ropes[1].dim;
+    hp.rope_turning = 0;
     hp.rope_scaling = PP_ROPE_NONE;
     if (c->n_ropes > 1)
         pp_rope_frequencies(&hp, n_ctx, NULL, c->ropes[1].inv_freq, &c->ropes[1].magnitude);
@@ -182,12 +190,13 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
                         struct pp_error *err)
 {
     *out = NULL;
-    enum pp_code code = check_limits(pp_source_hparams(m->source), err);
+    enum pp_code code = check_limits(&m->plan, err);
     if (code)
         return code;
     struct pp_cpu *c = pp_calloc(1, sizeof *c);
     if (!c)
         return pp_fail_nomem(err, "the engine");
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
     c->model = m;
     c->mm = pp_matmul_kernels(opt->isa);
     c->bf16 = opt->bf16_parts ? pp_bf16_kernels(opt->isa) : NULL;
@@ -197,13 +206,13 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     for (int t = 0; t < c->n_tiers; t++) {
         c->attend[t].kv = kv[t];
         c->attend[t].window = m->plan.tiers[t].window;
-        c->attend[t].chunked = pp_source_hparams(m->source)->chunked;
+        c->attend[t].chunked = hp->chunked;
+        c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;
+        c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv[t].head_dim);
     }
     c->pool = pool;
     c->imatrix = opt->imatrix;
     c->max_rows = opt->max_rows;
-    const struct pp_hparams *hp = pp_source_hparams(m->source);
-    c->scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv->head_dim);
     c->n_ropes = hp->rope_base_local != 0.0f ? 2 : 1;
     code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)

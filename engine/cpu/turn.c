@@ -28,10 +28,10 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
     const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
     const float *w = s->norm_behind_rope ? s->k_norm.weight + head * s->k_norm.stride : NULL;
     const float *b = w && s->k_norm.bias ? s->k_norm.bias + head * s->k_norm.stride : NULL;
-    for (int64_t i = 0; w && i < hp->head_dim; i++)
+    for (int i = 0; w && i < t->kv->head_dim; i++)
         k[i] = w[i] != 0.0f ? (k[i] - (b ? b[i] : 0)) / w[i] : 0;
-    t->c->ops->rope(k + hp->kv_lora_rank, hp->rope_dim, hp->rope_neox, t->cos_sin[s->rope]);
-    for (int64_t i = 0; w && i < hp->head_dim; i++)
+    t->c->ops->rope(k + hp->kv_lora_rank, t->c->ropes[s->rope].dim, hp->rope_neox, t->cos_sin[s->rope]);
+    for (int i = 0; w && i < t->kv->head_dim; i++)
         k[i] = k[i] * w[i] + (b ? b[i] : 0);
 }
 
@@ -71,7 +71,7 @@ void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move 
 {
     struct turning t = {.c = c, .kv = &c->attend[tier].kv, .moves = moves, .tier = tier};
     for (int r = 0; r < c->n_ropes; r++)
-        for (int64_t i = 0; i < pp_source_hparams(c->model->source)->rope_dim / 2; i++) {
+        for (int64_t i = 0; i < c->ropes[r].dim / 2; i++) {
             const double angle = (double)turn * (double)c->ropes[r].inv_freq[i];
             t.cos_sin[r][2 * i] = (float)cos(angle);
             t.cos_sin[r][2 * i + 1] = (float)sin(angle);

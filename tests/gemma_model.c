@@ -1,0 +1,466 @@
+#include "tests/gemma_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/gguf.h"
+#include "engine/types.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+enum { MAX_TENSORS = 200 };
+static const double EPSILON = 1e-5, BASE = 1e6, LOCAL_BASE = 10000;
+
+struct tensor {
+    char name[48];
+    int64_t stack, rows, cols; /* 0: one dimension fewer */
+    float *values;
+};
+
+struct gemma {
+    struct gemma_shape s;
+    struct tensor t[MAX_TENSORS];
+    int n;
+    uint32_t random;
+};
+
+struct gemma_shape gemma_shape(void)
+{
+    return (struct gemma_shape){.n_vocab = 80, .n_embd = 48, .n_layer = 6, .n_head = 4, .n_ff = 64, .window = 9,
+                                .wide = 3, .head_dim = 8, .n_head_kv = 2, .wide_head_dim = 16, .wide_n_head_kv = 2,
+                                .turning = 2, .n_shared = 2, .double_wide = true, .n_embd_layer = 12, .softcap = 20,
+                                .seed = 1};
+}
+
+static bool is_wide(const struct gemma_shape *s, int l)
+{
+    return (l + 1) % s->wide == 0;
+}
+
+static bool is_shared(const struct gemma_shape *s, int l)
+{
+    return l >= s->n_layer - s->n_shared;
+}
+
+static int dim_of(const struct gemma_shape *s, int l)
+{
+    return is_wide(s, l) ? s->wide_head_dim : s->head_dim;
+}
+
+static int kv_of(const struct gemma_shape *s, int l)
+{
+    return is_wide(s, l) ? s->wide_n_head_kv : s->n_head_kv;
+}
+
+static int ff_of(const struct gemma_shape *s, int l)
+{
+    return s->double_wide && is_shared(s, l) ? 2 * s->n_ff : s->n_ff;
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+static float next(struct gemma *g)
+{
+    g->random = g->random * 1664525u + 1013904223u;
+    return (float)(g->random >> 8) / 8388608.0f - 1.0f;
+}
+
+static void add(struct gemma *g, int l, const char *kind, int64_t stack, int64_t rows, int64_t cols, float middle,
+                float spread)
+{
+    struct tensor *t = &g->t[g->n++];
+    const int64_t n = (stack ? stack : 1) * (rows ? rows : 1) * cols;
+    assert_true(g->n <= MAX_TENSORS);
+    *t = (struct tensor){.stack = stack, .rows = rows, .cols = cols, .values = pp_malloc((size_t)n * sizeof(float))};
+    assert_non_null(t->values);
+    if (l < 0)
+        snprintf(t->name, sizeof t->name, "%s", kind);
+    else
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", l, kind);
+    for (int64_t i = 0; i < n; i++)
+        t->values[i] = middle + spread * next(g);
+}
+
+static void add_matrix(struct gemma *g, int l, const char *kind, int64_t rows, int64_t cols)
+{
+    add(g, l, kind, 0, rows, cols, 0, 2 * sqrtf(3.0f / (float)cols));
+}
+
+static void add_norm(struct gemma *g, int l, const char *kind, int64_t n)
+{
+    add(g, l, kind, 0, 0, n, 1, 0.5f);
+}
+
+static void add_attention(struct gemma *g, int l)
+{
+    const struct gemma_shape *s = &g->s;
+    const int dim = dim_of(s, l), n_kv = kv_of(s, l) * dim;
+    add_norm(g, l, "attn_norm.weight", s->n_embd);
+    add_matrix(g, l, "attn_q.weight", s->n_head * dim, s->n_embd);
+    add_norm(g, l, "attn_q_norm.weight", dim);
+    if (!is_shared(s, l)) {
+        add_matrix(g, l, "attn_k.weight", n_kv, s->n_embd);
+        add_norm(g, l, "attn_k_norm.weight", dim);
+        if (!(s->keys_as_values && is_wide(s, l)))
+            add_matrix(g, l, "attn_v.weight", n_kv, s->n_embd);
+    }
+    add_matrix(g, l, "attn_output.weight", s->n_embd, s->n_head * dim);
+    add_norm(g, l, "post_attention_norm.weight", s->n_embd);
+}
+
+static void add_experts(struct gemma *g, int l)
+{
+    const struct gemma_shape *s = &g->s;
+    const float of_embd = 2 * sqrtf(3.0f / (float)s->n_embd), of_ff = 2 * sqrtf(3.0f / (float)s->n_ff_expert);
+    add_matrix(g, l, "ffn_gate_inp.weight", s->n_expert, s->n_embd);
+    add_norm(g, l, "ffn_gate_inp.scale", s->n_embd);
+    add(g, l, "ffn_gate_exps.weight", s->n_expert, s->n_ff_expert, s->n_embd, 0, of_embd);
+    add(g, l, "ffn_up_exps.weight", s->n_expert, s->n_ff_expert, s->n_embd, 0, of_embd);
+    add(g, l, "ffn_down_exps.weight", s->n_expert, s->n_embd, s->n_ff_expert, 0, of_ff);
+    add_norm(g, l, "ffn_down_exps.scale", s->n_expert);
+    add_norm(g, l, "pre_ffw_norm_2.weight", s->n_embd);
+    add_norm(g, l, "post_ffw_norm_1.weight", s->n_embd);
+    add_norm(g, l, "post_ffw_norm_2.weight", s->n_embd);
+}
+
+static void add_layer(struct gemma *g, int l)
+{
+    const struct gemma_shape *s = &g->s;
+    add_attention(g, l);
+    add_norm(g, l, "ffn_norm.weight", s->n_embd);
+    add_matrix(g, l, "ffn_gate.weight", ff_of(s, l), s->n_embd);
+    add_matrix(g, l, "ffn_up.weight", ff_of(s, l), s->n_embd);
+    add_matrix(g, l, "ffn_down.weight", s->n_embd, ff_of(s, l));
+    if (s->n_expert)
+        add_experts(g, l);
+    add_norm(g, l, "post_ffw_norm.weight", s->n_embd);
+    add(g, l, "layer_output_scale.weight", 0, 0, 1, 0.8f, 0.1f);
+    if (!s->n_embd_layer)
+        return;
+    add_matrix(g, l, "inp_gate.weight", s->n_embd_layer, s->n_embd);
+    add_matrix(g, l, "proj.weight", s->n_embd, s->n_embd_layer);
+    add_norm(g, l, "post_norm.weight", s->n_embd);
+}
+
+struct gemma *gemma_make(const struct gemma_shape *s)
+{
+    struct gemma *g = pp_calloc(1, sizeof *g);
+    const int own = s->n_layer * s->n_embd_layer, half = s->wide_head_dim / 2;
+    assert_non_null(g);
+    g->s = *s;
+    g->random = s->seed;
+    add(g, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 0.5f);
+    if (own) {
+        add(g, -1, "per_layer_token_embd.weight", 0, s->n_vocab, own, 0, 0.5f);
+        add_matrix(g, -1, "per_layer_model_proj.weight", own, s->n_embd);
+        add_norm(g, -1, "per_layer_proj_norm.weight", s->n_embd_layer);
+    }
+    add(g, -1, "rope_freqs.weight", 0, 0, half, 1, 0);
+    for (int i = s->turning; i < half; i++)
+        g->t[g->n - 1].values[i] = 1e30f;
+    for (int l = 0; l < s->n_layer; l++)
+        add_layer(g, l);
+    add_norm(g, -1, "output_norm.weight", s->n_embd);
+    return g;
+}
+
+void gemma_free(struct gemma *g)
+{
+    for (int i = 0; i < g->n; i++)
+        pp_free(g->t[i].values);
+    pp_free(g);
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s)
+{
+    const struct {
+        const char *key;
+        int v;
+    } numbers[] = {
+        {"block_count", s->n_layer}, {"context_length", 128}, {"embedding_length", s->n_embd},
+        {"attention.head_count", s->n_head}, {"attention.key_length", s->wide_head_dim},
+        {"attention.value_length", s->wide_head_dim}, {"attention.key_length_swa", s->head_dim},
+        {"attention.value_length_swa", s->head_dim}, {"rope.dimension_count", s->wide_head_dim},
+        {"rope.dimension_count_swa", s->head_dim}, {"attention.sliding_window", s->window},
+        {"attention.shared_kv_layers", s->n_shared}, {"embedding_length_per_layer_input", s->n_embd_layer},
+        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used},
+        {"expert_feed_forward_length", s->n_ff_expert},
+    };
+    int32_t kv[16], ff[16];
+    bool windows[16];
+    char key[96];
+    assert_true(s->n_layer <= 16);
+    pp_gguf_add_text(w, "general.architecture", "gemma4");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        snprintf(key, sizeof key, "gemma4.%s", numbers[i].key);
+        if (numbers[i].v || i < 13)
+            pp_gguf_add_u32(w, key, (uint32_t)numbers[i].v);
+    }
+    for (int l = 0; l < s->n_layer; l++) {
+        kv[l] = kv_of(s, l);
+        ff[l] = ff_of(s, l);
+        windows[l] = !is_wide(s, l);
+    }
+    pp_gguf_add_i32_array(w, "gemma4.attention.head_count_kv", kv, (size_t)s->n_layer);
+    pp_gguf_add_i32_array(w, "gemma4.feed_forward_length", ff, (size_t)s->n_layer);
+    pp_gguf_add_bool_array(w, "gemma4.attention.sliding_window_pattern", windows, (size_t)s->n_layer);
+    pp_gguf_add_f32(w, "gemma4.rope.freq_base", (float)BASE);
+    pp_gguf_add_f32(w, "gemma4.rope.freq_base_swa", (float)LOCAL_BASE);
+    pp_gguf_add_f32(w, "gemma4.attention.layer_norm_rms_epsilon", (float)EPSILON);
+    if (s->softcap != 0.0f)
+        pp_gguf_add_f32(w, "gemma4.final_logit_softcapping", s->softcap);
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+}
+
+const char *gemma_write(const struct gemma *g)
+{
+    static char paths[8][256];
+    static unsigned serial;
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    char *path = paths[serial % 8];
+    snprintf(path, sizeof paths[0], "%s/gemma-%u.gguf", test_tmpdir(), serial++);
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    write_metadata(w, &g->s);
+    for (const struct tensor *t = g->t; t < g->t + g->n; t++)
+        pp_gguf_add_tensor(w, t->name, PP_TYPE_F32, t->stack ? 3 : t->rows ? 2 : 1,
+                           (const int64_t[]){t->cols, t->rows, t->stack});
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (const struct tensor *t = g->t; t < g->t + g->n; t++)
+        assert_ok(pp_gguf_write(w, t->values,
+                                (size_t)((t->stack ? t->stack : 1) * (t->rows ? t->rows : 1) * t->cols) * sizeof(float),
+                                &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}
+
+/* --- formulas ----------------------------------------------------------------------------------------------------- */
+
+static const struct tensor *find(const struct gemma *g, int l, const char *kind)
+{
+    char name[64];
+    if (l < 0)
+        snprintf(name, sizeof name, "%s", kind);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    for (int i = 0; i < g->n; i++)
+        if (strcmp(g->t[i].name, name) == 0)
+            return &g->t[i];
+    fail_msg("there is no %s", name);
+    return NULL;
+}
+
+/* y = W x; W being number `which` of a stack. */
+static void linear(const struct gemma *g, int l, const char *kind, int which, const double *x, double *y)
+{
+    const struct tensor *w = find(g, l, kind);
+    for (int64_t o = 0; o < w->rows; o++) {
+        y[o] = 0;
+        for (int64_t i = 0; i < w->cols; i++)
+            y[o] += (double)w->values[(which * w->rows + o) * w->cols + i] * x[i];
+    }
+}
+
+/* kind NULL: without weights */
+static void norm(const struct gemma *g, int l, const char *kind, int n, const double *x, double *y)
+{
+    const struct tensor *w = kind ? find(g, l, kind) : NULL;
+    double square = 0;
+    for (int i = 0; i < n; i++)
+        square += x[i] * x[i] / n;
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] / sqrt(square + EPSILON) * (w ? (double)w->values[i] : 1);
+}
+
+static double gelu(double x)
+{
+    return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
+}
+
+/* Pairs i and i + dim / 2; in layers that see everything only the first turn, by base^(-2 i / dim). */
+static void rotate(const struct gemma_shape *s, int l, int position, double *head)
+{
+    const int dim = dim_of(s, l), turning = is_wide(s, l) ? s->turning : dim / 2;
+    for (int i = 0; i < turning; i++) {
+        const double angle = position * pow(is_wide(s, l) ? BASE : LOCAL_BASE, -2.0 * i / dim);
+        const double a = head[i], b = head[i + dim / 2];
+        head[i] = a * cos(angle) - b * sin(angle);
+        head[i + dim / 2] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+static void feed_forward(const struct gemma *g, int l, const char *end, int which, int n, const double *in, double *out)
+{
+    double *gate = doubles(2 * n), *up = gate + n;
+    char kind[48];
+    snprintf(kind, sizeof kind, "ffn_gate%s.weight", end);
+    linear(g, l, kind, which, in, gate);
+    snprintf(kind, sizeof kind, "ffn_up%s.weight", end);
+    linear(g, l, kind, which, in, up);
+    for (int i = 0; i < n; i++)
+        up[i] *= gelu(gate[i]);
+    snprintf(kind, sizeof kind, "ffn_down%s.weight", end);
+    linear(g, l, kind, which, up, out);
+    pp_free(gate);
+}
+
+/* Experts are chosen by a softmax of what a norm of its own gives, divided by the root of the width. */
+static void mixture(const struct gemma *g, int l, const double *x, double *out)
+{
+    const struct gemma_shape *s = &g->s;
+    double in[64], p[16], one[64], used = 0;
+    bool taken[16] = {false};
+    int chosen[8];
+    assert_true(s->n_embd <= 64 && s->n_expert <= 16 && s->n_used <= 8);
+    norm(g, l, "ffn_gate_inp.scale", s->n_embd, x, in);
+    for (int i = 0; i < s->n_embd; i++)
+        in[i] /= sqrt(s->n_embd);
+    linear(g, l, "ffn_gate_inp.weight", 0, in, p);
+    for (int e = 0; e < s->n_expert; e++)
+        p[e] = exp(p[e]);
+    for (int i = 0; i < s->n_used; i++) {
+        chosen[i] = -1;
+        for (int e = 0; e < s->n_expert; e++)
+            if (!taken[e] && (chosen[i] < 0 || p[e] > p[chosen[i]]))
+                chosen[i] = e;
+        taken[chosen[i]] = true;
+        used += p[chosen[i]];
+    }
+    norm(g, l, "pre_ffw_norm_2.weight", s->n_embd, x, in);
+    memset(out, 0, (size_t)s->n_embd * sizeof *out);
+    for (int i = 0; i < s->n_used; i++) {
+        const double scale = (double)find(g, l, "ffn_down_exps.scale")->values[chosen[i]];
+        feed_forward(g, l, "_exps", chosen[i], s->n_ff_expert, in, one);
+        for (int j = 0; j < s->n_embd; j++)
+            out[j] += one[j] * p[chosen[i]] / used * scale;
+    }
+}
+
+/* Keys and values of all positions. */
+struct cache {
+    double *k, *v;
+};
+
+static void attention(const struct gemma *g, int l, const struct cache *c, int position, const double *in, double *out)
+{
+    const struct gemma_shape *s = &g->s;
+    const int dim = dim_of(s, l), n_heads = kv_of(s, l), n_kv = n_heads * dim, group = s->n_head / n_heads;
+    const int first = is_wide(s, l) || position < s->window ? 0 : position - s->window + 1;
+    double *q = doubles(2 * s->n_head * dim), *att = q + s->n_head * dim;
+    double *k = c->k + position * n_kv, *v = c->v + position * n_kv;
+    linear(g, l, "attn_q.weight", 0, in, q);
+    if (!is_shared(s, l)) {
+        linear(g, l, "attn_k.weight", 0, in, k);
+        linear(g, l, s->keys_as_values && is_wide(s, l) ? "attn_k.weight" : "attn_v.weight", 0, in, v);
+    }
+    for (int h = 0; h < n_heads && !is_shared(s, l); h++) {
+        norm(g, l, "attn_k_norm.weight", dim, k + h * dim, k + h * dim);
+        rotate(s, l, position, k + h * dim);
+        norm(g, l, NULL, dim, v + h * dim, v + h * dim);
+    }
+    for (int h = 0; h < s->n_head; h++) {
+        norm(g, l, "attn_q_norm.weight", dim, q + h * dim, q + h * dim);
+        rotate(s, l, position, q + h * dim);
+        attend_query(q + h * dim, c->k + h / group * dim, c->v + h / group * dim, first, position, dim, n_kv, 1, 0,
+                     att + h * dim);
+    }
+    linear(g, l, "attn_output.weight", 0, att, out);
+    pp_free(q);
+}
+
+static void add_normed(const struct gemma *g, int l, const char *kind, double *delta, double *x)
+{
+    norm(g, l, kind, g->s.n_embd, delta, delta);
+    for (int i = 0; i < g->s.n_embd; i++)
+        x[i] += delta[i];
+}
+
+/* One position; own: the layer's input. */
+static void layer(const struct gemma *g, int l, const struct cache *c, int position, const double *own, double *x)
+{
+    const struct gemma_shape *s = &g->s;
+    const int n = s->n_embd;
+    double in[64], delta[64], beside[64], gate[64];
+    assert_true(n <= 64 && s->n_embd_layer <= 64);
+    norm(g, l, "attn_norm.weight", n, x, in);
+    attention(g, l, c, position, in, delta);
+    add_normed(g, l, "post_attention_norm.weight", delta, x);
+    norm(g, l, "ffn_norm.weight", n, x, in);
+    feed_forward(g, l, "", 0, ff_of(s, l), in, delta);
+    if (s->n_expert) {
+        norm(g, l, "post_ffw_norm_1.weight", n, delta, delta);
+        mixture(g, l, x, beside);
+        norm(g, l, "post_ffw_norm_2.weight", n, beside, beside);
+        for (int i = 0; i < n; i++)
+            delta[i] += beside[i];
+    }
+    add_normed(g, l, "post_ffw_norm.weight", delta, x);
+    if (s->n_embd_layer) {
+        linear(g, l, "inp_gate.weight", 0, x, gate);
+        for (int i = 0; i < s->n_embd_layer; i++)
+            gate[i] = gelu(gate[i]) * own[i];
+        linear(g, l, "proj.weight", 0, gate, delta);
+        add_normed(g, l, "post_norm.weight", delta, x);
+    }
+    for (int i = 0; i < n; i++)
+        x[i] *= (double)find(g, l, "layer_output_scale.weight")->values[0];
+}
+
+/* [n_layer][n_embd_layer] of a token whose embedding is x. */
+static void own_inputs(const struct gemma *g, int token, const double *x, double *own)
+{
+    const struct gemma_shape *s = &g->s;
+    const int n = s->n_embd_layer, all = s->n_layer * n;
+    const struct tensor *table = find(g, -1, "per_layer_token_embd.weight");
+    linear(g, -1, "per_layer_model_proj.weight", 0, x, own);
+    for (int i = 0; i < all; i++)
+        own[i] /= sqrt(s->n_embd);
+    for (int l = 0; l < s->n_layer; l++)
+        norm(g, -1, "per_layer_proj_norm.weight", n, own + l * n, own + l * n);
+    for (int i = 0; i < all; i++)
+        own[i] = (own[i] + sqrt(n) * (double)table->values[(int64_t)token * all + i]) / sqrt(2);
+}
+
+/* The layer whose keys and values it reads: the last of its kind that has some. */
+static int source_of(const struct gemma_shape *s, int l)
+{
+    int from = is_shared(s, l) ? s->n_layer - s->n_shared - 1 : l;
+    while (is_wide(s, from) != is_wide(s, l))
+        from--;
+    return from;
+}
+
+void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits)
+{
+    const struct gemma_shape *s = &g->s;
+    const struct tensor *embd = find(g, -1, "token_embd.weight");
+    const int own_size = s->n_layer * s->n_embd_layer + 1;
+    struct cache caches[16];
+    double *x = doubles(s->n_embd), *own = doubles(own_size);
+    for (int l = 0; l < s->n_layer; l++)
+        caches[l] = (struct cache){doubles(n * kv_of(s, l) * dim_of(s, l)), doubles(n * kv_of(s, l) * dim_of(s, l))};
+    for (int r = 0; r < n; r++) {
+        double *out = logits + (int64_t)r * s->n_vocab;
+        for (int i = 0; i < s->n_embd; i++)
+            x[i] = sqrt(s->n_embd) * (double)embd->values[ids[r] * s->n_embd + i];
+        if (s->n_embd_layer)
+            own_inputs(g, ids[r], x, own);
+        for (int l = 0; l < s->n_layer; l++)
+            layer(g, l, &caches[source_of(s, l)], r, own + l * s->n_embd_layer, x);
+        norm(g, -1, "output_norm.weight", s->n_embd, x, x);
+        linear(g, -1, "token_embd.weight", 0, x, out);
+        for (int t = 0; s->softcap != 0.0f && t < s->n_vocab; t++)
+            out[t] = (double)s->softcap * tanh(out[t] / (double)s->softcap);
+    }
+    for (int l = 0; l < s->n_layer; l++) {
+        pp_free(caches[l].k);
+        pp_free(caches[l].v);
+    }
+    pp_free(x);
+    pp_free(own);
+}
