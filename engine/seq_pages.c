@@ -6,6 +6,10 @@
  * or be found by name; if they are not, the sequence goes back further, to the last place where all are, and what lies
  * between is computed again.
  *
+ * Pages of other tiers than attention's are large (LFM2 1.2B: 5 MB, those of its keys and values 0.4 MB), and who goes
+ * on looks at the last few positions only. So of those that a sequence has left behind, only the first ones and every
+ * eighth keep their names; the memory of the others is used again while it is warm.
+ *
  * That the usual places can be gone back to at no cost, however much memory others need, a sequence marks them: where
  * the current turn began (to edit it) and where its prompt ended (to answer it again). A mark holds the full pages of
  * the window before it. So a tier with a window never holds more than three windows of a sequence and the rows of one
@@ -104,6 +108,13 @@ void pp_seq_drop_pages(struct pp_seq *s)
     }
 }
 
+/* Whether the i-th page can be found when its sequence has left it behind. */
+static bool keeps_name(const struct pp_kv_pool *kv, int64_t i)
+{
+    enum { EACH = 8 };
+    return pp_kv_pool_layout(kv)->kind == PP_TIER_ATTENTION || i < EACH || (i + 1) % EACH == 0;
+}
+
 void pp_seq_slide(struct pp_seq *s)
 {
     for (int t = 0; t < s->engine->n_tiers; t++) {
@@ -112,8 +123,10 @@ void pp_seq_slide(struct pp_seq *s)
         const int64_t first = first_needed(s->engine, t, s->len);
         for (; tier->first_page < first && tier->first_page < tier->n_pages; tier->first_page++) {
             const int64_t i = tier->first_page;
-            if (i < s->n_named)
+            if (i < s->n_named && keeps_name(kv, i))
                 pp_page_name(kv, tier->pages[i], &s->names[i]); /* if the one that had the name is gone */
+            else if (!keeps_name(kv, i) && pp_page_refs(kv, tier->pages[i]) == 1)
+                pp_page_unname(kv, tier->pages[i]);
             pp_page_release(kv, tier->pages[i]);
         }
     }

@@ -365,6 +365,42 @@ static void drop_nodes(struct pp_save *j, uint32_t *marks)
     s->n_nodes = n;
 }
 
+/* --- large pages ------------------------------------------------------------------------------------------------ */
+
+/* Of tiers whose pages are large, and of which only the last is read to go on, a branch keeps the last few there are:
+ * who goes back further computes from there, or from the beginning. */
+enum { LARGE_KEPT = 4 };
+
+static void mark_large(const struct pp_save *j, uint32_t tier, uint32_t leaf, bool *keep)
+{
+    int kept = 0;
+    for (uint32_t at = leaf; at != PP_NO_NODE && kept < LARGE_KEPT; at = j->s.nodes[at].parent)
+        if (wanted(j, at, tier, page_of_node(j, at))) {
+            keep[at] = true;
+            kept++;
+        }
+}
+
+static enum pp_code forget_large(struct pp_save *j, struct pp_error *err)
+{
+    struct snapshot *s = &j->s;
+    bool *keep = pp_malloc(s->n_nodes * sizeof *keep);
+    if (!keep)
+        return pp_fail_nomem(err, "a snapshot");
+    for (uint32_t t = 0; t < s->n_tiers; t++) {
+        if (j->layout[t].kind == PP_TIER_ATTENTION)
+            continue;
+        memset(keep, 0, s->n_nodes * sizeof *keep);
+        for (uint32_t i = 0; i < s->n_branches; i++)
+            mark_large(j, t, s->branches[i].leaf, keep);
+        for (uint32_t i = 0; i < s->n_nodes; i++)
+            if (!keep[i])
+                s->nodes[i].place[t].offset = 0;
+    }
+    pp_free(keep);
+    return PP_OK;
+}
+
 /* --- room in the pack ------------------------------------------------------------------------------------------ */
 
 static int by_place(const void *pa, const void *pb)
@@ -573,7 +609,9 @@ enum pp_code pp_save_plan(struct pp_save *j, uint64_t limit, uint64_t *bytes, st
         j->s.logits = j->logits->values;
         j->s.n_logits = (uint64_t)j->logits->n;
     }
-    code = fit(j, limit, &live, err);
+    code = forget_large(j, err);
+    if (!code)
+        code = fit(j, limit, &live, err);
     if (!code)
         code = place_pages(j, err);
     uint64_t end = end_of_pages(j);

@@ -543,6 +543,30 @@ static void windows(void **state)
     attention.mixed = false;
 }
 
+/* A conversation that is saved turn by turn keeps few of the large pages of convolutions, and comes back. */
+static void turns_with_convolutions(void **state)
+{
+    int32_t text[MOST];
+    (void)state;
+    attention.taps = 3;
+    struct rig r = rig(PP_KV_Q8_0);
+    const char *base = new_base();
+    struct pp_seq *s = new_seq(&r, 0);
+    float *logits = pp_malloc(r.row);
+    write_text(text, MOST, 1);
+    for (int64_t n = 50; n <= 460; n += 41) {
+        feed(&r, s, text, n, NULL);
+        const uint64_t whole = (uint64_t)n / 64;
+        assert_in_range(save(&r, s, base).pages_kept, 0, whole + (whole < 4 ? whole : 4));
+        feed(&r, s, text, n + 1, logits);
+        comes_back_as(&r, 0, base, text, n + 1, n, logits);
+    }
+    pp_free(logits);
+    pp_seq_free(s);
+    unrig(&r);
+    attention.taps = 0;
+}
+
 /* --- refused --------------------------------------------------------------------------------------------------- */
 
 static void refuse(const struct rig *r, float scale, const char *base, const int32_t *tokens, int64_t n,
@@ -1035,7 +1059,7 @@ TEST_GROUP(snapshot)
         cmocka_unit_test(nothing_else_is_written),
         cmocka_unit_test(gets_shorter),
         cmocka_unit_test(any_order),
-        cmocka_unit_test(windows),
+        cmocka_unit_test(windows), cmocka_unit_test(turns_with_convolutions),
         cmocka_unit_test(one_wrong_byte),
         cmocka_unit_test(cut_short),
         cmocka_unit_test(swapped),

@@ -23,6 +23,7 @@ struct manner {
     const char *kernels;   /* NULL: the best */
     int n_threads;
     int n_pages;           /* memory for so many pages in each tier; 0: plenty */
+    int64_t n_ctx;         /* 0: 512 */
 };
 
 struct rig {
@@ -34,8 +35,8 @@ struct rig {
 static struct rig rig(const struct manner *m)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
-    struct pp_engine_options opt = {.n_threads = m->n_threads, .n_ctx = 512, .kv_type = m->kv, .kernels = m->kernels,
-                                    .max_rows = ROWS, .kv_memory = 64u << 20};
+    struct pp_engine_options opt = {.n_threads = m->n_threads, .n_ctx = m->n_ctx ? m->n_ctx : 512, .kv_type = m->kv,
+                                    .kernels = m->kernels, .max_rows = ROWS, .kv_memory = 64u << 20};
     struct rig r;
     struct pp_error err;
     shape.window = m->window;
@@ -313,6 +314,37 @@ static void rewinds(void **state)
     }
 }
 
+/* Of the large pages that convolutions have, a long text leaves few behind, and going back is right all the same. */
+static void few_rows_stay(void **state)
+{
+    enum { LONG = 1100 };
+    static const int places[] = {1090, 1030, 960, 700, 530, 300, 129, 64};
+    struct manner m = {.taps = 3, .kv = PP_KV_Q8_0, .n_threads = 2, .n_ctx = 1152};
+    int32_t text[LONG];
+    (void)state;
+    write_text(text, LONG, 7);
+    float *expected = every_position(m, text, LONG, ROWS);
+    struct rig r = rig(&m);
+    struct pp_seq *s = new_seq(&r);
+    float *last = pp_malloc((size_t)r.n_vocab * sizeof *last);
+    feed(&r, s, text, LONG, ROWS, NULL, NULL);
+    const struct pp_tier_stats *rows = &pp_engine_stats(r.engine)->tiers[1];
+    assert_in_range(rows->pages_used, 1, 3);
+    assert_int_equal(rows->pages_cached, 8 + 1);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const int64_t n = places[i];
+        pp_seq_truncate(s, n);
+        assert_in_range(pp_seq_len(s), n < 512 ? n / 64 * 64 : n / 512 * 512, n);
+        feed(&r, s, text, n + 1, ROWS, NULL, last);
+        assert_row(&r, expected, n, last, "gone back");
+        feed(&r, s, text, n + 40 < LONG ? n + 40 : LONG, 1, NULL, last);
+    }
+    pp_free(last);
+    pp_free(expected);
+    pp_seq_free(s);
+    unrig(&r);
+}
+
 static void generate(struct pp_seq *s, const int32_t *prompt, int64_t n, int64_t n_answer, int32_t *answer)
 {
     struct pp_gen_options opt = {.max_tokens = n_answer, .ignore_end = true};
@@ -584,7 +616,8 @@ TEST_GROUP(windows)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits), cmocka_unit_test(wide_windows), cmocka_unit_test(trees),
-        cmocka_unit_test(bounded),   cmocka_unit_test(rewinds),      cmocka_unit_test(marks),
+        cmocka_unit_test(bounded),   cmocka_unit_test(rewinds), cmocka_unit_test(few_rows_stay),
+        cmocka_unit_test(marks),
         cmocka_unit_test(any_order), cmocka_unit_test(saved),        cmocka_unit_test(memory_is_divided),
         cmocka_unit_test(states_refuse),
     };

@@ -164,6 +164,8 @@ static void common_to_config(const struct pp_hparams *hp, cJSON *config)
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     common_to_config(hp, config);
+    pp_config_put(config, "block_dim", hp->n_embd); /* MLX wants to be told */
+    pp_config_put(config, "block_ff_dim", hp->n_ff);
     cJSON_AddFalseToObject(config, "block_auto_adjust_ff_dim");
     pp_config_put(config, "block_multiple_of", 256);
     pp_config_put_float(config, "block_ffn_dim_multiplier", 1);
