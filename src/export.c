@@ -198,7 +198,7 @@ static bool add_kept(cJSON *o, const char *name, const char *json)
 {
     cJSON *v = json && *json ? cJSON_Parse(json) : NULL;
     const bool any = v && v->child;
-    if (any && pp_json_exact(v) && cJSON_AddItemToObject(o, name, v))
+    if (any && pp_json_keep_digits(v, json, strlen(json)) && pp_json_exact(v) && cJSON_AddItemToObject(o, name, v))
         return true;
     cJSON_Delete(v);
     return !any; /* else out of memory */

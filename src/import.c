@@ -534,7 +534,7 @@ static cJSON *parse(const char *s, size_t n, size_t *bad)
     const char *end = s;
     cJSON *v = cJSON_ParseWithLengthOpts(s, n, &end, false);
     const size_t at = end && end >= s && end <= s + n ? (size_t)(end - s) : 0;
-    if (v && blank(s + at, n - at) == n - at)
+    if (v && blank(s + at, n - at) == n - at && pp_json_keep_digits(v, s, at))
         return v;
     if (bad)
         *bad = at;

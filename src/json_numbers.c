@@ -5,6 +5,61 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The next number of a JSON text that was read without an error, and *len; NULL: there is none. *at moves behind it. */
+static const char *next_number(const char **at, const char *end, size_t *len)
+{
+    const char *s = *at;
+    bool in_string = false;
+    while (s < end && (in_string || !(*s == '-' || (*s >= '0' && *s <= '9')))) {
+        if (*s == '"')
+            in_string = !in_string;
+        else if (in_string && *s == '\\')
+            s++;
+        s++;
+    }
+    if (s >= end)
+        return NULL;
+    *len = 1;
+    while (s + *len < end && s[*len] && strchr("0123456789+-.eE", s[*len]))
+        ++*len;
+    *at = s + *len;
+    return s;
+}
+
+/* Of more digits than every double has, and as JSON writes it. */
+static bool is_long_whole(const char *s, size_t n)
+{
+    size_t at = *s == '-';
+    if (n - at <= 15 || s[at] == '0')
+        return false;
+    while (at < n && s[at] >= '0' && s[at] <= '9')
+        at++;
+    return at == n;
+}
+
+/* In a value and in its text numbers come in the same order. */
+static bool keep_digits(cJSON *v, const char **at, const char *end)
+{
+    size_t len = 0;
+    for (cJSON *child = v->child; child; child = child->next)
+        if (!keep_digits(child, at, end))
+            return false;
+    const char *s = cJSON_IsNumber(v) ? next_number(at, end, &len) : NULL;
+    if (!s || !is_long_whole(s, len))
+        return true;
+    v->valuestring = cJSON_malloc(len + 1); /* cJSON_Delete frees it */
+    if (!v->valuestring)
+        return false;
+    memcpy(v->valuestring, s, len);
+    v->valuestring[len] = 0;
+    return true;
+}
+
+bool pp_json_keep_digits(cJSON *v, const char *text, size_t n)
+{
+    return keep_digits(v, &text, text + n);
+}
+
 bool pp_json_exact(cJSON *v)
 {
     char digits[40];
@@ -13,6 +68,10 @@ bool pp_json_exact(cJSON *v)
             return false;
     if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
         return true;
+    if (v->valuestring) { /* kept, as above */
+        v->type = (v->type & ~0xFF) | cJSON_Raw;
+        return true;
+    }
     snprintf(digits, sizeof digits, "%.15g", v->valuedouble);
     if (fabs(v->valuedouble) < 1e18 && v->valuedouble == floor(v->valuedouble))
         snprintf(digits, sizeof digits, "%.0f", v->valuedouble);
@@ -23,6 +82,6 @@ bool pp_json_exact(cJSON *v)
         return false;
     strcpy(text, digits);
     v->type = (v->type & ~0xFF) | cJSON_Raw;
-    v->valuestring = text; /* cJSON_Delete frees it */
+    v->valuestring = text; /* freed as above */
     return true;
 }
