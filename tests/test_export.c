@@ -53,8 +53,8 @@ static void make(struct pp_conversation *c)
     m->model = pp_strdup("Toy (Q4_0)");
     m->adapters = pp_strdup("[{\"path\":\"/a/bard.gguf\",\"scale\":0.5}]");
     m->params = pp_strdup("{\"temp\":0.1,\"seed\":9007199254740993}");
-    m->stats = pp_strdup("{\"note\":\"\\\\\\\"12345678901234567890\",\"decode_tps\":12.345,\"seed\":18446744073709551615,"
-                         "\"guessed\":[3,-9007199254740993,5]}");
+    m->stats = pp_strdup("{\"note\":\"\\\\\\\"12345678901234567890\",\"decode_tps\":12.345,"
+                         "\"seed\":18446744073709551615,\"guessed\":[3,-9007199254740993,5]}");
     m->n_tokens = 9;
     add(c, PP_ROLE_USER, 2, "first branch");
     add(c, PP_ROLE_ASSISTANT, 3, "its \xE2\x80\xAE" "answer \xC2\x9B" "2J");
