@@ -49,6 +49,8 @@ static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 {
     if (s->item->head_dim)
         *row = pp_hf_row(*row, s->item->head_dim);
+    if (s->item->heads && !s->item->heads->columns)
+        *row = pp_state_row(s->item->heads, *row);
     if (!s->item->parts)
         return s->item->from;
     const struct pp_tensor *t = s->item->parts[*row / s->item->from->ne[1]];
@@ -60,7 +62,7 @@ static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 static int64_t run_length(const struct slice *s, int64_t row, int64_t end)
 {
     const int64_t left = s->item->parts ? s->item->from->ne[1] - row % s->item->from->ne[1] : end - row;
-    return s->item->head_dim ? 1 : left < end - row ? left : end - row;
+    return s->item->head_dim || s->item->heads ? 1 : left < end - row ? left : end - row;
 }
 
 /* n rows that lie together, as they are stored or would be: to `to`. */
@@ -70,6 +72,18 @@ static enum pp_code copy_rows(const struct slice *s, const struct pp_tensor *t, 
     if (t->rows)
         return pp_rows_read(t->rows, row, n, to, err);
     memcpy(to, (const uint8_t *)t->data + (size_t)row * s->from_row, (size_t)n * s->from_row);
+    return PP_OK;
+}
+
+static enum pp_code arrange_columns(const struct slice *s, float *rows, int64_t n, struct pp_error *err)
+{
+    if (!s->item->heads || !s->item->heads->columns)
+        return PP_OK;
+    float *room = pp_malloc((size_t)s->n_cols * sizeof *room);
+    if (!room)
+        return pp_fail_nomem(err, s->item->name);
+    pp_state_columns(s->item->heads, rows, n, s->n_cols, room);
+    pp_free(room);
     return PP_OK;
 }
 
@@ -85,7 +99,7 @@ static enum pp_code read_floats(const struct slice *s, const struct pp_tensor *t
                               s->n_cols);
     for (int64_t i = 0; s->item->factor != 1.0f && i < n * s->n_cols; i++)
         to[i] *= s->item->factor;
-    return code;
+    return code ? code : arrange_columns(s, to, n, err);
 }
 
 /* One share of a slice. */
@@ -95,7 +109,8 @@ static void convert_rows(void *arg, int part, int share, int thread)
     struct slice *s = arg;
     int64_t begin = s->n * share / s->n_shares, end = s->n * (share + 1) / s->n_shares;
     struct pp_error *err = &s->errors[share];
-    const bool same = s->item->type == s->item->from->type && s->item->factor == 1.0f;
+    const bool same = s->item->type == s->item->from->type && s->item->factor == 1.0f &&
+                      !(s->item->heads && s->item->heads->columns);
     enum pp_code code = err->code = PP_OK;
     for (int64_t r = begin, n; r < end && !code; r += n) {
         n = run_length(s, s->first + r, s->first + end);
@@ -136,7 +151,8 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
                                 const struct pp_convert_options *opt, struct pp_error *err)
 {
     const int64_t *ne = item->from->ne;
-    bool vector = item->from->n_dims == 1 && item->head_dim; /* in a permuted bias single elements move */
+    const bool moved = item->head_dim || item->heads;
+    bool vector = item->from->n_dims == 1 && moved; /* in a permuted bias single elements move */
     int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
     int64_t n_cols = vector ? 1 : ne[0];
     struct slice s = {
@@ -232,7 +248,8 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
-                                       "position_embd.weight", "token_types.weight", "shortconv.conv.weight"};
+                                       "position_embd.weight", "token_types.weight",
+                                       "ssm_conv1d.weight", "shortconv.conv.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
@@ -443,7 +460,7 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
     const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
     const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};
-    for (int i = hp->conv_taps ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
+    for (int i = hp->conv_taps && !hp->n_state_head ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
         if (i == 0 && !rank)
             add_of_layers(k, length_keys[i], hp, offsetof(struct pp_layer_shape, n_head_kv), 1);
         else
@@ -477,7 +494,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
                                                                          : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
     add_lengths(&k, hp);
-    if (hp->conv_taps)
+    if (hp->conv_taps && !hp->n_state_head)
         add_convolutions(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
@@ -593,6 +610,7 @@ struct export_list {
         char name[80];
     } *joined;                          /* [n_joined]: matrices of heads, in one */
     size_t n_joined;
+    struct pp_state_order *orders;      /* [n_tensors] */
 };
 
 /* Matrices of heads, where the family's files have those of keys and of values in one: of the former, that one. */
@@ -695,8 +713,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             code = stack_experts(s, t, number, types[i], list, err);
             continue;
         }
+        const bool reordered = !pp_source_gguf(s) && pp_state_order(pp_source_hparams(s), t->name, &list->orders[i]);
         const struct pp_export_item item = {.from = t, .name = t->name, .type = types[i], .factor = 1.0f,
-                                            .head_dim = permuted_head_dim(s, arch, t->name)};
+                                            .head_dim = permuted_head_dim(s, arch, t->name),
+                                            .heads = reordered ? &list->orders[i] : NULL};
         list->items[list->n++] = item;
         if (arch->gguf_untied && strcmp(t->name, "token_embd.weight") == 0 && !pp_source_tensor(s, "output.weight")) {
             list->items[list->n] = item;
@@ -753,9 +773,11 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
         .items = pp_calloc(pp_source_n_tensors(s) + 2, sizeof *list.items),
         .parts = pp_calloc(pp_source_n_tensors(s), sizeof *list.parts),
         .joined = pp_calloc((size_t)pp_source_hparams(s)->n_layer, sizeof *list.joined),
+        .orders = pp_calloc(pp_source_n_tensors(s), sizeof *list.orders),
     };
-    enum pp_code code = list.items && list.parts && list.joined ? make_rope_freqs(s, &rope_freqs, err)
-                                                                : pp_fail_nomem(err, "the list of tensors");
+    enum pp_code code = list.items && list.parts && list.joined && list.orders
+                            ? make_rope_freqs(s, &rope_freqs, err)
+                            : pp_fail_nomem(err, "the list of tensors");
     if (!code)
         code = list_items(s, types, &rope_freqs, &list, err);
     if (!code && opt && opt->imatrix)
@@ -777,6 +799,7 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     pp_free(list.items);
     pp_free(list.parts);
     pp_free(list.joined);
+    pp_free(list.orders);
     pp_buf_free(&list.names);
     return code;
 }

@@ -40,6 +40,7 @@ enum order {
     TURNED,     /* columns become rows */
     ONE_BEHIND, /* the rows of a gate, then those of the value */
     QKV,        /* those of q, k and v, in the order that `form` says */
+    BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other */
 };
 
 /* One tensor of the file, or three of it if it is quantised. */
@@ -50,6 +51,8 @@ struct item {
     bool side_by_side;          /* TURNED: they come behind them in each row, and do not take turns */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;
+    bool reordered;             /* heads of states go from GGUF's order to the folder's */
+    struct pp_state_order heads;
     bool halves;                /* whose rows of q and k go from GGUF's order to Hugging Face's */
     char name[NAME];            /* without ".weight" if it is quantised */
     uint32_t type;              /* of floats; quantised: of scales and biases */
@@ -58,6 +61,7 @@ struct item {
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     float add;                  /* to every value */
+    bool logs;                  /* of every value, without its minus, the logarithm */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
     bool last_of_one;           /* of [n, 1, taps] the last two dimensions change places */
@@ -171,6 +175,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                        f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
+    item->logs = form == PP_HF_MINUS_EXP;
+    item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP || halves)
         turn(item);
     item->side_by_side = halves;
@@ -385,6 +391,45 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
+/* Queries, keys and values of states, and gates beside them, where folders have them by keys, in one. */
+static bool is_of_states(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool kind = strstr(t->name, ".attn_qkv.weight") || strstr(t->name, ".attn_gate.weight");
+    const bool apart = kind && pp_source_hparams(f->s)->n_state_head && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+/* One item for both, when it is the turn of the former. */
+static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const char *at = strstr(t->name, ".attn_qkv.weight");
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    char own[NAME];
+    if (!at)
+        return PP_OK;
+    snprintf(own, sizeof own, "%.*s.attn_gate.weight", (int)(at - t->name), t->name);
+    const struct pp_tensor *gate = pp_source_tensor(f->s, own);
+    if (!gate || t->n_dims != 2 || gate->n_dims != 2 || t->ne[1] != 2 * keys + values || gate->ne[1] != values ||
+        gate->ne[0] != t->ne[0])
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no gate beside it, or another size", t->name);
+    snprintf(own, sizeof own, "%.*s.ssm_in.weight", (int)(at - t->name), t->name);
+    if (f->opt->bits || !line_of(f, own, &name)) {
+        pp_buf_free(&name);
+        return fail_place(f, t->name);
+    }
+    *item = (struct item){.from = t, .with = gate, .type = float_type(f, t), .order = BY_KEY, .n_dims = 2,
+                          .ne = {t->ne[0], 2 * (keys + values), 1, 1}};
+    enum pp_code code = name_item(f, item, &name);
+    pp_buf_free(&name);
+    f->n += !code;
+    return code;
+}
+
 /* Whether the tensor is written where another one is. */
 static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
@@ -460,12 +505,13 @@ static enum pp_code list_items(struct folder *f)
         if (is_embeddings(f, t))
             f->tied = true;
         else if (!is_left_out(f, t) && !is_second(f, t))
-            code = is_split(f, t)      ? list_experts(f, t)
-                   : is_by_head(f, t)  ? list_heads(f, t)
-                   : is_joined(f, t)   ? list_joined(f, t)
-                   : is_of_heads(f, t) ? list_of_heads(f, t)
-                   : is_fused(f, t)    ? list_qkv(f, t)
-                                       : list_item(f, t, t->name, NULL);
+            code = is_split(f, t)       ? list_experts(f, t)
+                   : is_by_head(f, t)   ? list_heads(f, t)
+                   : is_joined(f, t)    ? list_joined(f, t)
+                   : is_of_heads(f, t)  ? list_of_heads(f, t)
+                   : is_of_states(f, t) ? list_states(f, t)
+                   : is_fused(f, t)     ? list_qkv(f, t)
+                                        : list_item(f, t, t->name, NULL);
     }
     place_items(f);
     return code;
@@ -606,7 +652,8 @@ static bool keeps_blocks(const struct folder *f, const struct item *item)
 {
     const struct pp_tensor *t = item->from;
     return item->bits == 4 && f->group == 32 && item->type == PP_TYPE_F16 &&
-           (t->type == PP_TYPE_Q4_0 || t->type == PP_TYPE_Q4_1) && (!t->rows || t->rows->as_blocks);
+           (t->type == PP_TYPE_Q4_0 || t->type == PP_TYPE_Q4_1) && (!t->rows || t->rows->as_blocks) &&
+           !(item->reordered && item->heads.columns);
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
@@ -614,6 +661,7 @@ static bool keeps_blocks(const struct folder *f, const struct item *item)
 /* Room for a slice. */
 struct room {
     float *floats;              /* [rows, n_cols] */
+    float *row;                 /* [n_cols] */
     uint8_t *blocks;            /* [rows, bytes of a row as it is stored] */
     uint8_t *out;
     uint16_t *scales, *biases;  /* [rows, groups] */
@@ -632,6 +680,8 @@ static enum pp_code read_blocks(const struct item *item, int64_t row, int64_t n,
 static int64_t row_of(const struct item *item, int64_t r)
 {
     const int64_t dim = item->head_dim;
+    if (item->reordered && !item->heads.columns)
+        return pp_state_row(&item->heads, r);
     if (item->order == BY_HALVES)
         return pp_gguf_row(r, dim);
     if (item->order != BY_HEAD)
@@ -645,7 +695,7 @@ static int64_t row_of(const struct item *item, int64_t r)
 static enum pp_code read_rows(const struct folder *f, const struct item *item, int64_t first, int64_t n,
                               const struct room *room)
 {
-    const int64_t n_cols = item->from->ne[0], run = item->order == AS_THEY_ARE ? n : 1;
+    const int64_t n_cols = item->from->ne[0], run = item->order == AS_THEY_ARE && !item->reordered ? n : 1;
     const size_t bytes = pp_type_row_bytes(item->from->type, n_cols);
     enum pp_code code = PP_OK;
     for (int64_t r = 0; r < n && !code; r += run) {
@@ -655,6 +705,10 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
     }
     for (int64_t i = 0; item->add != 0.0f && i < n * n_cols; i++)
         room->floats[i] += item->add;
+    for (int64_t i = 0; item->logs && i < n * n_cols; i++)
+        room->floats[i] = logf(-room->floats[i]);
+    if (!code && item->reordered && item->heads.columns)
+        pp_state_columns(&item->heads, room->floats, n, n_cols, room->row);
     return code;
 }
 
@@ -715,7 +769,7 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
 {
     enum pp_code code = pp_tensor_floats(item->from, 0, 1, row, err);
     for (int64_t i = 0; i < item->ne[0] && !code; i++)
-        to[i] = row[item->first_row + row_of(item, i)];
+        to[i] = item->logs ? logf(-row[row_of(item, i)]) : row[item->first_row + row_of(item, i)];
     return code;
 }
 
@@ -739,6 +793,26 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, fl
     return code;
 }
 
+/* Of each key its query's rows, then its own, those of its values, and of their gates. */
+static enum pp_code join_by_key(const struct folder *f, const struct item *item, float *to)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t n = hp->n_state_key_head, key = hp->state_key_dim;
+    const int64_t value = hp->n_state_head / n * hp->state_value_dim;
+    enum pp_code code = PP_OK;
+    for (int64_t k = 0; k < n && !code; k++, to += 2 * (key + value) * item->ne[0]) {
+        const struct {
+            const struct pp_tensor *t;
+            int64_t first, n;
+        } parts[] = {{item->from, k * key, key}, {item->from, (n + k) * key, key},
+                     {item->from, 2 * n * key + k * value, value}, {item->with, k * value, value}};
+        float *at = to;
+        for (int i = 0; i < 4 && !code; at += parts[i++].n * item->ne[0])
+            code = pp_tensor_floats(parts[i].t, parts[i].first, parts[i].n, at, f->err);
+    }
+    return code;
+}
+
 /* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
 static enum pp_code write_whole(const struct folder *f, const struct item *item)
 {
@@ -756,9 +830,11 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
             code = join_qkv(f, item, room.floats);
         else if (item->order == ONE_BEHIND)
             code = one_behind(item, m, room.floats, f->err);
+        else if (item->order == BY_KEY)
+            code = join_by_key(f, item, room.floats);
         else
             code = spread(item, item->from, m, 0, step, row, room.floats, f->err);
-        if (!code && item->with && item->order != ONE_BEHIND)
+        if (!code && item->with && item->order != ONE_BEHIND && item->order != BY_KEY)
             code = spread(item, item->with, m, item->side_by_side ? n_cols / 2 : 1, step, row, room.floats, f->err);
         if (!code)
             code = write_floats(f, item, m * n_rows, n_rows, &room);
@@ -776,11 +852,12 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
     const bool whole = item->order == TURNED || item->order == QKV || item->with;
-    if (whole || (item->n_dims == 1 && item->order != AS_THEY_ARE) || part)
+    if (whole || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
         return write_whole(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
-                        .scales = pp_calloc(n, 2), .biases = pp_calloc(n, 2)};
-    enum pp_code code = room.floats && room.blocks && room.out && room.scales && room.biases
+                        .row = pp_calloc((size_t)n_cols, sizeof(float)), .scales = pp_calloc(n, 2),
+                        .biases = pp_calloc(n, 2)};
+    enum pp_code code = room.floats && room.row && room.blocks && room.out && room.scales && room.biases
                             ? PP_OK : pp_fail_nomem(f->err, item->name);
     for (int64_t first = 0; first < n_rows && !code; first += most) {
         const int64_t m = most < n_rows - first ? most : n_rows - first;
@@ -793,6 +870,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
         pp_source_let_go(f->s, item->from, item->first_row + first, m);
     }
     pp_free(room.floats);
+    pp_free(room.row);
     pp_free(room.blocks);
     pp_free(room.out);
     pp_free(room.scales);

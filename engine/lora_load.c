@@ -8,6 +8,7 @@
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/pool.h"
+#include "engine/state_order.h"
 
 /* Ranks are added up over adapters and projections, and work space is made for the sum. */
 enum { MAX_RANK = PP_LOW_RANK_MAX };
@@ -78,6 +79,12 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
 {
     const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
     const bool alike = form == PP_HF_TURNED || form == PP_HF_ONE_ROW;
+    struct pp_state_order order;
+    if (pp_state_order(pp_source_hparams(m->source), t->name, &order) && order.tiled != hf)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
+                       "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
+                       hf ? "folder" : "GGUF file");
     if (!hf || form == PP_HF_SAME || (alike && !t->weight.data))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,

@@ -85,10 +85,12 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(rope_no_truncate), ONE(expert_shares), ONE(expert_sigmoids), ONE(expert_scale), ONE(n_expert_group),
         ONE(n_expert_group_used), ONE(n_nextn), ONE(two_norms), ONE(alibi), ONE(unit_output), ONE(chunked),
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
+        ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
         ONE(conv_taps),
 #undef ONE
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
         {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},
+        {"recurrent", layers_with(hp, PP_LAYER_RECURRENT)},
         {"convolved", layers_with(hp, PP_LAYER_CONVOLVED)},
         {"tied", !pp_source_tensor(s, "output.weight")}, {"gelu", (double)hp->gelu},
     };

@@ -66,11 +66,105 @@ static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *
     return from_gguf(g, hp, err);
 }
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* A type for each layer, or all but each full_attention_interval-th recur. */
+static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    (void)config, (void)hp;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "folders of this family cannot be read yet; its GGUF files run");
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    int64_t step = 4, l = 0;
+    enum pp_code code = pp_config_int(config, "full_attention_interval", &step, err);
+    if (cJSON_IsArray(types) && cJSON_GetArraySize(types) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
+                       (long long)hp->n_layer);
+    for (; !cJSON_IsArray(types) && step > 0 && l < hp->n_layer; l++)
+        hp->layer[l] |= (l + 1) % step ? PP_LAYER_RECURRENT : 0;
+    cJSON_ArrayForEach(item, types)
+    {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "";
+        const bool recurs = strcmp(type, "linear_attention") == 0;
+        if (!recurs && strcmp(type, "full_attention") != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
+        hp->layer[l++] |= recurs ? PP_LAYER_RECURRENT : 0;
+    }
+    return code;
 }
+
+static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {
+        {"linear_conv_kernel_dim", &hp->conv_taps}, {"linear_key_head_dim", &hp->state_key_dim},
+        {"linear_value_head_dim", &hp->state_value_dim}, {"linear_num_key_heads", &hp->n_state_key_head},
+        {"linear_num_value_heads", &hp->n_state_head},
+    };
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
+    return code ? code : layer_types(config, hp, err);
+}
+
+static void put_states(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
+    pp_config_put(config, "linear_conv_kernel_dim", hp->conv_taps);
+    pp_config_put(config, "linear_key_head_dim", hp->state_key_dim);
+    pp_config_put(config, "linear_value_head_dim", hp->state_value_dim);
+    pp_config_put(config, "linear_num_key_heads", hp->n_state_key_head);
+    pp_config_put(config, "linear_num_value_heads", hp->n_state_head);
+    pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const bool recurs = hp->layer[l] & PP_LAYER_RECURRENT;
+        cJSON_AddItemToArray(types, cJSON_CreateString(recurs ? "linear_attention" : "full_attention"));
+    }
+}
+
+/* --- and GGUF's words -------------------------------------------------------------------------------------------- */
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    const struct {
+        const char *key;
+        int64_t v;
+    } numbers[] = {
+        {"ssm.conv_kernel", hp->conv_taps}, {"ssm.state_size", hp->state_key_dim},
+        {"ssm.group_count", hp->n_state_key_head}, {"ssm.time_step_rank", hp->n_state_head},
+        {"ssm.inner_size", hp->n_state_head * hp->state_value_dim},
+    };
+    bool recurs[PP_MAX_LAYERS], regular = true;
+    char full[128];
+    int64_t step = 1;
+    while (step < hp->n_layer && hp->layer[step - 1] & PP_LAYER_RECURRENT)
+        step++;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        recurs[l] = hp->layer[l] & PP_LAYER_RECURRENT;
+        regular = regular && recurs[l] == ((l + 1) % step != 0);
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        snprintf(full, sizeof full, "%s.%s", hp->arch, numbers[i].key);
+        pp_gguf_add_u32(w, full, (uint32_t)numbers[i].v);
+    }
+    snprintf(full, sizeof full, "%s.full_attention_interval", hp->arch);
+    pp_gguf_add_u32(w, full, (uint32_t)step);
+    snprintf(full, sizeof full, "%s.attention.recurrent_layers", hp->arch);
+    if (!regular)
+        pp_gguf_add_bool_array(w, full, recurs, (size_t)hp->n_layer);
+}
+
+/* Of each three numbers of a position two or three pairs in turn are rotated by the first; for text they are one. */
+static void sections_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    const int32_t pairs = (int32_t)(hp->rope_dim / 2);
+    const int32_t sections[] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+    char full[128];
+    to_gguf(hp, w);
+    snprintf(full, sizeof full, "%s.rope.dimension_sections", hp->arch);
+    pp_gguf_add_i32_array(w, full, sections, 4);
+}
+
+/* --- names ------------------------------------------------------------------------------------------------------- */
 
 #define LINEAR "model.layers.{}.linear_attn."
 #define SHARED "model.layers.{}.mlp.shared_expert"
@@ -99,7 +193,38 @@ static const struct pp_arch_name next_names[] = {
     {.hf = LINEAR "in_proj_ba", .gguf = "blk.{}.ssm_ba"},
     {.hf = NULL},
 };
+static const char *const prefixes[] = {NULL};
+static const char *const others[] = {"mtp.", "model.mtp.", NULL}; /* they guess further tokens */
+static const struct pp_arch_parts next_parts = {.model_type = "qwen3_next", .prefixes = prefixes, .others = others};
 static const char *const next_classes[] = {"Qwen3NextForCausalLM", "qwen3_next", NULL};
+#define USUAL                                                                                                         \
+    "\"head_dim\": 256, \"max_position_embeddings\": 32768, \"partial_rotary_factor\": 0.25,"                          \
+    "\"linear_conv_kernel_dim\": 4, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128,"                     \
+    "\"linear_num_key_heads\": 16, \"linear_num_value_heads\": 32"
+#define USUAL_EXPERTS "\"moe_intermediate_size\": 512, \"shared_expert_intermediate_size\": 512"
+static const struct pp_arch_usual next_usual[] = {
+    {.json = "{" USUAL ", " USUAL_EXPERTS ", \"num_key_value_heads\": 2, \"intermediate_size\": 5632,"
+             "\"num_experts\": 512, \"num_experts_per_tok\": 10, \"norm_topk_prob\": true}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys next_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .shared_n_ff = "shared_expert_intermediate_size", .normed = "norm_topk_prob"};
+
+static enum pp_code next_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = states_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_experts(config, &next_keys, hp, err);
+    return code ? code : pp_config_qwen_dense(config, hp, err);
+}
+
+static void next_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    put_states(hp, config);
+    pp_config_put_experts(hp, &next_keys, config);
+    pp_config_put_qwen_dense(hp, config);
+}
 
 const struct pp_arch pp_arch_qwen3next = {
     .name = "qwen3next",
@@ -107,10 +232,14 @@ const struct pp_arch pp_arch_qwen3next = {
     .names = next_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
+    .usual = next_usual,
+    .parts = &next_parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
-    .from_config = from_config,
+    .from_config = next_from_config,
     .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = next_to_config,
 };
 
 /* --- Qwen 3.5 ---------------------------------------------------------------------------------------------------- */
@@ -126,10 +255,45 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
     {.hf = NULL},
 };
-static const char *const classes[] = {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", "qwen3_5",
-                                      "qwen3_5_text", NULL};
-static const char *const moe_classes[] = {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "qwen3_5_moe",
-                                          "qwen3_5_moe_text", NULL};
+static const char *const classes[] = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "qwen3_5_text",
+                                      "qwen3_5", NULL};
+static const char *const moe_classes[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration",
+                                          "qwen3_5_moe_text", "qwen3_5_moe", NULL};
+static const char *const seeing_others[] = {"visual.", "model.visual.", "mtp.", "model.mtp.", NULL};
+static const struct pp_arch_parts parts = {
+    .model_type = "qwen3_5_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
+static const struct pp_arch_parts moe_parts = {
+    .model_type = "qwen3_5_moe_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{" USUAL ", \"num_key_value_heads\": 4}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{" USUAL ", " USUAL_EXPERTS ", \"num_key_value_heads\": 2, \"intermediate_size\": 512,"
+             "\"num_experts\": 256, \"num_experts_per_tok\": 8}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .shared_n_ff = "shared_expert_intermediate_size"};
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = states_from_config(config, hp, err);
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
+}
+
+static void moe_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    put_states(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+}
+
+/* The text part alone has a class of its own. */
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    put_states(hp, config);
+}
 
 const struct pp_arch pp_arch_qwen35 = {
     .name = "qwen35",
@@ -137,10 +301,14 @@ const struct pp_arch pp_arch_qwen35 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
-    .from_config = from_config,
+    .from_config = states_from_config,
     .from_gguf = tiled_from_gguf,
+    .to_gguf = sections_to_gguf,
+    .to_config = to_config,
 };
 
 const struct pp_arch pp_arch_qwen35moe = {
@@ -149,8 +317,12 @@ const struct pp_arch pp_arch_qwen35moe = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
+    .usual = moe_usual,
+    .parts = &moe_parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
-    .from_config = from_config,
+    .from_config = moe_from_config,
     .from_gguf = tiled_from_gguf,
+    .to_gguf = sections_to_gguf,
+    .to_config = moe_to_config,
 };

@@ -1,0 +1,51 @@
+#include "engine/state_order.h"
+
+#include <string.h>
+
+bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order)
+{
+    static const struct {
+        const char *kind;
+        bool mixed;        /* queries and keys come first */
+        bool numbers;      /* a head has one row */
+        bool columns;
+    } kinds[] = {
+        {".attn_qkv.weight", true, false, false}, {".ssm_conv1d.weight", true, false, false},
+        {".attn_gate.weight", false, false, false}, {".ssm_out.weight", false, false, true},
+        {".ssm_beta.weight", false, true, false}, {".ssm_alpha.weight", false, true, false},
+        {".ssm_a", false, true, false}, {".ssm_dt.bias", false, true, false},
+    };
+    if (strncmp(hp->arch, "qwen35", 6) != 0 || !hp->n_state_key_head || hp->n_state_key_head == hp->n_state_head ||
+        hp->n_state_key_head == 1)
+        return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(gguf_name, kinds[i].kind);
+        if (!at || strcmp(at, kinds[i].kind) != 0)
+            continue;
+        *order = (struct pp_state_order){
+            .first = kinds[i].mixed ? 2 * hp->n_state_key_head * hp->state_key_dim : 0,
+            .size = kinds[i].numbers ? 1 : hp->state_value_dim, .n_keys = hp->n_state_key_head,
+            .share = hp->n_state_head / hp->n_state_key_head, .columns = kinds[i].columns, .tiled = !hp->state_tiled};
+        return true;
+    }
+    return false;
+}
+
+int64_t pp_state_row(const struct pp_state_order *o, int64_t r)
+{
+    if (r < o->first)
+        return r;
+    const int64_t head = (r - o->first) / o->size, in = (r - o->first) % o->size;
+    const int64_t ours = o->tiled ? head % o->n_keys * o->share + head / o->n_keys
+                                  : head % o->share * o->n_keys + head / o->share;
+    return o->first + ours * o->size + in;
+}
+
+void pp_state_columns(const struct pp_state_order *o, float *rows, int64_t n, int64_t n_cols, float *room)
+{
+    for (int64_t r = 0; r < n; r++, rows += n_cols) {
+        memcpy(room, rows, (size_t)n_cols * sizeof *room);
+        for (int64_t c = 0; c < n_cols; c++)
+            rows[c] = room[pp_state_row(o, c)];
+    }
+}

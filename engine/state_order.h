@@ -1,0 +1,25 @@
+/* state_order.h - heads of states that share a key: neighbours in Qwen 3.5's folders, in its GGUF files as far apart as
+ * there are keys. Which rows of its matrices lie elsewhere for that. */
+#ifndef PP_ENGINE_STATE_ORDER_H
+#define PP_ENGINE_STATE_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/source.h"
+
+struct pp_state_order {
+    int64_t first, size;   /* rows before the first head's, and of each head */
+    int64_t n_keys, share; /* heads of a key */
+    bool columns;          /* they are columns */
+    bool tiled;            /* what is made has them as GGUF files do */
+};
+
+/* How a tensor of that GGUF name changes its order from the model's to the other; false: it does not. */
+bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order);
+/* The row (or column) of ours that row r of the new one is. */
+int64_t pp_state_row(const struct pp_state_order *order, int64_t r);
+/* Brings the columns of n rows into the new order; room: [n_cols]. */
+void pp_state_columns(const struct pp_state_order *order, float *rows, int64_t n, int64_t n_cols, float *room);
+
+#endif
