@@ -1,0 +1,144 @@
+/* fuzz_hparams.c - config.json of a published model, edited: what is read from it keeps within what the engine takes
+ * for granted, and is read again from the configuration that is written of it.
+ *
+ * The first byte names one of tests/data/configs.json, run it from the repository's root. Then edits up to the end: a
+ * byte that says which, two bytes that name a key of the configuration, wherever in it that is, and what the edit
+ * needs. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/source.h"
+#include "tests/hostile.h"
+
+static const char *const names[] = {"config.json", "model.safetensors", NULL};
+static cJSON *published;
+
+static void free_published(void)
+{
+    cJSON_Delete(published);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    char *text;
+    size_t n;
+    (void)argc;
+    (void)argv;
+    if (pp_read_file("tests/data/configs.json", 1 << 20, &text, &n, NULL) || !(published = cJSON_Parse(text)))
+        abort();
+    pp_free(text);
+    atexit(free_published);
+    hostile_folder(names);
+    hostile_file(1, "\x02\0\0\0\0\0\0\0{}", 10); /* no weights */
+    return 0;
+}
+
+static const cJSON *config_at(unsigned i)
+{
+    return cJSON_GetObjectItem(cJSON_GetArrayItem(published, (int)i % cJSON_GetArraySize(published)), "config");
+}
+
+/* Counts *n down over all that has a key; what it reaches 0 at, its parent in *parent. */
+static cJSON *member_at(cJSON *object, unsigned *n, cJSON **parent)
+{
+    for (cJSON *v = object->child; v; v = v->next) {
+        if (v->string && (*n)-- == 0) {
+            *parent = object;
+            return v;
+        }
+        cJSON *inner = member_at(v, n, parent);
+        if (inner)
+            return inner;
+    }
+    return NULL;
+}
+
+/* NULL: the configuration is empty. */
+static cJSON *any_member(cJSON *object, unsigned i, cJSON **parent)
+{
+    unsigned most = UINT16_MAX;
+    if (!member_at(object, &most, parent))
+        i %= UINT16_MAX - most ? UINT16_MAX - most : 1;
+    return member_at(object, &i, parent);
+}
+
+static unsigned hostile_short(struct hostile_input *in)
+{
+    const unsigned low = hostile_byte(in);
+    return low | (unsigned)hostile_byte(in) << 8;
+}
+
+static void edit(cJSON *config, struct hostile_input *in)
+{
+    enum { PUT, REMOVE, BORROW, RENAME, SCALE, KINDS };
+    const unsigned kind = hostile_byte(in) % KINDS, which = hostile_short(in);
+    cJSON *parent, *other_parent, *v = any_member(config, which, &parent), *new = NULL;
+    size_t n;
+    if (!v)
+        return;
+    if (kind == PUT) {
+        const char *text = (const char *)hostile_piece(in, &n);
+        new = text ? cJSON_ParseWithLength(text, n) : NULL;
+    } else if (kind == BORROW) { /* a key of another model, beside this one */
+        cJSON *other = (cJSON *)(uintptr_t)config_at(hostile_byte(in)); /* which stays as it is */
+        const cJSON *from = any_member(other, hostile_short(in), &other_parent);
+        if (from && !cJSON_GetObjectItemCaseSensitive(parent, from->string))
+            cJSON_AddItemToObject(parent, from->string, cJSON_Duplicate(from, true));
+        return;
+    } else if (kind == RENAME) { /* its value under another key as well */
+        const cJSON *to = any_member(config, hostile_short(in), &other_parent);
+        if (to != v && !cJSON_IsObject(to))
+            cJSON_ReplaceItemInObjectCaseSensitive(other_parent, to->string, cJSON_Duplicate(v, true));
+        return;
+    } else if (kind == SCALE) {
+        new = cJSON_CreateNumber(cJSON_IsNumber(v) ? ldexp(v->valuedouble, (int8_t)hostile_byte(in)) : 1);
+    }
+    if (new)
+        cJSON_ReplaceItemInObjectCaseSensitive(parent, v->string, new);
+    else
+        cJSON_DetachItemViaPointer(parent, v), cJSON_Delete(v);
+}
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void check(const struct pp_hparams *hp)
+{
+    require(hp->n_layer >= 1 && hp->n_layer <= PP_MAX_LAYERS && hp->n_vocab >= 1 && hp->n_embd >= 1 && hp->n_ff >= 1);
+    require(hp->n_head_kv >= 1 && hp->n_head % hp->n_head_kv == 0 && hp->head_dim >= 1 && hp->n_ctx_train >= 1);
+    require(hp->window >= 0 && hp->conv_taps >= 0 && hp->rope_dim >= 0 && hp->rope_dim <= hp->head_dim);
+    require(hp->n_expert >= 0 && hp->n_expert <= PP_MAX_EXPERTS);
+    if (hp->n_expert)
+        require(hp->n_expert_used >= 1 && hp->n_expert_used <= hp->n_expert && hp->n_expert_used <= PP_MAX_EXPERTS_USED);
+    if (hp->n_expert && hp->n_expert_group > 1)
+        require(hp->n_expert % hp->n_expert_group == 0 && hp->n_expert_group_used <= hp->n_expert_group);
+    require(hp->norm_eps > 0 && isfinite(hp->norm_eps) && isfinite(hp->attn_scale) && isfinite(hp->embd_scale));
+    require(hp->kv_lora_rank >= 0 && hp->q_lora_rank >= 0 && hp->qk_nope_dim >= 0 && hp->v_head_dim >= 0);
+    require(memchr(hp->name, 0, sizeof hp->name) && memchr(hp->arch, 0, sizeof hp->arch));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct hostile_input in = {data, size};
+    struct pp_source *s;
+    struct pp_error err;
+    cJSON *config = cJSON_Duplicate(config_at(hostile_byte(&in)), true);
+    for (int i = 0; in.size && i < 64; i++)
+        edit(config, &in);
+    char *text = cJSON_PrintUnformatted(config);
+    cJSON_Delete(config);
+    require(text != NULL);
+    hostile_file(0, text, strlen(text));
+    cJSON_free(text);
+    if (pp_source_open(hostile_folder(names), &s, &err) == PP_OK)
+        check(pp_source_hparams(s));
+    pp_source_close(s);
+    return 0;
+}
