@@ -116,7 +116,9 @@ static void check(const struct pp_hparams *hp)
     require(hp->window >= 0 && hp->conv_taps >= 0 && hp->rope_dim >= 0 && hp->rope_dim <= hp->head_dim);
     require(hp->n_expert >= 0 && hp->n_expert <= PP_MAX_EXPERTS);
     if (hp->n_expert)
-        require(hp->n_expert_used >= 1 && hp->n_expert_used <= hp->n_expert && hp->n_expert_used <= PP_MAX_EXPERTS_USED);
+        require(hp->n_expert_used >= 1 && hp->n_expert_used <= hp->n_expert);
+    if (hp->n_expert)
+        require(hp->n_expert_used <= PP_MAX_EXPERTS_USED);
     if (hp->n_expert && hp->n_expert_group > 1)
         require(hp->n_expert % hp->n_expert_group == 0 && hp->n_expert_group_used <= hp->n_expert_group);
     require(hp->norm_eps > 0 && isfinite(hp->norm_eps) && isfinite(hp->attn_scale) && isfinite(hp->embd_scale));
