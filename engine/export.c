@@ -638,7 +638,7 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
 static enum pp_code stack_experts(const struct pp_source *s, const struct pp_tensor *first, const char *number,
                                   uint32_t type, struct export_list *list, struct pp_error *err)
 {
-    const int64_t n = pp_source_hparams(s)->n_expert;
+    const int64_t n = pp_stack_size(pp_source_hparams(s), first->name);
     struct pp_export_item *item = &list->items[list->n];
     *item = (struct pp_export_item){.from = first, .parts = list->parts + list->n_parts, .n_parts = n, .type = type,
                                     .factor = 1.0f};

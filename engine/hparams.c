@@ -280,6 +280,15 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
     if (!code)
         code = check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
+    if (!code)
+        code = check_range("number of residual streams", hp->n_stream, 0, 16, err);
+    if (!code && hp->n_stream)
+        code = check_range("rank beside attention", hp->laurel_rank, 1, 1 << 16, err);
+    if (!code && hp->n_stream && !hp->n_embd_layer)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has several streams, but no inputs of each layer's own");
+    for (int64_t l = 0; l < hp->n_layer && !code; l++)
+        if (!(hp->sparsity[l] >= 0 && hp->sparsity[l] <= 100))
+            code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how sparse gates are");
     return code ? code : check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
 }
 
@@ -971,10 +980,35 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
     return PP_OK;
 }
 
+/* The feed-forward parts' size, or a list of them. */
+static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const keys[] = {"ffn_hidden_size", "intermediate_size", NULL};
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, keys[1]), *item;
+    int64_t l = 0;
+    if (!cJSON_IsArray(list))
+        return config_size(config, keys, &hp->n_ff, err);
+    if (cJSON_GetArraySize(list) < hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", keys[1],
+                       (long long)hp->n_layer);
+    pp_layers_uneven(hp);
+    hp->n_ff = hp->uneven = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= 1 << 22))
+            return fail_number(keys[1], err);
+        if (l == hp->n_layer)
+            break;
+        hp->uneven = hp->uneven || (l && item->valueint != hp->sizes[0].n_ff);
+        hp->n_ff = item->valueint > hp->n_ff ? item->valueint : hp->n_ff;
+        hp->sizes[l++].n_ff = item->valueint;
+    }
+    return PP_OK;
+}
+
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const vocab[] = {"vocab_size", NULL};
-    static const char *const ff[] = {"ffn_hidden_size", "intermediate_size", NULL};
     static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", NULL};
     static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", NULL};
     static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", NULL};
@@ -985,7 +1019,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         (code = config_size(config, heads, &hp->n_head, err)))
         return code;
     hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */
-    if (!cJSON_HasObjectItem(config, "n_embd") && (code = config_size(config, ff, &hp->n_ff, err)))
+    if (!cJSON_HasObjectItem(config, "n_embd") && (code = config_ff(config, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;
     hp->head_dim = hp->n_embd / hp->n_head;
@@ -998,6 +1032,10 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
     if (!pp_json_int(config, "num_nextn_predict_layers", &hp->n_nextn) || hp->n_nextn < 0)
         return fail_number("num_nextn_predict_layers", err);
+    for (int64_t l = 0; l < hp->n_layer && hp->uneven; l++) {
+        hp->sizes[l].n_head = (int32_t)hp->n_head;
+        hp->sizes[l].n_head_kv = (int32_t)hp->n_head_kv;
+    }
     return config_rope(config, hp, err);
 }
 
@@ -1046,6 +1084,24 @@ void pp_layers_uneven(struct pp_hparams *hp)
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, .n_head_kv = (int32_t)hp->n_head_kv,
                                                .n_ff = (int32_t)hp->n_ff};
+}
+
+enum pp_code pp_layers_share(struct pp_hparams *hp, int64_t n, struct pp_error *err)
+{
+    if (n < 0 || n >= hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "%lld of %lld layers cannot share keys and values", (long long)n,
+                       (long long)hp->n_layer);
+    for (int64_t l = hp->n_layer - n; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= PP_LAYER_SHARED;
+    return PP_OK;
+}
+
+int64_t pp_layers_shared(const struct pp_hparams *hp)
+{
+    int64_t n = 0;
+    while (n < hp->n_layer && hp->layer[hp->n_layer - 1 - n] & PP_LAYER_SHARED)
+        n++;
+    return n;
 }
 
 void pp_layers_rotate_windows(struct pp_hparams *hp)

@@ -40,6 +40,9 @@ enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams
 void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
 /* Gives every layer sizes of its own, which are the model's as yet. */
 void pp_layers_uneven(struct pp_hparams *hp);
+/* The last n layers have no keys and values of their own; and how many those are. */
+enum pp_code pp_layers_share(struct pp_hparams *hp, int64_t n, struct pp_error *err);
+int64_t pp_layers_shared(const struct pp_hparams *hp);
 /* Only layers with a window rotate queries and keys: those without one know no positions. */
 void pp_layers_rotate_windows(struct pp_hparams *hp);
 /* What YaRN's cosines and sines are multiplied by as DeepSeek writes it: the quotient of two temperatures. */

@@ -225,6 +225,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},
         {"local heads", (double)hp->head_dim_local},
+        {"streams", (double)hp->n_stream},
         {"local rotated", (double)hp->rope_dim_local},  {"turning", (double)hp->rope_turning},
         {"layers' inputs", (double)hp->n_embd_layer},   {"keys as values", hp->keys_as_values},
     };
@@ -238,6 +239,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
         if (hp->layer[l])
             pp_sha256_update(s, special, sizeof special);
+        if (hp->sparsity[l] != 0.0f)
+            pp_sha256_update(s, &hp->sparsity[l], sizeof hp->sparsity[l]);
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }

@@ -42,7 +42,13 @@ enum pp_op_kind {
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
                         head normed by `weight`, and all times silu(in) */
     PP_OP_GATE,      /* out = fn(in) * in2 */
-    PP_OP_MULTIPLY,  /* out = in * in2 */
+    PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
+    PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
+                        that of in, plus the sum of the streams of in, each times its number of row j */
+    PP_OP_SPREAD,    /* in place: to each of the streams of `out`, `in` times 1 + its number of `in2` is added */
+    PP_OP_MATCH,     /* out = in, made as long as in2 */
+    PP_OP_SPARSEN,   /* out = what of `in` is above its mean by more than `scale` standard deviations, that much less;
+                        else 0 */
     PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */
     PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number, or the one in `weight` */
@@ -99,7 +105,7 @@ struct pp_op {
                                         or 0: all */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int64_t count, at, period;       /* PP_OP_TAKE */
+    int64_t count, at, period;       /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */

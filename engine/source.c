@@ -488,7 +488,7 @@ static enum pp_code weigh(const struct pp_source *s, const struct pp_tensor *t, 
     pp_stack_name(t->name, stack);
     rows->weighing = (struct pp_weighing){
         .importance = pp_imatrix_find(s->imatrix, stack),
-        .n_matrices = number ? s->hp.n_expert : t->ne[2] * t->ne[3],
+        .n_matrices = number ? pp_stack_size(&s->hp, t->name) : t->ne[2] * t->ne[3],
         .first = number ? strtol(number, NULL, 10) : 0,
         .matrix_rows = t->ne[1],
     };
@@ -868,9 +868,16 @@ enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
 
 /* --- experts --------------------------------------------------------------------------------------------- */
 
+static const char of_streams[] = "altup_"; /* what the names of streams' matrices begin with */
+
+static bool is_of_stream(const char *name)
+{
+    return strncmp(name, of_streams, strlen(of_streams)) == 0;
+}
+
 const char *pp_expert_number(const char *name)
 {
-    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down."};
+    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down.", "altup_proj.", "altup_unembd_proj."};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : NULL;
@@ -879,6 +886,11 @@ const char *pp_expert_number(const char *name)
             return at;
     }
     return NULL;
+}
+
+int64_t pp_stack_size(const struct pp_hparams *hp, const char *name)
+{
+    return is_of_stream(name) ? hp->n_stream - 1 : hp->n_expert;
 }
 
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
@@ -891,7 +903,7 @@ void pp_stack_name(const char *matrix, char out[256])
 {
     const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');
     if (number)
-        snprintf(out, 256, "%.*s_exps.weight", (int)(number - 1 - matrix), matrix);
+        snprintf(out, 256, "%.*s%s.weight", (int)(number - 1 - matrix), matrix, is_of_stream(matrix) ? "" : "_exps");
     else
         snprintf(out, 256, "%.*s", bracket ? (int)(bracket - matrix) : 255, matrix);
 }

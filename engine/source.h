@@ -47,6 +47,9 @@ struct pp_hparams {
     bool keys_as_values;    /* layers without a window have no projection for values: those are what keys are before
                                they are normed and rotated */
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
+    int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
+    int64_t laurel_rank;    /* of what stands beside attention then */
+    float sparsity[PP_MAX_LAYERS]; /* gates lose what is not so many standard deviations above their mean; 0: nothing */
     /* Latent attention (arXiv 2405.04434): a position has one vector that all heads make keys and values of, and one
      * rotated key beside it. The cache keeps these two, so that n_head_kv is 1 and head_dim kv_lora_rank + rope_dim. */
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
@@ -160,11 +163,13 @@ const struct cJSON *pp_source_config(const struct pp_source *s);
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const char *pp_source_imatrix(const struct pp_source *s);         /* the path of what that is weighed by; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
-/* "blk.0.ffn_up.3.weight" is a matrix of one expert: where its number is, or NULL. A number has one spelling, so that
- * no matrix is in two stacks. */
+/* "blk.0.ffn_up.3.weight" is a matrix of one expert, "altup_proj.1.weight" one of a stream: where the number is, or
+ * NULL. A number has one spelling, so that no matrix is in two stacks. */
 const char *pp_expert_number(const char *name);
 /* Whether a tensor "blk.46.eh_proj.weight" is of a layer behind the last one. */
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
+/* Of how many such matrices GGUF makes one tensor. */
+int64_t pp_stack_size(const struct pp_hparams *hp, const char *name);
 /* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's
  * "blk.0.ffn_up_exps.weight[3]"); of others the same name. */
 void pp_stack_name(const char *matrix, char out[256]);

@@ -46,6 +46,8 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
         return PP_GGUF_RENAMED;
     if (ends_with(t->name, ".attn_kv_b.weight"))
         return PP_GGUF_HEADS;
+    if (strcmp(t->name, "altup_proj.weight") == 0 || strcmp(t->name, "altup_unembd_proj.weight") == 0)
+        return PP_GGUF_STREAMS;
     return t->type == PP_TYPE_MXFP4_PAIRS ? PP_GGUF_PAIRS
            : t->type == PP_TYPE_NVFP4     ? PP_GGUF_NVFP4
                                           : PP_GGUF_USUAL;
@@ -256,6 +258,24 @@ static enum pp_code add_renamed(struct pp_tensor_list *l, const char *family, co
     return pp_tensor_list_add(l, t, name, false, err);
 }
 
+/* A matrix of each residual stream but the first, where it lies. */
+static enum pp_code add_streams(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+{
+    const int end = (int)(strlen(t->name) - strlen(".weight"));
+    const size_t size = t->size / (size_t)t->ne[2];
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 3 || t->ne[2] > 16)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have a matrix for each stream", t->name);
+    for (int64_t i = 0; i < t->ne[2] && !code; i++) {
+        const struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0], t->ne[1], 1, 1}, .size = size,
+                                      .data = (const uint8_t *)t->data + (size_t)i * size};
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.%lld.weight", end, t->name, (long long)i);
+        code = pp_tensor_list_add(l, &one, name, false, err);
+    }
+    return code;
+}
+
 enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
                               struct pp_error *err)
 {
@@ -271,6 +291,8 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
         return code ? code : pp_tensor_list_add(l, &rows, t->name, false, err);
     case PP_GGUF_HALVES:
         return bias ? add_bias_halves(l, t, err) : add_halves(l, t, err);
+    case PP_GGUF_STREAMS:
+        return add_streams(l, t, err);
     case PP_GGUF_TURNS:
         return bias ? add_bias_turns(l, t, err) : add_turns(l, t, err);
     default:

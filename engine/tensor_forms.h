@@ -9,6 +9,7 @@
  *   attn_output, attn_sinks.weight and post_attention_norm. In its first files the rows of gate and value take turns in
  *   ffn_gate_up_exps, and MXFP4 has the number 4 and weights 2 i and 2 i + 1 in byte i of a block
  *   (PP_TYPE_MXFP4_PAIRS); weights i and i + 16 share one in GGUF's MXFP4.
+ * - altup_proj and altup_unembd_proj: a matrix of each residual stream but the first, where it lies.
  * - NVFP4 becomes Q8_0, whose rounding is far finer. NAME.scale beside NAME.weight has what all scales of a matrix are
  *   multiplied by; NAME.input_scale is about activations in FP4, which we do not have. */
 #ifndef PP_ENGINE_TENSOR_FORMS_H
@@ -28,6 +29,7 @@ enum pp_gguf_form {
     PP_GGUF_HALVES,    /* gate and value one behind the other */
     PP_GGUF_TURNS,     /* row by row in turns */
     PP_GGUF_HEADS,     /* attn_kv_b, for pp_split_heads */
+    PP_GGUF_STREAMS,   /* a matrix for each residual stream but the first */
 };
 /* What a tensor of a GGUF file is in a family, which is called as the file calls it. */
 enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);

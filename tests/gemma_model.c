@@ -11,7 +11,7 @@
 #include "tests/support.h"
 
 enum { MAX_TENSORS = 200 };
-static const double EPSILON = 1e-5, BASE = 1e6, LOCAL_BASE = 10000;
+static const double EPSILON = 1e-5, BASE = 1e6, LOCAL_BASE = 10000, DEVIATIONS = 0.5;
 
 struct tensor {
     char name[48];
@@ -32,6 +32,18 @@ struct gemma_shape gemma_shape(void)
                                 .wide = 3, .head_dim = 8, .n_head_kv = 2, .wide_head_dim = 16, .wide_n_head_kv = 2,
                                 .turning = 2, .n_shared = 2, .double_wide = true, .n_embd_layer = 12, .softcap = 20,
                                 .seed = 1};
+}
+
+struct gemma_shape gemma_streams(void)
+{
+    struct gemma_shape s = gemma_shape();
+    s.wide_head_dim = s.head_dim;
+    s.turning = s.head_dim / 2;
+    s.double_wide = false;
+    s.n_stream = 4;
+    s.laurel_rank = 5;
+    s.n_sparse = 2;
+    return s;
 }
 
 static bool is_wide(const struct gemma_shape *s, int l)
@@ -125,6 +137,20 @@ static void add_experts(struct gemma *g, int l)
     add_norm(g, l, "post_ffw_norm_2.weight", s->n_embd);
 }
 
+/* What belongs to several streams. */
+static void add_mixing(struct gemma *g, int l)
+{
+    const int n = g->s.n_stream;
+    add_matrix(g, l, "laurel_l.weight", g->s.laurel_rank, g->s.n_embd);
+    add_matrix(g, l, "laurel_r.weight", g->s.n_embd, g->s.laurel_rank);
+    add_norm(g, l, "laurel_post_norm.weight", g->s.n_embd);
+    add(g, l, "altup_router.weight", 0, n, g->s.n_embd, 0, 10);
+    add_norm(g, l, "altup_router_norm.weight", g->s.n_embd);
+    add(g, l, "altup_predict_coef.weight", 0, n * n, n, 0, 0.3f);
+    add(g, l, "altup_correct_coef.weight", 0, n, n, 0, 0.5f);
+    add_norm(g, l, "altup_correct_scale.weight", g->s.n_embd);
+}
+
 static void add_layer(struct gemma *g, int l)
 {
     const struct gemma_shape *s = &g->s;
@@ -136,7 +162,10 @@ static void add_layer(struct gemma *g, int l)
     if (s->n_expert)
         add_experts(g, l);
     add_norm(g, l, "post_ffw_norm.weight", s->n_embd);
-    add(g, l, "layer_output_scale.weight", 0, 0, 1, 0.8f, 0.1f);
+    if (s->n_stream)
+        add_mixing(g, l);
+    else
+        add(g, l, "layer_output_scale.weight", 0, 0, 1, 0.8f, 0.1f);
     if (!s->n_embd_layer)
         return;
     add_matrix(g, l, "inp_gate.weight", s->n_embd_layer, s->n_embd);
@@ -157,9 +186,14 @@ struct gemma *gemma_make(const struct gemma_shape *s)
         add_matrix(g, -1, "per_layer_model_proj.weight", own, s->n_embd);
         add_norm(g, -1, "per_layer_proj_norm.weight", s->n_embd_layer);
     }
-    add(g, -1, "rope_freqs.weight", 0, 0, half, 1, 0);
-    for (int i = s->turning; i < half; i++)
-        g->t[g->n - 1].values[i] = 1e30f;
+    if (s->n_stream) {
+        add(g, -1, "altup_proj.weight", s->n_stream - 1, s->n_embd, s->n_embd, 0, 0.3f);
+        add(g, -1, "altup_unembd_proj.weight", s->n_stream - 1, s->n_embd, s->n_embd, 0, 0.3f);
+    } else {
+        add(g, -1, "rope_freqs.weight", 0, 0, half, 1, 0);
+        for (int i = s->turning; i < half; i++)
+            g->t[g->n - 1].values[i] = 1e30f;
+    }
     for (int l = 0; l < s->n_layer; l++)
         add_layer(g, l);
     add_norm(g, -1, "output_norm.weight", s->n_embd);
@@ -177,42 +211,51 @@ void gemma_free(struct gemma *g)
 
 static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s)
 {
+    const int local = s->n_stream ? 0 : s->head_dim;
     const struct {
         const char *key;
         int v;
     } numbers[] = {
         {"block_count", s->n_layer}, {"context_length", 128}, {"embedding_length", s->n_embd},
         {"attention.head_count", s->n_head}, {"attention.key_length", s->wide_head_dim},
-        {"attention.value_length", s->wide_head_dim}, {"attention.key_length_swa", s->head_dim},
-        {"attention.value_length_swa", s->head_dim}, {"rope.dimension_count", s->wide_head_dim},
-        {"rope.dimension_count_swa", s->head_dim}, {"attention.sliding_window", s->window},
-        {"attention.shared_kv_layers", s->n_shared}, {"embedding_length_per_layer_input", s->n_embd_layer},
-        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used},
+        {"attention.value_length", s->wide_head_dim}, {"rope.dimension_count", s->wide_head_dim},
+        {"attention.sliding_window", s->window}, {"attention.shared_kv_layers", s->n_shared},
+        {"embedding_length_per_layer_input", s->n_embd_layer}, {"attention.key_length_swa", local},
+        {"attention.value_length_swa", local}, {"rope.dimension_count_swa", local},
+        {"altup.num_inputs", s->n_stream}, {"expert_count", s->n_expert}, {"expert_used_count", s->n_used},
         {"expert_feed_forward_length", s->n_ff_expert},
     };
+    const char *arch = s->n_stream ? "gemma3n" : "gemma4";
+    const size_t n_usual = s->n_stream ? 11 : 13; /* without sizes of layers with a window, if they have the same */
     int32_t kv[16], ff[16];
+    float sparsity[16];
     bool windows[16];
     char key[96];
     assert_true(s->n_layer <= 16);
-    pp_gguf_add_text(w, "general.architecture", "gemma4");
+    pp_gguf_add_text(w, "general.architecture", arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        snprintf(key, sizeof key, "gemma4.%s", numbers[i].key);
-        if (numbers[i].v || i < 13)
+        snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key);
+        if (numbers[i].v || i < n_usual)
             pp_gguf_add_u32(w, key, (uint32_t)numbers[i].v);
     }
     for (int l = 0; l < s->n_layer; l++) {
         kv[l] = kv_of(s, l);
         ff[l] = ff_of(s, l);
         windows[l] = !is_wide(s, l);
+        sparsity[l] = l < s->n_sparse ? (float)DEVIATIONS : -INFINITY;
     }
-    pp_gguf_add_i32_array(w, "gemma4.attention.head_count_kv", kv, (size_t)s->n_layer);
-    pp_gguf_add_i32_array(w, "gemma4.feed_forward_length", ff, (size_t)s->n_layer);
-    pp_gguf_add_bool_array(w, "gemma4.attention.sliding_window_pattern", windows, (size_t)s->n_layer);
-    pp_gguf_add_f32(w, "gemma4.rope.freq_base", (float)BASE);
-    pp_gguf_add_f32(w, "gemma4.rope.freq_base_swa", (float)LOCAL_BASE);
-    pp_gguf_add_f32(w, "gemma4.attention.layer_norm_rms_epsilon", (float)EPSILON);
+#define KEY(name) (snprintf(key, sizeof key, "%s." name, arch), key)
+    pp_gguf_add_i32_array(w, KEY("attention.head_count_kv"), kv, (size_t)s->n_layer);
+    pp_gguf_add_i32_array(w, KEY("feed_forward_length"), ff, (size_t)s->n_layer);
+    pp_gguf_add_bool_array(w, KEY("attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
+    pp_gguf_add_f32(w, KEY("rope.freq_base"), (float)BASE);
+    pp_gguf_add_f32(w, KEY("rope.freq_base_swa"), (float)LOCAL_BASE);
+    pp_gguf_add_f32(w, KEY("attention.layer_norm_rms_epsilon"), (float)EPSILON);
+    if (s->n_stream)
+        pp_gguf_add_f32_array(w, KEY("activation_sparsity_scale"), sparsity, (size_t)s->n_layer);
     if (s->softcap != 0.0f)
-        pp_gguf_add_f32(w, "gemma4.final_logit_softcapping", s->softcap);
+        pp_gguf_add_f32(w, KEY("final_logit_softcapping"), s->softcap);
+#undef KEY
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
@@ -294,6 +337,18 @@ static void rotate(const struct gemma_shape *s, int l, int position, double *hea
     }
 }
 
+/* What is above the mean by more than so many standard deviations. */
+static void sparsen(double *x, int n)
+{
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++)
+        mean += x[i] / n;
+    for (int i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean) / n;
+    for (int i = 0; i < n; i++)
+        x[i] = fmax(x[i] - mean - DEVIATIONS * sqrt(square), 0);
+}
+
 static void feed_forward(const struct gemma *g, int l, const char *end, int which, int n, const double *in, double *out)
 {
     double *gate = doubles(2 * n), *up = gate + n;
@@ -302,6 +357,8 @@ static void feed_forward(const struct gemma *g, int l, const char *end, int whic
     linear(g, l, kind, which, in, gate);
     snprintf(kind, sizeof kind, "ffn_up%s.weight", end);
     linear(g, l, kind, which, in, up);
+    if (l < g->s.n_sparse)
+        sparsen(gate, n);
     for (int i = 0; i < n; i++)
         up[i] *= gelu(gate[i]);
     snprintf(kind, sizeof kind, "ffn_down%s.weight", end);
@@ -435,6 +492,101 @@ static int source_of(const struct gemma_shape *s, int l)
     return from;
 }
 
+/* --- several streams ---------------------------------------------------------------------------------------------- */
+
+enum { MOST_STREAMS = 4, WIDTH = 64 };
+
+/* tanh of a small projection of a normed stream, and what a matrix makes of it. */
+static void coefficients(const struct gemma *g, int l, const double *x, const char *kind, double *out)
+{
+    double in[WIDTH], modalities[MOST_STREAMS];
+    norm(g, l, "altup_router_norm.weight", g->s.n_embd, x, in);
+    for (int i = 0; i < g->s.n_embd; i++)
+        in[i] /= g->s.n_embd;
+    linear(g, l, "altup_router.weight", 0, in, modalities);
+    for (int i = 0; i < g->s.n_stream; i++)
+        modalities[i] = tanh(modalities[i]);
+    linear(g, l, kind, 0, modalities, out);
+}
+
+static void stream_layer(const struct gemma *g, int l, const struct cache *c, int position, const double *own,
+                         double (*x)[WIDTH])
+{
+    const int n = g->s.n_embd, n_stream = g->s.n_stream;
+    double p[MOST_STREAMS][WIDTH], k[MOST_STREAMS * MOST_STREAMS], in[WIDTH], laurel[WIDTH], low[WIDTH], delta[WIDTH];
+    double y[WIDTH], gate[WIDTH];
+    coefficients(g, l, x[0], "altup_predict_coef.weight", k);
+    for (int j = 0; j < n_stream; j++)
+        for (int i = 0; i < n; i++) {
+            p[j][i] = x[j][i];
+            for (int m = 0; m < n_stream; m++)
+                p[j][i] += k[j * n_stream + m] * x[m][i];
+        }
+    norm(g, l, "attn_norm.weight", n, p[0], in);
+    linear(g, l, "laurel_l.weight", 0, in, low);
+    linear(g, l, "laurel_r.weight", 0, low, laurel);
+    norm(g, l, "laurel_post_norm.weight", n, laurel, laurel);
+    attention(g, l, c, position, in, delta);
+    norm(g, l, "post_attention_norm.weight", n, delta, delta);
+    for (int i = 0; i < n; i++)
+        y[i] = (p[0][i] + delta[i] + laurel[i] + in[i]) / sqrt(2);
+    norm(g, l, "ffn_norm.weight", n, y, in);
+    feed_forward(g, l, "", 0, ff_of(&g->s, l), in, delta);
+    add_normed(g, l, "post_ffw_norm.weight", delta, y);
+    coefficients(g, l, y, "altup_correct_coef.weight", k);
+    for (int i = 0; i < n; i++)
+        in[i] = y[i] - p[0][i];
+    for (int j = 0; j < n_stream; j++)
+        for (int i = 0; i < n; i++)
+            x[j][i] = p[j][i] + (1 + k[j]) * in[i];
+    for (int i = 0; i < n; i++)
+        y[i] = x[0][i] * (double)find(g, l, "altup_correct_scale.weight")->values[i];
+    linear(g, l, "inp_gate.weight", 0, y, gate);
+    for (int i = 0; i < g->s.n_embd_layer; i++)
+        gate[i] = gelu(gate[i]) * own[i];
+    linear(g, l, "proj.weight", 0, gate, delta);
+    for (int j = 1; j < n_stream; j++) {
+        memcpy(in, delta, sizeof in);
+        add_normed(g, l, "post_norm.weight", in, x[j]);
+    }
+}
+
+/* Makes y as long as x is. */
+static void match(const double *x, int n, double *y)
+{
+    double of_x = 0, of_y = 0;
+    for (int i = 0; i < n; i++) {
+        of_x += x[i] * x[i] / n;
+        of_y += y[i] * y[i] / n;
+    }
+    for (int i = 0; i < n; i++)
+        y[i] *= sqrt(of_x / of_y);
+}
+
+/* From the first stream's beginning to what is normed last, in place. */
+static void all_streams(const struct gemma *g, const struct cache *caches, int position, const double *own, double *x)
+{
+    const struct gemma_shape *s = &g->s;
+    double streams[MOST_STREAMS][WIDTH], y[WIDTH];
+    assert_true(s->n_stream <= MOST_STREAMS && s->n_embd <= WIDTH && s->n_embd_layer <= WIDTH);
+    memcpy(streams[0], x, (size_t)s->n_embd * sizeof *x);
+    for (int j = 1; j < s->n_stream; j++) {
+        linear(g, -1, "altup_proj.weight", j - 1, x, streams[j]);
+        match(x, s->n_embd, streams[j]);
+    }
+    for (int l = 0; l < s->n_layer; l++)
+        stream_layer(g, l, &caches[source_of(s, l)], position, own + l * s->n_embd_layer, streams);
+    memcpy(x, streams[0], (size_t)s->n_embd * sizeof *x);
+    for (int j = 1; j < s->n_stream; j++) {
+        linear(g, -1, "altup_unembd_proj.weight", j - 1, streams[j], y);
+        match(streams[0], s->n_embd, y);
+        for (int i = 0; i < s->n_embd; i++)
+            x[i] += y[i];
+    }
+    for (int i = 0; i < s->n_embd; i++)
+        x[i] /= s->n_stream;
+}
+
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits)
 {
     const struct gemma_shape *s = &g->s;
@@ -450,7 +602,9 @@ void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *log
             x[i] = sqrt(s->n_embd) * (double)embd->values[ids[r] * s->n_embd + i];
         if (s->n_embd_layer)
             own_inputs(g, ids[r], x, own);
-        for (int l = 0; l < s->n_layer; l++)
+        if (s->n_stream)
+            all_streams(g, caches, r, own, x);
+        for (int l = 0; l < s->n_layer && !s->n_stream; l++)
             layer(g, l, &caches[source_of(s, l)], r, own + l * s->n_embd_layer, x);
         norm(g, -1, "output_norm.weight", s->n_embd, x, x);
         linear(g, -1, "token_embd.weight", 0, x, out);

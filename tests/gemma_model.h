@@ -1,6 +1,6 @@
-/* gemma_model.h - small random models of Gemma 4 that the tests write, and the logits that they give, in double
- * precision from the formulas: heads of two sizes, layers that share keys and values, inputs of each layer's own, and
- * experts beside an ordinary feed-forward part. */
+/* gemma_model.h - small random models of Gemma 4 and 3n that the tests write, and the logits that they give, in double
+ * precision from the formulas: heads of two sizes, layers that share keys and values, inputs of each layer's own,
+ * experts beside an ordinary feed-forward part, and several streams. */
 #ifndef PP_TESTS_GEMMA_MODEL_H
 #define PP_TESTS_GEMMA_MODEL_H
 
@@ -19,6 +19,8 @@ struct gemma_shape {
     int n_embd_layer;                 /* of each layer's own input; 0: there is none */
     int n_expert, n_used, n_ff_expert; /* 0: no experts */
     float softcap;                    /* of logits; 0: none */
+    int n_stream;                     /* 0: Gemma 4, without them */
+    int laurel_rank, n_sparse;        /* beside attention; the first layers, whose gates are sparse */
     uint32_t seed;
 };
 
@@ -26,6 +28,8 @@ struct gemma;
 
 /* As the small ones have it: six layers, of which the third and the last see everything and the last two share. */
 struct gemma_shape gemma_shape(void);
+/* Gemma 3n with four streams: heads of one size, the first layer sparse. */
+struct gemma_shape gemma_streams(void);
 struct gemma *gemma_make(const struct gemma_shape *s);
 void gemma_free(struct gemma *g);
 /* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */

@@ -67,6 +67,14 @@ static double layers_with(const struct pp_hparams *hp, uint8_t bit)
     return n;
 }
 
+static double sparse_layers(const struct pp_hparams *hp)
+{
+    double n = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        n += hp->sparsity[l] > 1.6448f && hp->sparsity[l] < 1.6449f;
+    return n;
+}
+
 /* What was read under a name; NAN: there is no such name. */
 static double number_of(const struct pp_source *s, const char *name)
 {
@@ -86,11 +94,13 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(n_expert_group_used), ONE(n_nextn), ONE(two_norms), ONE(alibi), ONE(unit_output), ONE(chunked),
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
         ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
-        ONE(conv_taps),
+        ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
+        ONE(laurel_rank),
 #undef ONE
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
         {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},
-        {"recurrent", layers_with(hp, PP_LAYER_RECURRENT)},
+        {"recurrent", layers_with(hp, PP_LAYER_RECURRENT)}, {"shared", layers_with(hp, PP_LAYER_SHARED)},
+        {"sparse", sparse_layers(hp)},
         {"convolved", layers_with(hp, PP_LAYER_CONVOLVED)},
         {"tied", !pp_source_tensor(s, "output.weight")}, {"gelu", (double)hp->gelu},
     };

@@ -1,6 +1,6 @@
-/* test_gemma.c - Gemma 4 of its three kinds: small random models give what their formulas say, from a GGUF file, from
- * the folder that is made of it, and from the file that is made of that; with any number of rows and threads the same
- * bits. */
+/* test_gemma.c - Gemma 4 of its three kinds, and Gemma 3n: small random models give what their formulas say, from a
+ * GGUF file, from the folder that is made of it, and from the file that is made of that; with any number of rows and
+ * threads the same bits. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -66,12 +66,23 @@ static void mixture(void **state)
     assert_tensor(folder, "model.layers.1.router.per_expert_scale", 1, s.n_expert);
 }
 
+static void streams(void **state)
+{
+    (void)state;
+    struct gemma_shape s = gemma_streams();
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.altup_unembed_projections.2.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.altup.prediction_coefs.weight", 2, s.n_stream);
+    assert_tensor(folder, "model.layers.1.altup.correct_output_scale", 1, s.n_embd);
+}
+
 TEST_GROUP(gemma)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_ones),
         cmocka_unit_test(keys_as_values),
         cmocka_unit_test(mixture),
+        cmocka_unit_test(streams),
     };
     return cmocka_run_group_tests_name("gemma", tests, NULL, NULL);
 }

@@ -24,6 +24,9 @@ struct builder {
     int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
     int inputs, projected;   /* of all layers, their own: [n_layer][n_embd_layer] */
     int input;               /* of the layer, weighed */
+    int streams[2];          /* residual streams side by side, as they are and as they will be; x: the first's copy */
+    int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
+    int low, laurel;         /* what stands beside attention, and half-way there */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
@@ -539,6 +542,9 @@ static bool add_up(struct builder *b, int l, int in)
     if (!fused && !b->d->ungated)
         add_linear(b, l, gate, in, b->gate);
     add_linear(b, l, up, in, fused ? b->gate_up : b->up);
+    if (b->hp->sparsity[l] != 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
+                              .in2 = NONE, .out = b->gate});
     return b->d->ungated ? add_fn(b, l, b->up, NONE) : add_fn(b, l, b->gate, b->up);
 }
 
@@ -761,6 +767,146 @@ static bool add_parts(struct builder *b, int l)
     return add_down(b, l) && add_result(b, l, "post_ffw_norm");
 }
 
+/* --- several streams -------------------------------------------------------------------------------------------- */
+
+/* AltUp (arXiv 2301.13310), as Gemma 3n has it: a layer guesses what the streams will be out of what they are, computes
+ * the first one, and corrects all by how far off that guess was. What the layer's own input makes of it goes into the
+ * others. Attention has a product of low rank beside it (arXiv 2411.07501). */
+
+static void add_op(struct builder *b, enum pp_op_kind kind, int l, float scale, int in, int in2, int out)
+{
+    add(b, (struct pp_op){.kind = kind, .layer = l, .fn = PP_FN_SCALE, .scale = scale, .count = b->hp->n_stream,
+                          .in = in, .in2 = in2, .out = out});
+}
+
+static int stream(struct builder *b, int which, int i)
+{
+    return pp_plan_part(b->p, b->streams[which], i * b->hp->n_embd, b->hp->n_embd);
+}
+
+/* From a stream to the numbers by which streams are mixed, or by which a result is spread. */
+static bool add_coefficients(struct builder *b, int l, int from, const char *kind, int out)
+{
+    const int64_t n = b->hp->n_stream;
+    const int router = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.altup_router", l);
+    const int64_t n_out = out == b->mixing ? n * n : n;
+    const int coefficients = router < 0 ? -1 : pp_plan_linear(b->p, b->s, n_out, n, b->err, "blk.%d.%s", l, kind);
+    if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normed))
+        return false;
+    add_linear(b, l, router, b->normed, b->modalities);
+    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_embd, b->modalities, NONE, b->modalities);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = 1, .layer = l, .in = b->modalities,
+                          .in2 = NONE, .out = b->modalities}); /* tanh */
+    add_linear(b, l, coefficients, b->modalities, out);
+    return true;
+}
+
+/* What goes into attention comes out of a product of low rank as well; q, k and v are made beside it. */
+static bool add_laurel(struct builder *b, int l)
+{
+    const int64_t n = b->hp->laurel_rank, n_embd = b->hp->n_embd;
+    const int left = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.laurel_l", l);
+    const int right = left < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.laurel_r", l);
+    if (right < 0)
+        return false;
+    add_linear(b, l, left, b->normed, b->low);
+    add_linear(b, l, right, b->low, b->laurel);
+    if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normed))
+        return false;
+    add_op(b, PP_OP_ADD, l, 0, b->normed, NONE, b->laurel);
+    return true;
+}
+
+/* The layer's own input, read behind a vector of weights, goes into all streams but the first. */
+static bool add_stream_input(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
+    const struct pp_tensor *scale = pp_plan_tensor(b->s, 0, n_embd, b->err, "blk.%d.altup_correct_scale.weight", l);
+    const int gate = !scale ? -1 : pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.inp_gate", l);
+    const int proj = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.proj", l);
+    if (proj < 0)
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = scale, .layer = l, .in = stream(b, 1, 0), .in2 = NONE,
+                          .out = b->x});
+    add_linear(b, l, gate, b->x, b->input);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
+                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
+    add_linear(b, l, proj, b->input, b->delta);
+    if (!add_norm(b, l, "post_norm", b->delta, b->delta))
+        return false;
+    for (int i = 1; i < b->hp->n_stream; i++)
+        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, stream(b, 1, i));
+    return true;
+}
+
+static bool add_stream_layer(struct builder *b, int l)
+{
+    const int guessed = b->streams[1];
+    if (!add_coefficients(b, l, stream(b, 0, 0), "altup_predict_coef", b->mixing))
+        return false;
+    add_op(b, PP_OP_MIX, l, 0, b->streams[0], b->mixing, guessed);
+    add_op(b, PP_OP_APPLY, l, 1, stream(b, 1, 0), NONE, b->x);
+    if (!add_qkv(b, l) || !add_laurel(b, l) || !add_attention(b, l) || !add_result(b, l, "post_attention_norm"))
+        return false;
+    add_op(b, PP_OP_ADD, l, 0, b->laurel, NONE, b->x);
+    add_op(b, PP_OP_APPLY, l, sqrtf(0.5f), b->x, NONE, b->x);
+    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) || !add_result(b, l, "post_ffw_norm") ||
+        !add_coefficients(b, l, b->x, "altup_correct_coef", b->spreading))
+        return false;
+    add_op(b, PP_OP_ADD, l, -1, stream(b, 1, 0), NONE, b->x);
+    add_op(b, PP_OP_SPREAD, l, 0, b->x, b->spreading, guessed);
+    if (!add_stream_input(b, l))
+        return false;
+    b->streams[1] = b->streams[0];
+    b->streams[0] = guessed;
+    return true;
+}
+
+/* The first stream is the embedding; the others are projections of it, as long as it is. */
+static bool add_streams(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    add_op(b, PP_OP_APPLY, 0, 1, b->x, NONE, stream(b, 0, 0));
+    for (int i = 1; i < b->hp->n_stream; i++) {
+        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_proj.%d", i - 1);
+        if (proj < 0)
+            return false;
+        add_linear(b, 0, proj, b->x, b->delta);
+        add_op(b, PP_OP_MATCH, 0, 0, b->delta, b->x, stream(b, 0, i));
+    }
+    return true;
+}
+
+/* And back: their mean. */
+static bool join_streams(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    const int l = (int)b->hp->n_layer, first = stream(b, 0, 0);
+    add_op(b, PP_OP_APPLY, l, 1, first, NONE, b->x);
+    for (int i = 1; i < b->hp->n_stream; i++) {
+        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_unembd_proj.%d", i - 1);
+        if (proj < 0)
+            return false;
+        add_linear(b, l, proj, stream(b, 0, i), b->delta);
+        add_op(b, PP_OP_MATCH, l, 0, b->delta, first, b->delta);
+        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, b->x);
+    }
+    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_stream, b->x, NONE, b->x);
+    return true;
+}
+
+static void make_stream_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_stream;
+    b->streams[0] = pp_plan_slot(b->p, n * b->hp->n_embd);
+    b->streams[1] = pp_plan_slot(b->p, n * b->hp->n_embd);
+    b->modalities = pp_plan_slot(b->p, n);
+    b->mixing = pp_plan_slot(b->p, n * n);
+    b->spreading = pp_plan_slot(b->p, n);
+    b->low = pp_plan_slot(b->p, b->hp->laurel_rank);
+    b->laurel = pp_plan_slot(b->p, b->hp->n_embd);
+}
+
 /* Queries, keys and values of the layer within the one slot that has all three. */
 static void make_qkv_parts(struct builder *b)
 {
@@ -782,6 +928,8 @@ static bool add_layer(struct builder *b, int l)
     set_shape(b, pp_layer_shape(b->hp, l));
     if (b->fused_qkv && (b->n_q != n_q || b->n_kv != n_kv))
         make_qkv_parts(b);
+    if (b->hp->n_stream)
+        return add_stream_layer(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
            (!has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
 }
@@ -838,6 +986,8 @@ static void make_slots(struct builder *b)
         b->projected = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
         b->input = pp_plan_slot(p, hp->n_embd_layer);
     }
+    if (hp->n_stream)
+        make_stream_slots(b);
     if (hp->n_ff_shared || b->d->mixture_beside)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
@@ -941,9 +1091,9 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
         return err->code;
     set_shape(&b, widest_shape(hp));
     make_slots(&b);
-    bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b));
+    bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b)) && (!hp->n_stream || add_streams(&b));
     for (int l = 0; good && l < (int)hp->n_layer; l++)
         good = add_layer(&b, l);
-    good = good && add_output(&b);
+    good = good && (!hp->n_stream || join_streams(&b)) && add_output(&b);
     return good ? PP_OK : err->code;
 }

@@ -64,25 +64,6 @@ static bool is_wide(const struct pp_hparams *hp, int64_t l)
     return !hp->window || hp->layer[l] & PP_LAYER_WIDE;
 }
 
-/* The last n layers have no keys and values of their own. */
-static enum pp_code share(struct pp_hparams *hp, int64_t n, struct pp_error *err)
-{
-    if (n < 0 || n >= hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "%lld of %lld layers cannot share keys and values", (long long)n,
-                       (long long)hp->n_layer);
-    for (int64_t l = hp->n_layer - n; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= PP_LAYER_SHARED;
-    return PP_OK;
-}
-
-static int64_t n_shared(const struct pp_hparams *hp)
-{
-    int64_t n = 0;
-    while (n < hp->n_layer && hp->layer[hp->n_layer - 1 - n] & PP_LAYER_SHARED)
-        n++;
-    return n;
-}
-
 static void common(struct pp_hparams *hp)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
@@ -140,7 +121,7 @@ static enum pp_code shared_from_config(const cJSON *config, struct pp_hparams *h
     int64_t n = 0;
     enum pp_code code = pp_config_int(config, "num_kv_shared_layers", &n, err);
     if (!code)
-        code = share(hp, n, err);
+        code = pp_layers_share(hp, n, err);
     if (code || n == 0 || !pp_config_flag(config, "use_double_wide_mlp", false))
         return code;
     if (hp->n_ff > 1 << 21)
@@ -233,7 +214,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "intermediate_size", pp_layer_shape(hp, 0).n_ff);
     cJSON_AddBoolToObject(config, "use_double_wide_mlp",
                           pp_layer_shape(hp, hp->n_layer - 1).n_ff != pp_layer_shape(hp, 0).n_ff);
-    pp_config_put(config, "num_kv_shared_layers", n_shared(hp));
+    pp_config_put(config, "num_kv_shared_layers", pp_layers_shared(hp));
     pp_config_put(config, "hidden_size_per_layer_input", hp->n_embd_layer);
     pp_config_put(config, "vocab_size_per_layer_input", hp->n_vocab);
     if (hp->final_softcap != 0.0f)
@@ -299,13 +280,13 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->keys_as_values = lacks_values(g, hp);
     common(hp);
     find_turning(g, hp);
-    return share(hp, shared, err);
+    return pp_layers_share(hp, shared, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_f32(w, "gemma4.rope.freq_base_swa", hp->rope_base_local);
-    pp_gguf_add_u32(w, "gemma4.attention.shared_kv_layers", (uint32_t)n_shared(hp));
+    pp_gguf_add_u32(w, "gemma4.attention.shared_kv_layers", (uint32_t)pp_layers_shared(hp));
     pp_gguf_add_u32(w, "gemma4.embedding_length_per_layer_input", (uint32_t)hp->n_embd_layer);
 }
 

@@ -38,7 +38,6 @@ static const struct {
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
-    {"gemma3n", "inputs of each layer's own, and several streams"},
     {"bitnet", "norms within attention and the feed-forward part"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},

@@ -136,6 +136,11 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
 
+static bool is_stream_op(enum pp_op_kind kind)
+{
+    return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_MATCH || kind == PP_OP_SPARSEN;
+}
+
 static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
 {
     for (int i = 0; i < s->n_row_ops; i++) {
@@ -152,7 +157,9 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
         else if (r->kind == PP_OP_GATE)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)
-            c->ops->multiply(x, slot_row(c, r->in2, row), r->n, y);
+            c->ops->multiply(x, r->factors ? r->factors : slot_row(c, r->in2, row), r->n, y);
+        else if (is_stream_op(r->kind))
+            pp_cpu_stream_op(c, r, x, r->in2 >= 0 ? slot_row(c, r->in2, row) : NULL, y);
         else if (r->kind == PP_OP_TAKE)
             take(r, x, y);
         else if (r->kind == PP_OP_APPLY)

@@ -366,6 +366,8 @@ static bool is_row_op(const struct lowering *l)
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
                   op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
+                  op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
+                  op->kind == PP_OP_SPARSEN ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
@@ -381,6 +383,12 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
         r->n_heads = (int)(l->plan->slots[op->out].width / r->n);
         return take_norm(l, op, &r->norm);
     }
+    if (op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD) {
+        r->n_heads = (int)op->count;
+        r->n = l->plan->slots[op->out].width / op->count;
+    }
+    if (op->kind == PP_OP_MULTIPLY && op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
+        return l->err->code;
     if (op->kind == PP_OP_APPLY && op->weight) {
         const float *number = pp_cpu_float_vector(l->c, op->weight, l->err);
         if (!number)
@@ -475,6 +483,10 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
     case PP_OP_LOOKUP:
+    case PP_OP_MIX:
+    case PP_OP_SPREAD:
+    case PP_OP_MATCH:
+    case PP_OP_SPARSEN:
     case PP_OP_ADD:
     case PP_OP_GATE:
     case PP_OP_APPLY:

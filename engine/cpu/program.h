@@ -29,14 +29,16 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH */
+    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX, SPREAD, MATCH,
+                                   SPARSEN */
     enum pp_fn fn;
     float scale;
     struct norm norm;
     const struct pp_tensor *table; /* LOOKUP */
+    const float *factors;       /* MULTIPLY, in place of in2; or NULL */
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
-    int n_heads;                /* HEAD_NORM */
+    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams */
     int64_t count, at, period;  /* TAKE */
 };
 
@@ -312,6 +314,9 @@ bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t r
 bool pp_cpu_attend_new(struct pp_cpu *c);
 void pp_cpu_attend_free(struct pp_cpu *c);
 void pp_cpu_attend_plan(struct pp_cpu *c);
+
+/* streams.c: MIX, SPREAD, MATCH and SPARSEN; y: the row of `out`. */
+void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y);
 
 /* forward.c: norms and other row operations. y may be x. */
 void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y);

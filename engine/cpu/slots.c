@@ -27,7 +27,7 @@ static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int s
     if (slot == whole_slot(c, r->in) || slot == whole_slot(c, r->in2))
         use |= READS;
     if (slot == whole_slot(c, r->out))
-        use |= slot == r->out && r->kind != PP_OP_ADD && !(use & READS) ? WRITES : READS;
+        use |= slot == r->out && r->kind != PP_OP_ADD && r->kind != PP_OP_SPREAD && !(use & READS) ? WRITES : READS;
     return use;
 }
 

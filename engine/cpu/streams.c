@@ -1,0 +1,56 @@
+/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310). Sums are made in
+ * sixteen parts, so that compilers vectorise them, in an order that is the same everywhere. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+enum { PARTS = 16 };
+
+/* The sum of (x - middle)^2, or of x. */
+static float sum_of(const float *x, int64_t n, float middle, bool squares)
+{
+    float part[PARTS] = {0}, sum = 0;
+    for (int64_t i = 0; i < n; i += PARTS)
+        for (int64_t k = 0; k < PARTS && i + k < n; k++) {
+            const float v = x[i + k] - middle;
+            part[k] += squares ? v * v : v;
+        }
+    for (int k = 0; k < PARTS; k++)
+        sum += part[k];
+    return sum;
+}
+
+/* The root of the mean square. */
+static float length(const float *x, int64_t n, float least)
+{
+    return sqrtf(fmaxf(sum_of(x, n, 0, true) / (float)n, least));
+}
+
+static void mix(const struct pp_cpu *c, const float *x, const float *matrix, int n_streams, int64_t n, float *y)
+{
+    memcpy(y, x, (size_t)(n_streams * n) * sizeof *y);
+    for (int j = 0; j < n_streams; j++)
+        for (int i = 0; i < n_streams; i++)
+            c->ops->add_scaled(y + j * n, x + i * n, matrix[j * n_streams + i], n);
+}
+
+static void sparsen(const float *x, int64_t n, float deviations, float *y)
+{
+    const float mean = sum_of(x, n, 0, false) / (float)n;
+    const float least = mean + deviations * sqrtf(sum_of(x, n, mean, true) / (float)n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] > least ? x[i] - least : 0;
+}
+
+void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y)
+{
+    if (r->kind == PP_OP_MIX)
+        mix(c, x, x2, r->n_heads, r->n, y);
+    for (int j = 0; r->kind == PP_OP_SPREAD && j < r->n_heads; j++)
+        c->ops->add_scaled(y + j * r->n, x, 1 + x2[j], r->n);
+    if (r->kind == PP_OP_MATCH)
+        c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
+    if (r->kind == PP_OP_SPARSEN)
+        sparsen(x, r->n, r->scale, y);
+}
