@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -38,7 +39,7 @@ const uint8_t *hostile_piece(struct hostile_input *in, size_t *n)
 
 /* --- files ------------------------------------------------------------------------------------------------- */
 
-enum { SLOTS = 4, PATH_BYTES = 64 };
+enum { SLOTS = 12, PATH_BYTES = 64 };
 
 const char *hostile_file(unsigned slot, const void *data, size_t size)
 {
@@ -56,15 +57,32 @@ const char *hostile_file(unsigned slot, const void *data, size_t size)
 
 static char folder[PATH_BYTES];
 static const char *const *folder_names;
+static bool hidden[SLOTS];
+
+static void path_in_folder(const char *name, char path[2 * PATH_BYTES])
+{
+    snprintf(path, 2 * PATH_BYTES, "%s/%s", folder, name);
+}
 
 static void remove_folder(void)
 {
     char path[2 * PATH_BYTES];
     for (size_t i = 0; folder_names[i]; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, folder_names[i]);
+        path_in_folder(folder_names[i], path);
         unlink(path);
+        if (strchr(folder_names[i], '/')) {
+            *strrchr(path, '/') = 0;
+            rmdir(path);
+        }
     }
     rmdir(folder);
+}
+
+static void link_slot(unsigned slot, const char *name)
+{
+    char path[2 * PATH_BYTES];
+    path_in_folder(name, path);
+    require(symlink(hostile_file(slot, "", 0), path) == 0);
 }
 
 const char *hostile_folder(const char *const *names)
@@ -75,12 +93,29 @@ const char *hostile_folder(const char *const *names)
     require(mkdtemp(folder) != NULL);
     for (unsigned i = 0; names[i]; i++) {
         char path[2 * PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        require(symlink(hostile_file(i, "", 0), path) == 0);
+        path_in_folder(names[i], path);
+        if (strchr(names[i], '/')) {
+            *strrchr(path, '/') = 0;
+            require(mkdir(path, 0700) == 0);
+        }
+        link_slot(i, names[i]);
     }
     folder_names = names;
     atexit(remove_folder);
     return folder;
+}
+
+void hostile_show(unsigned slot, bool there)
+{
+    char path[2 * PATH_BYTES];
+    if (hidden[slot] == !there)
+        return;
+    path_in_folder(folder_names[slot], path);
+    if (there)
+        link_slot(slot, folder_names[slot]);
+    else
+        require(unlink(path) == 0);
+    hidden[slot] = !there;
 }
 
 /* --- tokenizers -------------------------------------------------------------------------------------------- */

@@ -24,11 +24,14 @@ uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at 
 /* A piece behind its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
 const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
 
-/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 3);
+/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 11);
  * the path stays valid. Nothing of it is on a disk. */
 const char *hostile_file(unsigned slot, const void *data, size_t size);
-/* A folder whose files `names` (up to NULL) are those of slots 0, 1, ...; made once, removed at exit. */
+/* A folder whose files `names` (up to NULL; one may be in a folder of its own) are those of slots 0, 1, ...; made once,
+ * removed at exit. */
 const char *hostile_folder(const char *const *names);
+/* Whether it has the file of that slot, from now on. What is put into the slot must come later. */
+void hostile_show(unsigned slot, bool there);
 
 /* The path of a GGUF file if the bytes begin like one (slot 2); otherwise of a folder with two files, the first from
  * the input's first piece, the second from the rest (slots 0 and 1). */
