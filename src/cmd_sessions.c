@@ -246,7 +246,7 @@ static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *
 /* --- the command ------------------------------------------------------------------------------------------ */
 
 static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
-                             struct pp_error *err)
+                             const struct pp_cancel *cancel, struct pp_error *err)
 {
     const char *sub = o->subcommand ? o->subcommand : "list";
     enum pp_code code;
@@ -257,9 +257,9 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
     if (strcmp(sub, "show") == 0)
         return (code = pp_cli_args(o, 1, 1, "ID", err)) ? code : show(o, st, o->args[0], err);
     if (strcmp(sub, "export") == 0)
-        return sessions_export(o, st, err);
+        return sessions_export(o, st, cancel, err);
     if (strcmp(sub, "import") == 0)
-        return sessions_import(o, p, st, err);
+        return sessions_import(o, p, st, cancel, err);
     if (strcmp(sub, "backup") == 0)
         return (code = pp_cli_args(o, 1, 1, "FILE", err)) ? code : pp_store_backup(st, o->args[0], err);
     if (strcmp(sub, "rm") == 0)
@@ -276,10 +276,12 @@ int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
     struct pp_store *st = NULL;
-    pp_cli_begin();
+    const struct pp_cancel *cancel = pp_cli_begin();
     enum pp_code code = pp_store_open(p->db, &st, &err);
-    if (!code)
-        code = dispatch(o, p, st, &err);
+    if (!code) {
+        pp_store_cancel_with(st, cancel);
+        code = dispatch(o, p, st, cancel, &err);
+    }
     pp_store_close(st);
     return pp_cli_end(code, &err);
 }

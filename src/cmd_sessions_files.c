@@ -1,4 +1,5 @@
 /* cmd_sessions_files.c - pippin sessions export, import. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include "src/cmd_sessions.h"
 #include "src/export.h"
 #include "src/import.h"
+#include "src/import_store.h"
 
 /* --- export ------------------------------------------------------------------------------------------------- */
 
@@ -14,6 +16,11 @@ static enum pp_export_form form_of(const struct pp_options *o)
     const char *said = o->export_format ? o->export_format : o->json ? "json" : NULL;
     const int form = said ? pp_export_form_by_name(said) : o->output ? pp_export_form_of(o->output) : -1;
     return form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form;
+}
+
+static enum pp_code interrupted(struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
 }
 
 static enum pp_code add(struct pp_export *x, struct pp_store *st, int64_t id, struct pp_error *err)
@@ -41,26 +48,32 @@ static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, s
     return code;
 }
 
-static enum pp_code add_all(struct pp_export *x, struct pp_store *st, struct pp_error *err)
+static enum pp_code add_all(struct pp_export *x, struct pp_store *st, const struct pp_cancel *cancel,
+                            struct pp_error *err)
 {
+    struct pp_cli_bar bar = {0};
     struct pp_session *list;
     size_t n;
     enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
     if (code)
         return code;
-    for (size_t i = 0; !code && i < n; i++)
-        code = add(x, st, list[i].id, err);
+    for (size_t i = 0; !code && i < n; i++) {
+        pp_cli_bar_show(&bar, "exporting", i, n);
+        code = pp_cancelled(cancel) ? interrupted(err) : add(x, st, list[i].id, err);
+    }
+    pp_cli_bar_clear(&bar);
     pp_session_list_free(list, n);
     return code;
 }
 
-enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, struct pp_error *err)
+enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, const struct pp_cancel *cancel,
+                             struct pp_error *err)
 {
     struct pp_export x = {.form = form_of(o), .several = o->export_all || o->n_args > 1};
     if (o->export_all ? o->n_args > 0 : o->n_args == 0)
         return pp_fail(err, PP_ERR_USAGE, "sessions export takes the IDs of conversations, or --all and none; "
                                           "`pippin sessions list` shows them");
-    enum pp_code code = o->export_all ? add_all(&x, st, err) : add_named(&x, o, st, err);
+    enum pp_code code = o->export_all ? add_all(&x, st, cancel, err) : add_named(&x, o, st, err);
     if (!code)
         code = pp_export_end(&x, err);
     if (!code && o->output)
@@ -73,18 +86,36 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, st
 
 /* --- import ------------------------------------------------------------------------------------------------- */
 
-static void print(const struct pp_options *o, const struct pp_session *s, struct pp_buf *out)
+struct importing {
+    const struct pp_options *o;
+    const struct pp_paths *paths;
+    const struct pp_cancel *cancel;
+    struct pp_importer *store;
+    struct pp_buf out;
+    struct pp_cli_bar bar;
+    size_t here, busy; /* conversations */
+};
+
+static void print(struct importing *k, const struct pp_session *s, const struct pp_import_result *r)
 {
-    if (o->json) {
+    static const char *const outcomes[] = {"added", "here", "extended", "busy"};
+    struct pp_buf *out = &k->out;
+    if (k->o->json) {
         pp_cli_json_next(out);
         pp_buf_char(out, '{');
         sessions_json(out, s);
+        pp_cli_json_str(out, "outcome", outcomes[r->outcome]);
         pp_buf_char(out, '}');
-    } else {
-        pp_buf_fmt(out, "%s  ", s->key);
-        sessions_title(out, s);
-        pp_buf_char(out, '\n');
+        return;
     }
+    pp_buf_fmt(out, "%s  ", s->key);
+    sessions_title(out, s);
+    if (r->outcome == PP_IMPORT_HERE)
+        pp_buf_str(out, "  (here already)");
+    else if (r->outcome != PP_IMPORT_ADDED)
+        pp_buf_fmt(out, "  (here already; %zu message%s %s)", r->n_messages, r->n_messages == 1 ? "" : "s",
+                   r->outcome == PP_IMPORT_BUSY ? "left out" : "added");
+    pp_buf_char(out, '\n');
 }
 
 static void say_what_is_missing(const struct pp_import *im, const char *file)
@@ -97,47 +128,74 @@ static void say_what_is_missing(const struct pp_import *im, const char *file)
                    im->no_text == 1 ? "" : "s");
 }
 
-static enum pp_code import_file(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
-                                const char *file, struct pp_buf *out, struct pp_error *err)
+static enum pp_code put(struct importing *k, struct pp_conversation *c, struct pp_error *err)
+{
+    struct pp_import_result result;
+    char lost[300];
+    const bool settled = pp_conversation_settle(c, k->paths, lost, sizeof lost);
+    enum pp_code code = pp_importer_put(k->store, c, &result, err);
+    if (code)
+        return code;
+    print(k, &c->session, &result);
+    k->here += result.outcome == PP_IMPORT_HERE;
+    k->busy += result.outcome == PP_IMPORT_BUSY;
+    if (settled && result.outcome == PP_IMPORT_ADDED) {
+        pp_cli_bar_clear(&k->bar);
+        pp_cli_say("%s: this machine has no %s; it goes on without", c->session.key, lost);
+    }
+    return PP_OK;
+}
+
+static enum pp_code import_file(struct importing *k, const char *file, struct pp_error *err)
 {
     struct pp_buf text = {0};
     struct pp_import im = {0};
-    char lost[300];
     enum pp_code code = pp_cli_read(file, &text, err);
     if (!code && (code = pp_import_read(pp_buf_cstr(&text), text.len, &im, err)))
         pp_fail_prefix(err, "%s", file);
     pp_buf_free(&text);
     for (size_t i = 0; !code && i < im.n; i++) {
-        struct pp_conversation *c = &im.list[i];
-        const bool settled = pp_conversation_settle(c, p, lost, sizeof lost);
-        code = pp_conversation_add(st, c, err);
-        if (!code) {
-            c->session.n_messages = (int64_t)c->n;
-            print(o, &c->session, out);
-        }
-        if (!code && settled)
-            pp_cli_say("%s: this machine has no %s; it goes on without", c->session.key, lost);
+        pp_cli_bar_show(&k->bar, "importing", i, im.n);
+        code = pp_cancelled(k->cancel) ? interrupted(err) : put(k, &im.list[i], err);
     }
+    pp_cli_bar_clear(&k->bar);
     if (!code)
         say_what_is_missing(&im, file);
     pp_import_free(&im);
     return code;
 }
 
-enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
-                             struct pp_error *err)
+/* Of what was not taken. */
+static enum pp_code sum_up(const struct importing *k, struct pp_error *err)
 {
-    struct pp_buf out = {0};
-    enum pp_code code = PP_OK;
+    if (k->here)
+        pp_cli_say("%zu conversation%s here already; --again adds %s once more", k->here,
+                   k->here == 1 ? " is" : "s are", k->here == 1 ? "it" : "them");
+    if (k->busy)
+        return pp_fail(err, PP_ERR_BUSY,
+                       "%zu conversation%s open in another pippin and lack%s messages of the file; leave %s there, and "
+                       "import again", k->busy, k->busy == 1 ? " is" : "s are", k->busy == 1 ? "s" : "",
+                       k->busy == 1 ? "it" : "them");
+    return PP_OK;
+}
+
+enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
+                             const struct pp_cancel *cancel, struct pp_error *err)
+{
+    struct importing k = {.o = o, .paths = p, .cancel = cancel};
+    char locks[600];
     if (!o->n_args && isatty(STDIN_FILENO))
         return pp_fail(err, PP_ERR_USAGE, "sessions import takes files of conversations, or reads one through a pipe");
+    snprintf(locks, sizeof locks, "%s/locks", p->data);
+    enum pp_code code = pp_importer_new(st, locks, o->import_again, &k.store, err);
     if (o->json)
-        pp_buf_char(&out, '[');
+        pp_buf_char(&k.out, '[');
     for (int i = 0; !code && i < (o->n_args ? o->n_args : 1); i++)
-        code = import_file(o, p, st, o->n_args ? o->args[i] : "-", &out, err);
+        code = import_file(&k, o->n_args ? o->args[i] : "-", err);
     if (o->json)
-        pp_buf_str(&out, "]\n");
-    pp_cli_print(pp_buf_cstr(&out), out.len); /* also of what came before an error */
-    pp_buf_free(&out);
-    return code;
+        pp_buf_str(&k.out, "]\n");
+    pp_cli_print(pp_buf_cstr(&k.out), k.out.len); /* also of what came before an error */
+    pp_buf_free(&k.out);
+    pp_importer_free(k.store);
+    return code ? code : sum_up(&k, err);
 }

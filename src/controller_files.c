@@ -9,6 +9,7 @@
 #include "src/controller_int.h"
 #include "src/export.h"
 #include "src/import.h"
+#include "src/import_store.h"
 
 enum { PATH = 4096, MOST_IMPORTED = 1 << 28 };
 
@@ -96,45 +97,82 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 
 /* --- import ------------------------------------------------------------------------------------------------- */
 
-static void tell(struct pp_job *job, const struct pp_import *im, const char *lost)
+struct outcome {
+    size_t added, here, busy; /* conversations; here: with those that were extended */
+    size_t extended_by;       /* messages that were added to those that were here */
+    int64_t shown;            /* the first that was added, else the first */
+    char lost[300];           /* what this machine does not have of those that were added */
+};
+
+static void tell(struct pp_job *job, const struct pp_import *im, const struct outcome *r)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_buf b = {0};
-    if (im->n > 1)
-        pp_buf_fmt(&b, "%zu conversations were imported, of which this is the first", im->n);
+    if (im->n == 1)
+        pp_buf_str(&b, r->added ? "the conversation was imported; this is it" : "this conversation was here already");
+    else if (r->added)
+        pp_buf_fmt(&b, "%zu conversations were imported, of which this is the first", r->added);
     else
-        pp_buf_str(&b, "the conversation was imported; this is it");
+        pp_buf_fmt(&b, "all %zu conversations were here already; this is the first", im->n);
+    if (r->added && r->here)
+        pp_buf_fmt(&b, "; %zu were here already", r->here);
+    if (r->extended_by)
+        pp_buf_fmt(&b, "; messages added to what was here: %zu", r->extended_by);
+    if (r->busy)
+        pp_buf_fmt(&b, "; open, and lacking messages that can be imported once they are not: %zu", r->busy);
     if (im->left_out + im->no_text)
         pp_buf_fmt(&b, "; left out: %zu messages of tools or without text, %zu pictures or files", im->left_out,
                    im->no_text);
-    if (*lost)
-        pp_buf_fmt(&b, "; this machine has no %s", lost);
+    if (*r->lost)
+        pp_buf_fmt(&b, "; this machine has no %s", r->lost);
     j->text = b.bad ? NULL : pp_strdup(pp_buf_cstr(&b));
     pp_buf_free(&b);
 }
 
-/* In: key (the path as typed). Out: id of the first that was added, text to tell. */
+static enum pp_code put(struct ctl_job *j, struct pp_importer *store, struct pp_conversation *c, struct outcome *r,
+                        struct pp_error *err)
+{
+    struct pp_import_result result;
+    char lost[sizeof r->lost];
+    const bool settled = pp_conversation_settle(c, j->paths, lost, sizeof lost);
+    const enum pp_code code = pp_importer_put(store, c, &result, err);
+    if (code)
+        return code;
+    const bool added = result.outcome == PP_IMPORT_ADDED;
+    if (!r->shown || (added && !r->added))
+        r->shown = c->session.id;
+    if (added && settled && !*r->lost)
+        memcpy(r->lost, lost, sizeof lost);
+    r->added += added;
+    r->busy += result.outcome == PP_IMPORT_BUSY;
+    r->here += result.outcome == PP_IMPORT_HERE || result.outcome == PP_IMPORT_EXTENDED;
+    r->extended_by += result.outcome == PP_IMPORT_EXTENDED ? result.n_messages : 0;
+    return PP_OK;
+}
+
+/* In: key (the path as typed). Out: id of the conversation to show, text to tell. */
 static void run_import(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_import im = {0};
-    char path[PATH], lost[300] = "", *text = NULL;
+    struct pp_importer *store = NULL;
+    struct outcome r = {0};
+    char path[PATH], *text = NULL;
     size_t n = 0;
     job->code = expand(j->key, path) ? pp_read_file(path, MOST_IMPORTED, &text, &n, &job->err)
                                      : pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
     if (!job->code && (job->code = pp_import_read(text, n, &im, &job->err)))
         pp_fail_prefix(&job->err, "%s", path);
     pp_free(text);
-    for (size_t i = 0; !job->code && i < im.n; i++) {
-        char first[sizeof lost];
-        if (pp_conversation_settle(&im.list[i], j->paths, first, sizeof first) && !*lost)
-            memcpy(lost, first, sizeof lost);
-        job->code = pp_conversation_add(st, &im.list[i], &job->err);
-    }
+    if (!job->code)
+        job->code = pp_importer_new(st, j->lock_dir, false, &store, &job->err);
+    for (size_t i = 0; !job->code && i < im.n; i++)
+        job->code = put(j, store, &im.list[i], &r, &job->err);
     if (!job->code) {
-        j->id = im.list[0].session.id;
-        tell(job, &im, lost);
+        j->id = r.shown;
+        tell(job, &im, &r);
     }
+    pp_importer_free(store);
     pp_import_free(&im);
 }
 

@@ -93,6 +93,7 @@ struct pp_options {
     const char *output;        /* -o */
     const char *export_format; /* sessions export --format: "md", "json", "jsonl"; NULL: nothing was said */
     bool export_all;           /* sessions export --all */
+    bool import_again;         /* sessions import --again */
 
     /* inspection */
     const char *ids;           /* --ids 1,2,3 */

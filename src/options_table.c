@@ -243,6 +243,8 @@ const struct pp_option pp_option_specs[] = {
      .help = "sessions export: md (to read, default), json or jsonl (all of it, to go on with elsewhere or to import)"},
     {.name = "all", .set = pp_set_flag, AT(export_all), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
      .help = "sessions export: all conversations"},
+    {.name = "again", .set = pp_set_flag, AT(import_again), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_SESSION,
+     .help = "sessions import: as new ones, also those that are here already"},
 
     /* single commands */
     {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,

@@ -89,6 +89,9 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " UNION ALL"
         " SELECT c.id FROM below JOIN message c ON c.session = ?1 AND c.parent = below.id AND c.id > below.id)"
         " SELECT max(id) FROM below",
+    [PP_STMT_BEGINNINGS] =
+        "SELECT s.id, m.content FROM session s LEFT JOIN message m ON m.id ="
+        " (SELECT min(f.id) FROM message f WHERE f.session = s.id AND f.parent IS NULL)",
     [PP_STMT_ADAPTER_PUT] =
         "INSERT INTO adapter (path, note, added) VALUES (?1, coalesce(?2, ''), ?3)"
         " ON CONFLICT (path) DO UPDATE SET note = coalesce(?2, note), added = ?3",
@@ -125,6 +128,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; try again", what);
+    case SQLITE_INTERRUPT:
+        return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     case SQLITE_FULL:
         return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; make room", what);
     case SQLITE_NOMEM:
@@ -317,6 +322,17 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     }
     *out = st;
     return PP_OK;
+}
+
+static int is_cancelled(void *cancel)
+{
+    return pp_cancelled(cancel);
+}
+
+void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel)
+{
+    enum { STEPS = 10000 }; /* of SQLite's machine: well below a millisecond */
+    sqlite3_progress_handler(s->db, STEPS, is_cancelled, (void *)(uintptr_t)cancel);
 }
 
 void pp_store_close(struct pp_store *s)

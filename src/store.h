@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/cancel.h"
 #include "engine/base/error.h"
 
 struct pp_store;
@@ -22,6 +23,8 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
  * writes to it is waited for a tenth of a second at most. A question that its version cannot answer fails. */
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
 void pp_store_close(struct pp_store *s);
+/* What takes long ends with PP_ERR_CANCELLED, undone, once this is requested. */
+void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel);
 /* Copies everything into a new database (0600), as it is at one moment, also while others write. PP_ERR_IO: there is a
  * file at path already, which stays as it is, or it cannot be written, and then none is there. */
 enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err);
@@ -154,6 +157,14 @@ enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_m
  * Fills all ids, and the key. */
 enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s, struct pp_message *m, size_t n,
                                        struct pp_error *err);
+/* Adds to a conversation those of m[0 .. n) that have no id; the others are in it. parent, context_from and `head` are
+ * places, as above; head 0: the tip stays where it is. updated: as above, if the tip moves. All of it or nothing. */
+enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, const struct pp_message *m, size_t n,
+                                          int64_t head, int64_t updated, struct pp_error *err);
+/* The first message of every conversation; "" where there is none. */
+enum pp_code pp_store_beginnings(struct pp_store *st,
+                                 void (*take)(void *user, int64_t session, const char *text, size_t len), void *user,
+                                 struct pp_error *err);
 /* The youngest leaf below the `sibling`th child of message `parent` in a session (parent 0: the roots). */
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
                               struct pp_error *err);

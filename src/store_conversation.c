@@ -29,24 +29,35 @@ static int64_t id_at(const int64_t *ids, int64_t place, size_t n, bool *ok)
     return *ok && place ? ids[place - 1] : 0;
 }
 
+/* Those of the messages that have no id yet. ids: of all of them, by their places. */
+static enum pp_code insert_messages(struct pp_store *st, int64_t session, const struct pp_message *m, int64_t *ids,
+                                    size_t n, int64_t now, const char *what, struct pp_error *err)
+{
+    bool ok = true;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; !code && ok && i < n; i++) {
+        struct pp_message one = m[i]; /* the strings stay the caller's */
+        one.session = session;
+        one.parent = id_at(ids, one.parent, i, &ok);
+        one.context_from = id_at(ids, one.context_from, i, &ok);
+        if (ok && !one.id)
+            code = pp_store_insert_message(st, &one, one.created ? one.created * 1000 : now, what, err);
+        ids[i] = one.id;
+    }
+    return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
+}
+
 static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const struct pp_message *m, int64_t *ids,
                                size_t n, int64_t now, const char *what, struct pp_error *err)
 {
     bool ok = true;
     const int64_t created = s->created ? s->created * 1000 : now, updated = s->updated ? s->updated * 1000 : now;
     enum pp_code code = pp_store_insert_session(st, s, created, updated, what, err);
-    for (size_t i = 0; !code && ok && i < n; i++) {
-        struct pp_message one = m[i]; /* the strings stay the caller's */
-        one.session = s->id;
-        one.parent = id_at(ids, one.parent, i, &ok);
-        one.context_from = id_at(ids, one.context_from, i, &ok);
-        if (ok)
-            code = pp_store_insert_message(st, &one, one.created ? one.created * 1000 : now, what, err);
-        ids[i] = one.id;
-    }
+    if (!code)
+        code = insert_messages(st, s->id, m, ids, n, now, what, err);
     const int64_t head = id_at(ids, s->head, n, &ok);
     if (!ok && !code)
-        code = pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
+        code = pp_fail(err, PP_ERR_FORMAT, "cannot %s: it ends in a message that is not there", what);
     if (!code && head)
         code = pp_store_move_head(st, s->id, head, updated, what, err);
     s->head = head;
@@ -61,6 +72,8 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
     int64_t *ids = pp_calloc(n + 1, sizeof *ids);
     if (!ids)
         return pp_fail_nomem(err, "the conversation");
+    for (size_t i = 0; i < n; i++)
+        m[i].id = 0;
     enum pp_code code = pp_store_begin(st, what, err);
     if (!code) {
         code = insert_all(st, &fresh, m, ids, n, pp_store_now_ms(), what, err);
@@ -73,6 +86,46 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
     if (!code)
         *s = fresh;
     pp_free(ids);
+    return code;
+}
+
+enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, const struct pp_message *m, size_t n,
+                                          int64_t head, int64_t updated, struct pp_error *err)
+{
+    static const char what[] = "add to the conversation";
+    bool ok = true;
+    int64_t *ids = pp_calloc(n + 1, sizeof *ids);
+    if (!ids)
+        return pp_fail_nomem(err, "the conversation");
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (!code) {
+        const int64_t now = pp_store_now_ms();
+        code = insert_messages(st, session, m, ids, n, now, what, err);
+        const int64_t tip = id_at(ids, head, n, &ok);
+        if (!code && tip)
+            code = pp_store_move_head(st, session, tip, updated ? updated * 1000 : now, what, err);
+        code = pp_store_end(st, code, what, err);
+    }
+    pp_free(ids);
+    return code;
+}
+
+enum pp_code pp_store_beginnings(struct pp_store *st,
+                                 void (*take)(void *user, int64_t session, const char *text, size_t len), void *user,
+                                 struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    int rc;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_BEGINNINGS, &stmt, err);
+    if (code)
+        return code;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        const void *text = sqlite3_column_text(stmt, 1);
+        take(user, sqlite3_column_int64(stmt, 0), text ? text : "", (size_t)sqlite3_column_bytes(stmt, 1));
+    }
+    if (rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, "read the conversations", err);
+    pp_store_done(stmt);
     return code;
 }
 

@@ -36,6 +36,7 @@ enum pp_stmt {
     PP_STMT_MESSAGE_BRANCH,
     PP_STMT_MESSAGE_ALL,
     PP_STMT_MESSAGE_DESCEND,
+    PP_STMT_BEGINNINGS,
     PP_STMT_ADAPTER_PUT,
     PP_STMT_ADAPTER_CLEAN,
     PP_STMT_ADAPTER_LIST,
@@ -68,10 +69,10 @@ void pp_store_done(sqlite3_stmt *stmt);
 /* Runs a statement without parameters or results. */
 enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *what, struct pp_error *err);
 
-/* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
- * commits if code is PP_OK, else rolls back; returns what came of it. */
 /* Runs a statement that gives no rows and whose parameters are bound, and ends its use. */
 enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err);
+/* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
+ * commits if code is PP_OK, else rolls back; returns what came of it. */
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);
 enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err);
 

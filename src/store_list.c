@@ -212,13 +212,6 @@ struct finding {
     size_t n, cap;
 };
 
-static enum pp_code stopped_or(struct finding *f, int rc, struct pp_error *err)
-{
-    if ((rc & 0xFF) == SQLITE_INTERRUPT)
-        return pp_fail(err, PP_ERR_CANCELLED, "stopped");
-    return pp_store_fail(f->st, rc, "search the conversations", err);
-}
-
 static int newest_first(const void *a, const void *b)
 {
     const struct hit *x = a, *y = b;
@@ -244,7 +237,7 @@ static enum pp_code find_titles(struct finding *f, const char *match, struct pp_
         f->titles[f->n_titles++] = (struct hit){sqlite3_column_int64(stmt, 1), sqlite3_column_int64(stmt, 0)};
     }
     if (rc != SQLITE_DONE)
-        code = stopped_or(f, rc, err);
+        code = pp_store_fail(f->st, rc, "search the conversations", err);
     pp_store_done(stmt);
     if (f->n_titles)
         qsort(f->titles, f->n_titles, sizeof *f->titles, newest_first);
@@ -296,7 +289,7 @@ static enum pp_code take_messages(struct finding *f, sqlite3_stmt *stmt, bool ra
         code = excerpt ? take(f, hit, excerpt, err) : pp_fail_nomem(err, "a search");
     }
     if (!code && rc != SQLITE_ROW && rc != SQLITE_DONE)
-        code = stopped_or(f, rc, err);
+        code = pp_store_fail(f->st, rc, "search the conversations", err);
     return code;
 }
 

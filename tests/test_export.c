@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "src/export.h"
 #include "src/import.h"
+#include "src/import_store.h"
 #include "tests/backend_fake.h"
 #include "tests/support.h"
 
@@ -408,6 +409,140 @@ static void settled(void **state)
     pp_conversation_clear(&c);
 }
 
+/* --- what is here already ----------------------------------------------------------------------------------------- */
+
+static struct pp_importer *importer(struct pp_store *st, bool again)
+{
+    struct pp_importer *im;
+    assert_ok(pp_importer_new(st, test_path("locks"), again, &im, &err), err);
+    return im;
+}
+
+/* The outcome for the one conversation of a text; *id: of the conversation in the store, *n: of messages. */
+static enum pp_import_outcome put(struct pp_store *st, const char *text, bool again, int64_t *id, size_t *n)
+{
+    struct pp_import im = read_text(text);
+    struct pp_importer *to = importer(st, again);
+    struct pp_import_result r;
+    assert_int_equal(im.n, 1);
+    assert_ok(pp_importer_put(to, &im.list[0], &r, &err), err);
+    *id = im.list[0].session.id;
+    *n = r.n_messages;
+    pp_importer_free(to);
+    pp_import_free(&im);
+    return r.outcome;
+}
+
+/* Exported, gone on with on two branches, imported; and the other way round. */
+static void here_already(void **state)
+{
+    (void)state;
+    struct pp_conversation c, all;
+    struct pp_store *st = open_store(), *old = open_store();
+    int64_t id, first, n_sessions;
+    size_t n;
+    make(&c);
+    struct pp_buf text = text_of(&c, PP_EXPORT_JSON, 1);
+    assert_int_equal(put(st, text.data, false, &first, &n), PP_IMPORT_ADDED);
+    assert_int_equal(put(st, text.data, false, &id, &n), PP_IMPORT_HERE);
+    assert_true(id == first);
+    assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_ADDED);
+
+    /* the store goes on: the answer that was still being written, one more branch; and has another title */
+    assert_ok(pp_conversation_read(st, first, &all, &err), err);
+    const struct pp_answer_text written = {.text = "the end, at last", .len = 16};
+    assert_ok(pp_store_message_write(st, all.messages[6].id, &written, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    struct pp_message more = {.session = first, .parent = all.messages[6].id, .role = PP_ROLE_USER,
+                              .content = (char *)(uintptr_t)"More?", .content_len = 5};
+    assert_ok(pp_store_message_add(st, &more, &err), err);
+    pp_conversation_clear(&all);
+    assert_int_equal(put(st, text.data, false, &id, &n), PP_IMPORT_HERE);
+    assert_true(id == first);
+    pp_buf_free(&text);
+
+    /* what has gone on comes to where it has not */
+    assert_ok(pp_conversation_read(st, first, &all, &err), err);
+    text = text_of(&all, PP_EXPORT_JSON, 1);
+    assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_EXTENDED);
+    assert_int_equal(n, 2); /* the answer that it has in half, whole, and what follows it */
+    pp_conversation_clear(&all);
+    assert_ok(pp_conversation_read(old, id, &all, &err), err);
+    assert_true(all.n == 9 && all.messages[8].parent == 8 && all.messages[7].parent == 6);
+    assert_string_equal(all.messages[6].content, "the end");
+    assert_int_equal(all.session.head, 7); /* another branch: what is on the screen stays there */
+    assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_HERE);
+    pp_conversation_clear(&all);
+
+    /* unless one insists */
+    assert_int_equal(put(old, text.data, true, &id, &n), PP_IMPORT_ADDED);
+    assert_ok(pp_store_session_count(old, &n_sessions, &err), err);
+    assert_int_equal(n_sessions, 2);
+    assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_HERE);
+    pp_buf_free(&text);
+    pp_conversation_clear(&c);
+    pp_store_close(st);
+    pp_store_close(old);
+}
+
+/* The branch on the screen was gone on with elsewhere: the tip moves. One that is open stays as it is. */
+static void goes_on(void **state)
+{
+    (void)state;
+    static const char begun[] = "{\"title\": \"T\", \"create_time\": 1600000000, \"messages\": ["
+                                "{\"role\": \"user\", \"content\": \"one\", \"create_time\": 1600000001},"
+                                "{\"role\": \"assistant\", \"content\": \"two\", \"create_time\": 1600000002}%s]}";
+    static const char third[] = ",{\"role\": \"user\", \"content\": \"three\", \"create_time\": 1600000003}";
+    struct pp_store *st = open_store();
+    struct pp_session s;
+    char text[2][600];
+    int64_t id, first;
+    size_t n;
+    int lock;
+    snprintf(text[0], sizeof text[0], begun, "");
+    snprintf(text[1], sizeof text[1], begun, third);
+    assert_int_equal(put(st, text[0], false, &first, &n), PP_IMPORT_ADDED);
+    assert_ok(pp_store_session_get(st, first, &s, &err), err);
+    assert_ok(pp_session_lock(test_path("locks"), s.key, &lock, &err), err);
+    assert_int_equal(put(st, text[1], false, &id, &n), PP_IMPORT_BUSY);
+    assert_true(id == first && n == 1);
+    close(lock);
+    pp_session_clear(&s);
+    assert_int_equal(put(st, text[1], false, &id, &n), PP_IMPORT_EXTENDED);
+    assert_true(id == first && n == 1);
+    assert_ok(pp_store_session_get(st, first, &s, &err), err);
+    assert_int_equal(s.n_messages, 3);
+    struct pp_message m;
+    assert_ok(pp_store_message_get(st, s.head, &m, &err), err);
+    assert_string_equal(m.content, "three");
+    pp_message_clear(&m);
+    pp_session_clear(&s);
+    assert_int_equal(put(st, text[0], false, &id, &n), PP_IMPORT_HERE);
+    pp_store_close(st);
+}
+
+/* Without times nothing but the text can tell, and a text that goes on otherwise is another conversation. */
+static void without_times(void **state)
+{
+    (void)state;
+    static const char form[] = "{\"messages\": [%s{\"role\": \"user\", \"content\": \"Hello\"},"
+                               "{\"role\": \"assistant\", \"content\": \"%s\"}]}";
+    static const char system[] = "{\"role\": \"system\", \"content\": \"Be brief.\"},";
+    struct pp_store *st = open_store();
+    char text[400];
+    int64_t id, first;
+    size_t n;
+    snprintf(text, sizeof text, form, "", "Hi");
+    assert_int_equal(put(st, text, false, &first, &n), PP_IMPORT_ADDED);
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
+    assert_true(id == first);
+    snprintf(text, sizeof text, form, "", "Good day");
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_ADDED);
+    snprintf(text, sizeof text, form, system, "Hi");
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_ADDED);
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
+    pp_store_close(st);
+}
+
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 static void files(void **state)
@@ -451,7 +586,7 @@ static bool says(const char *what)
     return strstr(pp_controller_status(fix.c)->notice, what) != NULL;
 }
 
-/* From the chat and back into it, as another conversation. */
+/* From the chat and back into it: it is here already; once it is deleted, it comes back. */
 static void in_the_chat(void **state)
 {
     (void)state;
@@ -469,6 +604,10 @@ static void in_the_chat(void **state)
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("already"));
     snprintf(line, sizeof line, "/import %s", path);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, says("this conversation was here already"));
+    assert_int_equal(fix_slash("/delete yes"), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 0);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_session_id(fix.c) != id && pp_controller_n_messages(fix.c) == 4);
     assert_true(says("imported"));
@@ -494,6 +633,9 @@ TEST_GROUP(export)
         cmocka_unit_test(damaged),
         cmocka_unit_test(nothing_by_halves),
         cmocka_unit_test(settled),
+        cmocka_unit_test(here_already),
+        cmocka_unit_test(goes_on),
+        cmocka_unit_test(without_times),
         cmocka_unit_test(files),
         cmocka_unit_test_setup_teardown(in_the_chat, fix_setup_ready, fix_teardown),
     };

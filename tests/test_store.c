@@ -830,9 +830,39 @@ static void removed_while_open(void **state)
     pp_store_close(st);
 }
 
+/* What takes long ends when it is asked to, and leaves nothing behind. */
+static void cancelled(void **state)
+{
+    (void)state;
+    enum { MANY = 5000 };
+    struct pp_store *st = open_store(fresh());
+    struct pp_message *m = pp_calloc(MANY, sizeof *m);
+    struct pp_session s = {.title = (char *)(uintptr_t)"long"};
+    struct pp_cancel cancel;
+    assert_non_null(m);
+    for (int i = 0; i < MANY; i++)
+        m[i] = (struct pp_message){.role = PP_ROLE_USER, .parent = i};
+    assert_ok(pp_store_conversation_add(st, &s, m, MANY, &err), err);
+    pp_cancel_reset(&cancel);
+    pp_store_cancel_with(st, &cancel);
+    pp_cancel_request(&cancel);
+    const char *copy = test_path("whole.db");
+    assert_int_equal(pp_store_backup(st, copy, &err), PP_ERR_CANCELLED);
+    assert_int_not_equal(access(copy, F_OK), 0);
+    assert_int_equal(pp_store_conversation_add(st, &s, m, MANY, &err), PP_ERR_CANCELLED);
+    pp_cancel_reset(&cancel);
+    assert_ok(pp_store_backup(st, copy, &err), err);
+    int64_t n;
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    assert_int_equal(n, 1);
+    pp_free(m);
+    pp_store_close(st);
+}
+
 TEST_GROUP(store)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cancelled),
         cmocka_unit_test(private_files),       cmocka_unit_test(session_round_trip),
         cmocka_unit_test(find_by_prefix),      cmocka_unit_test(newest_first),
         cmocka_unit_test(message_tree),        cmocka_unit_test(message_round_trip),

@@ -1,0 +1,275 @@
+#include "src/import_store.h"
+
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+
+/* An open hash table, by what conversations begin with; there may be several of a kind. At most half is filled. */
+struct beginning {
+    uint64_t hash;
+    int64_t session; /* 0: none */
+};
+
+struct pp_importer {
+    struct pp_store *st;
+    const char *locks;
+    bool again;
+    struct beginning *slots; /* [mask + 1] */
+    size_t mask, n;
+    bool no_memory;
+};
+
+/* --- conversations by what they begin with ------------------------------------------------------------------------ */
+
+static void place(struct beginning *slots, size_t mask, struct beginning b)
+{
+    size_t i = (size_t)b.hash & mask;
+    while (slots[i].session)
+        i = (i + 1) & mask;
+    slots[i] = b;
+}
+
+static bool grow(struct pp_importer *im)
+{
+    const size_t mask = im->mask ? 2 * im->mask + 1 : 1023;
+    struct beginning *larger = pp_calloc(mask + 1, sizeof *larger);
+    if (!larger)
+        return false;
+    for (size_t i = 0; im->slots && i <= im->mask; i++)
+        if (im->slots[i].session)
+            place(larger, mask, im->slots[i]);
+    pp_free(im->slots);
+    im->slots = larger;
+    im->mask = mask;
+    return true;
+}
+
+static void note(void *importer, int64_t session, const char *text, size_t len)
+{
+    struct pp_importer *im = importer;
+    if (2 * (im->n + 1) > im->mask && !grow(im)) {
+        im->no_memory = true;
+        return;
+    }
+    place(im->slots, im->mask, (struct beginning){XXH3_64bits(text, len), session});
+    im->n++;
+}
+
+enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again, struct pp_importer **out,
+                             struct pp_error *err)
+{
+    struct pp_importer *im = pp_calloc(1, sizeof *im);
+    *out = NULL;
+    if (!im)
+        return pp_fail_nomem(err, "the conversations");
+    *im = (struct pp_importer){.st = st, .locks = locks, .again = again};
+    enum pp_code code = again ? PP_OK : pp_store_beginnings(st, note, im, err);
+    if (!code && im->no_memory)
+        code = pp_fail_nomem(err, "the conversations");
+    if (code)
+        pp_importer_free(im);
+    else
+        *out = im;
+    return code;
+}
+
+void pp_importer_free(struct pp_importer *im)
+{
+    if (im)
+        pp_free(im->slots);
+    pp_free(im);
+}
+
+/* --- whether it is the same --------------------------------------------------------------------------------------- */
+
+static bool same_text(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    return n_a == n_b && (n_a == 0 || memcmp(a, b, n_a) == 0);
+}
+
+static bool begins_with(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    return n_a >= n_b && (n_b == 0 || memcmp(a, b, n_b) == 0);
+}
+
+/* A time that a file does not tell may be any. */
+static bool same_time(int64_t here, int64_t there)
+{
+    return !there || here == there;
+}
+
+/* An answer that was still being written when it was exported is the one that it has become. */
+static bool same_message(const struct pp_message *here, const struct pp_message *there)
+{
+    bool (*same)(const char *, size_t, const char *, size_t) =
+        there->state == PP_MESSAGE_COMPLETE ? same_text : begins_with;
+    return here->role == there->role && same_time(here->created, there->created) &&
+           same(here->content, here->content_len, there->content, there->content_len) &&
+           same(here->reasoning, here->reasoning_len, there->reasoning, there->reasoning_len);
+}
+
+/* What of a conversation of a file is in one of the store. */
+struct match {
+    struct pp_conversation here;
+    int64_t *places;  /* [there->n] in `here`; 0: it is not there */
+    size_t n_missing;
+};
+
+static void match_clear(struct match *m)
+{
+    pp_conversation_clear(&m->here);
+    pp_free(m->places);
+    *m = (struct match){0};
+}
+
+/* Children of each message of `here`, oldest first: first[place], next[place], 0 for none; first[0] are the roots. */
+static bool lay_out(const struct pp_conversation *here, int64_t **first, int64_t **next)
+{
+    *first = pp_calloc(here->n + 1, sizeof **first);
+    *next = pp_calloc(here->n + 1, sizeof **next);
+    if (!*first || !*next)
+        return false;
+    for (size_t i = here->n; i > 0; i--) {
+        const int64_t parent = here->messages[i - 1].parent;
+        (*next)[i] = (*first)[parent];
+        (*first)[parent] = (int64_t)i;
+    }
+    return true;
+}
+
+/* Takes each message that was found out of the children, so that it is found once. */
+static enum pp_code find_messages(struct match *m, const struct pp_conversation *there, struct pp_error *err)
+{
+    int64_t *first = NULL, *next = NULL;
+    m->places = pp_calloc(there->n + 1, sizeof *m->places);
+    m->n_missing = 0;
+    const bool ok = lay_out(&m->here, &first, &next) && m->places;
+    for (size_t i = 0; ok && i < there->n; i++) {
+        const int64_t parent = there->messages[i].parent;
+        int64_t none = 0, *at = parent == 0 ? &first[0] : &none;
+        if (parent > 0 && parent <= (int64_t)i && m->places[parent - 1])
+            at = &first[m->places[parent - 1]];
+        while (*at && !same_message(&m->here.messages[*at - 1], &there->messages[i]))
+            at = &next[*at];
+        m->places[i] = *at;
+        m->n_missing += !*at;
+        if (*at)
+            *at = next[*at];
+    }
+    pp_free(first);
+    pp_free(next);
+    return ok ? PP_OK : pp_fail_nomem(err, "the conversations");
+}
+
+static const char *or_empty(const char *s)
+{
+    return s ? s : "";
+}
+
+static bool same_session(const struct match *m, const struct pp_conversation *there)
+{
+    const struct pp_session *a = &m->here.session, *b = &there->session;
+    const bool timed = b->created && there->n && there->messages[0].created;
+    if (strcmp(or_empty(a->system), or_empty(b->system)) != 0 || !same_time(a->created, b->created))
+        return false;
+    return m->n_missing == 0 || (timed && m->places[0]);
+}
+
+/* Of those that begin alike the one that lacks least; best->here.session.id 0: it is none of them. */
+static enum pp_code find(struct pp_importer *im, const struct pp_conversation *there, struct match *best,
+                         struct pp_error *err)
+{
+    const struct pp_message *begin = there->n ? &there->messages[0] : NULL;
+    const uint64_t hash = XXH3_64bits(begin && begin->content ? begin->content : "", begin ? begin->content_len : 0);
+    enum pp_code code = PP_OK;
+    *best = (struct match){0};
+    for (size_t i = (size_t)hash & im->mask; !code && im->slots && im->slots[i].session; i = (i + 1) & im->mask) {
+        struct match m = {0};
+        if (im->slots[i].hash != hash)
+            continue;
+        code = pp_conversation_read(im->st, im->slots[i].session, &m.here, err);
+        if (code == PP_ERR_NOT_FOUND) { /* another program has just deleted it */
+            code = PP_OK;
+            continue;
+        }
+        if (!code)
+            code = find_messages(&m, there, err);
+        if (!code && same_session(&m, there) && (!best->here.session.id || m.n_missing < best->n_missing)) {
+            const struct match swap = *best;
+            *best = m;
+            m = swap;
+        }
+        match_clear(&m);
+        if (best->here.session.id && !best->n_missing)
+            break;
+    }
+    return code;
+}
+
+/* --- putting it in ------------------------------------------------------------------------------------------------ */
+
+/* The place in the file of the new tip: the file's, if that goes on from the one here; else 0. */
+static int64_t new_head(const struct match *m, const struct pp_conversation *there)
+{
+    int64_t at = there->session.head;
+    while (at > 0 && !m->places[at - 1])
+        at = there->messages[at - 1].parent;
+    const int64_t from = at > 0 ? m->places[at - 1] : 0;
+    return at != there->session.head && from == m->here.session.head ? there->session.head : 0;
+}
+
+static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_conversation *there,
+                           struct pp_import_result *result, struct pp_error *err)
+{
+    int lock = -1;
+    enum pp_code code = pp_session_lock(im->locks, m->here.session.key, &lock, err);
+    if (code == PP_ERR_BUSY) {
+        result->outcome = PP_IMPORT_BUSY;
+        return PP_OK;
+    }
+    for (size_t i = 0; i < there->n; i++)
+        there->messages[i].id = m->places[i] ? m->here.messages[m->places[i] - 1].id : 0;
+    if (!code)
+        code = pp_store_conversation_extend(im->st, m->here.session.id, there->messages, there->n, new_head(m, there),
+                                            there->session.updated, err);
+    if (lock >= 0)
+        close(lock);
+    result->outcome = PP_IMPORT_EXTENDED;
+    return code;
+}
+
+static enum pp_code add(struct pp_importer *im, struct pp_conversation *c, struct pp_import_result *result,
+                        struct pp_error *err)
+{
+    enum pp_code code = pp_conversation_add(im->st, c, err);
+    *result = (struct pp_import_result){PP_IMPORT_ADDED, c->n};
+    if (!code && !im->again)
+        note(im, c->session.id, c->n ? or_empty(c->messages[0].content) : "", c->n ? c->messages[0].content_len : 0);
+    if (!code && im->no_memory)
+        code = pp_fail_nomem(err, "the conversations");
+    c->session.n_messages = (int64_t)c->n;
+    return code;
+}
+
+enum pp_code pp_importer_put(struct pp_importer *im, struct pp_conversation *c, struct pp_import_result *result,
+                             struct pp_error *err)
+{
+    struct match m;
+    enum pp_code code = find(im, c, &m, err);
+    *result = (struct pp_import_result){PP_IMPORT_HERE, m.n_missing};
+    if (!code && !m.here.session.id) {
+        code = add(im, c, result, err);
+    } else if (!code) {
+        if (m.n_missing)
+            code = extend(im, &m, c, result, err);
+        if (result->outcome == PP_IMPORT_EXTENDED)
+            m.here.session.n_messages += (int64_t)m.n_missing;
+        const struct pp_session swap = c->session;
+        c->session = m.here.session;
+        m.here.session = swap;
+    }
+    match_clear(&m);
+    return code;
+}
