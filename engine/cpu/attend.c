@@ -318,6 +318,15 @@ static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, 
     }
 }
 
+/* Says which chunk comes next, if it is before `end`, one that ours are, and lies where it is read. */
+static void look_ahead(const struct tile *t, int64_t next, int64_t end)
+{
+    const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
+    memset(t->a->next, 0, sizeof t->a->next);
+    if (next < end && !last->tree_mask)
+        find_heads(t, next, in_chunk(t->p, last, next), INT64_MAX, t->a->next);
+}
+
 /* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
 static void attend_rows(const struct tile *t, int64_t chunk, int first, int end, const struct pp_span *see,
                         const struct pp_attention_sums *to)
@@ -417,27 +426,36 @@ static void attend_alone(const struct tile *t)
     for (int64_t chunk = t->chunks.first; chunk < t->chunks.end; chunk++) {
         if (stopped(t->c))
             return;
+        look_ahead(t, chunk + 1, t->chunks.end);
         attend_chunk(t, chunk, &t->a->total);
     }
     finish(t);
 }
 
+/* The chunks of one of the items that share a tile's. */
+static struct chunks share_of(const struct tile *t, int split)
+{
+    const int64_t first = t->chunks.first, n = t->chunks.end - first;
+    return (struct chunks){first + n * split / t->p->n_splits, first + n * (split + 1) / t->p->n_splits};
+}
+
 static void attend_share(const struct tile *t, int split)
 {
     const struct attend_plan *p = t->p;
-    const int64_t first = t->chunks.first, n = t->chunks.end - first;
-    for (int64_t chunk = first + n * split / p->n_splits; chunk < first + n * (split + 1) / p->n_splits; chunk++) {
+    const struct chunks share = share_of(t, split);
+    for (int64_t chunk = share.first; chunk < share.end; chunk++) {
         struct pp_attention_sums sums = partial_sums(t, chunk);
         if (stopped(t->c))
             return;
         begin_sums(t, &sums, NULL);
+        look_ahead(t, chunk + 1, share.end);
         attend_chunk(t, chunk, &sums);
     }
     if (atomic_fetch_sub_explicit(&p->left[t->index], 1, memory_order_acq_rel) > 1)
         return;
     atomic_store_explicit(&p->left[t->index], p->n_splits, memory_order_relaxed); /* for the next layer */
     begin_total(t);
-    for (int64_t chunk = first; chunk < t->chunks.end; chunk++) {
+    for (int64_t chunk = t->chunks.first; chunk < t->chunks.end; chunk++) {
         struct pp_attention_sums sums = partial_sums(t, chunk);
         merge_chunk(t, chunk, &sums);
     }

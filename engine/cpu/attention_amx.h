@@ -428,6 +428,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
         const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
         uint8_t *w = part_weights(a, which);
+        ask_for_share(a, q - q0, live, q1 - q0);
         tile_scores(a, heads, q, live, seen);
         weigh_part(a, w, live, limits + q, part, m, l, &values);
         values = (struct value_steps){

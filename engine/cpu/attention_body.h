@@ -59,6 +59,72 @@ static inline int n_queries(const struct pp_attention *a)
     return a->n_rows * a->group;
 }
 
+/* --- asking ahead ------------------------------------------------------------------------------------------ */
+
+/* A head's part of a page is too short for the processor to see a stream in it. With few queries a chunk takes little
+ * longer than reading it: V is asked for while scores become powers, which reads nothing, and the next chunk's K while
+ * V is used. With many, both of the next chunk are, a share with every tile. In small portions, because a processor has
+ * few places for lines on their way. */
+enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16 };
+
+static inline void ask_for(const uint8_t *from, size_t bytes)
+{
+    enum { LINE = 64 };
+    for (size_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch(from + i, 0, 3);
+}
+
+/* Of what lies in the order of positions in a page, and takes so many bytes, that of ASKED_POSITIONS. */
+static inline void ask_for_part(const uint8_t *page, size_t page_bytes, int at)
+{
+    const size_t bytes = page_bytes * ASKED_POSITIONS / PP_PAGE_TOKENS;
+    ask_for(page + slot_of(at) / ASKED_POSITIONS * bytes, bytes);
+}
+
+/* Of V of the positions `all`, share i of n. */
+static inline void ask_for_values(const struct pp_attention *a, const uint8_t *const *values, struct pp_span all, int i,
+                                  int n)
+{
+    const struct pp_kv_layout *kv = a->kv;
+    if (n_queries(a) > FEW_QUERIES || kv->v_in_k)
+        return;
+    for (int at = all.begin / ASKED_POSITIONS * ASKED_POSITIONS + i * ASKED_POSITIONS; at < all.end;
+         at += n * ASKED_POSITIONS)
+        ask_for_part(values[page_of(at)] + kv->v, kv->v_scales - kv->v, at);
+}
+
+/* K at a position of the next chunk; and V's scales, which are read with the scores. */
+static inline void ask_for_next(const struct pp_attention *a, int at)
+{
+    const struct pp_kv_layout *kv = a->kv;
+    const uint8_t *next = a->next[page_of(at)];
+    if (!next)
+        return;
+    ask_for_part(next, kv->v_in_k ? kv->head_bytes : kv->v, at);
+    if (slot_of(at) == 0 && !kv->v_in_k)
+        ask_for(next + kv->v_scales, kv->head_bytes - kv->v_scales);
+}
+
+/* As far as n positions of one page. */
+static inline void ask_for_page(const struct pp_attention *a, int at, int n)
+{
+    for (int i = at; n_queries(a) <= FEW_QUERIES && i < at + n; i += ASKED_POSITIONS)
+        ask_for_next(a, i);
+}
+
+/* The share of n queries that have been dealt with, from the q-th of `all` on. */
+static inline void ask_for_share(const struct pp_attention *a, int q, int n, int all)
+{
+    const int end = (q + n) * PP_KV_CHUNK / all;
+    int at = (q * PP_KV_CHUNK / all + ASKED_POSITIONS - 1) / ASKED_POSITIONS * ASKED_POSITIONS;
+    for (; at < end; at += ASKED_POSITIONS) {
+        const uint8_t *next = a->next[page_of(at)];
+        ask_for_next(a, at);
+        if (next && !a->kv->v_in_k)
+            ask_for_part(next + a->kv->v, a->kv->v_scales - a->kv->v, at);
+    }
+}
+
 /* --- queries ----------------------------------------------------------------------------------------------- */
 
 #if defined(PP_OPS_AMX)
@@ -283,10 +349,12 @@ ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const s
 }
 
 /* Scores of nq queries become powers p = 2^(score - m); m, l: theirs. */
-static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, float *m, float *l)
+static void softmax(const struct pp_attention *a, const uint8_t *const *values, int nq, const struct pp_span *see,
+                    struct pp_span all, float *m, float *l)
 {
     part_references(a, nq, see, NULL, m); /* apart from the rest, which waits for m */
     for (int i = 0; i < nq; i++) {
+        ask_for_values(a, values, all, i, nq);
         float *p = a->p + i * PP_KV_CHUNK;
         const int first = see[i].begin / LANES * LANES;
         const v16 less = v_set1(m[i]);
@@ -420,6 +488,8 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
     for (int at = see.begin; at < see.end;) {
         const int slot = (int)slot_of(at), left = see.end - at;
         const int n = PP_PAGE_TOKENS - slot < left ? PP_PAGE_TOKENS - slot : left;
+        if (vec == 0)
+            ask_for_page(a, at, n);
         const uint8_t *v = heads[page_of(at)] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
         for (const float *end = p + n; p < end; p++, v += pad * size)
             UNROLL for (int w = 0; w < wide; w++) {
@@ -585,6 +655,8 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     for (int at = see.begin; at < see.end; at += WEIGHTS_UNIT) {
         const uint8_t *values = heads[page_of(at)] + a->kv->v + (size_t)b * block_bytes + slot_of(at) / 2 * pair_bytes;
         const int16_t *weights = a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + at;
+        if (b == 0 && half == 0 && at % ASKED_POSITIONS == 0)
+            ask_for_page(a, at, 1);
         for (const int16_t *end = weights + WEIGHTS_UNIT; weights < end; weights += 8, values += 2 * pair_bytes)
             UNROLL for (int j = 0; j < 4; j++) {
                 const uint8_t *pair = values + (size_t)(j / 2 * FAR + j % 2) * pair_bytes;
@@ -643,12 +715,14 @@ static struct pp_span query_limits(const struct pp_attention *a, int row, int n_
 }
 
 /* Scores of nq queries become whole numbers; all: multiples of 32. */
-static void integer_weights(const struct pp_attention *a, int nq, const struct pp_span *see, struct pp_span all,
-                            float *m, float *l)
+static void integer_weights(const struct pp_attention *a, const uint8_t *const *values, int nq,
+                            const struct pp_span *see, struct pp_span all, float *m, float *l)
 {
     part_references(a, nq, see, a->v_log, m);
-    for (int i = 0; i < nq; i++)
+    for (int i = 0; i < nq; i++) {
+        ask_for_values(a, values, all, i, nq);
         l[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, m[i], see[i], all, a->w + i * PP_KV_CHUNK);
+    }
 }
 
 /* o of the queries q0 .. q1 - 1 that see values which are no numbers. */
@@ -692,11 +766,11 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     if (a->slopes)
         sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {
-        integer_weights(a, nq, see, steps, m, l);
+        integer_weights(a, values, nq, see, steps, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
         (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, o);
     } else {
-        softmax(a, nq, see, m, l);
+        softmax(a, values, nq, see, all, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
         if (a->kv->type == PP_KV_FP8)
             scale_weights(a, nq, all);
@@ -726,6 +800,8 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
     const struct bad_values bad = load_scales(a, values, all);
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
+        if (q1 - q0 > FEW_QUERIES)
+            ask_for_share(a, q - q0, nq, q1 - q0);
         chunk_tile(a, heads, values, q, nq, limits + q, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
