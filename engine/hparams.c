@@ -217,12 +217,17 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
-static bool has_convolutions(const struct pp_hparams *hp)
+/* Layers with something else in place of attention. */
+static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_error *err)
 {
-    bool any = false;
+    int64_t n = 0;
     for (int64_t l = 0; l < hp->n_layer; l++)
-        any = any || hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT);
-    return any;
+        n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
+    if (n && !hp->conv_taps)
+        return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
+    if (n == hp->n_layer)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
+    return check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
 
 static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *err)
@@ -324,9 +329,7 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     if (!code)
         code = check_range("attention window", hp->window, 0, INT32_MAX, err);
     if (!code)
-        code = check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
-    if (!code && !hp->conv_taps && has_convolutions(hp))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
+        code = check_convolutions(hp, err);
     if (!code)
         code = check_positive("norm epsilon", hp->norm_eps, err);
     if (!code)

@@ -1,13 +1,17 @@
 /* test_decoders.c - families, and what only some models of a family have: norms of heads, scores that grow with the
  * position. Small random models give what their formulas say, from a GGUF file, from the folder that is made of it, and
  * from the file that is made of that; with any number of rows and threads the same bits. */
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "engine/hf_form.h"
 #include "engine/tensor_forms.h"
-#include "tests/decoder_model.h"
+#include "tests/adapter_folder.h"
+#include "tests/decoder_model_int.h"
+#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -178,6 +182,74 @@ static void lfm2(void **state)
     check(&s);
 }
 
+/* Values of a LoRA that halves hold exactly. */
+static const float *add_exact(struct folder *f, const char *name, int64_t rows, int64_t cols)
+{
+    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* ours */
+    for (int64_t i = 0; i < rows * cols; i++)
+        values[i] = rintf(values[i] * 64) / 64;
+    return values;
+}
+
+/* W becomes W + scale B A; n_out: rows of W. */
+static void merge_lora(struct decoder *d, const char *gguf, struct folder *f, const char *module, int n_out, int rank,
+                       double scale)
+{
+    struct matrix *w = decoder_find(d, gguf);
+    char name[120];
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.conv.%s.lora_A.weight", module);
+    const float *a = add_exact(f, name, rank, w->cols);
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.conv.%s.lora_B.weight", module);
+    const float *b = add_exact(f, name, n_out, rank);
+    assert_int_equal(w->rows, n_out);
+    for (int64_t o = 0; o < w->rows; o++)
+        for (int64_t i = 0; i < w->cols; i++)
+            for (int k = 0; k < rank; k++)
+                w->values[o * w->cols + i] +=
+                    (float)(scale * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
+}
+
+/* A LoRA on both sides of a convolution is what the merged weights are. */
+static void lora_of_convolutions(void **state)
+{
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .n_ctx = SMALL_TEXT};
+    struct decoder_shape s = decoder_shape("lfm2");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 5};
+    struct pp_adapter *adapter;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *seq;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
+    merge_lora(d, "blk.0.shortconv.in_proj.weight", &f, "in_proj", 3 * s.n_embd, 4, 2);
+    merge_lora(d, "blk.0.shortconv.out_proj.weight", &f, "out_proj", s.n_embd, 4, 2);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"in_proj\", \"out_proj\"]}");
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    float *got = pp_calloc((size_t)(SMALL_TEXT * s.n_vocab), sizeof *got);
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_adapter_load(m, path, &adapter, &err), err);
+    assert_ok(pp_seq_new(e, &seq, &err), err);
+    assert_ok(pp_seq_set_adapters(seq, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+    run_in_passes(e, seq, ids, SMALL_TEXT, 7, got);
+    for (int i = 0; i < SMALL_TEXT * s.n_vocab; i++)
+        if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
+            fail_msg("value %d is %g, not %g", i, (double)got[i], want[i]);
+    pp_free(want);
+    pp_free(got);
+    pp_seq_free(seq);
+    pp_adapter_free(adapter);
+    pp_engine_free(e);
+    pp_model_close(m);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
 /* Files that contradict themselves about convolutions. */
 static void bad_convolutions(void **state)
 {
@@ -204,6 +276,10 @@ static void bad_convolutions(void **state)
             fail_msg("%s: \"%s\"", cases[i].name, err.text);
         decoder_free(d);
     }
+    s.full = s.n_layer + 1; /* no layer has attention */
+    struct decoder *d = decoder_make(&s);
+    assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
+    decoder_free(d);
 }
 
 /* OLMoE. */
@@ -415,7 +491,10 @@ TEST_GROUP(decoders)
         cmocka_unit_test(glm),
         cmocka_unit_test(command_r),
         cmocka_unit_test(hunyuan),
-        cmocka_unit_test(lfm2), cmocka_unit_test(bad_convolutions), cmocka_unit_test(olmoe),
+        cmocka_unit_test(lfm2),
+        cmocka_unit_test(lora_of_convolutions),
+        cmocka_unit_test(bad_convolutions),
+        cmocka_unit_test(olmoe),
         cmocka_unit_test(granite_moe),
         cmocka_unit_test(olmo),
         cmocka_unit_test(nemotron),

@@ -2,8 +2,8 @@
  *
  * Lowering fuses neighbours: a norm goes into the projections that read it, projections with the same input become one
  * stage that quantises the input once, a residual addition or an activation goes into the epilogue of the projections
- * before it, and norms of heads, rotation, KV store and attention become one stage. What is left is done row by row,
- * or head by head.
+ * before it, and norms of heads, rotation, KV store and attention become one stage, as do a short convolution and the
+ * products around it. What is left is done row by row, or head by head.
  * One row of a common decoder layer is five stages and five meetings of the threads. */
 #ifndef PP_CPU_CPU_H
 #define PP_CPU_CPU_H
