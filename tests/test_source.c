@@ -428,7 +428,6 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"mamba2", "Mamba 2"},
-        {"Qwen3VLMoeForConditionalGeneration", "GGUF files run"},
         {"mistral4", "MLA"},
         {"GraniteMoeHybridForCausalLM", "Mamba 2"},
         {"nemotron_h", "Mamba 2"},
@@ -567,6 +566,15 @@ static void test_names(void **state)
                      PP_NAME_IGNORED);
     assert_int_equal(pp_arch_rows(llama, "blk.3.attn_q.weight"), PP_ROWS_Q);
     assert_int_equal(pp_arch_rows(llama, "blk.3.attn_v.weight"), PP_ROWS_SAME);
+    const struct pp_arch *moe = pp_arch_by_class("Qwen3VLMoeForConditionalGeneration");
+    assert_int_equal(pp_arch_gguf_name(moe, "model.language_model.layers.3.mlp.experts.gate_up_proj", &b, NULL),
+                     PP_NAME_FOUND);
+    assert_string_equal(b.data, "blk.3.ffn_gate_exps.weight");
+    assert_int_equal(pp_arch_form(moe, "blk.3.ffn_gate_exps.weight"), PP_HF_SAME); /* others have them apart */
+    const struct pp_arch *glm = pp_arch_by_class("ChatGLMModel");
+    assert_int_equal(pp_arch_gguf_name(glm, "transformer.encoder.layers.5.self_attention.query_key_value.bias", &b,
+                                       NULL), PP_NAME_FOUND);
+    assert_string_equal(b.data, "blk.5.attn_qkv.bias");
     pp_buf_free(&b);
     static const int64_t order[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12};
     for (int64_t i = 0; i < 10; i++)

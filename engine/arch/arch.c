@@ -229,7 +229,7 @@ static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const char 
     const struct pp_arch_name *const tables[] = {a->names, a->more_names};
     for (int i = 0; i < 2; i++)
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
-            if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+            if (!n->only_read && match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
                 return n;
     return NULL;
 }
@@ -255,7 +255,7 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
                                             const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++) {
-        if (n->mlx != mlx || (n->two_norms && !hp->two_norms))
+        if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
             return n;

@@ -57,6 +57,7 @@ struct pp_arch_name {
     enum pp_hf_form form;
     bool whole;
     bool mlx;             /* only MLX has it so */
+    bool only_read;       /* some folders of the family have it so, but not those that are written */
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     const char *second;
 };

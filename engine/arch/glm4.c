@@ -1,6 +1,7 @@
 /* glm4.c - GLM 4 of 2024 (GGUF: chatglm) and 2025 (glm4): half of each head is rotated, neighbours together, in
  * folders, too; gate and value are one matrix. That of 2025 has norms behind attention and feed-forward part, besides
- * those before them. */
+ * those before them; of GLM 4.1 V this is the part that reads and writes text. ChatGLM 2 and 3, and GLM 4 before
+ * transformers knew it, have other names in their folders. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -13,7 +14,10 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-static const char *const classes[] = {"Glm4ForCausalLM", "glm4", NULL};
+static const char *const classes[] = {"Glm4ForCausalLM", "Glm4vForConditionalGeneration", "glm4", "glm4v", "glm4v_text",
+                                      NULL};
+static const struct pp_arch_parts parts = {
+    .model_type = "glm4", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"rms_norm_eps\": 1.5625e-7, \"partial_rotary_factor\": 0.5}"},
@@ -35,6 +39,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 const struct pp_arch pp_arch_glm4 = {
     .name = "glm4",
     .hf_classes = classes,
+    .parts = &parts,
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
@@ -47,17 +52,69 @@ const struct pp_arch pp_arch_glm4 = {
 
 /* --- of 2024 ---------------------------------------------------------------------------------------------------- */
 
-static const char *const classes1[] = {"GlmForCausalLM", "glm", NULL};
+#define OLD "transformer.encoder.layers.{}."
+
+static const struct pp_arch_name names1[] = {
+    {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = "transformer.embedding.word_embeddings", .gguf = "token_embd", .only_read = true},
+    {.hf = "transformer.encoder.final_layernorm", .gguf = "output_norm", .only_read = true},
+    {.hf = "transformer.output_layer", .gguf = "output", .only_read = true},
+    {.hf = OLD "input_layernorm", .gguf = "blk.{}.attn_norm", .only_read = true},
+    {.hf = OLD "self_attention.query_key_value", .gguf = "blk.{}.attn_qkv", .only_read = true},
+    {.hf = OLD "self_attention.dense", .gguf = "blk.{}.attn_output", .only_read = true},
+    {.hf = OLD "post_attention_layernorm", .gguf = "blk.{}.ffn_norm", .only_read = true},
+    {.hf = OLD "mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up", .only_read = true},
+    {.hf = OLD "mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = NULL},
+};
+static const char *const ignored1[] = {".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", NULL};
+static const char *const classes1[] = {"GlmForCausalLM", "ChatGLMModel", "ChatGLMForConditionalGeneration", "glm",
+                                       "chatglm", NULL};
+
+/* Keys of their own: a base of frequencies is told by how often it is the usual one. */
+static enum pp_code from_old_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const usually[] = {"rmsnorm", "post_layer_norm", "multi_query_attention", NULL};
+    float ratio = 1;
+    for (const char *const *key = usually; *key; key++)
+        if (!pp_config_flag(config, *key, true))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which pippin does not compute", *key);
+    if (pp_config_flag(config, "apply_residual_connection_post_layernorm", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: apply_residual_connection_post_layernorm is true, which "
+                       "pippin does not compute");
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {{"multi_query_group_num", &hp->n_head_kv}, {"kv_channels", &hp->head_dim},
+                   {"seq_length", &hp->n_ctx_train}};
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
+    hp->norm_eps = 1e-5f;
+    if (!code)
+        code = pp_config_float(config, "layernorm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_float(config, "rope_ratio", &ratio, err);
+    hp->rope_base *= ratio;
+    hp->rope_dim = hp->head_dim / 2;
+    return code;
+}
+
+static enum pp_code from_config1(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    return pp_arch_is_kind(config, "chatglm", "ChatGLMModel") ? from_old_config(config, hp, err)
+                                                              : from_config(config, hp, err);
+}
 
 const struct pp_arch pp_arch_chatglm = {
     .name = "chatglm",
     .hf_classes = classes1,
-    .names = names,
+    .names = names1,
     .more_names = pp_common_names,
-    .ignored = pp_common_ignored,
+    .ignored = ignored1,
     .usual = usual,
     .hf_pairs = true,
     .decoder = {.fused_gate = true},
-    .from_config = from_config,
+    .from_config = from_config1,
     .to_config = to_config,
 };

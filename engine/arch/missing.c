@@ -15,7 +15,6 @@ static const struct {
 } families[] = {
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
-    {"qwen3vlmoe", "folders with the gates and values of all experts in one tensor; its GGUF files run"},
     {"mamba", STATES " (Mamba)"},
     {"mamba2", STATES " (Mamba 2)"},
     {"falconmamba", STATES " (Mamba)"},

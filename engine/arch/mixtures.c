@@ -99,7 +99,10 @@ const struct pp_arch pp_arch_dots1 = {
 
 /* --- GLM 4.5 ----------------------------------------------------------------------------------------------------- */
 
-static const char *const glm_classes[] = {"Glm4MoeForCausalLM", "glm4_moe", NULL};
+static const char *const glm_classes[] = {"Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration", "glm4_moe",
+                                          "glm4v_moe", "glm4v_moe_text", NULL};
+static const struct pp_arch_parts glm_parts = {
+    .model_type = "glm4_moe", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_name glm_names[] = {
     QK_NORMS,
     {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
@@ -128,6 +131,7 @@ static void glm_to_config(const struct pp_hparams *hp, cJSON *config)
 const struct pp_arch pp_arch_glm4moe = {
     .name = "glm4moe",
     .hf_classes = glm_classes,
+    .parts = &glm_parts,
     .names = glm_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,

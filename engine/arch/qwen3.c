@@ -12,13 +12,26 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
+static const struct pp_arch_name moe_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES_TURNED, .whole = true, .only_read = true},
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight",
+     .form = PP_HF_EXPERTS_TURNED, .whole = true, .only_read = true}, /* of those that see */
+    {.hf = NULL},
+};
+
 static const char *const other_names[] = {"qwen3vl", NULL};
 static const char *const moe_other_names[] = {"qwen3vlmoe", NULL};
 static const char *const classes[] = {
     "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration", "qwen3", "qwen3_vl", "qwen3_vl_text", NULL};
-static const char *const moe_classes[] = {"Qwen3MoeForCausalLM", "qwen3_moe", NULL};
+static const char *const moe_classes[] = {"Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "qwen3_moe",
+                                          "qwen3_vl_moe", "qwen3_vl_moe_text", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen3", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
+static const struct pp_arch_parts moe_parts = {
+    .model_type = "qwen3_moe", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -85,8 +98,9 @@ static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
 const struct pp_arch pp_arch_qwen3moe = {
     .name = "qwen3moe",
     .other_names = moe_other_names,
+    .parts = &moe_parts,
     .hf_classes = moe_classes,
-    .names = names,
+    .names = moe_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
