@@ -98,6 +98,9 @@ struct pp_random_shape {
     int64_t n_ff_shared, n_ff_dense, n_dense;
     int64_t conv_taps;  /* layers are short convolutions over so many positions, but for those with attention: */
     uint64_t attends;   /* layer l has it where this has bit l */
+    /* Or they have states, with keys and values of state_dim values, behind convolutions: */
+    int64_t n_state_head, n_state_key_head, state_dim, state_taps;
+    int64_t head_dim;   /* 0: n_embd / n_head */
 };
 
 /* i from 0; NULL at the end. */

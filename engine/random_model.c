@@ -33,6 +33,9 @@ static const struct pp_random_shape shapes[] = {
     {.name = "lfm2-1.2b", .n_layers = 16, .n_embd = 2048, .n_head = 32, .n_head_kv = 8, .n_ff = 8192,
      .n_ctx = 128000, .n_vocab = 65536, .rope_base = 1e6f, .tied = true, .conv_taps = 3,
      .attends = 1 << 2 | 1 << 5 | 1 << 8 | 1 << 10 | 1 << 12 | 1 << 14},
+    {.name = "qwen3.5-2b", .n_layers = 24, .n_embd = 2048, .n_head = 8, .n_head_kv = 2, .head_dim = 256, .n_ff = 6144,
+     .n_ctx = 262144, .n_vocab = 248320, .rope_base = 1e7f, .tied = true, .n_state_head = 16, .n_state_key_head = 16,
+     .state_dim = 128, .state_taps = 4, .attends = 0x888888},
     {.name = "olmoe-7b-a1b", .n_layers = 16, .n_embd = 2048, .n_head = 16, .n_head_kv = 16, .n_ff = 1024,
      .n_ctx = 4096, .n_vocab = 50304, .rope_base = 1e4f, .n_expert = 64, .n_expert_used = 8},
     {.name = "deepseek-v2-lite", .n_layers = 27, .n_embd = 2048, .n_head = 16, .n_head_kv = 1, .n_ff = 1408,
@@ -93,7 +96,7 @@ static enum pp_code write_rows(struct random_file *f, const struct pp_tensor *t,
     if (t->n_dims > 1 && f->spec->zeros)
         return pp_gguf_write_zeros(f->w, err);
     for (int64_t i = 0; t->n_dims == 1 && i < t->ne[0]; i++)
-        ((float *)f->row)[i] = 1.0f;
+        ((float *)f->row)[i] = strstr(t->name, ".ssm_a") ? -0.1f : 1.0f;
     for (int64_t r = 0; r < t->ne[1] * t->ne[2] && !code; r++) {
         if (pp_cancelled(f->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
@@ -140,15 +143,21 @@ static enum pp_code add_parts(struct random_file *f, int64_t index, const struct
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n && !code; i++) {
         char name[64];
-        snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)index, parts[i].name);
+        const bool whole = parts[i].name[0] == '*'; /* without ".weight" */
+        snprintf(name, sizeof name, "blk.%lld.%s%s", (long long)index, parts[i].name + whole, whole ? "" : ".weight");
         code = parts[i].n_cols ? stack(f, name, parts[i].n, parts[i].n_rows, parts[i].n_cols, err) : PP_OK;
     }
     return code;
 }
 
+static bool attends(const struct random_file *f, int64_t index)
+{
+    return f->shape->attends >> index % f->shape->n_layers & 1;
+}
+
 static bool is_convolved(const struct random_file *f, int64_t index)
 {
-    return f->hp.conv_taps && !(f->shape->attends >> index % f->shape->n_layers & 1);
+    return f->hp.conv_taps && !attends(f, index);
 }
 
 static enum pp_code convolution(struct random_file *f, int64_t index, struct pp_error *err)
@@ -164,19 +173,41 @@ static enum pp_code convolution(struct random_file *f, int64_t index, struct pp_
     return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
 }
 
+static enum pp_code states(struct random_file *f, int64_t index, struct pp_error *err)
+{
+    const struct pp_random_shape *s = f->shape;
+    const int64_t n = f->hp.n_embd, values = s->n_state_head * s->state_dim;
+    const int64_t mixed = values + 2 * s->n_state_key_head * s->state_dim;
+    const struct part parts[] = {
+        {"attn_norm", 0, 0, n},
+        {"attn_qkv", 0, mixed, n},
+        {"attn_gate", 0, values, n},
+        {"ssm_beta", 0, s->n_state_head, n},
+        {"ssm_alpha", 0, s->n_state_head, n},
+        {"ssm_conv1d", 0, mixed, s->state_taps},
+        {"*ssm_a", 0, 0, s->n_state_head},
+        {"*ssm_dt.bias", 0, 0, s->n_state_head},
+        {"ssm_norm", 0, 0, s->state_dim},
+        {"ssm_out", 0, n, values},
+        {"post_attention_norm", 0, 0, n},
+    };
+    return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
+}
+
 static enum pp_code attention(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
-    const int64_t normed = hp->conv_taps ? hp->head_dim : 0;
+    const bool gated = f->shape->n_state_head > 0;
+    const int64_t normed = hp->conv_taps || gated ? hp->head_dim : 0;
     const struct part parts[] = {
         {"attn_norm", 0, 0, hp->n_embd},
-        {"attn_q", 0, hp->n_head * hp->head_dim, hp->n_embd},
+        {"attn_q", 0, (gated ? 2 : 1) * hp->n_head * hp->head_dim, hp->n_embd},
         {"attn_k", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
         {"attn_v", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
         {"attn_q_norm", 0, 0, normed},
         {"attn_k_norm", 0, 0, normed},
         {"attn_output", 0, hp->n_embd, hp->n_head * hp->head_dim},
-        {"ffn_norm", 0, 0, hp->n_embd},
+        {gated ? "post_attention_norm" : "ffn_norm", 0, 0, hp->n_embd},
     };
     return add_parts(f, index, parts, sizeof parts / sizeof *parts, err);
 }
@@ -225,9 +256,10 @@ static enum pp_code mixture(struct random_file *f, int64_t index, struct pp_erro
 static enum pp_code layer(struct random_file *f, int64_t index, struct pp_error *err)
 {
     const struct pp_hparams *hp = &f->hp;
-    enum pp_code code = (is_convolved(f, index) ? convolution
-                         : hp->kv_lora_rank     ? latent_attention
-                                                : attention)(f, index, err);
+    enum pp_code code = (is_convolved(f, index)                          ? convolution
+                         : f->shape->n_state_head && !attends(f, index) ? states
+                         : hp->kv_lora_rank                             ? latent_attention
+                                                                        : attention)(f, index, err);
     if (!code && hp->n_expert && index >= f->shape->n_dense)
         return mixture(f, index, err);
     return code ? code : dense(f, index, f->shape->n_ff_dense ? f->shape->n_ff_dense : hp->n_ff, err);
@@ -248,7 +280,10 @@ static enum pp_code all_tensors(struct random_file *f, struct pp_error *err)
 
 static const char *arch_of(const struct random_file *f)
 {
-    return f->hp.kv_lora_rank ? "deepseek2" : f->hp.conv_taps ? "lfm2" : "llama";
+    return f->shape->n_state_head ? "qwen35"
+           : f->hp.kv_lora_rank   ? "deepseek2"
+           : f->hp.conv_taps      ? "lfm2"
+                                  : "llama";
 }
 
 static void add_number(struct random_file *f, const char *key, int64_t v)
@@ -279,6 +314,19 @@ static void add_key_heads(struct random_file *f)
     pp_gguf_add_u32_array(f->w, "lfm2.attention.head_count_kv", n_head_kv, (size_t)f->hp.n_layer);
 }
 
+static void add_states(struct random_file *f)
+{
+    const struct pp_random_shape *s = f->shape;
+    add_number(f, "attention.key_length", s->head_dim);
+    add_number(f, "attention.value_length", s->head_dim);
+    add_number(f, "ssm.conv_kernel", s->state_taps);
+    add_number(f, "ssm.state_size", s->state_dim);
+    add_number(f, "ssm.group_count", s->n_state_key_head);
+    add_number(f, "ssm.time_step_rank", s->n_state_head);
+    add_number(f, "ssm.inner_size", s->n_state_head * s->state_dim);
+    pp_gguf_add_i32_array(f->w, "qwen35.rope.dimension_sections", (const int32_t[]){11, 11, 10, 0}, 4);
+}
+
 static void add_metadata(struct random_file *f)
 {
     const struct pp_hparams *hp = &f->hp;
@@ -297,7 +345,9 @@ static void add_metadata(struct random_file *f)
     add_number(f, "attention.head_count", hp->n_head);
     add_key_heads(f);
     add_number(f, "shortconv.l_cache", hp->conv_taps);
-    add_number(f, "rope.dimension_count", latent ? hp->rope_dim : hp->head_dim);
+    add_number(f, "rope.dimension_count", latent ? hp->rope_dim : s->n_state_head ? hp->head_dim / 4 : hp->head_dim);
+    if (s->n_state_head)
+        add_states(f);
     add_float(f, "rope.freq_base", s->rope_base);
     add_float(f, "attention.layer_norm_rms_epsilon", 1e-5f);
     add_number(f, "expert_count", hp->n_expert);
@@ -323,7 +373,7 @@ static void add_metadata(struct random_file *f)
 
 static enum pp_code fail_shape(const char *name, struct pp_error *err)
 {
-    char known[320] = "";
+    char known[384] = "";
     size_t n = 0;
     for (size_t i = 0; i < N_SHAPES; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", shapes[i].name);
@@ -365,7 +415,9 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         .n_layer = spec->n_layers ? spec->n_layers : s->n_layers,
         .n_head = s->n_head,
         .n_head_kv = s->n_head_kv,
-        .head_dim = s->kv_lora_rank ? s->kv_lora_rank + s->rope_dim : s->n_embd / s->n_head,
+        .head_dim = s->kv_lora_rank ? s->kv_lora_rank + s->rope_dim
+                    : s->head_dim   ? s->head_dim
+                                    : s->n_embd / s->n_head,
         .kv_lora_rank = s->kv_lora_rank,
         .q_lora_rank = s->q_lora_rank,
         .qk_nope_dim = s->qk_nope_dim,
@@ -389,7 +441,7 @@ enum pp_code pp_random_model_write(const struct pp_random_model *spec, const cha
     if (code)
         return code;
     const int64_t widths[] = {f.hp.n_embd, f.hp.n_ff, f.shape->n_ff_dense, f.hp.n_ff_shared,
-                              f.hp.n_head * f.hp.v_head_dim};
+                              f.shape->n_state_head * f.shape->state_dim, f.hp.n_head * f.hp.v_head_dim};
     int64_t longest = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         longest = widths[i] > longest ? widths[i] : longest;

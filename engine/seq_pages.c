@@ -8,7 +8,8 @@
  *
  * Pages of other tiers than attention's are large (LFM2 1.2B: 5 MB, those of its keys and values 0.4 MB), and who goes
  * on looks at the last few positions only. So of those that a sequence has left behind, only the first ones and every
- * eighth keep their names; the memory of the others is used again while it is warm.
+ * eighth keep their names; the memory of the others is used again while it is warm. Of states (Qwen 3.5 2B: 66 MB with
+ * what goes into their convolutions) even of the first ones it is only the fourth.
  *
  * That the usual places can be gone back to at no cost, however much memory others need, a sequence marks them: where
  * the current turn began (to edit it) and where its prompt ended (to answer it again). A mark holds the full pages of
@@ -108,11 +109,18 @@ void pp_seq_drop_pages(struct pp_seq *s)
     }
 }
 
-/* Whether the i-th page can be found when its sequence has left it behind. */
-static bool keeps_name(const struct pp_kv_pool *kv, int64_t i)
+/* Whether the i-th page of a tier can be found when its sequence has left it behind; the same in all tiers whose pages
+ * are large. */
+static bool keeps_name(const struct pp_engine *e, int t, int64_t i)
 {
-    enum { EACH = 8 };
-    return pp_kv_pool_layout(kv)->kind == PP_TIER_ATTENTION || i < EACH || (i + 1) % EACH == 0;
+    enum { EACH = 8, LARGE = 16 << 20 };
+    size_t bytes = 0;
+    if (pp_kv_pool_layout(e->tier[t].kv)->kind == PP_TIER_ATTENTION)
+        return true;
+    for (int k = 0; k < e->n_tiers; k++)
+        if (pp_kv_pool_layout(e->tier[k].kv)->kind != PP_TIER_ATTENTION)
+            bytes += pp_kv_pool_layout(e->tier[k].kv)->page_bytes;
+    return (i + 1) % EACH == 0 || (bytes < LARGE ? i < EACH : i + 1 == EACH / 2);
 }
 
 void pp_seq_slide(struct pp_seq *s)
@@ -123,9 +131,9 @@ void pp_seq_slide(struct pp_seq *s)
         const int64_t first = first_needed(s->engine, t, s->len);
         for (; tier->first_page < first && tier->first_page < tier->n_pages; tier->first_page++) {
             const int64_t i = tier->first_page;
-            if (i < s->n_named && keeps_name(kv, i))
+            if (i < s->n_named && keeps_name(s->engine, t, i))
                 pp_page_name(kv, tier->pages[i], &s->names[i]); /* if the one that had the name is gone */
-            else if (!keeps_name(kv, i) && pp_page_refs(kv, tier->pages[i]) == 1)
+            else if (!keeps_name(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
                 pp_page_unname(kv, tier->pages[i]);
             pp_page_release(kv, tier->pages[i]);
         }

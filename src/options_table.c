@@ -290,11 +290,11 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_WORK, .help = "measure a pass of so many rows, such as 1,2,4,8,16"},
     {.name = "shape", .arg = "NAME",
      .choices = "stories-15m smollm2-135m tinyllama-1.1b llama-3.2-1b llama-3.2-3b llama-2-7b mistral-7b "
-                "llama-3.1-8b lfm2-1.2b olmoe-7b-a1b mixtral-8x7b deepseek-v2-lite deepseek-v3",
+                "llama-3.1-8b lfm2-1.2b qwen3.5-2b olmoe-7b-a1b mixtral-8x7b deepseek-v2-lite deepseek-v3",
      .set = pp_set_choice, AT(bench.shape), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
      .help = "instead of a model, random weights in this shape: stories-15m, smollm2-135m, tinyllama-1.1b, "
-             "llama-3.2-1b, llama-3.2-3b, llama-2-7b, mistral-7b, llama-3.1-8b, lfm2-1.2b, and of mixtures of "
-             "experts olmoe-7b-a1b, mixtral-8x7b, deepseek-v2-lite, deepseek-v3"},
+             "llama-3.2-1b, llama-3.2-3b, llama-2-7b, mistral-7b, llama-3.1-8b, lfm2-1.2b, qwen3.5-2b, and of mixtures "
+             "of experts olmoe-7b-a1b, mixtral-8x7b, deepseek-v2-lite, deepseek-v3"},
     {.name = "type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0 q4_0 q4_k q4_k_m q6_k", .set = pp_set_text,
      AT(bench.type), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
      .help = "its weights: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, or q4_k_m as quantising mixes them (default)"},

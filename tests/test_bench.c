@@ -125,7 +125,7 @@ static void every_shape_is_found(void **state)
         assert_ptr_equal(pp_random_shape_by_name(s->name), s);
         assert_true(s->n_embd % s->n_head == 0 && s->n_head % s->n_head_kv == 0);
     }
-    assert_int_equal(n, 13);
+    assert_int_equal(n, 14);
     assert_null(pp_random_shape_by_name(""));
 }
 
