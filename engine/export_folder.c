@@ -607,24 +607,29 @@ static void put_bits(uint8_t *to, int64_t i, int bits, unsigned q)
         to[i / 2] = (uint8_t)(i % 2 ? to[i / 2] | q << 4 : q);
 }
 
-/* The value that is farthest from zero is met, and zero itself: scale and bias are rounded first. */
+/* The value that is farthest from zero is met, and zero itself: scale and bias are rounded first. Of values that are no
+ * numbers, or too large, scale or bias is none. */
 static void group_of_floats(const struct item *item, const float *w, int64_t n, uint8_t *q, uint16_t *scale,
                             uint16_t *bias)
 {
     const float top = (float)((1 << item->bits) - 1);
     float low = w[0], high = w[0];
+    bool numbers = isfinite(w[0]);
     for (int64_t i = 1; i < n; i++) {
-        low = fminf(low, w[i]);
+        low = fminf(low, w[i]); /* of a number and NaN, the number */
         high = fmaxf(high, w[i]);
+        numbers &= isfinite(w[i]);
     }
     const float edge = fabsf(low) > fabsf(high) ? low : high, other = fabsf(low) > fabsf(high) ? high : low;
     float step = (other - edge) / top;
     const float to_zero = step != 0.0f ? rintf(-edge / step) : 0;
     if (to_zero > 0 && to_zero <= top)
         step = -edge / to_zero;
-    *bias = to_half(item->type, edge);
+    *bias = to_half(item->type, numbers ? edge : NAN);
     *scale = to_half(item->type, step);
     const float b = from_half(item->type, *bias), s = from_half(item->type, *scale);
+    if (!isfinite(b) || !isfinite(s))
+        return;
     for (int64_t i = 0; i < n; i++) {
         const float v = s != 0.0f ? rintf((w[i] - b) / s) : 0;
         put_bits(q, i, item->bits, (unsigned)(v < 0 ? 0 : v > top ? top : v));

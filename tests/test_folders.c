@@ -19,6 +19,7 @@
 #include "engine/safetensors.h"
 #include "engine/source.h"
 #include "engine/text.h"
+#include "tests/decoder_model_int.h"
 #include "tests/packed_folder.h"
 #include "tests/support.h"
 
@@ -661,6 +662,27 @@ static void refusals(void **state)
     assert_non_null(strstr(err.text, "already"));
 }
 
+/* Also one among many others is not rounded to some integer. */
+static void weights_that_are_no_numbers(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 1e38f};
+    struct decoder_shape shape = decoder_shape("mistral3");
+    (void)state;
+    shape.n_embd = shape.n_ff = 64;
+    shape.head_dim = shape.rope_dim = 16;
+    struct decoder *d = decoder_make(&shape);
+    float *weight = &decoder_find(d, "blk.1.ffn_up.weight")->values[64 + 7];
+    for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
+        const struct pp_convert_options opt = {.out_type = "F16", .bits = i % 2 ? 4 : 8};
+        const char *dst = fresh("no-numbers");
+        struct pp_error err;
+        *weight = bad[i / 2];
+        assert_int_equal(pp_convert_to_folder(decoder_write(d), dst, &opt, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "up_proj"));
+    }
+    decoder_free(d);
+}
+
 /* Stopped, or out of memory anywhere: an error, and no model. */
 static void stopped(void **state)
 {
@@ -716,6 +738,7 @@ TEST_GROUP(folders)
         cmocka_unit_test(ministral3),    cmocka_unit_test(seeing_files),
                     cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
+        cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),
     };
