@@ -258,15 +258,16 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
 /* Sizes that differ between layers; the largest are within their limits. */
 static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *err)
 {
+    const int64_t least = hp->gaps ? 0 : 1;
     enum pp_code code = PP_OK;
     for (int64_t l = 0; l < hp->n_layer && !code; l++) {
         const struct pp_layer_shape s = pp_layer_shape(hp, l);
-        code = check_range("feed-forward size", s.n_ff, 1, hp->n_ff, err);
+        code = check_range("feed-forward size", s.n_ff, least, hp->n_ff, err);
         if (!code)
-            code = check_range("number of heads", s.n_head, 1, hp->n_head, err);
+            code = check_range("number of heads", s.n_head, least, hp->n_head, err);
         if (!code)
-            code = check_range("number of key heads", s.n_head_kv, 1, s.n_head, err);
-        if (!code && s.n_head % s.n_head_kv != 0)
+            code = check_range("number of key heads", s.n_head_kv, least, s.n_head, err);
+        if (!code && s.n_head_kv && s.n_head % s.n_head_kv != 0)
             code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
                            (long long)s.n_head, (long long)s.n_head_kv);
     }
@@ -989,6 +990,8 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     static const char *const keys[] = {"ffn_hidden_size", "intermediate_size", NULL};
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, keys[1]), *item;
     int64_t l = 0;
+    if (!cJSON_IsArray(list) && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
+        return PP_OK; /* which say it */
     if (!cJSON_IsArray(list))
         return config_size(config, keys, &hp->n_ff, err);
     if (cJSON_GetArraySize(list) < hp->n_layer)

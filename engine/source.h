@@ -41,6 +41,8 @@ struct pp_hparams {
     int64_t head_dim_local; /* of layers with a window, where their heads have another size; 0: they have the same */
     bool uneven;            /* layers differ in numbers of heads, or in n_ff: `sizes` has those of each, n_head,
                                n_head_kv and n_ff are the largest */
+    bool gaps;              /* some layers have no feed-forward part, n_ff being 0, or no attention: n_head is 0, or
+                               n_head_kv is, and a projection stands in its place */
     struct pp_layer_sizes {
         int32_t n_head, n_head_kv, n_ff;
     } sizes[PP_MAX_LAYERS];

@@ -309,6 +309,33 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* Attention or what stands in its place, then the feed-forward part; what is missing adds nothing. */
+static void gapped_layer(const struct decoder *d, int l, double *x, int n)
+{
+    const int width = d->s.n_embd;
+    double *in = doubles(width), *delta = doubles(width);
+    if (d->s.n_head_kv && d->s.n_ff) {
+        layer(d, l, x, n);
+        n = 0;
+    }
+    assert_true(!d->s.n_head_kv || d->s.n_ff); /* the formulas have both in one */
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * width;
+        if (d->s.n_head) {
+            before(d, l, "attn_norm", row, in);
+            linear(d, l, "attn_output", in, delta);
+            behind(d, l, "", delta, row);
+        }
+        if (d->s.n_ff) {
+            before(d, l, d->s.ffn_norm, row, in);
+            feed_forward(d, l, in, delta);
+            behind(d, l, "", delta, row);
+        }
+    }
+    pp_free(in);
+    pp_free(delta);
+}
+
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits)
 {
     const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
@@ -325,8 +352,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
             x[i] += (double)decoder_find(d, "position_embd.weight")->values[i];
     for (int r = 0; r < n && d->s.embd_norm; r++)
         norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
-    for (int l = 0; l < d->s.n_layer; l++)
-        (decoder_convolves(d, l) ? convolved_layer : layer)(d, l, x, n);
+    for (int l = 0; l < d->s.n_layer; l++) {
+        struct decoder of_layer = *d;
+        of_layer.s = decoder_shape_of(&d->s, l);
+        (decoder_convolves(d, l) ? convolved_layer : d->s.uneven ? gapped_layer : layer)(&of_layer, l, x, n);
+    }
     for (int r = 0; r < n; r++) {
         norm(d, -1, d->s.output_norm, 0, x + r * width, in);
         linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);

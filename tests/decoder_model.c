@@ -41,6 +41,7 @@ static const struct decoder_shape families[] = {
      .joined = true, .tied = true},
     {.arch = "apertus", .heads = HEADS_ALIKE, .ff = FF_XIELU},
     {.arch = "xverse", .neighbours = true},
+    {.arch = "deci", .neighbours = true},
     {.arch = "pangu-embedded", .biases = BIAS_QKV | BIAS_O},
     {.arch = "minicpm", .neighbours = true, .tied = true, .embd_scale = 6, .residual_scale = 0.5f, .logit_scale = 3,
      .logit_divided = true},
@@ -146,8 +147,14 @@ static void add_attention(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
     const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
+    if (!s->n_head)
+        return;
     if (s->norms != POST_NORM)
         add_block_norm(d, l, "attn_norm");
+    if (!s->n_head_kv) { /* a projection in its place */
+        add_matrix(d, l, "attn_output", n, n, false);
+        return;
+    }
     if (s->two_norms)
         add_block_norm(d, l, "attn_norm_2");
     if (s->joined) {
@@ -192,6 +199,8 @@ static void add_feed_forward(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
     const bool bias = s->biases & BIAS_FF;
+    if (!s->n_ff)
+        return;
     if (s->norms != POST_NORM && !s->parallel)
         add_block_norm(d, l, s->ffn_norm);
     if (s->n_expert) {
@@ -211,6 +220,17 @@ static void add_feed_forward(struct decoder *d, int l)
         add_block_norm(d, l, "post_ffw_norm");
 }
 
+struct decoder_shape decoder_shape_of(const struct decoder_shape *s, int l)
+{
+    struct decoder_shape of_layer = *s;
+    if (s->uneven) {
+        of_layer.n_head = s->uneven[l][0];
+        of_layer.n_head_kv = s->uneven[l][1];
+        of_layer.n_ff = s->uneven[l][2];
+    }
+    return of_layer;
+}
+
 struct decoder *decoder_make(const struct decoder_shape *s)
 {
     struct decoder *d = pp_calloc(1, sizeof *d);
@@ -223,9 +243,11 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     if (s->embd_norm)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
+        d->s = decoder_shape_of(s, l);
         (decoder_convolves(d, l) ? add_convolution : add_attention)(d, l);
         add_feed_forward(d, l);
     }
+    d->s = *s;
     if (!s->norm_plain)
         add_norm(d, s->output_norm, 0, s->n_embd, s->norm_bias);
     if (!s->tied)
@@ -288,17 +310,20 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         int v;
     } numbers[] = {
         {"block_count", s->n_layer}, {"context_length", s->n_ctx}, {"embedding_length", s->n_embd},
-        {"feed_forward_length", s->n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1)}, {"attention.head_count", s->n_head},
         {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"attention.sliding_window", s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
     };
-    uint32_t n_head_kv[64];
+    uint32_t of_layers[3][64];
     assert_true(s->n_layer <= 64);
-    for (int l = 0; l < s->n_layer; l++)
-        n_head_kv[l] = decoder_convolves(d, l) ? 0 : (uint32_t)s->n_head_kv;
+    for (int l = 0; l < s->n_layer; l++) {
+        const struct decoder_shape of_layer = decoder_shape_of(s, l);
+        of_layers[0][l] = (uint32_t)of_layer.n_head;
+        of_layers[1][l] = decoder_convolves(d, l) ? 0 : (uint32_t)of_layer.n_head_kv;
+        of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
+    }
     const struct {
         const char *key;
         float v;
@@ -311,10 +336,13 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
-    if (s->taps)
-        pp_gguf_add_u32_array(w, key(d, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
-    else
-        pp_gguf_add_u32(w, key(d, "attention.head_count_kv"), (uint32_t)s->n_head_kv);
+    for (int i = 0; i < 3; i++) {
+        static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
+        if (s->uneven || (i == 1 && s->taps))
+            pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
+        else
+            pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
+    }
     pp_gguf_add_f32(w, key(d, "rope.freq_base"), DECODER_ROPE_BASE);
     const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
     pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
@@ -327,10 +355,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             pp_gguf_add_f32(w, key(d, scales[i].key), scales[i].v);
     for (int i = 0; s->ff == FF_XIELU && i < 4; i++) {
         static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
-        float of_layers[8];
+        float one[8];
         for (int l = 0; l < s->n_layer; l++)
-            of_layers[l] = decoder_xielu(l, i);
-        pp_gguf_add_f32_array(w, names[i], of_layers, (size_t)s->n_layer);
+            one[l] = decoder_xielu(l, i);
+        pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
     }
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))
         pp_gguf_add_bool(w, key(d, "use_parallel_residual"), s->parallel);

@@ -35,6 +35,7 @@ struct decoder_shape {
     int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */
     float mixer;           /* SparseMixer's jitter; 0: weights are shares */
     bool shares;           /* weights of experts are not made to add up to one */
+    const int (*uneven)[3]; /* of each layer n_head, n_head_kv and n_ff, 0 being none; or NULL: all are alike */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */
     const char *output_norm; /* NULL: output_norm */

@@ -28,6 +28,8 @@ float decoder_xielu(int l, int i);
 
 bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of attention */
 
+/* With the sizes of a layer. */
+struct decoder_shape decoder_shape_of(const struct decoder_shape *s, int l);
 struct matrix *decoder_find(const struct decoder *d, const char *name); /* or NULL */
 
 #endif

@@ -478,6 +478,20 @@ static void few_differences(void **state)
     assert_tensor(folder, "transformer.h.1.mlp.w2.weight", 2, qwen.n_embd);
 }
 
+/* Layers that a search left with fewer heads, narrower, or without a part. */
+static void deci(void **state)
+{
+    static const int sizes[][3] = {{4, 2, 256}, {0, 0, 512}, {4, 4, 512}, {4, 0, 256},
+                                   {0, 0, 0},   {4, 2, 512}, {4, 1, 256}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("deci");
+    s.n_layer = sizeof sizes / sizeof *sizes;
+    s.uneven = sizes;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.self_attn.k_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.6.mlp.down_proj.weight", 2, 256);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -509,6 +523,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(baichuan_13b),
         cmocka_unit_test(apertus),
         cmocka_unit_test(few_differences),
+        cmocka_unit_test(deci),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_dots1, &pp_arch_glm4moe, &pp_arch_minimax_m2, &pp_arch_ernie45_moe,
     &pp_arch_bailingmoe2, &pp_arch_hunyuan_moe, &pp_arch_exaone_moe, &pp_arch_afmoe, &pp_arch_bailingmoe,
     &pp_arch_gemma3,  &pp_arch_gemma4,  &pp_arch_gemma3n, &pp_arch_phi2,     &pp_arch_phi3,
-    &pp_arch_gptoss,  &pp_arch_smollm3, &pp_arch_granite,
+    &pp_arch_deci,    &pp_arch_gptoss,  &pp_arch_smollm3, &pp_arch_granite,
     &pp_arch_olmo2,   &pp_arch_cohere2, &pp_arch_stablelm, &pp_arch_starcoder2, &pp_arch_gptneox, &pp_arch_gpt2,
     &pp_arch_bert,    &pp_arch_nomic_bert, &pp_arch_jina_bert, &pp_arch_seed_oss, &pp_arch_ernie45,
     &pp_arch_exaone,  &pp_arch_exaone4, &pp_arch_chatglm,  &pp_arch_glm4,       &pp_arch_command_r,

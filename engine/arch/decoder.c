@@ -744,6 +744,29 @@ static bool add_layer_scale(struct builder *b, int l)
     return scale != NULL;
 }
 
+/* A layer that may lack attention, or has a projection in its place, or lacks the feed-forward part. */
+static bool add_what_is_there(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd;
+    int instead = 0;
+    if (b->shape.n_head_kv && (!add_qkv(b, l) || !add_attention(b, l)))
+        return false;
+    if (b->shape.n_head && !b->shape.n_head_kv) {
+        if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
+            (instead = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.attn_output", l)) < 0)
+            return false;
+        add_linear(b, l, instead, b->normed, b->delta);
+    }
+    if (b->shape.n_head)
+        add_residual(b, l);
+    if (!b->shape.n_ff)
+        return true;
+    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+        return false;
+    add_residual(b, l);
+    return true;
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
@@ -930,6 +953,8 @@ static bool add_layer(struct builder *b, int l)
         make_qkv_parts(b);
     if (b->hp->n_stream)
         return add_stream_layer(b, l);
+    if (b->hp->gaps)
+        return add_what_is_there(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
            (!has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
 }

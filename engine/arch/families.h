@@ -10,7 +10,7 @@ extern const struct pp_arch pp_arch_qwen2moe, pp_arch_deepseek, pp_arch_dots1, p
 extern const struct pp_arch pp_arch_ernie45_moe, pp_arch_bailingmoe2, pp_arch_hunyuan_moe, pp_arch_exaone_moe;
 extern const struct pp_arch pp_arch_afmoe, pp_arch_bailingmoe, pp_arch_deepseek2, pp_arch_minicpm3;
 extern const struct pp_arch pp_arch_gemma2, pp_arch_gemma3, pp_arch_gemma4, pp_arch_gemma3n, pp_arch_phi2;
-extern const struct pp_arch pp_arch_phi3, pp_arch_gptoss;
+extern const struct pp_arch pp_arch_phi3, pp_arch_gptoss, pp_arch_deci;
 extern const struct pp_arch pp_arch_smollm3, pp_arch_granite, pp_arch_olmo2, pp_arch_cohere2, pp_arch_stablelm;
 extern const struct pp_arch pp_arch_starcoder2, pp_arch_gptneox, pp_arch_gpt2, pp_arch_bert, pp_arch_nomic_bert;
 extern const struct pp_arch pp_arch_jina_bert, pp_arch_seed_oss, pp_arch_ernie45;

@@ -161,6 +161,8 @@ static void take_epilogue(struct lowering *l, struct stage *s)
         return;
     if (op->weight)
         return; /* a number of its own */
+    if (l->plan->slots[op->out].base == l->plan->slots[s->in].base)
+        return; /* which other threads still read */
     if (s->n_projections == 1 && op->kind == PP_OP_ADD)
         s->epilogue = EPILOGUE_ADD;
     else if (s->n_projections == 1 && op->kind == PP_OP_APPLY)
