@@ -255,10 +255,10 @@ void pp_controller_load(struct pp_controller *c, const char *model); /* another 
 enum pp_slash {
     PP_SLASH_TEXT,      /* not a command (an unknown /path/with/slashes, "//"): send it as text */
     PP_SLASH_DONE,      /* carried out */
-    PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why; the line stays */
+    PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
-    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT,
+    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
 };
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);

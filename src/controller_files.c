@@ -13,14 +13,6 @@
 
 enum { PATH = 4096, MOST_IMPORTED = 1 << 28 };
 
-/* "~/" is the home folder. */
-static bool expand(const char *typed, char out[PATH])
-{
-    const char *home = typed[0] == '~' && typed[1] == '/' ? getenv("HOME") : NULL;
-    const int n = snprintf(out, PATH, "%s%s", home ? home : "", home ? typed + 1 : typed);
-    return n > 0 && n < PATH;
-}
-
 /* --- export ------------------------------------------------------------------------------------------------- */
 
 /* A name of its own in the current folder: NAME.md, NAME-2.md, ... */
@@ -45,7 +37,7 @@ static void run_export(struct pp_job *job, struct pp_store *st)
         return;
     if (!*j->key)
         own_name(c.session.title, path);
-    else if (!expand(j->key, path))
+    else if (!pp_expand_home(j->key, path, sizeof path))
         job->code = pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
     const int form = job->code ? -1 : pp_export_form_of(path);
     struct pp_export x = {.form = form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form};
@@ -159,7 +151,8 @@ static void run_import(struct pp_job *job, struct pp_store *st)
     struct outcome r = {0};
     char path[PATH], *text = NULL;
     size_t n = 0;
-    job->code = expand(j->key, path) ? pp_read_file(path, MOST_IMPORTED, &text, &n, &job->err)
+    job->code = pp_expand_home(j->key, path, sizeof path)
+                   ? pp_read_file(path, MOST_IMPORTED, &text, &n, &job->err)
                                      : pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
     if (!job->code && (job->code = pp_import_read(text, n, &im, &job->err)))
         pp_fail_prefix(&job->err, "%s", path);

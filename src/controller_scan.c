@@ -158,9 +158,7 @@ void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
 static bool find_path(const char *text, char real[static PATH_MAX])
 {
     char path[PATH_MAX];
-    const char *home = text[0] == '~' && text[1] == '/' ? getenv("HOME") : NULL;
-    int n = snprintf(path, sizeof path, "%s%s", home ? home : "", home ? text + 1 : text);
-    return n > 0 && (size_t)n < sizeof path && realpath(path, real);
+    return pp_expand_home(text, path, sizeof path) && realpath(path, real);
 }
 
 /* In: key, a path as it was typed. Out: adapters, stored as added: this one, or those that lie in the folder. */

@@ -152,6 +152,13 @@ static void try_entries(struct pp_near *near, const char *folder)
     closedir(d);
 }
 
+bool pp_expand_home(const char *typed, char *out, size_t cap)
+{
+    const char *home = typed[0] == '~' && typed[1] == '/' ? getenv("HOME") : NULL;
+    const int n = snprintf(out, cap, "%s%s", home ? home : "", home ? typed + 1 : typed);
+    return n > 0 && (size_t)n < cap;
+}
+
 /* Looks for names like the given one in data/models and in the folder that it names itself. */
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {

@@ -25,6 +25,9 @@ enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 /* mkdir -p with mode 0700 for what is new. */
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 
+/* A path as somebody types it: "~/" is the home folder. False: it is empty or does not fit. */
+bool pp_expand_home(const char *typed, char *out, size_t cap);
+
 /* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
  * the bundled target. PP_ERR_NOT_FOUND names near misses. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);

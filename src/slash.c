@@ -402,6 +402,7 @@ static const struct slash table[] = {
     {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
     {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
     {"export", "save", "[FILE]", "write this conversation to a file: .md, .json or .jsonl", do_export, 0},
+    {"read", "file", "FILE", "a text file into the line, to ask about it", NULL, PP_SLASH_READ},
     {"import", "", "FILE", "conversations from a file: JSON or JSONL", do_import, 0},
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
     {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},

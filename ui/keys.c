@@ -9,6 +9,7 @@
 #include "ui/editor.h"
 #include "ui/screen.h"
 #include "ui/state.h"
+#include "ui/text_file.h"
 
 #define INTERRUPT_WINDOW_NS 2000000000u /* a second Ctrl-C within it leaves */
 
@@ -66,25 +67,33 @@ static void choose_theme(struct pp_ui *ui, const char *name)
         pp_ui_keep_theme(ui, name);
 }
 
-/* The last question is to come into the input line, as soon as readline has emptied it. */
+/* The last question comes into the input line. */
 static void begin_edit(struct pp_ui *ui)
 {
     ui->editing = last_of(ui, PP_ROLE_USER);
-    ui->editing_begins = ui->editing != 0;
-    if (!ui->editing)
+    if (!ui->editing) {
         pp_ui_notice(ui, true, "There is no message to change yet.");
+        return;
+    }
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
+    ui->next_line = pp_strndup(m->text ? m->text : "", m->len);
 }
 
-static void fill_edit(struct pp_ui *ui)
+/* A text comes into the input line, to be asked about behind it. */
+static void begin_with_file(struct pp_ui *ui, const char *path)
 {
-    ui->editing_begins = false;
-    if (ui->editing > pp_controller_n_messages(ui->controller))
-        return;
-    const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
-    char *text = pp_strndup(m->text ? m->text : "", m->len);
-    if (text)
-        pp_edit_set(text);
-    pp_free(text);
+    struct pp_error err;
+    if (*path)
+        report(ui, pp_text_file_read(path, &ui->next_line, &err), &err);
+    else
+        pp_ui_notice(ui, true, "/read FILE");
+}
+
+static void fill_line(struct pp_ui *ui)
+{
+    pp_edit_set(ui->next_line);
+    pp_free(ui->next_line);
+    ui->next_line = NULL;
 }
 
 static void view_reasoning(struct pp_ui *ui, enum pp_reasoning_view how)
@@ -114,7 +123,7 @@ static void choose_reasoning(struct pp_ui *ui, const char *word)
  * does not stand behind it, and Up brings it back to be corrected. */
 static bool slash(struct pp_ui *ui, const char *text)
 {
-    char arg[512] = "";
+    char arg[4200] = ""; /* a path */
     switch (pp_controller_slash(ui->controller, text, arg, sizeof arg)) {
     case PP_SLASH_TEXT: return false;
     case PP_SLASH_DONE:
@@ -132,6 +141,7 @@ static bool slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
     case PP_SLASH_EDIT_LAST: begin_edit(ui); break;
+    case PP_SLASH_READ: begin_with_file(ui, arg); break;
     case PP_SLASH_COPY: copy_last_answer(ui); break;
     }
     return true;
@@ -182,7 +192,7 @@ static char *complete_adapter(const struct pp_ui *ui, const char *text)
 /* What follows one of the commands that take a file; NULL: it is none of them, or there is no such file. */
 static char *complete_path(const char *text)
 {
-    static const char *const commands[] = {"/export ", "/import ", "/lora add ", "/draft file "};
+    static const char *const commands[] = {"/export ", "/import ", "/read ", "/lora add ", "/draft file "};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         const size_t n = strlen(commands[i]);
         struct pp_field path = {0};
@@ -472,6 +482,6 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
     } else if (!own_key(ui, key)) {
         feed(key);
     }
-    if (ui->editing_begins)
-        fill_edit(ui);
+    if (ui->next_line)
+        fill_line(ui);
 }

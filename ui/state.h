@@ -50,7 +50,7 @@ struct pp_ui {
     int64_t session;                  /* on screen, at the last pump */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
     size_t sent_edit;                 /* what `editing` was when the last message went */
-    bool editing_begins;
+    char *next_line;                  /* what the input line becomes once readline has emptied it; NULL: nothing */
     bool history_failed;              /* the last attempt to write it */
     bool no_color;
     bool leaving;                     /* the controller is closing */

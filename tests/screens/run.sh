@@ -165,6 +165,15 @@ slash_commands() {
         see "no such command" && see "› Write a message" && keys Up && see "› /nosuch" && keys C-u &&
         say "/path/like/text" && see "You said: /path/like/text"
 }
+read_file() { # Tab completes; a question follows; what is no text is refused
+    printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
+    printf 'a\0b' >"$work/notes.bin"
+    start 80x24 && see ready && text "/read $work/notes.t" && keys Tab && see "notes.txt" && keys Enter &&
+        see "› first line" && text "What is this?" && keys Enter && see "You said: first line" &&
+        screen | grep -A 3 "You said: first" | grep -q "What is this" && see ready && say "/read $work/notes.bin" &&
+        see "no text in UTF-8" && see "› Write a message" && say "/read" && see "/read FILE" &&
+        say "/read ~/none.txt" && see "none.txt"
+}
 full_context() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
         keys Down Enter && see "messages above are not seen by the model any more" && see "They spoke of rain" &&
@@ -366,7 +375,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands
+paste_megabyte multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands read_file
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
 menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
 crash_quit gentle_term suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped

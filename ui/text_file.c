@@ -1,0 +1,48 @@
+#include "ui/text_file.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "src/paths.h"
+
+/* Without the mark that some editors begin with, and without the line feeds at the end. */
+static void add_lines(struct pp_buf *out, const char *s, size_t n)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    if (n >= 3 && memcmp(s, mark, 3) == 0) {
+        s += 3;
+        n -= 3;
+    }
+    while (n && (s[n - 1] == '\n' || s[n - 1] == '\r'))
+        n--;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] != '\r' || i + 1 == n || s[i + 1] != '\n')
+            pp_buf_char(out, s[i]);
+    pp_buf_str(out, "\n\n");
+}
+
+enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *err)
+{
+    char full[PATH_MAX], *data = NULL;
+    struct pp_buf lines = {0};
+    size_t n = 0;
+    *text = NULL;
+    enum pp_code code = pp_expand_home(path, full, sizeof full)
+                            ? pp_read_file(full, PP_TEXT_FILE_MAX, &data, &n, err)
+                            : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+    if (!code && (memchr(data, 0, n) || !pp_utf8_valid(data, n)))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8", full);
+    if (!code) {
+        add_lines(&lines, data, n);
+        *text = lines.bad ? NULL : pp_strdup(pp_buf_cstr(&lines));
+        if (!*text)
+            code = pp_fail_nomem(err, "the text");
+    }
+    pp_buf_free(&lines);
+    pp_free(data);
+    return code;
+}
