@@ -436,6 +436,48 @@ static void states_refuse(void **state)
     unrig(&r);
 }
 
+/* What a made-up draft guesses: now and then what is right, so that guesses stand in part. */
+static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
+{
+    const int32_t *right = user;
+    (void)tokens;
+    for (int i = 0; i < most; i++)
+        out[i] = (n + i) % 5 == 3 ? 7 : right[n + i];
+    return most;
+}
+
+/* Guesses about what states give are chains, across the ends of pages, too; the answer is the same. */
+static void guessed_states(void **state)
+{
+    struct manner m = {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2};
+    struct pp_gen_options opt = {.max_tokens = 200, .ignore_end = true, .draft_max = 8, .draft_siblings = 1,
+                                 .draft_always = true, .draft_script = guess};
+    int32_t text[512];
+    struct pp_buf out = {0};
+    enum pp_finish finish = PP_FINISH_NONE;
+    struct pp_error err;
+    struct pp_gen *g;
+    int n_tokens = 0;
+    int64_t n;
+    (void)state;
+    write_text(text, 512, 17);
+    struct rig r = rig(&m);
+    struct pp_seq *s = new_seq(&r), *t = new_seq(&r);
+    generate(s, text, 60, 200, text + 60);
+    opt.draft_script_user = text;
+    assert_ok(pp_gen_start(t, text, 60, &opt, NULL, &g, &err), err);
+    while (finish == PP_FINISH_NONE)
+        assert_ok(pp_gen_next(g, NULL, &out, &n_tokens, &finish, &err), err);
+    const int32_t *tokens = pp_gen_tokens(g, &n);
+    assert_true(n == 200 && pp_engine_stats(r.engine)->draft_accepted > 20);
+    assert_memory_equal(tokens, text + 60, 200 * sizeof *tokens);
+    pp_gen_free(g);
+    pp_buf_free(&out);
+    pp_seq_free(s);
+    pp_seq_free(t);
+    unrig(&r);
+}
+
 /* Conversations that begin alike, are edited, forked and closed, with few pages. */
 static void any_order(void **state)
 {
@@ -615,6 +657,7 @@ static void memory_is_divided(void **state)
 TEST_GROUP(windows)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guessed_states),
         cmocka_unit_test(same_bits), cmocka_unit_test(wide_windows), cmocka_unit_test(trees),
         cmocka_unit_test(bounded),   cmocka_unit_test(rewinds), cmocka_unit_test(few_rows_stay),
         cmocka_unit_test(marks),
