@@ -105,6 +105,15 @@ void tok_spec_free(struct tok_spec *spec)
     memset(spec, 0, sizeof *spec);
 }
 
+void tok_spec_mark_bytes(struct tok_spec *spec)
+{
+    for (size_t i = 0; i < spec->n; i++) {
+        struct pp_str s = spec->texts[i];
+        if (spec->types[i] == TOK_NORMAL && s.len == 6 && memcmp(s.data, "<0x", 3) == 0 && s.data[5] == '>')
+            spec->types[i] = TOK_BYTE;
+    }
+}
+
 int64_t tok_spec_find(const struct tok_spec *spec, const char *text, size_t n)
 {
     for (size_t i = spec->n; i-- > 0;)

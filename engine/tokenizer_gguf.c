@@ -6,7 +6,8 @@
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
  *   add_space      bool              byte-level kind: a space is put before text that does not begin with white space
  *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores, as the
- *                                    kind does that other programs call gemma4
+ *                                    kind does that other programs call gemma4, or gpt2 with
+ *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
  *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
@@ -29,7 +30,6 @@ static int shown_len(struct pp_str s)
 
 /* tokenizer.ggml.model, by enum tok_kind */
 static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert"};
-static const char ranked_kind[] = "gemma4"; /* SentencePiece's, merged by rank */
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -157,6 +157,18 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
     return PP_OK;
 }
 
+/* Whether it is SentencePiece's kind whose merges are ranked. Some files call it gpt2 and say so by a name of a split
+ * rule, though nothing is split. */
+static bool is_ranked(const struct pp_gguf *g)
+{
+    static const char *const rules[] = {"gemma4", "granite-embed-multi-311m", "sarvam-moe"};
+    bool ranked = pp_gguf_string_is(g, "tokenizer.ggml.model", "gemma4");
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        ranked = ranked || (pp_gguf_string_is(g, "tokenizer.ggml.model", "gpt2") &&
+                            pp_gguf_string_is(g, "tokenizer.ggml.pre", rules[i]));
+    return ranked;
+}
+
 static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     struct pp_str family = {"", 0};
@@ -167,14 +179,17 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     spec->bos = tok_spec_find(spec, "<s>", 3);
     spec->eos = tok_spec_find(spec, "</s>", 4);
     if (pp_gguf_string(g, "general.architecture", &family)) /* ollama's files of Gemma 3 do not say it */
-        add_space = !str_is(family, "gemma3") && !str_is(family, "gemma4");
+        add_space = !str_is(family, "gemma3");
+    add_space = add_space && !is_ranked(g);
     pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
     if (add_space)
         spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
-    by_rank = by_rank || pp_gguf_string_is(g, "tokenizer.ggml.model", ranked_kind);
+    by_rank = by_rank || is_ranked(g);
+    if (is_ranked(g))
+        tok_spec_mark_bytes(spec); /* some files do not say it */
     return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
 }
 
@@ -272,7 +287,7 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     int kind = 0;
     while (kind < N_KINDS && !str_is(model, kind_names[kind]))
         kind++;
-    if (str_is(model, ranked_kind))
+    if (is_ranked(g))
         kind = TOK_SPM;
     if (kind == N_KINDS)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "

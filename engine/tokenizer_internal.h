@@ -332,6 +332,8 @@ void tok_config_free(struct tok_config *cfg);
 enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err);
 /* One object of added_tokens or added_tokens_decoder. */
 enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const struct cJSON *token, struct pp_error *err);
+/* Tokens "<0x0A>" are bytes where nothing else is said of them. */
+void tok_spec_mark_bytes(struct tok_spec *spec);
 /* The id of a text in the spec, or -1; the last such. Linear. */
 int64_t tok_spec_find(const struct tok_spec *spec, const char *text, size_t n);
 

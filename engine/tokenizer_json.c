@@ -260,15 +260,6 @@ static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
-static void mark_byte_tokens(struct tok_spec *spec)
-{
-    for (size_t i = 0; i < spec->n; i++) {
-        struct pp_str s = spec->texts[i];
-        if (spec->types[i] == TOK_NORMAL && s.len == 6 && memcmp(s.data, "<0x", 3) == 0 && s.data[5] == '>')
-            spec->types[i] = TOK_BYTE;
-    }
-}
-
 /* [[text, score], ...] */
 static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
 {
@@ -298,7 +289,7 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
     if (r->spec.unk >= 0 && (size_t)r->spec.unk < r->spec.n && r->spec.types[r->spec.unk] == TOK_NORMAL)
         r->spec.types[r->spec.unk] = TOK_UNKNOWN;
     if (bool_member(r->model, "byte_fallback", false))
-        mark_byte_tokens(&r->spec);
+        tok_spec_mark_bytes(&r->spec);
     return PP_OK;
 }
 
@@ -464,7 +455,7 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only "
                            "for byte-level vocabularies");
         if (fallback)
-            mark_byte_tokens(spec);
+            tok_spec_mark_bytes(spec);
         return PP_OK;
     }
     spec->rule = tok_rule_by_patterns(spec->patterns, spec->n_patterns);

@@ -298,26 +298,27 @@ static void usual_splits(void **state)
     }
 }
 
-/* Gemma 4's, which files call a kind of their own: SentencePiece's, merged in the order of a list. */
-static void ranked(void **state)
+/* SentencePiece's, merged in the order of a list: Gemma 4's, which files call a kind of their own, and those of files
+ * that say so by a split rule. */
+static void check_ranked(const char *model, const char *pre)
 {
     static const char *const texts[] = {"<unk>", "\xe2\x96\x81", "a", "b", "ab", "\xe2\x96\x81" "a", "\n", "\n\n",
-                                        "ba"};
+                                        "ba", "<0x21>"};
     static const char *const merges[] = {"\n \n", "b a", "a b", "\xe2\x96\x81 a"};
     enum { TOKENS = sizeof texts / sizeof *texts, RANKS = sizeof merges / sizeof *merges };
     struct pp_str tokens[TOKENS], list[RANKS];
     struct pp_gguf_writer *w;
     struct pp_error err;
     char path[256];
-    (void)state;
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (struct pp_str){texts[i], strlen(texts[i])};
     for (int i = 0; i < RANKS; i++)
         list[i] = (struct pp_str){merges[i], strlen(merges[i])};
     snprintf(path, sizeof path, "%s/ranked.gguf", test_tmpdir());
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    pp_gguf_add_text(w, "general.architecture", "gemma4");
-    pp_gguf_add_text(w, "tokenizer.ggml.model", "gemma4");
+    pp_gguf_add_text(w, "general.architecture", "llama");
+    pp_gguf_add_text(w, "tokenizer.ggml.model", model);
+    pp_gguf_add_text(w, "tokenizer.ggml.pre", pre);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, TOKENS);
     pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, RANKS);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", false);
@@ -326,8 +327,16 @@ static void ranked(void **state)
     pp_gguf_writer_free(w);
     struct pp_tokenizer *t = open_tokenizer(path);
     expect_tokens(t, "aba", 0, "a|ba");
-    expect_tokens(t, " a\n\nab", 0, " a|\n\n|ab");
+    expect_tokens(t, " a\n\nab!", 0, " a|\n\n|ab|!");
     pp_tokenizer_free(t);
+}
+
+static void ranked(void **state)
+{
+    (void)state;
+    check_ranked("gemma4", "default");
+    check_ranked("gpt2", "granite-embed-multi-311m");
+    check_ranked("gpt2", "sarvam-moe");
 }
 
 TEST_GROUP(tokenizer_kinds)
