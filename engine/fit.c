@@ -53,6 +53,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     values += (uint64_t)hp->n_ff_shared;
+    values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);
     if (hp->kv_lora_rank) /* each head's query, and what attention gives for it, as wide as the cache's vectors */
         values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
     if (hp->n_state_head) /* what goes into the convolution, comes out of it, gates, and what states give */

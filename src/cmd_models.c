@@ -50,6 +50,8 @@ static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     pp_cli_json_str(b, "arch", fact_text(facts, "arch"));
     pp_cli_json_str(b, "type", fact_text(facts, "type"));
     pp_cli_json_real(b, "params", fact(facts, "params"), 0);
+    if (fact(facts, "active_params") > 0)
+        pp_cli_json_real(b, "active_params", fact(facts, "active_params"), 0);
     pp_cli_json_real(b, "layers", fact(facts, "layers"), 0);
     pp_cli_json_real(b, "context", fact(facts, "context"), 0);
     pp_cli_json_int(b, "bytes", m->bytes);
@@ -63,12 +65,14 @@ static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
 
 static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const cJSON *facts)
 {
-    const double params = fact(facts, "params");
+    const double params = fact(facts, "params"), active = fact(facts, "active_params");
     pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.2f GB  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
                params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', (double)m->bytes / 1e9);
     pp_buf_str(b, m->path);
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
+    if (active > 0)
+        pp_buf_fmt(b, "  (%.1fB of them active)", active / 1e9);
     if (access(m->path, F_OK) != 0)
         pp_buf_str(b, "  (not there any more)");
     pp_buf_char(b, '\n');

@@ -59,6 +59,7 @@ static char *facts_of(const struct pp_model_info *info)
     bool ok = o && cJSON_AddStringToObject(o, "arch", info->arch) &&
               cJSON_AddStringToObject(o, "type", info->type_name) &&
               cJSON_AddNumberToObject(o, "params", (double)info->n_params) &&
+              (!info->n_expert || cJSON_AddNumberToObject(o, "active_params", (double)info->n_params_active)) &&
               cJSON_AddNumberToObject(o, "layers", (double)info->n_layer) &&
               cJSON_AddNumberToObject(o, "context", (double)info->n_ctx_train) &&
               cJSON_AddNumberToObject(o, "vocabulary", (double)info->n_vocab);
