@@ -737,7 +737,7 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
 static const float STANDING_STILL = 1e30f; /* what converters write */
 
 /* GGUF has no key for llama3's scaling, nor for pairs that stand still: what each frequency is divided by stands in a
- * tensor. */
+ * tensor. None is made of a GGUF file that has it. */
 static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_hparams hp = *pp_source_hparams(s);
@@ -745,7 +745,7 @@ static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor 
     float magnitude;
     *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
                             .size = (size_t)n * sizeof(float)};
-    if (hp.rope_scaling != PP_ROPE_LLAMA3 && !hp.rope_turning)
+    if ((hp.rope_scaling != PP_ROPE_LLAMA3 && !hp.rope_turning) || pp_source_tensor(s, t->name))
         return PP_OK;
     float *factors = pp_calloc(2 * (size_t)n, sizeof *factors);
     if (!factors)

@@ -1,9 +1,10 @@
 /* test_gemma.c - Gemma 4 of its three kinds, and Gemma 3n: small random models give what their formulas say, from a
- * GGUF file, from the folder that is made of it, and from the file that is made of that; with any number of rows and
- * threads the same bits. */
+ * GGUF file, from the file and the folder that are made of it, and from the file that is made of that; with any number
+ * of rows and threads the same bits. */
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine.h"
 #include "tests/gemma_model.h"
 #include "tests/small_model.h"
@@ -19,7 +20,10 @@ static const char *check(const struct gemma_shape *s)
     gemma_compute(g, ids, SMALL_TEXT, want);
     assert_same_bits(file, PP_KV_F32);
     assert_same_bits(file, PP_KV_Q8_0);
-    const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
+    const char *folder = assert_logits_everywhere(want, s->n_vocab, file), *again = fresh_path("again.gguf");
+    struct pp_error err;
+    assert_ok(pp_quantize_file(file, again, "F32", &(struct pp_convert_options){0}, &err), err);
+    assert_logits(want, s->n_vocab, again);
     pp_free(want);
     gemma_free(g);
     return folder;
