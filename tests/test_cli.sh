@@ -168,7 +168,7 @@ expect_match "and shown" "$tmp/out" "^Hello, who are you\?\$" "^Hello! I am Pipp
 run sessions show "$id" --json
 expect_match "also as JSON" "$tmp/out" '"role": "user", "state": "complete"' '"content": "Hello! I am Pippin, a tiny' '"stats": {.*"draft_tokens":'
 run sessions search Pippin
-expect_match "and found by a word of the answer" "$tmp/out" "^$id"
+expect_match "and found by a word of the answer, which is shown" "$tmp/out" "^$id  .* Hello, who are you\\?: .*Pippin"
 run sessions search "nothing-like-this"
 expect_out "a search without hits is empty" ""
 
