@@ -489,6 +489,7 @@ static void deci(void **state)
     s.uneven = sizes;
     const char *folder = check(&s);
     assert_tensor(folder, "model.layers.2.self_attn.k_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.self_attn.linear_attn.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.6.mlp.down_proj.weight", 2, 256);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/arch/arch.h"
 
 #include <cjson/cJSON.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
@@ -250,6 +251,13 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
     return n ? n->form : PP_HF_SAME;
 }
 
+/* Whether a tensor is of a layer that has a projection in place of attention. */
+static bool is_in_place(const struct pp_hparams *hp, const struct holes *h)
+{
+    const int64_t l = h->n ? strtol(h->at[0], NULL, 10) : hp->n_layer;
+    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
+}
+
 /* The line of a table by a GGUF name. */
 static const struct pp_arch_name *find_line(const struct pp_arch_name *table, const struct pp_hparams *hp,
                                             const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
@@ -257,7 +265,8 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
     for (const struct pp_arch_name *n = table; n && n->hf; n++) {
         if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms))
             continue;
-        if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+        if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
+            (!n->in_place || is_in_place(hp, holes)))
             return n;
         if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0)
             return n;

@@ -59,6 +59,7 @@ struct pp_arch_name {
     bool mlx;             /* only MLX has it so */
     bool only_read;       /* some folders of the family have it so, but not those that are written */
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
+    bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
     const char *second;
 };
 
