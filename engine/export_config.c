@@ -110,6 +110,19 @@ static void put_factors(cJSON *rope, const char *key, const struct pp_tensor *t)
     }
 }
 
+/* Folders have both lists. */
+static enum pp_code check_factors(const struct pp_source *s, const struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    for (size_t i = 0; hp->rope_scaling == PP_ROPE_LONG && i < sizeof names / sizeof *names; i++) {
+        const struct pp_tensor *t = pp_source_tensor(s, names[i]);
+        if (!t || t->type != PP_TYPE_F32 || t->n_dims != 1 || t->ne[0] != hp->rope_dim / 2)
+            return pp_fail(err, PP_ERR_FORMAT, "%s: %s is not %lld values of F32, which config.json must have",
+                           pp_source_path(s), names[i], (long long)(hp->rope_dim / 2));
+    }
+    return PP_OK;
+}
+
 static void put_long(const struct pp_source *s, const struct pp_hparams *hp, cJSON *json, cJSON *rope)
 {
     struct pp_hparams usual = *hp;
@@ -211,11 +224,11 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
     if (!arch->to_config)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family %s: the config.json of its folder cannot be "
                        "written yet", pp_source_path(s), arch->name);
-    if (divisors && !hp.rope_turning) {
-        enum pp_code code = find_llama3(divisors, &hp, err);
-        if (code)
-            return code;
-    }
+    enum pp_code code = check_factors(s, &hp, err);
+    if (!code && divisors && !hp.rope_turning)
+        code = find_llama3(divisors, &hp, err);
+    if (code)
+        return code;
     put_names(arch, json);
     put_numbers(s, arch, &hp, tied, json);
     put_scaling(s, &hp, json);

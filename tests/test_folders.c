@@ -656,6 +656,10 @@ static void refusals(void **state)
     assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
                      PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "rope_freqs.weight"));
+    odd = "tests/corpus/fuzz_model/long-without-short.gguf";
+    assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
+                     PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "rope_factors_short.weight"));
     const char *there = folder_made_of(data_of("llama", ""), 0, NULL);
     const struct pp_convert_options plain = {0};
     assert_int_equal(pp_convert_to_folder(data_of("llama", ""), there, &plain, &err), PP_ERR_USAGE);
