@@ -112,7 +112,11 @@ static void require(bool holds)
 static void check(const struct pp_hparams *hp)
 {
     require(hp->n_layer >= 1 && hp->n_layer <= PP_MAX_LAYERS && hp->n_vocab >= 1 && hp->n_embd >= 1 && hp->n_ff >= 1);
-    require(hp->n_head_kv >= 1 && hp->n_head % hp->n_head_kv == 0 && hp->head_dim >= 1 && hp->n_ctx_train >= 1);
+    require(hp->n_head_kv >= 1 && hp->n_head_kv <= hp->n_head && hp->head_dim >= 1 && hp->n_ctx_train >= 1);
+    for (int64_t l = 0; l < hp->n_layer; l++) { /* above are the largest, which some layers may not have */
+        const struct pp_layer_shape shape = pp_layer_shape(hp, l);
+        require(!shape.n_head_kv || shape.n_head % shape.n_head_kv == 0);
+    }
     require(hp->window >= 0 && hp->conv_taps >= 0 && hp->rope_dim >= 0 && hp->rope_dim <= hp->head_dim);
     require(hp->n_expert >= 0 && hp->n_expert <= PP_MAX_EXPERTS);
     if (hp->n_expert)
