@@ -249,7 +249,7 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
                                        "position_embd.weight", "token_types.weight",
-                                       "ssm_conv1d.weight", "shortconv.conv.weight"};
+                                       "ssm_conv1d.weight", "shortconv.conv.weight", ".ssm_a", ".ssm_d"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
@@ -426,14 +426,20 @@ static void size_label(int64_t n_params, char out[32])
 static const char *const length_keys[] = {"attention.head_count_kv", "attention.key_length", "attention.value_length",
                                           "attention.key_length_mla", "attention.value_length_mla", NULL};
 
-/* Layers that are convolutions have no key heads. */
-static void add_convolutions(struct keys *k, const struct pp_hparams *hp)
+/* Whether layers without attention have no key heads. */
+static bool has_layers_without(const struct pp_hparams *hp)
+{
+    return hp->conv_taps && (!hp->n_state_head || hp->mamba);
+}
+
+static void add_layers_without(struct keys *k, const struct pp_hparams *hp)
 {
     int32_t n_head_kv[PP_MAX_LAYERS];
     for (int64_t l = 0; l < hp->n_layer; l++)
-        n_head_kv[l] = has_bit(hp, l, PP_LAYER_CONVOLVED) ? 0 : (int32_t)hp->n_head_kv;
+        n_head_kv[l] = has_bit(hp, l, PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT) ? 0 : (int32_t)hp->n_head_kv;
     pp_gguf_add_i32_array(k->w, key(k, length_keys[0]), n_head_kv, (size_t)hp->n_layer);
-    add_number(k, "shortconv.l_cache", hp->conv_taps);
+    if (!hp->n_state_head)
+        add_number(k, "shortconv.l_cache", hp->conv_taps);
 }
 
 /* A size that may be another in each layer: where it stands in a layer's shape. */
@@ -460,7 +466,7 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
     const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
     const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};
-    for (int i = hp->conv_taps && !hp->n_state_head ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
+    for (int i = has_layers_without(hp) ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
         if (i == 0 && !rank)
             add_of_layers(k, length_keys[i], hp, offsetof(struct pp_layer_shape, n_head_kv), 1);
         else
@@ -494,8 +500,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
                                                                          : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
     add_lengths(&k, hp);
-    if (hp->conv_taps && !hp->n_state_head)
-        add_convolutions(&k, hp);
+    if (has_layers_without(hp))
+        add_layers_without(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     add_number(&k, "rope.dimension_count", hp->rope_dim);
     if (hp->rope_dim_local)

@@ -141,7 +141,7 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
 /* The other one of a gate and a value that are one tensor. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
-    static const char gate[] = ".ffn_gate_", up[] = ".ffn_up_"; /* exps, shexp */
+    static const char gate[] = ".ffn_gate", up[] = ".ffn_up"; /* alone, exps, shexp */
     char name[NAME];
     const char *at = strstr(t->name, gate);
     if (!at)
@@ -175,7 +175,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                        f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
-    item->logs = form == PP_HF_MINUS_EXP;
+    item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN;
+    if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT) {
+        item->n_dims = 1;
+        item->ne[0] *= item->ne[1];
+        item->ne[1] = 1;
+    }
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP || halves)
         turn(item);
@@ -435,7 +440,7 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
-    const bool second = line && line->second && strstr(t->name, ".ffn_up_"); /* exps, shexp */
+    const bool second = line && line->second && strstr(t->name, ".ffn_up"); /* alone, exps, shexp */
     pp_buf_free(&name);
     return second;
 }
@@ -769,10 +774,10 @@ static enum pp_code spread(const struct item *item, const struct pp_tensor *t, i
     return code;
 }
 
-/* The elements of a bias of q, k or v go where the rows go. */
+/* The elements of a bias of q, k or v go where the rows go; a column becomes a vector. */
 static enum pp_code arrange(const struct item *item, float *row, float *to, struct pp_error *err)
 {
-    enum pp_code code = pp_tensor_floats(item->from, 0, 1, row, err);
+    enum pp_code code = pp_tensor_floats(item->from, 0, item->from->ne[1], row, err);
     for (int64_t i = 0; i < item->ne[0] && !code; i++)
         to[i] = item->logs ? logf(-row[row_of(item, i)]) : row[item->first_row + row_of(item, i)];
     return code;
@@ -824,7 +829,8 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
     const int64_t n_cols = item->ne[0], n_rows = item->ne[1], step = item->with && !item->side_by_side ? 2 : 1;
     const size_t n = (size_t)(n_cols * n_rows);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .out = pp_calloc(n, 4)};
-    float *row = pp_calloc((size_t)item->from->ne[0], sizeof *row);
+    const int64_t n_rows_at_once = item->n_dims == 1 ? item->from->ne[1] : 1;
+    float *row = pp_calloc((size_t)(item->from->ne[0] * n_rows_at_once), sizeof *row);
     enum pp_code code = room.floats && room.out && row ? PP_OK : pp_fail_nomem(f->err, item->name);
     for (int64_t m = 0; m < item->ne[2] && !code; m++) {
         if (pp_cancelled(f->opt->cancel))

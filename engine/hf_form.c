@@ -157,6 +157,22 @@ static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, 
     return PP_OK;
 }
 
+/* A vector as a matrix of one column. */
+static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims != 1 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = minus_exps ? minus_exp(t, out, err) : make(t->type, t->ne[0], 0, 0, out, err);
+    if (code)
+        return code;
+    if (!minus_exps)
+        memcpy(bytes_of(out), t->data, out->size);
+    out->n_dims = 2;
+    out->ne[1] = out->ne[0];
+    out->ne[0] = 1;
+    return PP_OK;
+}
+
 /* Rows divided by their lengths, in the type that they have. */
 static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -192,6 +208,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
+    case PP_HF_FLAT:
         break;
     case PP_HF_PLUS_ONE:
         code = plus_one(t, out, err);
@@ -223,6 +240,10 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_MINUS_EXP:
         code = minus_exp(t, out, err);
+        break;
+    case PP_HF_COLUMN:
+    case PP_HF_MINUS_EXP_COLUMN:
+        code = column(t, form == PP_HF_MINUS_EXP_COLUMN, out, err);
         break;
     case PP_HF_UNIT_ROWS:
         code = unit_rows(t, out, err);

@@ -671,20 +671,22 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
-/* Layers with a short convolution in place of attention. */
+/* Layers with a short convolution in place of attention, or Mamba 2's states. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
-        char taps[64], bias[64];
+        char taps[64], bias[64], direct[64];
         snprintf(taps, sizeof taps, "blk.%lld.shortconv.conv.weight", (long long)l);
         snprintf(bias, sizeof bias, "blk.%lld.shortconv.in_proj.bias", (long long)l);
         hp->layer[l] |= pp_source_tensor(s->source, taps) ? PP_LAYER_CONVOLVED : 0;
+        snprintf(direct, sizeof direct, "blk.%lld.ssm_d", (long long)l);
+        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
         hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
     }
     return gguf_int(s, "shortconv.l_cache", false, &hp->conv_taps, err);
 }
 
-/* Key heads: as many in all layers, but for those that have none because they are convolutions. */
+/* Key heads: as many in all layers, but for those that have none because something is in place of attention. */
 static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_gguf_type type;
@@ -697,7 +699,7 @@ static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *h
     if (!pp_gguf_array(s->g, full, &type, &n))
         return gguf_of_layers(s, "attention.head_count_kv", false, place, &hp->n_head_kv, hp, err);
     for (size_t l = 0; l < n && l < (size_t)hp->n_layer && alike; l++) {
-        const bool attends = !(hp->layer[l] & PP_LAYER_CONVOLVED);
+        const bool attends = !(hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT));
         alike = pp_gguf_array_int(s->g, full, l, &v) && (v == 0 ? !attends : !most || v == most);
         most = alike && v ? v : most;
     }

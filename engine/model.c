@@ -223,7 +223,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"value size", (double)hp->v_head_dim},          {"taps", (double)hp->conv_taps},
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
-        {"state tiled", hp->state_tiled},
+        {"state tiled", hp->state_tiled},                {"mamba", hp->mamba},
         {"local heads", (double)hp->head_dim_local},
         {"streams", (double)hp->n_stream},
         {"local rotated", (double)hp->rope_dim_local},  {"turning", (double)hp->rope_turning},

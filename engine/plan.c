@@ -134,6 +134,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
     for (int i = 0; i < p->n_recurrences; i++) {
         use(u, p->recurrences[i].rate);
         use(u, p->recurrences[i].bias);
+        use(u, p->recurrences[i].direct);
     }
     if (!u->bad && u->n)
         qsort(u->data, u->n, sizeof *u->data, by_address);

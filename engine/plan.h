@@ -40,7 +40,7 @@ enum pp_op_kind {
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
                         layer `layer` */
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
-                        head normed by `weight`, and all times silu(in) */
+                        head normed by `weight`, if there is one, and all times silu(in) */
     PP_OP_GATE,      /* out = fn(in) * in2 */
     PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
@@ -155,15 +155,21 @@ struct pp_heads {
  *
  * where q and k are made of length 1 before, and q is divided by the root of key_dim; beta is the sigmoid of `beta`;
  * ln a = rate softplus(decay + bias), rate being negative. What was decided of a, u and k is in the cache, of which
- * kv.h says how it is used. */
+ * kv.h says how it is used.
+ *
+ * Or Mamba 2's (arXiv 2405.21060), where k is called B, q C and v x: u = softplus(decay + bias) v, out = S' q + D v,
+ * with q and k as they come. */
 struct pp_recurrence {
     struct pp_state_shape shape;
+    bool mamba;
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
-    int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours */
+    int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours; Mamba has
+                                        no beta: -1 */
     int neighbours, stride;
-    const struct pp_tensor *rate, *bias; /* [n_head] */
+    const struct pp_tensor *rate, *bias; /* [n_head]; Mamba's rate [n_head, 1] */
+    const struct pp_tensor *direct;  /* Mamba's D [n_head, 1] */
 };
 
 /* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */

@@ -348,8 +348,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     const struct pp_arch_name *entry;
     own->role = pp_hf_quant_role(&s->quant, s->hf, i, &own->packed);
     const bool packed = own->role == PP_HF_PACKED;
-    enum pp_name_match match = pp_arch_translate(arch, packed ? pp_buf_cstr(&own->packed) : t->name, &entry, name,
-                                                 second);
+    enum pp_name_match match = pp_arch_translate(arch, &s->hp, packed ? pp_buf_cstr(&own->packed) : t->name,
+                                                 &entry, name, second);
     if (name->bad || second->bad || own->packed.bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (own->role == PP_HF_PART || is_behind_layers(s, t->name))
@@ -360,7 +360,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                        arch->name);
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
-    const bool as_it_is = entry->form == PP_HF_NUMBER || (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
+    const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
+                          (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
     if (packed)
         return add_packed(s, i, form, name, second, err);

@@ -60,6 +60,7 @@ struct pp_hparams {
     int64_t v_head_dim;     /* of what attention gives for each head */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
+    bool mamba;             /* they are Mamba 2's; else the gated delta rule's */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;
     int64_t n_ctx_train;

@@ -113,7 +113,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
 /* What scores are multiplied by. */
 static double scale_at(const struct expert_shape *s, int l, int position)
 {
-    const double scale = 1 / sqrt(s->head_dim);
+    const double scale = s->attn_scale != 0.0f ? (double)s->attn_scale : 1 / sqrt(s->head_dim);
     return s->length && is_wide(s, l)
                ? scale * (1 + (double)s->temperature * log(1 + floor((position + 1.0) / s->length)))
                : scale;
@@ -137,7 +137,7 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         product(fused, 0, n_q + n_kv, n_kv, in, v);
         return;
     }
-    if (!m->s.n_state)
+    if (!m->s.n_state || m->s.mamba)
         linear(m, l, "attn_q", in, q);
     linear(m, l, "attn_k", in, k);
     linear(m, l, "attn_v", in, v);
@@ -362,6 +362,8 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
     const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
+    const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
+    const bool gated = s->n_state && !s->mamba;
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q);
     for (int r = 0; r < n; r++) {
@@ -369,7 +371,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         const int first = first_seen(s, l, r);
         norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
-        if (s->n_state)
+        if (gated)
             gated_queries(m, l, in, q, gate);
         heads(m, l, "attn_q_norm", s->n_head, r, q);
         heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
@@ -378,18 +380,18 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
                          scale_at(s, l, r), 0, att + h * dim);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
-        for (int i = 0; (s->gated || s->n_state) && i < n_q; i++)
+        for (int i = 0; (s->gated || gated) && i < n_q; i++)
             att[i] *= sigmoid(gate[i]);
         linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
             norm(m, l, "post_attention_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i];
+            row[i] += delta[i] * more;
         feed_forward_of(m, l, row, in, delta);
         if (s->post_norms)
             norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i];
+            row[i] += delta[i] * more;
     }
     double *all[] = {k, v, q, att, in, delta, gate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -400,17 +402,18 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
     const int width = s->n_embd, values = s->n_state * s->value_dim;
+    const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
     for (int r = 0; r < n; r++)
         norm(m, l, "attn_norm", x + r * width, in + r * width);
-    expert_states(m, l, in, n, out);
+    (s->mamba ? expert_mamba : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
         linear(m, l, "ssm_out", out + r * values, delta);
         for (int i = 0; i < width; i++)
-            x[r * width + i] += delta[i];
+            x[r * width + i] += delta[i] * more;
         feed_forward_of(m, l, x + r * width, in, delta);
         for (int i = 0; i < width; i++)
-            x[r * width + i] += delta[i];
+            x[r * width + i] += delta[i] * more;
     }
     pp_free(in);
     pp_free(out);

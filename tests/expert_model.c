@@ -107,7 +107,7 @@ static void add_attention(struct expert_model *m, int l)
     for (int i = 0; i < 3 && !s->fused_qkv; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.weight", kinds[i]);
-        add_matrix(m, l, name, i ? n_kv : s->n_state ? 2 * n_q : n_q, s->n_embd);
+        add_matrix(m, l, name, i ? n_kv : s->n_state && !s->mamba ? 2 * n_q : n_q, s->n_embd);
         snprintf(name, sizeof name, "%s.bias", kinds[i]);
         if (s->biases)
             add(m, l, name, 0, 0, i ? n_kv : n_q, 0, 0.5f);
@@ -142,6 +142,20 @@ static void add_convolution(struct expert_model *m, int l)
 bool expert_recurs(const struct expert_shape *s, int l)
 {
     return s->n_state && (l + 1) % s->full != 0;
+}
+
+static void add_mamba(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    const int values = s->n_state * s->value_dim, width = values + 2 * s->n_state_key * s->key_dim;
+    add_matrix(m, l, "ssm_in.weight", values + width + s->n_state, s->n_embd);
+    add(m, l, "ssm_conv1d.weight", 0, width, s->state_taps, 0, 1);
+    add(m, l, "ssm_conv1d.bias", 0, 0, width, 0, 0.5f);
+    add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
+    add(m, l, "ssm_d", 0, s->n_state, 1, 1, 0.5f);
+    add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
+    add(m, l, "ssm_norm.weight", 0, 1, values, 1, 0.5f);
+    add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
 
 static void add_states(struct expert_model *m, int l)
@@ -206,7 +220,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         add_norm(m, l, "attn_norm.weight", s->n_embd);
         (s->kv_rank                ? add_latent_attention
          : expert_convolves(s, l) ? add_convolution
-         : expert_recurs(s, l)    ? add_states
+         : expert_recurs(s, l)    ? (s->mamba ? add_mamba : add_states)
                                   : add_attention)(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
         if (expert_layer(s, l)) {
@@ -250,7 +264,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
         {"embedding_length", s->n_embd}, {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", s->taps ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
+        {"attention.head_count_kv",
+         s->taps || s->mamba ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
         {"attention.key_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank + s->rope_dim : head},
         {"attention.value_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
@@ -273,17 +288,24 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     uint32_t n_head_kv[8];
     assert_true(s->n_layer <= 8);
     for (int l = 0; l < s->n_layer; l++)
-        n_head_kv[l] = expert_convolves(s, l) ? 0 : (uint32_t)s->n_head_kv;
+        n_head_kv[l] = expert_convolves(s, l) || expert_recurs(s, l) ? 0 : (uint32_t)s->n_head_kv;
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
-    if (s->taps)
+    if (s->taps || s->mamba)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
     if (s->scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "expert_weights_scale"), s->scale);
+    if (s->say_scales) {
+        pp_gguf_add_f32(w, key(m, "embedding_scale"), s->embd_scale);
+        pp_gguf_add_f32(w, key(m, "residual_scale"), s->residual_scale);
+        pp_gguf_add_f32(w, key(m, "attention.scale"), s->attn_scale);
+        pp_gguf_add_f32(w, key(m, "logit_scale"), 1 / s->logit_scale);
+        pp_gguf_add_bool(w, key(m, "rope.scaling.finetuned"), s->wide != 1);
+    }
     if (s->length)
         pp_gguf_add_f32(w, key(m, "attention.temperature_scale"), s->temperature);
     if (s->yarn_factor != 0.0f) {

@@ -50,6 +50,9 @@ struct expert_shape {
     int n_state, n_state_key, key_dim, value_dim, state_taps; /* heads of values and of keys; 0: attention */
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool by_key_head;       /* the file has what goes in by key heads: ssm_in; else attn_qkv and attn_gate */
+    bool mamba;             /* Mamba 2 instead, with attention whose queries have none */
+    float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
+    bool say_scales;        /* the file has this one, and those above */
     bool joined_numbers;    /* and beta and decay in one matrix: ssm_ba */
     uint32_t seed;
 };

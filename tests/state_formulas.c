@@ -1,5 +1,5 @@
-/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it: one
- * position after the other, and the state is what it is behind the last. */
+/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it, and
+ * Mamba 2 as GraniteMoeHybridMambaLayer: one position after the other, and the state is what it is behind the last. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,4 +137,68 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
     double *all[] = {mixed, x, gate, states, q, k};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
+}
+
+/* --- Mamba 2 ----------------------------------------------------------------------------------------------------- */
+
+/* silu(z) times what was there, and all of it divided by the root of its mean square. */
+static void gate_and_norm(const struct expert_model *m, int l, const double *z, double *y)
+{
+    const int n = m->s.n_state * m->s.value_dim;
+    double square = 0;
+    for (int i = 0; i < n; i++) {
+        y[i] *= z[i] / (1 + exp(-z[i]));
+        square += y[i] * y[i] / n;
+    }
+    for (int i = 0; i < n; i++)
+        y[i] *= number(m, l, "ssm_norm.weight", i) / sqrt(square + EXPERT_EPSILON);
+}
+
+/* One position of one head: S = a S + B dt x', y = S' C + D x. */
+static void mamba_step(const struct expert_shape *s, double *state, const double *B, const double *C, const double *x,
+                       double dt, double a, double D, double *y)
+{
+    for (int c = 0; c < s->value_dim; c++) {
+        y[c] = D * x[c];
+        for (int d = 0; d < s->key_dim; d++) {
+            double *at = &state[d * s->value_dim + c];
+            *at = a * *at + B[d] * dt * x[c];
+            y[c] += *at * C[d];
+        }
+    }
+}
+
+void expert_mamba(const struct expert_model *m, int l, const double *in, int n, double *out)
+{
+    const struct expert_shape *s = &m->s;
+    const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim, width = values + 2 * keys;
+    const struct array *taps = expert_find(m, l, "ssm_conv1d.weight");
+    double *all = doubles(n * width), *x = doubles(width), *z = doubles(values);
+    double *states = doubles(values * s->key_dim);
+    for (int r = 0; r < n; r++) {
+        const double *row = in + r * s->n_embd;
+        for (int i = 0; i < values; i++)
+            z[i] = row_of(m, l, "ssm_in.weight", i, row);
+        for (int i = 0; i < width; i++) {
+            double sum = number(m, l, "ssm_conv1d.bias", i);
+            all[r * width + i] = row_of(m, l, "ssm_in.weight", values + i, row);
+            for (int t = 0; t < s->state_taps; t++)
+                if (r - s->state_taps + 1 + t >= 0)
+                    sum += all[(r - s->state_taps + 1 + t) * width + i] * (double)taps->values[i * s->state_taps + t];
+            x[i] = sum / (1 + exp(-sum));
+        }
+        for (int h = 0; h < s->n_state; h++) {
+            const double *B = x + values + key_of(s, h) * s->key_dim;
+            const double dt = log1p(exp(row_of(m, l, "ssm_in.weight", values + width + h, row) +
+                                        number(m, l, "ssm_dt.bias", h)));
+            mamba_step(s, states + h * s->key_dim * s->value_dim, B, B + keys, x + h * s->value_dim, dt,
+                       exp(number(m, l, "ssm_a", h) * dt), number(m, l, "ssm_d", h),
+                       out + r * values + h * s->value_dim);
+        }
+        gate_and_norm(m, l, z, out + r * values);
+    }
+    pp_free(all);
+    pp_free(x);
+    pp_free(z);
+    pp_free(states);
 }

@@ -404,6 +404,43 @@ static void qwen35(void **state)
     assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
 }
 
+/* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
+static void granite_hybrid(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("granitehybrid");
+    s.ffn_norm = "ffn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 5;
+    s.full = 3;
+    s.mamba = s.neighbours = s.say_scales = true;
+    s.wide = 1; /* not rotated */
+    s.n_state = 6;
+    s.n_state_key = 1;
+    s.key_dim = 32;
+    s.value_dim = 16;
+    s.rope_dim = 16;
+    s.embd_scale = 1.5f;
+    s.residual_scale = 0.5f;
+    s.attn_scale = 0.2f;
+    s.logit_scale = 0.5f;
+    s.n_ff_shared = 32;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mamba.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mamba.A_log", 1, s.n_state);
+    assert_tensor(folder, "model.layers.3.mamba.D", 1, s.n_state);
+    assert_tensor(folder, "model.layers.3.mamba.norm.weight", 1, s.n_state * s.value_dim);
+    assert_tensor(folder, "model.layers.4.mamba.conv1d.weight", 3, s.state_taps);
+    assert_tensor(folder, "model.layers.2.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.block_sparse_moe.input_linear.weight", 3, s.n_embd);
+    assert_tensor(folder, "model.layers.2.shared_mlp.output_linear.weight", 2, s.n_ff_shared);
+    s.n_expert = s.n_used = s.n_ff_shared = 0;
+    s.n_dense = s.n_layer;
+    s.wide = 0;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.2.shared_mlp.input_linear.weight", 2, s.n_embd);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -470,6 +507,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(minicpm3),
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
+        cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

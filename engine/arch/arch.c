@@ -21,6 +21,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_falcon, &pp_arch_bloom, &pp_arch_mpt, &pp_arch_apertus, &pp_arch_llama4,
     &pp_arch_xverse, &pp_arch_pangu, &pp_arch_minicpm, &pp_arch_starcoder, &pp_arch_qwen,
     &pp_arch_lfm2, &pp_arch_lfm2moe, &pp_arch_qwen3next, &pp_arch_qwen35, &pp_arch_qwen35moe,
+    &pp_arch_granitehybrid,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -135,11 +136,12 @@ static bool ends_with(const char *s, const char *end)
 }
 
 /* The line of a table that the name fits. */
-static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const char *hf, struct holes *holes,
-                                            const char **rest)
+static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const struct pp_hparams *hp,
+                                            const char *hf, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++)
-        if (match(n->hf, hf, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+        if ((!n->dense || (hp && !hp->n_expert)) && match(n->hf, hf, holes, rest) &&
+            (n->whole ? **rest == 0 : is_suffix(*rest)))
             return n;
     return NULL;
 }
@@ -151,8 +153,8 @@ static bool begins_with(const char *s, const char *begin)
 
 /* The line of the family's tables for a name, or for the part of the language model that it is. name: room for what the
  * holes point into. */
-static const struct pp_arch_name *find_entry(const struct pp_arch *a, const char *hf, struct pp_buf *name,
-                                             struct holes *holes, const char **rest)
+static const struct pp_arch_name *find_entry(const struct pp_arch *a, const struct pp_hparams *hp, const char *hf,
+                                             struct pp_buf *name, struct holes *holes, const char **rest)
 {
     for (const char *const *p = a->parts ? a->parts->prefixes : NULL; p && *p; p += 2)
         if (begins_with(hf, p[0])) {
@@ -160,9 +162,9 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const char
             hf = pp_buf_cstr(name);
             break;
         }
-    const struct pp_arch_name *entry = find_name(a->names, hf, holes, rest);
+    const struct pp_arch_name *entry = find_name(a->names, hp, hf, holes, rest);
     if (!entry)
-        entry = find_name(a->more_names, hf, holes, rest);
+        entry = find_name(a->more_names, hp, hf, holes, rest);
     if (entry || begins_with(hf, "model."))
         return entry;
     struct pp_buf whole = {0}; /* of a folder without output, which names what is in `model` as if it were all */
@@ -171,8 +173,8 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const char
     pp_buf_clear(name);
     pp_buf_add(name, whole.data, whole.len);
     pp_buf_free(&whole);
-    if (!(entry = find_name(a->names, pp_buf_cstr(name), holes, rest)))
-        entry = find_name(a->more_names, pp_buf_cstr(name), holes, rest);
+    if (!(entry = find_name(a->names, hp, pp_buf_cstr(name), holes, rest)))
+        entry = find_name(a->more_names, hp, pp_buf_cstr(name), holes, rest);
     return entry;
 }
 
@@ -184,15 +186,15 @@ static bool is_of_other_part(const struct pp_arch *a, const char *hf)
     return false;
 }
 
-enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
-                                     struct pp_buf *gguf, struct pp_buf *second)
+enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hparams *hp, const char *hf,
+                                     const struct pp_arch_name **entry, struct pp_buf *gguf, struct pp_buf *second)
 {
     struct holes holes;
     struct pp_buf name = {0};
     const char *rest;
     pp_buf_clear(gguf);
     pp_buf_clear(second);
-    if ((*entry = find_entry(a, hf, &name, &holes, &rest))) {
+    if ((*entry = find_entry(a, hp, hf, &name, &holes, &rest))) {
         fill_in((*entry)->gguf, &holes, gguf);
         pp_buf_str(gguf, rest);
         if ((*entry)->second)
@@ -215,7 +217,7 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
 {
     const struct pp_arch_name *entry;
     struct pp_buf second = {0};
-    enum pp_name_match found = pp_arch_translate(a, hf, &entry, gguf, &second);
+    enum pp_name_match found = pp_arch_translate(a, NULL, hf, &entry, gguf, &second);
     gguf->bad |= second.bad;
     pp_buf_free(&second);
     if (found == PP_NAME_FOUND && rows)
@@ -263,7 +265,7 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
                                             const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++) {
-        if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms))
+        if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
             (!n->in_place || is_in_place(hp, holes)))

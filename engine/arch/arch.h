@@ -45,6 +45,9 @@ enum pp_hf_form {
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
     PP_HF_MINUS_EXP,      /* of a vector's values the logarithms are stored, without their minus */
+    PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
+    PP_HF_MINUS_EXP_COLUMN, /* both */
+    PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
@@ -60,6 +63,7 @@ struct pp_arch_name {
     bool only_read;       /* some folders of the family have it so, but not those that are written */
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
+    bool dense;           /* only models without experts do; stands before the line for others */
     const char *second;
 };
 
@@ -172,9 +176,10 @@ enum pp_name_match { PP_NAME_UNKNOWN, PP_NAME_IGNORED, PP_NAME_FOUND };
 /* Translates a Hugging Face tensor name, appending the GGUF name to *gguf (emptied first). rows may be NULL. */
 enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, struct pp_buf *gguf,
                                      enum pp_row_order *rows);
-/* The same; *entry: the table's line, which knows the form; *second: the other name, if there is one, else empty. */
-enum pp_name_match pp_arch_translate(const struct pp_arch *a, const char *hf, const struct pp_arch_name **entry,
-                                     struct pp_buf *gguf, struct pp_buf *second);
+/* The same of a model with these numbers, or NULL; *entry: the table's line, which knows the form; *second: the
+ * other name, if there is one, else empty. */
+enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hparams *hp, const char *hf,
+                                     const struct pp_arch_name **entry, struct pp_buf *gguf, struct pp_buf *second);
 /* The row order of a tensor by its GGUF name, and the form that its folder has it in. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
 enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);

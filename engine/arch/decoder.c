@@ -34,7 +34,7 @@ struct builder {
     /* Of layers with states: what the convolution reads; queries, keys and values, the parts of both; the
      * gate; beta and decay; those that are in one matrix; what states give. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
-        state_ba, state_decays, state;
+        state_ba, state_decays, state, state_normed;
     int gate_up, gate, up, act, router;
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -492,6 +492,68 @@ static bool add_states(struct builder *b, int l)
     return true;
 }
 
+/* The numbers of each head of Mamba's, which files have one below the other. */
+static const struct pp_tensor *find_numbers(struct builder *b, int l, const char *kind)
+{
+    return pp_plan_tensor(b->s, b->hp->n_state_head, 1, b->err, "blk.%d.%s", l, kind);
+}
+
+/* Mamba 2 as Granite 4 has it: the convolution reads x, B and C, and what states give is normed behind the gate. */
+static bool add_mamba(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int64_t width = values + 2 * keys, n = hp->n_state_head;
+    struct pp_recurrence r = {.mamba = true, .q = b->state_q, .k = b->state_k, .v = b->state_v, .decay = b->decay,
+                              .beta = NONE, .neighbours = (int)n, .stride = (int)n};
+    struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
+                             .out = b->convolved};
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->state, .in2 = NONE, .out = b->state_normed};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
+    const struct pp_tensor *weight = pp_source_tensor(b->s, name);
+    const int in = pp_plan_linear(b->p, b->s, values + width + n, hp->n_embd, b->err, "blk.%d.ssm_in", l);
+    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
+    if (out < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
+        !(convolve.weight = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
+        (has(b, l, "ssm_conv1d.bias") &&
+         !(convolve.bias = pp_plan_tensor(b->s, 0, width, b->err, "blk.%d.ssm_conv1d.bias", l))) ||
+        !(norm.weight = pp_plan_tensor(b->s, weight && weight->n_dims == 2, values, b->err, "%s", name)) ||
+        !(r.rate = find_numbers(b, l, "ssm_a")) || !(r.direct = find_numbers(b, l, "ssm_d")) ||
+        !(r.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_dt.bias", l)))
+        return false;
+    r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)n,
+                                      .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
+    add_linear(b, l, in, b->normed, b->state_in);
+    add(b, convolve);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
+                          .out = b->convolved});
+    add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
+                          .in = b->state_gate, .in2 = NONE, .out = b->state});
+    add(b, norm);
+    add_linear(b, l, out, b->state_normed, b->delta);
+    return true;
+}
+
+/* One matrix gives the gate, x, B, C and what decays are made of. */
+static void make_mamba_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_plan *p = b->p;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int64_t width = values + 2 * keys;
+    b->state_in = pp_plan_slot(p, values + width + hp->n_state_head);
+    b->state_gate = pp_plan_part(p, b->state_in, 0, values);
+    b->mixed = pp_plan_part(p, b->state_in, values, width);
+    b->decay = pp_plan_part(p, b->state_in, values + width, hp->n_state_head);
+    b->convolved = pp_plan_slot(p, width);
+    b->state_v = pp_plan_part(p, b->convolved, 0, values);
+    b->state_k = pp_plan_part(p, b->convolved, values, keys);
+    b->state_q = pp_plan_part(p, b->convolved, values + keys, keys);
+    b->state = pp_plan_slot(p, values);
+    b->state_normed = pp_plan_slot(p, values);
+}
+
 static void make_state_slots(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -772,7 +834,7 @@ static bool add_parts(struct builder *b, int l)
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm, latent = b->hp->kv_lora_rank > 0;
     const bool convolved = b->hp->layer[l] & PP_LAYER_CONVOLVED, recurs = b->hp->layer[l] & PP_LAYER_RECURRENT;
     bool (*const attention)(struct builder *, int) = convolved ? add_convolution
-                                                     : recurs  ? add_states
+                                                     : recurs  ? (b->hp->mamba ? add_mamba : add_states)
                                                      : latent  ? add_latent_attention
                                                                : add_attention;
     if (!latent && !convolved && !recurs &&
@@ -983,7 +1045,7 @@ static void make_slots(struct builder *b)
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
-        make_state_slots(b);
+        (hp->mamba ? make_mamba_slots : make_state_slots)(b);
     if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {

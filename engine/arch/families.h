@@ -21,6 +21,7 @@ extern const struct pp_arch pp_arch_falcon, pp_arch_bloom, pp_arch_mpt, pp_arch_
 extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_arch_starcoder, pp_arch_qwen;
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;
+extern const struct pp_arch pp_arch_granitehybrid;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -72,6 +73,11 @@ enum pp_code pp_config_qwen_dense(const struct cJSON *config, struct pp_hparams 
 void pp_config_put_qwen_dense(const struct pp_hparams *hp, struct cJSON *config);
 /* GPT-2's keys; the first StarCoder has the same. */
 enum pp_code pp_config_gpt2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+
+/* Granite's multipliers, which its later families have, too. */
+enum pp_code pp_granite_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_granite_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+void pp_granite_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);

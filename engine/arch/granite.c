@@ -2,6 +2,7 @@
  * its mixture of experts, of which some models have one more that every token uses. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -18,7 +19,7 @@ static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_err
     return PP_OK;
 }
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float divisor = 1;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -35,17 +36,18 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 }
 
 /* The key logit_scale says by what logits are divided. */
-static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_granite_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
+    char key[128];
     bool rotated = true;
-    if (!pp_gguf_bool(g, "granite.rope.scaling.finetuned", &rotated)) /* is used for this */
-        pp_gguf_bool(g, "granitemoe.rope.scaling.finetuned", &rotated);
+    snprintf(key, sizeof key, "%s.rope.scaling.finetuned", hp->arch); /* is used for this */
+    pp_gguf_bool(g, key, &rotated);
     if (!rotated)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
     return hp->logit_scale != 0.0f ? divide_logits(hp->logit_scale, hp, err) : PP_OK;
 }
 
-static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+void pp_granite_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     const float attn = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)hp->head_dim);
     pp_config_put_float(config, "attention_multiplier", attn);
@@ -60,10 +62,10 @@ const struct pp_arch pp_arch_granite = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .from_config = from_config,
-    .from_gguf = from_gguf,
+    .from_config = pp_granite_from_config,
+    .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,
-    .to_config = to_config,
+    .to_config = pp_granite_to_config,
 };
 
 /* --- experts ---------------------------------------------------------------------------------------------------- */
@@ -94,13 +96,13 @@ static const struct pp_arch_usual moe_usual[] = {
 
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = from_config(config, hp, err);
+    enum pp_code code = pp_granite_from_config(config, hp, err);
     return code ? code : pp_config_experts(config, &expert_keys, hp, err);
 }
 
 static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
-    to_config(hp, config);
+    pp_granite_to_config(hp, config);
     pp_config_put_experts(hp, &expert_keys, config);
     if (!hp->n_ff_shared)
         return;
@@ -116,7 +118,7 @@ const struct pp_arch pp_arch_granitemoe = {
     .ignored = pp_common_ignored,
     .usual = moe_usual,
     .from_config = moe_from_config,
-    .from_gguf = from_gguf,
+    .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,
     .to_config = moe_to_config,
 };

@@ -21,8 +21,6 @@ static const struct {
     {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},
     {"falconh1", STATES " (Mamba 2) beside attention"},
-    {"granitehybrid", STATES " (Mamba 2)"},
-    {"granitemoehybrid", STATES " (Mamba 2)"},
     {"nemotronh", STATES " (Mamba 2)"},
     {"nemotronhmoe", STATES " (Mamba 2), and " SIGMOIDS},
     {"rwkv6", STATES " (RWKV)"},

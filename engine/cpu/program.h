@@ -121,6 +121,7 @@ struct stage {
     /* RECUR: tier, layer, in, out and norm as above, bias [n_head] */
     const struct pp_recurrence *recurrence;
     const float *rate;          /* [n_head] */
+    const float *direct;        /* [n_head], of Mamba's */
     const float *unit_query, *unit_key; /* [key_dim]: behind a norm by the mean, what makes them what they should be */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];

@@ -45,6 +45,15 @@ size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv)
     return kv->kind == PP_TIER_STATE ? lay_out(&kv->state, nothing, &r) : 0;
 }
 
+/* A number of each head, side by side or one below the other. */
+static const float *of_heads(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
+{
+    struct pp_tensor flat = *t;
+    flat.ne[0] *= t->ne[1];
+    flat.ne[1] = 1;
+    return pp_cpu_float_vector(c, &flat, err);
+}
+
 /* A vector of n equal values. */
 static const float *equal_values(struct pp_cpu *c, int n, double value)
 {
@@ -62,8 +71,11 @@ enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp
     s->tier = op->tier;
     s->layer = op->tier_layer;
     s->recurrence = r;
-    if (!(s->rate = pp_cpu_float_vector(c, r->rate, err)) || !(s->bias = pp_cpu_float_vector(c, r->bias, err)) ||
-        !(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
+    if (!(s->rate = of_heads(c, r->rate, err)) || !(s->bias = of_heads(c, r->bias, err)))
+        return err->code;
+    if (r->mamba)
+        return (s->direct = of_heads(c, r->direct, err)) ? PP_OK : err->code;
+    if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
         return err->code;
     s->unit_key = equal_values(c, r->shape.key_dim, 1 / sqrt((double)r->shape.key_dim));
     s->unit_query = equal_values(c, r->shape.key_dim, 1 / (double)r->shape.key_dim);
@@ -116,18 +128,27 @@ static void find_run(struct run *run, int i, int m)
             break;
 }
 
-/* A query or a key of length 1, times what `weight` says. */
-static void take_unit(const struct run *run, int slot, int i, const float *weight, float *y)
+/* A query or a key of length 1, times what `weight` says; Mamba's as it is. */
+static void take(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
     const float *x = slot_row(run->c, slot, run->row + i) + run->key_head * n;
-    run->c->ops->rms_norm(x, weight, UNIT_EPS / (float)n, n, y);
+    if (run->r->mamba)
+        memcpy(y, x, (size_t)n * sizeof *y);
+    else
+        run->c->ops->rms_norm(x, weight, UNIT_EPS / (float)n, n, y);
 }
 
 static void take_keys(const struct run *run)
 {
     for (int i = 0; i < run->n; i++)
-        take_unit(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
+        take(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
+}
+
+/* How many vectors meet keys and states: queries, and keys where what the state gives for them matters. */
+static int n_vectors(const struct run *run)
+{
+    return run->r->mamba ? run->n : 2 * run->n;
 }
 
 static void store_keys(const struct run *run)
@@ -175,22 +196,26 @@ static void run_head(const struct run *run, int head)
     const int n = run->n, value = shape->value_dim;
     if (run->at == 0)
         begin_page(run, head);
-    run->c->ops->products(&(struct pp_products){.x = run->room.x, .x_stride = shape->key_dim, .n_rows = 2 * n,
-                                                .m = state.start, .m_stride = value, .n_inner = shape->key_dim,
-                                                .y = run->room.products, .y_stride = value, .n_cols = value});
+    run->c->ops->products(&(struct pp_products){.x = run->room.x, .x_stride = shape->key_dim,
+                                                .n_rows = n_vectors(run), .m = state.start, .m_stride = value,
+                                                .n_inner = shape->key_dim, .y = run->room.products,
+                                                .y_stride = value, .n_cols = value});
     for (int i = 0; i < n; i++) {
         const int at = run->at + i;
         float *out = slot_row(run->c, s->out, run->row + i) + head * value;
-        const double decay = (double)s->rate[head] * softplus((double)of_head(run, run->r->decay, i, head) +
-                                                              (double)s->bias[head]);
-        state.decay[at] = (at ? state.decay[at - 1] : 0) + decay;
+        const float *v = slot_row(run->c, run->r->v, run->row + i) + head * value;
+        const double step = softplus((double)of_head(run, run->r->decay, i, head) + (double)s->bias[head]);
+        state.decay[at] = (at ? state.decay[at - 1] : 0) + (double)s->rate[head] * step;
         run->c->ops->recur_row(&(struct pp_recur_row){
-            .at = at, .width = value, .corrects = true, .decay = state.decay, .u = state.u,
-            .beta = 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
+            .at = at, .width = value, .corrects = !run->r->mamba, .decay = state.decay, .u = state.u,
+            .beta = run->r->mamba ? (float)step : 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
-            .v = slot_row(run->c, run->r->v, run->row + i) + head * value, .out = out});
-        pp_cpu_norm(run->c, &s->norm, out, value, out);
+            .v = v, .out = out});
+        if (run->r->mamba)
+            run->c->ops->add_scaled(out, v, s->direct[head], value);
+        else
+            pp_cpu_norm(run->c, &s->norm, out, value, out);
         run->c->ops->gate(PP_FN_SILU, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
     }
 }
@@ -200,12 +225,12 @@ static void run_heads(const struct run *run, bool stores, int first, int end)
 {
     const struct pp_state_shape *shape = &run->r->shape;
     for (int i = 0; i < run->n; i++)
-        take_unit(run, run->r->q, i, run->s->unit_query, run->room.x + i * shape->key_dim);
+        take(run, run->r->q, i, run->s->unit_query, run->room.x + i * shape->key_dim);
     take_keys(run);
     if (stores)
         store_keys(run);
     run->c->ops->products(&(struct pp_products){
-        .x = run->room.x, .x_stride = shape->key_dim, .n_rows = 2 * run->n, .n_inner = shape->key_dim,
+        .x = run->room.x, .x_stride = shape->key_dim, .n_rows = n_vectors(run), .n_inner = shape->key_dim,
         .m = pp_kv_state_keys(run->kv, run->page, run->s->layer, run->key_head), .m_stride = PP_PAGE_TOKENS,
         .y = run->room.dots, .y_stride = PP_PAGE_TOKENS,
         .n_cols = (run->at + run->n + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP});

@@ -1,0 +1,208 @@
+/* granite_hybrid.c - Granite 4: Mamba 2 (arXiv 2405.21060) in most layers, in the others attention, which mostly does
+ * not rotate heads; Granite's multipliers, and a feed-forward part for every token, alone or beside a mixture of
+ * experts. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+#define HALVES(from, gate, up) \
+    .hf = LAYER from ".input_linear.weight", .gguf = gate, .second = up, .form = PP_HF_HALVES, .whole = true
+
+/* A folder calls the feed-forward part the same, whether experts are beside it or not. */
+static const struct pp_arch_name names[] = {
+    {.hf = LAYER "self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = LAYER "self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = LAYER "mamba.in_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = LAYER "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = LAYER "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
+    {.hf = LAYER "mamba.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true},
+    {.hf = LAYER "mamba.D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true},
+    {.hf = LAYER "mamba.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = LAYER "mamba.norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_FLAT},
+    {.hf = LAYER "mamba.out_proj", .gguf = "blk.{}.ssm_out"},
+    {HALVES("shared_mlp", "blk.{}.ffn_gate.weight", "blk.{}.ffn_up.weight"), .dense = true},
+    {.hf = LAYER "shared_mlp.output_linear", .gguf = "blk.{}.ffn_down", .dense = true},
+    {HALVES("shared_mlp", "blk.{}.ffn_gate_shexp.weight", "blk.{}.ffn_up_shexp.weight")},
+    {.hf = LAYER "shared_mlp.output_linear", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = LAYER "block_sparse_moe.router.layer", .gguf = "blk.{}.ffn_gate_inp"},
+    {HALVES("block_sparse_moe", "blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight")},
+    {.hf = LAYER "block_sparse_moe.output_linear", .gguf = "blk.{}.ffn_down_exps"},
+    {.hf = LAYER "block_sparse_moe.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = LAYER "block_sparse_moe.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = LAYER "block_sparse_moe.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"GraniteMoeHybridForCausalLM", "granitemoehybrid", NULL};
+static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
+                                                  .n_ff = "intermediate_size"};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 1024,"
+             "\"mamba_n_heads\": 128, \"mamba_n_groups\": 1, \"mamba_d_state\": 256, \"mamba_d_conv\": 4,"
+             "\"mamba_expand\": 2}"},
+    {.json = NULL},
+};
+
+/* The norm behind the gate is of all heads: transformers and GGUF files disagree on what it would be in groups. */
+static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return hp->n_state_key_head == 1 ? PP_OK
+                                     : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
+                                               "supported in this family", (long long)hp->n_state_key_head);
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static bool has_states(const struct pp_hparams *hp)
+{
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (hp->layer[l] & PP_LAYER_RECURRENT)
+            return true;
+    return false;
+}
+
+static enum pp_code states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t inner = 0;
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {
+        {"granitehybrid.ssm.conv_kernel", &hp->conv_taps}, {"granitehybrid.ssm.state_size", &hp->state_key_dim},
+        {"granitehybrid.ssm.group_count", &hp->n_state_key_head},
+        {"granitehybrid.ssm.time_step_rank", &hp->n_state_head}, {"granitehybrid.ssm.inner_size", &inner},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!pp_gguf_int(g, numbers[i].key, numbers[i].v))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", numbers[i].key);
+    if (hp->n_state_head < 1 || inner % hp->n_state_head != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata's numbers of states cannot be: %lld values of %lld heads",
+                       (long long)inner, (long long)hp->n_state_head);
+    hp->mamba = true;
+    hp->state_value_dim = inner / hp->n_state_head;
+    return check_groups(hp, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = pp_granite_from_gguf(g, hp, err);
+    return !code && has_states(hp) ? states_from_gguf(g, hp, err) : code;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_bool(w, "granitehybrid.rope.scaling.finetuned", !(hp->layer[0] & PP_LAYER_UNROTATED));
+    if (!hp->mamba)
+        return;
+    pp_gguf_add_u32(w, "granitehybrid.ssm.conv_kernel", (uint32_t)hp->conv_taps);
+    pp_gguf_add_u32(w, "granitehybrid.ssm.state_size", (uint32_t)hp->state_key_dim);
+    pp_gguf_add_u32(w, "granitehybrid.ssm.group_count", (uint32_t)hp->n_state_key_head);
+    pp_gguf_add_u32(w, "granitehybrid.ssm.time_step_rank", (uint32_t)hp->n_state_head);
+    pp_gguf_add_u32(w, "granitehybrid.ssm.inner_size", (uint32_t)(hp->n_state_head * hp->state_value_dim));
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* A type for each layer; without a list all have states. */
+static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const char *positions =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    int64_t l = 0;
+    if (!cJSON_IsArray(types))
+        pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
+    else if (cJSON_GetArraySize(types) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
+                       (long long)hp->n_layer);
+    cJSON_ArrayForEach(item, types)
+    {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "";
+        const bool recurs = strcmp(type, "mamba") == 0;
+        if (!recurs && strcmp(type, "attention") != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
+        hp->layer[l++] |= recurs ? PP_LAYER_RECURRENT : 0;
+    }
+    if (!positions || strcmp(positions, "rope") != 0)
+        pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
+    return PP_OK;
+}
+
+static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(config, "mamba_d_head");
+    int64_t expand = 2;
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {
+        {"mamba_d_conv", &hp->conv_taps}, {"mamba_d_state", &hp->state_key_dim}, {"mamba_expand", &expand},
+        {"mamba_n_groups", &hp->n_state_key_head}, {"mamba_n_heads", &hp->n_state_head},
+    };
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
+    if (!code && (hp->n_state_head < 1 || expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_n_heads or mamba_expand cannot be");
+    if (code)
+        return code;
+    hp->mamba = true;
+    hp->state_value_dim = expand * hp->n_embd / hp->n_state_head; /* which "auto" means, too */
+    if (!cJSON_IsString(size))
+        code = pp_config_int(config, "mamba_d_head", &hp->state_value_dim, err);
+    return code ? code : check_groups(hp, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_granite_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = layer_types(config, hp, err);
+    if (!code && !hp->n_expert)
+        code = pp_config_int(config, "shared_intermediate_size", &hp->n_ff, err);
+    return !code && has_states(hp) ? states_from_config(config, hp, err) : code;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
+    const bool rotated = !(hp->layer[0] & PP_LAYER_UNROTATED);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_RECURRENT ? "mamba" : "attention"));
+    pp_granite_to_config(hp, config);
+    pp_config_put_text(config, "position_embedding_type", rotated ? "rope" : "nope");
+    pp_config_put(config, "num_local_experts", hp->n_expert);
+    pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
+    pp_config_put(config, "intermediate_size", hp->n_expert ? hp->n_ff_expert : hp->n_ff);
+    pp_config_put(config, "shared_intermediate_size", hp->n_expert ? hp->n_ff_shared : hp->n_ff);
+    if (!hp->mamba)
+        return;
+    pp_config_put(config, "mamba_n_heads", hp->n_state_head);
+    pp_config_put(config, "mamba_d_head", hp->state_value_dim);
+    pp_config_put(config, "mamba_n_groups", hp->n_state_key_head);
+    pp_config_put(config, "mamba_d_state", hp->state_key_dim);
+    pp_config_put(config, "mamba_d_conv", hp->conv_taps);
+    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    cJSON_AddTrueToObject(config, "mamba_conv_bias");
+    cJSON_AddFalseToObject(config, "mamba_proj_bias");
+}
+
+const struct pp_arch pp_arch_granitehybrid = {
+    .name = "granitehybrid",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .gguf_divides_logits = true,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
