@@ -136,25 +136,25 @@ static void same_bits(void **state)
         {.window = 300, .kv = PP_KV_Q8_0},
         {.taps = 3, .kv = PP_KV_Q8_0},
         {.window = 70, .taps = 4, .kv = PP_KV_Q4_0, .mixed = true},
+        {.taps = 1, .kv = PP_KV_F16},
         {.states = true, .kv = PP_KV_Q8_0},
     };
-    enum { MANY = 330 }; /* more than the widest window, and pages let go of; the scalar kernels take their time */
     static const int rows[] = {64, 37, 3, 1};
-    int32_t text[MANY];
+    int32_t text[LENGTH];
     (void)state;
-    write_text(text, MANY, 1);
+    write_text(text, LENGTH, 1);
     for (size_t i = 0; i < sizeof manners / sizeof manners[0]; i++) {
         struct manner m = manners[i];
         m.kernels = "scalar";
-        float *expected = every_position(m, text, MANY, 1);
+        float *expected = every_position(m, text, LENGTH, 1);
         m.kernels = NULL;
         for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++) {
             m.n_threads = 1 + (int)(j % 3);
             struct rig r = rig(&m);
             struct pp_seq *s = new_seq(&r);
-            float *all = pp_malloc((size_t)MANY * (size_t)r.n_vocab * sizeof *all);
-            feed(&r, s, text, MANY, rows[j], all, NULL);
-            for (int p = 0; p < MANY; p++)
+            float *all = pp_malloc((size_t)LENGTH * (size_t)r.n_vocab * sizeof *all);
+            feed(&r, s, text, LENGTH, rows[j], all, NULL);
+            for (int p = 0; p < LENGTH; p++)
                 assert_row(&r, expected, p, all + p * r.n_vocab, "a chain");
             pp_free(all);
             pp_seq_free(s);
