@@ -1,6 +1,6 @@
 /* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
- * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3, which is dense. decoder.c computes
- * it. */
+ * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3, which is dense. decoder_mixers.c
+ * computes it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>

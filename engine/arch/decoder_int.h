@@ -1,0 +1,77 @@
+/* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
+ * layers that read other positions. Private to the two. */
+#ifndef PP_ENGINE_ARCH_DECODER_INT_H
+#define PP_ENGINE_ARCH_DECODER_INT_H
+
+#include "engine/arch/arch.h"
+
+enum { NONE = -1 }; /* no slot */
+
+/* A plan in the making. */
+struct builder {
+    const struct pp_source *s;
+    const struct pp_hparams *hp;
+    const struct pp_decoder *d;
+    struct pp_plan *p;
+    struct pp_error *err;
+    struct pp_layer_shape shape; /* of the layer that is built */
+    int64_t n_q, n_kv;       /* values of all its queries, of all its keys */
+    bool fused_qkv;          /* one matrix for q, k and v */
+    const struct pp_tensor *ones; /* of norms without weights; or NULL */
+    const struct pp_tensor *head_ones, *local_ones; /* of those of heads; of heads of layers with a window */
+    int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
+    int inputs, projected;   /* of all layers, their own: [n_layer][n_embd_layer] */
+    int input;               /* of the layer, weighed */
+    int streams[2];          /* residual streams side by side, as they are and as they will be; x: the first's copy */
+    int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
+    int low, laurel;         /* what stands beside attention, and half-way there */
+    int qkv, q, k, v, att, att_gate;
+    int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
+    int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
+    int q_gate;              /* with gated_queries: queries and gates in turns */
+    /* Of layers with states: what the convolution reads; queries, keys and values, the parts of both; the
+     * gate; beta and decay; those that are in one matrix; what states give. */
+    int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
+        state_ba, state_decays, state, state_normed;
+    int gate_up, gate, up, act, router;
+    int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
+};
+static inline void add(struct builder *b, struct pp_op op)
+{
+    pp_plan_add(b->p, op);
+}
+
+static inline void add_linear(struct builder *b, int l, int linear, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = NONE, .out = out});
+}
+
+/* out = of each `period` values of `in`, `count` from the at-th on */
+static inline void add_take(struct builder *b, int l, int in, int64_t period, int64_t at, int64_t count, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = period,
+                          .at = at, .count = count});
+}
+
+/* Whether there is something that only some families' models have. */
+bool pp_decoder_has(const struct builder *b, int l, const char *kind);
+/* The vectors of a norm of n values called NAME; what is added behind may be there in any family. False: *err is
+ * set. */
+bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm);
+/* A layer's norm of n values. */
+bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out);
+
+static inline bool add_norm(struct builder *b, int l, const char *kind, int in, int out)
+{
+    return pp_decoder_norm(b, l, kind, b->hp->n_embd, in, out);
+}
+
+/* Attention, or what stands in its place, in two steps, between which what stands beside it reads the residual stream:
+ * what it makes of that, and what it gives, in `delta`. */
+bool pp_mixer_input(struct builder *b, int l);
+bool pp_mixer_result(struct builder *b, int l);
+/* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
+void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
+void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);
+
+#endif
