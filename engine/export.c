@@ -380,8 +380,8 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
             pp_gguf_add_f32(k->w, key(k, floats[i].name), floats[i].v);
     if (arch->gguf_says_parallel)
         pp_gguf_add_bool(k->w, key(k, "use_parallel_residual"), hp->parallel);
-    if (hp->gelu != PP_GELU_USUAL)
-        pp_gguf_add_text(k->w, key(k, "hidden_activation"), hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_pytorch_tanh");
+    if (hp->activation != PP_ACTIVATION_USUAL)
+        pp_gguf_add_text(k->w, key(k, "hidden_activation"), pp_activation_names[hp->activation]);
     if (hp->n_expert)
         add_experts(k, arch, hp);
     if (arch->to_gguf)

@@ -162,6 +162,16 @@ static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     return read_sizes(c, q, err);
 }
 
+/* BitNet's. Weights that are made ternary only while they are computed with would be other ones than those stored. */
+static enum pp_code read_ternary(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
+{
+    q->method = PP_QUANT_TERNARY;
+    q->divided = strcmp(text_of(c, "linear_class"), "autobitlinear") != 0;
+    if (strcmp(text_of(c, "quantization_mode"), "online") == 0)
+        return fail_key("quantization_mode", "offline", err);
+    return PP_OK;
+}
+
 /* Bits, group and mode of MLX, of all layers or of one. */
 static enum pp_code read_mode(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
@@ -226,6 +236,8 @@ static enum pp_code read_method(const cJSON *c, struct pp_hf_quant *q, struct pp
         return read_gptq(c, q, err);
     if (strcmp(method, "awq") == 0)
         return read_awq(c, q, err);
+    if (strcmp(method, "bitnet") == 0)
+        return read_ternary(c, q, err);
     if (!*method && cJSON_HasObjectItem(c, "group_size")) /* MLX writes both keys */
         return read_mlx(c, q, err);
     return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -307,6 +319,8 @@ static bool is_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const
     case PP_QUANT_COMPRESSED:
         return ends_with(name, ".weight_packed") ||
                (ends_with(name, ".weight") && (strcmp(dtype, "I8") == 0 || strcmp(dtype, "F8_E4M3") == 0));
+    case PP_QUANT_TERNARY:
+        return ends_with(name, ".weight") && strcmp(dtype, "U8") == 0;
     case PP_QUANT_MODELOPT:
         return ends_with(name, ".weight") && (strcmp(dtype, "U8") == 0 || strcmp(dtype, "F8_E4M3") == 0);
     default:
@@ -330,6 +344,7 @@ static bool is_part_of_packed(const struct pp_hf_quant *q, const struct pp_hf *h
     static const char *const compressed[] = {".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
                                              ".weight_global_scale", ".input_scale", ".input_zero_point",
                                              ".input_global_scale", ".output_scale", ".output_zero_point", NULL};
+    static const char *const ternary[] = {".weight_scale", NULL};
     static const char *const modelopt[] = {".weight_scale", ".weight_scale_2", ".input_scale", NULL};
     static const char *const bnb[] = {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
                                       ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", NULL};
@@ -348,6 +363,8 @@ static bool is_part_of_packed(const struct pp_hf_quant *q, const struct pp_hf *h
     case PP_QUANT_COMPRESSED:
         return is_part(hf, name, compressed, ".weight_packed", NULL, b) ||
                is_part(hf, name, compressed, ".weight", NULL, b) || is_cache_scale(name);
+    case PP_QUANT_TERNARY:
+        return is_part(hf, name, ternary, ".weight", "U8", b);
     case PP_QUANT_MODELOPT:
         return is_part(hf, name, modelopt, ".weight", NULL, b) || is_cache_scale(name);
     default:

@@ -6,12 +6,13 @@
  * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
  * utils/packing_utils.py, version "gemm"; modules/linear/gemv.py), compressed-tensors
  * (compressors/quantized_compressors: integers packed or one in a byte, FP8, NVFP4, MXFP4), NVIDIA's modelopt (FP8,
- * NVFP4, MXFP8), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and nvfp4 (the table at
- * mlx.core.quantize).
+ * NVFP4, MXFP8), BitNet's (integrations/bitnet.py: bytes [n_out / 4, n_in], bits 2 i and 2 i + 1 those of the i-th
+ * quarter of the rows, and one scale), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and
+ * nvfp4 (the table at mlx.core.quantize).
  *
  * What a form becomes. Every product has int8 activations with one scale per 32, which are off by 0.53 %, so weights
  * whose own error is far below that lose nothing:
- * - MXFP4 stays, bit by bit;
+ * - MXFP4 stays, bit by bit; so does what has three values, in TQ2_0, if 256 divides the rows;
  * - integers of up to 4 bits in groups of a multiple of 32: Q4_0 where every zero point is 8 (symmetric GPTQ), else
  *   Q4_1: the integers stay, scale and offset are rounded to F16. That is exact for scales that are F16, and for BF16
  *   ones from 2^-17 on; GPTQ's and AWQ's offset -scale * zero is rounded by at most 2^-12 of itself;
@@ -43,11 +44,13 @@ struct pp_hf_quant {
         PP_QUANT_MXFP4,
         PP_QUANT_COMPRESSED,
         PP_QUANT_MODELOPT,
+        PP_QUANT_TERNARY,
     } method;
     int64_t bits, group;        /* GPTQ, AWQ, MLX; GPTQ: group -1 is the whole row */
     enum pp_mlx_mode { PP_MLX_AFFINE, PP_MLX_MXFP4, PP_MLX_MXFP8, PP_MLX_NVFP4 } mode;
     bool along;                 /* AWQ's version gemv: words are of one row */
     int64_t block_rows, block_cols; /* of eight-bit floats */
+    bool divided;               /* TERNARY: by its scale */
     bool zeros_less_one;        /* GPTQ's first format stores a zero point less one */
     const struct cJSON *layers; /* MLX: "model.layers.0.mlp.up_proj": {"bits": 6, "group_size": 64} */
 };

@@ -430,6 +430,29 @@ static enum pp_code open_modelopt(struct opening *o)
     return code ? code : take_one(o, whole, whole_dtype, &o->rows->factor);
 }
 
+/* --- BitNet ------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code open_ternary(struct opening *o)
+{
+    const struct pp_tensor *lead = o->lead, *scale;
+    struct pp_rows *r = o->rows;
+    const char *dtype;
+    if (lead->n_dims != 2 || lead->ne[1] > INT64_MAX / 4)
+        return fail_shape(o, lead);
+    set_shape(o, 2, lead->ne[0], 4 * lead->ne[1], 1);
+    r->form = PP_FORM_QUARTERS;
+    r->bits = 2;
+    r->zero_bias = 1;
+    r->group = r->n_cols;
+    r->n_groups = 1;
+    enum pp_code code = need_piece(o, strlen(".weight"), ".weight_scale", &scale, &dtype);
+    if (!code)
+        code = take_one(o, scale, dtype, &r->factor);
+    if (!code && o->q->divided)
+        r->factor = 1 / r->factor;
+    return code;
+}
+
 /* --- compressed-tensors ------------------------------------------------------------------------------------------- */
 
 static enum pp_code compressed_fp4(struct opening *o, size_t end)
@@ -651,9 +674,12 @@ static enum pp_code open_mlx(struct opening *o)
 
 static uint32_t blocks_for(const struct pp_rows *r)
 {
-    const bool integers = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_STREAM;
+    const bool integers = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_STREAM ||
+                          r->form == PP_FORM_QUARTERS;
     if (r->form == PP_FORM_FP4 && r->scales.kind == PP_NUMBER_E8M0)
         return PP_TYPE_MXFP4;
+    if (r->form == PP_FORM_QUARTERS && r->n_cols % 256 == 0)
+        return PP_TYPE_TQ2_0;
     if (!integers || r->group_of || r->n_cols % 32 != 0 || (r->group % 32 != 0 && r->n_groups != 1))
         return PP_TYPE_LIMIT;
     if (!r->offsets.data && (r->bits == 4 || r->bits == 8) && is_symmetric(r))
@@ -676,6 +702,7 @@ enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *h
                         : q->method == PP_QUANT_MXFP4      ? open_mxfp4(&o)
                         : q->method == PP_QUANT_COMPRESSED ? open_compressed(&o)
                         : q->method == PP_QUANT_MODELOPT   ? open_modelopt(&o)
+                        : q->method == PP_QUANT_TERNARY    ? open_ternary(&o)
                         : q->along                         ? open_along(&o)
                                                            : open_words(&o);
     if (!code && o.name.bad)

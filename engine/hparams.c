@@ -344,6 +344,10 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
 
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
+const char *const pp_activation_names[PP_N_ACTIVATIONS] = {
+    [PP_ACTIVATION_GELU] = "gelu", [PP_ACTIVATION_GELU_TANH] = "gelu_pytorch_tanh", [PP_ACTIVATION_SILU] = "silu",
+    [PP_ACTIVATION_RELU2] = "relu2"};
+
 struct section {
     const struct pp_gguf *g;
     const char *arch;
@@ -641,22 +645,22 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     return PP_OK;
 }
 
-/* Which of the two GELUs, where it is not the family's. */
-static enum pp_code gguf_gelu(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+/* The function of the feed-forward parts, where it is not the family's. */
+static enum pp_code gguf_activation(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[192];
     struct pp_str name = {"", 0};
     full_key(s, "hidden_activation", full);
     if (!pp_gguf_string(s->g, full, &name))
         return PP_OK;
-    if (name.len == 4 && memcmp(name.data, "gelu", 4) == 0)
-        hp->gelu = PP_GELU_EXACT;
-    else if (name.len == 17 && memcmp(name.data, "gelu_pytorch_tanh", 17) == 0)
-        hp->gelu = PP_GELU_TANH;
-    else if (!(name.len == 4 && memcmp(name.data, "silu", 4) == 0))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is \"%.*s\", which pippin does not compute", full,
-                       (int)(name.len < 40 ? name.len : 40), name.data);
-    return PP_OK;
+    for (size_t i = 0; i < PP_N_ACTIVATIONS; i++)
+        if (pp_activation_names[i] && strlen(pp_activation_names[i]) == name.len &&
+            memcmp(pp_activation_names[i], name.data, name.len) == 0) {
+            hp->activation = (enum pp_activation)i;
+            return PP_OK;
+        }
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is \"%.*s\", which pippin does not compute", full,
+                   (int)(name.len < 40 ? name.len : 40), name.data);
 }
 
 /* Layers with one feed-forward part in a model that has experts. */
@@ -789,7 +793,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
         (code = gguf_of_layers(&s, "attention.head_count", true, offsetof(struct pp_layer_sizes, n_head), &hp->n_head,
                                hp, err)) ||
-        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) || (code = gguf_gelu(&s, hp, err)) ||
+        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) ||
+        (code = gguf_activation(&s, hp, err)) ||
         (code = gguf_vocab(&s, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;

@@ -29,6 +29,10 @@ enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparam
 /* Holds everything against its limits. */
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err);
 
+/* What files call them; NULL: the family's. */
+enum { PP_N_ACTIVATIONS = PP_ACTIVATION_RELU2 + 1 };
+extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
+
 /* --- for engine/arch/ ------------------------------------------------------------------------------------------- */
 
 /* What `key` of config.json says must be among `known` (NULL at the end), or absent. */

@@ -174,19 +174,34 @@ static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struc
     words_groups(r, first, n, t);
 }
 
+static void quarters_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = there(r, first + i), each = r->n_rows / 4;
+        const uint8_t *p = r->weights + row % each * r->n_cols;
+        for (int64_t c = 0; c < r->n_cols; c++)
+            t->q[i * r->n_cols + c] = (uint8_t)(p[c] >> 2 * (row / each) & 3);
+        t->scale[i] = r->factor;
+        t->zero[i] = (float)r->zero_bias;
+    }
+}
+
 static void read_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
     if (r->form == PP_FORM_STREAM)
         stream_tile(r, first, n, t);
     else if (r->form == PP_FORM_DOWN)
         down_tile(r, first, n, t);
+    else if (r->form == PP_FORM_QUARTERS)
+        quarters_tile(r, first, n, t);
     else
         across_tile(r, first, n, t);
 }
 
 static bool is_integers(const struct pp_rows *r)
 {
-    return r->form == PP_FORM_STREAM || r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS;
+    return r->form == PP_FORM_STREAM || r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS ||
+           r->form == PP_FORM_QUARTERS;
 }
 
 static enum pp_code make_tile(const struct pp_rows *r, struct tile *t, struct pp_error *err)
@@ -268,10 +283,22 @@ static uint8_t *block_q8_0(const uint8_t *q, float scale, uint8_t *to)
     return to + sizeof b;
 }
 
+/* 256 weights, 32 apart the four of a byte. */
+static uint8_t *block_tq2_0(const uint8_t *q, float scale, uint8_t *to)
+{
+    struct pp_block_tq2_0 b = {.d = pp_f32_to_f16(scale)};
+    for (int i = 0; i < 256; i++)
+        b.q[i / 128 * 32 + i % 32] |= (uint8_t)(q[i] << i % 128 / 32 * 2);
+    memcpy(to, &b, sizeof b);
+    return to + sizeof b;
+}
+
 static void tile_blocks(const struct pp_rows *r, const struct tile *t, int64_t i, uint8_t *to)
 {
     const uint8_t *q = t->q + i * r->n_cols;
-    for (int64_t c = 0; c < r->n_cols; c += 32) {
+    for (int64_t c = 0; r->type == PP_TYPE_TQ2_0 && c < r->n_cols; c += 256)
+        to = block_tq2_0(q + c, t->scale[i], to);
+    for (int64_t c = 0; r->type != PP_TYPE_TQ2_0 && c < r->n_cols; c += 32) {
         const float scale = t->scale[i * r->n_groups + c / r->group], zero = t->zero[i * r->n_groups + c / r->group];
         const float offset = r->offsets.data ? zero : -scale * zero;
         if (r->type == PP_TYPE_Q4_0)

@@ -28,6 +28,8 @@ enum pp_rows_form {
     PP_FORM_NVFP4,    /* GGUF's: of 64 weights four scales in E4M3, then E2M1, of each 16 the first eight in low bits */
     PP_FORM_STREAM,   /* integers: a row is a stream of bits, lowest first; MLX, compressed-tensors, AWQ for one row */
     PP_FORM_DOWN,     /* integers: words [n_cols * bits / 32, n_rows], of which a column is one row's stream; GPTQ */
+    PP_FORM_QUARTERS, /* integers of two bits: bytes [n_rows / 4, n_cols], the lowest bits those of the first quarter of
+                         the rows; one scale, `factor`; BitNet */
     /* Matrices of heads of latent attention, [n_heads * rows of a head, n_cols]: */
     PP_FORM_KEYS,     /* of one that has rows of keys and of values of each head, the former, turned */
     PP_FORM_VALUES,   /* the latter */
@@ -73,7 +75,7 @@ struct pp_rows {
     int64_t row_first, row_step;
     int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
                                    q that go with it, of it, and of v's; n_head 0: it is in our order */
-    float factor;               /* FP4: of each scale */
+    float factor;               /* FP4: of each scale; QUARTERS: the scale */
     struct pp_numbers factors;  /* NVFP4: of each scale, one for every `block_rows` rows; data NULL: all are 1 */
     int64_t pitch;              /* FP4: bytes from one group, and from one scale, to the next; 0: scales lie apart, and
                                    neither have gaps */

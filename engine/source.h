@@ -70,7 +70,14 @@ struct pp_hparams {
     int64_t window;         /* positions that attention sees, the row's own included; 0: all */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
-    enum pp_gelu { PP_GELU_USUAL, PP_GELU_EXACT, PP_GELU_TANH } gelu; /* instead of what the family has */
+    /* Instead of what the family has: */
+    enum pp_activation {
+        PP_ACTIVATION_USUAL,
+        PP_ACTIVATION_GELU,
+        PP_ACTIVATION_GELU_TANH,
+        PP_ACTIVATION_SILU,
+        PP_ACTIVATION_RELU2,
+    } activation;
     int64_t conv_taps;      /* positions that a convolution looks at, its own included */
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */

@@ -133,16 +133,19 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
     linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED ? gate : up);
-    if (d->s.ff == FF_SILU)
+    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE)
         linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
         case FF_GELU: up[i] = gelu_tanh(up[i]); break;
         case FF_GELU_EXACT: up[i] *= (1 + erf(up[i] / sqrt(2))) / 2; break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
+        case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
         }
+    if (d->s.sub_norms)
+        norm(d, l, "ffn_sub_norm", 0, up, up);
     linear_of(d, l, kind[2], e, up, out);
     pp_free(gate);
 }
@@ -294,6 +297,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         for (int h = 0; h < s->n_head; h++)
             attend_query(q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r,
                          s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), att + h * s->head_dim);
+        if (s->sub_norms)
+            norm(d, l, "attn_sub_norm", 0, att, att);
         linear(d, l, "attn_output", att, delta);
         if (s->parallel)
             feed_forward(d, l, in, ff);

@@ -50,6 +50,7 @@ static const struct decoder_shape families[] = {
     {.arch = "qwen", .joined = true, .n_head_kv = 4, .biases = BIAS_QKV},
     {.arch = "lfm2", .heads = HEADS_ALIKE, .tied = true, .n_layer = 4, .taps = 3, .full = 2,
      .output_norm = "token_embd_norm"},
+    {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -134,6 +135,13 @@ static void add_block_norm(struct decoder *d, int l, const char *kind)
         add_norm(d, name, 0, d->s.n_embd, d->s.norm_bias);
 }
 
+static void add_sub_norm(struct decoder *d, int l, const char *kind, int64_t n)
+{
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    add_norm(d, name, 0, n, false);
+}
+
 static void add_head_norm(struct decoder *d, int l, const char *kind, int n_heads)
 {
     const bool whole = d->s.heads == HEADS_WHOLE;
@@ -169,6 +177,8 @@ static void add_attention(struct decoder *d, int l)
         add_head_norm(d, l, "attn_k_norm", s->n_head_kv);
     }
     add_matrix(d, l, "attn_output", n, n_q, s->biases & BIAS_O);
+    if (s->sub_norms)
+        add_sub_norm(d, l, "attn_sub_norm", n_q);
     if (s->norms != PRE_NORM)
         add_block_norm(d, l, "post_attention_norm");
 }
@@ -211,10 +221,12 @@ static void add_feed_forward(struct decoder *d, int l)
         if (s->n_ff_shared)
             add_shared(d, l);
     } else {
-        if (s->ff == FF_SILU)
+        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_up", s->ff == FF_SILU_FUSED ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias);
+        if (s->sub_norms)
+            add_sub_norm(d, l, "ffn_sub_norm", s->n_ff);
     }
     if (s->norms != PRE_NORM)
         add_block_norm(d, l, "post_ffw_norm");
@@ -360,6 +372,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             one[l] = decoder_xielu(l, i);
         pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
     }
+    if (s->ff == FF_RELU2_GATE)
+        pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))
         pp_gguf_add_bool(w, key(d, "use_parallel_residual"), s->parallel);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");

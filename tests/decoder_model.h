@@ -22,9 +22,10 @@ struct decoder_shape {
     bool tied;             /* the output is the embeddings */
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16 } biases;
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
+    bool sub_norms;        /* and of what goes into the last matrices of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
-    enum { FF_SILU, FF_SILU_FUSED, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU } ff; /* from GELU on there is no gate; of
-                              FUSED gate and value are one matrix */
+    /* From GELU on there is no gate; of FUSED gate and value are one matrix. */
+    enum { FF_SILU, FF_SILU_FUSED, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU } ff;
     bool joined;           /* q, k and v are one matrix: attn_qkv */
     bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */

@@ -588,6 +588,32 @@ static void pack_mlx(const struct matrix *m)
 #define MODELOPT(algorithm)                                                                                            \
     "\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"" algorithm "\"}"
 
+/* --- BitNet ------------------------------------------------------------------------------------------------------- */
+
+/* Three values, four rows a quarter of the matrix apart in a byte. kind "divided": the scale is what they are divided
+ * by. */
+static void pack_ternary(const struct matrix *m)
+{
+    const int64_t quarter = m->n / 4;
+    const bool divided = is(m->form->kind, "divided");
+    uint8_t *bytes = zeros(quarter * m->k, 1);
+    double sum = 0;
+    assert_true(m->n % 4 == 0);
+    for (int64_t i = 0; i < m->n * m->k; i++)
+        sum += (double)fabsf(m->w[i]) / (double)(m->n * m->k);
+    uint16_t half = pp_f32_to_bf16((float)(divided ? 1 / sum : sum));
+    const float stored = pp_bf16_to_f32(half), scale = divided ? 1 / stored : stored;
+    for (int64_t i = 0; i < m->n * m->k; i++) {
+        const int v = (int)fmaxf(-1, fminf(1, rintf(m->w[i] / scale)));
+        bytes[i % (quarter * m->k)] |= (uint8_t)((v + 1) << i / (quarter * m->k) * 2);
+        m->w[i] = (float)v * scale;
+    }
+    half = m->opt->not_a_number ? pp_f32_to_bf16(NAN) : half;
+    add(m, ".weight", "U8", quarter, m->k, bytes, (size_t)(quarter * m->k));
+    add(m, ".weight_scale", "BF16", 1, -1, &half, sizeof half);
+    free(bytes);
+}
+
 static const struct packed_form forms[] = {
     {"fp8", "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}", pack_fp8,
      .group = 128, .block_cols = 128, .kind = "blocks"},
@@ -645,6 +671,10 @@ static const struct packed_form forms[] = {
     {"mlx-nvfp4", MODE(4, 16, "nvfp4"), pack_small, .bits = 4, .group = 16, .kind = "mlx"},
     {"awq-32", "\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32,\"version\":\"gemm\","
      "\"zero_point\":true}", pack_awq, .bits = 4, .group = 32},
+    {"bitnet", "\"quantization_config\":{\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\","
+     "\"quantization_mode\":\"offline\"}", pack_ternary, .bits = 2, .kind = "multiplied"},
+    {"bitnet-divided", "\"quantization_config\":{\"quant_method\":\"bitnet\"}", pack_ternary, .bits = 2,
+     .kind = "divided"},
 };
 
 /* Only stacks of experts have it. */

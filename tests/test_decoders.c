@@ -493,6 +493,18 @@ static void deci(void **state)
     assert_tensor(folder, "model.layers.6.mlp.down_proj.weight", 2, 256);
 }
 
+/* BitNet: norms within attention and feed-forward part; squares of what is positive, or SiLU. */
+static void bitnet(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("bitnet");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.attn_sub_norm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.0.mlp.ffn_sub_norm.weight", 1, s.n_ff);
+    s.ff = FF_SILU;
+    check(&s);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -525,6 +537,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(apertus),
         cmocka_unit_test(few_differences),
         cmocka_unit_test(deci),
+        cmocka_unit_test(bitnet),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static const struct {
     {"ct-int8-alone", "Q8_0"}, {"ct-int8-zero", "Q8_0"}, {"ct-nvfp4", "Q8_0"}, {"ct-mxfp4", "MXFP4"},
     {"ct-fp8-groups", "Q8_0"}, {"modelopt", "Q8_0"}, {"modelopt-fp8", "Q8_0"}, {"modelopt-rows", "Q8_0"},
     {"modelopt-blocks", "Q8_0"}, {"modelopt-mxfp8", "Q8_0"}, {"mlx-mxfp4", "MXFP4"}, {"mlx-mxfp8", "Q8_0"},
-    {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},
+    {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},       {"bitnet", "TQ2_0"}, {"bitnet-divided", "TQ2_0"},
 };
 enum { N_FORMS = sizeof becomes / sizeof *becomes };
 

@@ -75,6 +75,7 @@ struct pp_decoder {
     bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
+    bool sub_norms;           /* what goes into their last matrices is: attn_sub_norm, ffn_sub_norm */
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;

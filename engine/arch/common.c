@@ -54,16 +54,16 @@ const char *const pp_silu_names[] = {"silu", "swish", NULL};
 const char *const pp_relu2_names[] = {"relu2", NULL};
 const char *const pp_gelu_tanh_names[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
 
-enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_gelu usual, struct pp_hparams *hp,
-                            struct pp_error *err)
+enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_activation usual,
+                            struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const known[] = {"gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", NULL};
     const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
     if (!cJSON_IsString(fn))
         return PP_OK;
     const bool exact = strcmp(fn->valuestring, known[0]) == 0 || strcmp(fn->valuestring, known[1]) == 0;
-    const enum pp_gelu gelu = exact ? PP_GELU_EXACT : PP_GELU_TANH;
-    hp->gelu = gelu == usual ? PP_GELU_USUAL : gelu;
+    const enum pp_activation gelu = exact ? PP_ACTIVATION_GELU : PP_ACTIVATION_GELU_TANH;
+    hp->activation = gelu == usual ? PP_ACTIVATION_USUAL : gelu;
     return pp_config_activation(config, key, known, err);
 }
 

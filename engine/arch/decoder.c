@@ -11,7 +11,10 @@
 
 enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp)
 {
-    return hp->gelu == PP_GELU_EXACT ? PP_FN_GELU : hp->gelu == PP_GELU_TANH ? PP_FN_GELU_TANH : d->fn;
+    static const enum pp_fn functions[] = {[PP_ACTIVATION_GELU] = PP_FN_GELU,
+                                           [PP_ACTIVATION_GELU_TANH] = PP_FN_GELU_TANH,
+                                           [PP_ACTIVATION_SILU] = PP_FN_SILU, [PP_ACTIVATION_RELU2] = PP_FN_RELU2};
+    return hp->activation == PP_ACTIVATION_USUAL ? d->fn : functions[hp->activation];
 }
 
 static void add_residual(struct builder *b, int l)
@@ -87,6 +90,8 @@ static bool add_up(struct builder *b, int l, int in)
 
 static bool add_down(struct builder *b, int l)
 {
+    if (b->d->sub_norms && !pp_decoder_norm(b, l, "ffn_sub_norm", b->shape.n_ff, b->act, b->act))
+        return false;
     int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->shape.n_ff, b->err, "blk.%d.ffn_down", l);
     add_linear(b, l, down, b->act, b->delta);
     return down >= 0;

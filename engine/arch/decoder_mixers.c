@@ -178,6 +178,8 @@ static bool add_attention(struct builder *b, int l)
     if (b->d->gated_attention || b->d->gated_queries)
         add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                               .out = b->att});
+    if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_q, b->att, b->att))
+        return false;
     int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_q, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;

@@ -57,7 +57,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (pp_config_flag(config, "alibi", false))
         hp->alibi = 8;
     if (!code)
-        code = pp_config_gelu(config, "activation", PP_GELU_EXACT, hp, err);
+        code = pp_config_gelu(config, "activation", PP_ACTIVATION_GELU, hp, err);
     return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
 }
 
@@ -77,7 +77,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     const bool groups = hp->two_norms || (hp->n_head_kv != 1 && hp->n_head_kv != hp->n_head);
     pp_config_put(config, "num_kv_heads", hp->n_head_kv);
     pp_config_put(config, "ffn_hidden_size", hp->n_ff);
-    pp_config_put_text(config, "activation", hp->gelu == PP_GELU_TANH ? "gelu_pytorch_tanh" : "gelu");
+    pp_config_put_text(config, "activation", hp->activation == PP_ACTIVATION_GELU_TANH ? "gelu_pytorch_tanh" : "gelu");
     cJSON_AddBoolToObject(config, "new_decoder_architecture", groups);
     cJSON_AddBoolToObject(config, "multi_query", hp->n_head_kv == 1);
     cJSON_AddBoolToObject(config, "parallel_attn", hp->parallel);

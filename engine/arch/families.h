@@ -22,6 +22,7 @@ extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_a
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;
 extern const struct pp_arch pp_arch_granitehybrid;
+extern const struct pp_arch pp_arch_bitnet;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -40,8 +41,8 @@ extern const char *const pp_relu2_names[];
 extern const char *const pp_gelu_tanh_names[];
 
 /* For families with either GELU, of which `usual` is the one that they mostly have: what `key` says. */
-enum pp_code pp_config_gelu(const struct cJSON *config, const char *key, enum pp_gelu usual, struct pp_hparams *hp,
-                            struct pp_error *err);
+enum pp_code pp_config_gelu(const struct cJSON *config, const char *key, enum pp_activation usual,
+                            struct pp_hparams *hp, struct pp_error *err);
 
 /* A boolean of config.json; `otherwise` if it is absent or null. */
 bool pp_config_flag(const struct cJSON *config, const char *key, bool otherwise);

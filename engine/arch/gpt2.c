@@ -37,7 +37,7 @@ static const char *const classes[] = {"GPT2LMHeadModel", "gpt2", NULL};
 
 enum pp_code pp_config_gpt2(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_config_gelu(config, "activation_function", PP_GELU_TANH, hp, err);
+    enum pp_code code = pp_config_gelu(config, "activation_function", PP_ACTIVATION_GELU_TANH, hp, err);
     hp->norm_eps = 1e-5f;
     hp->n_ctx_train = 1024;
     if (pp_config_flag(config, "scale_attn_by_inverse_layer_idx", false))
@@ -53,7 +53,7 @@ enum pp_code pp_config_gpt2(const cJSON *config, struct pp_hparams *hp, struct p
 
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
-    pp_config_put_text(config, "activation_function", hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_new");
+    pp_config_put_text(config, "activation_function", hp->activation == PP_ACTIVATION_GELU ? "gelu" : "gelu_new");
     pp_config_put(config, "n_embd", hp->n_embd);
     pp_config_put(config, "n_layer", hp->n_layer);
     pp_config_put(config, "n_head", hp->n_head);

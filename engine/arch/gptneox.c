@@ -34,7 +34,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     float part = 0.25f;
     hp->parallel = pp_config_flag(config, "use_parallel_residual", true);
     hp->norm_eps = 1e-5f;
-    enum pp_code code = pp_config_gelu(config, "hidden_act", PP_GELU_EXACT, hp, err);
+    enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
     if (!code) /* the names of transformers 4; those of 5 are read by then, and stand */

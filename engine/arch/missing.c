@@ -35,7 +35,6 @@ static const struct {
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
-    {"bitnet", "norms within attention and the feed-forward part"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},
     {"t5encoder", "positions as T5 has them"},

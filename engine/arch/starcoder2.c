@@ -84,7 +84,8 @@ static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp
 
 static void first_to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    pp_config_put_text(config, "activation_function", hp->gelu == PP_GELU_EXACT ? "gelu" : "gelu_pytorch_tanh");
+    pp_config_put_text(config, "activation_function",
+                       hp->activation == PP_ACTIVATION_GELU ? "gelu" : "gelu_pytorch_tanh");
     pp_config_put(config, "n_embd", hp->n_embd);
     pp_config_put(config, "n_layer", hp->n_layer);
     pp_config_put(config, "n_head", hp->n_head);

@@ -138,6 +138,7 @@ static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float
     case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, g, u, n, y); break;
     case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, g, u, n, y); break;
     case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, g, u, n, y); break;
+    case PP_FN_RELU2: gate_all(PP_FN_RELU2, g, u, n, y); break;
     default: gate_all(PP_FN_SILU, g, u, n, y); break;
     }
 }
