@@ -102,7 +102,7 @@ static double number_of(const struct pp_source *s, const char *name)
         {"recurrent", layers_with(hp, PP_LAYER_RECURRENT)}, {"shared", layers_with(hp, PP_LAYER_SHARED)},
         {"sparse", sparse_layers(hp)},
         {"convolved", layers_with(hp, PP_LAYER_CONVOLVED)},
-        {"tied", !pp_source_tensor(s, "output.weight")}, {"gelu", (double)hp->activation},
+        {"tied", !pp_source_tensor(s, "output.weight")}, {"activation", (double)hp->activation},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i].name, name) == 0)
