@@ -527,7 +527,7 @@ static enum pp_code list_items(struct folder *f)
 static void describe(struct pp_buf *b, const char *name, const char *end, const char *dtype, int n_dims,
                      const int64_t *shape, uint64_t at, uint64_t size)
 {
-    pp_buf_fmt(b, "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", b->len > 9 ? "," : "", name, end, dtype);
+    pp_buf_fmt(b, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", name, end, dtype);
     for (int d = 0; d < n_dims; d++)
         pp_buf_fmt(b, "%s%lld", d ? "," : "", (long long)shape[d]);
     pp_buf_fmt(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + size));
@@ -575,10 +575,10 @@ static enum pp_code write_header(struct folder *f)
     struct pp_buf b = {0};
     for (int i = 0; i < 8; i++)
         pp_buf_char(&b, 0);
-    pp_buf_char(&b, '{');
+    pp_buf_fmt(&b, "{\"__metadata__\":{\"format\":\"%s\"}", f->opt->bits ? "mlx" : "pt");
     for (size_t i = 0; i < f->n; i++)
         describe_item(f, &f->items[i], &b);
-    pp_buf_fmt(&b, ",\"__metadata__\":{\"format\":\"%s\"}}", f->opt->bits ? "mlx" : "pt");
+    pp_buf_char(&b, '}');
     while (!b.bad && b.len % 8)
         pp_buf_char(&b, ' ');
     const uint64_t length = b.len - 8;

@@ -144,6 +144,19 @@ static enum pp_code check_overlaps(const struct pp_safetensors *s, struct pp_err
     return code;
 }
 
+/* NULL unless the header is an object with nothing but spaces behind it. */
+static cJSON *parse_header(const char *text, size_t length)
+{
+    const char *end = text;
+    cJSON *header = cJSON_ParseWithLengthOpts(text, length, &end, 0);
+    while (end < text + length && *end && strchr(" \t\r\n", *end))
+        end++;
+    if (cJSON_IsObject(header) && end == text + length)
+        return header;
+    cJSON_Delete(header);
+    return NULL;
+}
+
 static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
 {
     struct pp_cursor c = pp_cursor(s->data, s->size);
@@ -151,8 +164,8 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
     const char *text = pp_cursor_bytes(&c, length);
     if (c.bad || length > MAX_HEADER || !length || text[0] != '{')
         return pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
-    s->header = cJSON_ParseWithLength(text, (size_t)length);
-    if (!cJSON_IsObject(s->header))
+    s->header = parse_header(text, (size_t)length);
+    if (!s->header)
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: its header is not valid JSON", s->name);
     size_t n = 0;
     for (const cJSON *item = s->header->child; item; item = item->next)

@@ -126,10 +126,11 @@ const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data
     size_t n;
     if (size >= 4 && memcmp(data, "GGUF", 4) == 0)
         return hostile_file(2, data, size);
+    const char *path = hostile_folder(names); /* made at the first call, with empty files */
     const uint8_t *first = hostile_piece(&in, &n);
     hostile_file(0, first, n);
     hostile_file(1, in.data, in.size);
-    return hostile_folder(names);
+    return path;
 }
 
 void hostile_tokenize(const struct pp_tokenizer *t)

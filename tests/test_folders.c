@@ -666,6 +666,32 @@ static void refusals(void **state)
     assert_non_null(strstr(err.text, "already"));
 }
 
+/* A model of nothing but its configuration, as a header that lost its names leaves it: the folder opens. */
+static void without_tensors(void **state)
+{
+    static const struct pp_convert_options how[] = {{.bits = 0}, {.bits = 4}};
+    static const char header[] = "\x02\0\0\0\0\0\0\0{}";
+    const char *src = fresh("no-tensors");
+    char to[400];
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    assert_int_equal(mkdir(src, 0700), 0);
+    snprintf(to, sizeof to, "%s/config.json", src);
+    assert_int_equal(symlink(data_of("llama", "config.json"), to), 0);
+    snprintf(to, sizeof to, "%s/model.safetensors", src);
+    assert_ok(pp_write_file(to, header, sizeof header - 1, 0600, &err), err);
+    for (size_t i = 0; i < 2; i++) {
+        const char *dst = fresh("no-tensors-again");
+        struct pp_source *s;
+        assert_ok(pp_convert_to_folder(src, dst, &how[i], &err), err);
+        assert_ok(pp_source_open(dst, &s, &err), err);
+        assert_int_equal(pp_source_n_tensors(s), 0);
+        pp_source_close(s);
+    }
+}
+
 /* Also one among many others is not rounded to some integer. */
 static void weights_that_are_no_numbers(void **state)
 {
@@ -743,6 +769,7 @@ TEST_GROUP(folders)
                     cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
         cmocka_unit_test(weights_that_are_no_numbers),
+        cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),
     };
