@@ -224,6 +224,9 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
     if (!arch->to_config)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family %s: the config.json of its folder cannot be "
                        "written yet", pp_source_path(s), arch->name);
+    if (hp.kv_lora_rank && hp.attn_temperature != 0.0f && (hp.yarn_log_multiplier != 0.0f || !arch->parts))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has scores of latent attention that grow in a way that "
+                       "config.json has no words for", pp_source_path(s));
     enum pp_code code = check_factors(s, &hp, err);
     if (!code && divisors && !hp.rope_turning)
         code = find_llama3(divisors, &hp, err);

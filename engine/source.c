@@ -215,6 +215,16 @@ static const char *family_of(const cJSON *config)
     return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
 }
 
+/* The family of a folder. What sees besides may be built around a language model of several. */
+static const struct pp_arch *arch_of(const cJSON *config)
+{
+    const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
+    const cJSON *own = arch && arch->parts ? cJSON_GetObjectItemCaseSensitive(config, "text_config") : NULL;
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
+    inner = type ? pp_arch_by_class(type) : NULL;
+    return inner && inner->parts == arch->parts ? inner : arch;
+}
+
 /* Adds the members of a JSON object that the configuration lacks. */
 static bool add_missing(cJSON *config, const char *json)
 {
@@ -424,7 +434,7 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     if (code)
         return code;
     const cJSON *config = pp_hf_config(s->hf);
-    const struct pp_arch *arch = pp_arch_by_class(family_of(config));
+    const struct pp_arch *arch = arch_of(config);
     if (!arch) {
         char family[64];
         pp_clean_name(family_of(config), strlen(family_of(config)), family, sizeof family);

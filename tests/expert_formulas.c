@@ -114,7 +114,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
 static double scale_at(const struct expert_shape *s, int l, int position)
 {
     const double scale = s->attn_scale != 0.0f ? (double)s->attn_scale : 1 / sqrt(s->head_dim);
-    return s->length && is_wide(s, l)
+    return s->length && is_wide(s, l) && !s->kv_rank
                ? scale * (1 + (double)s->temperature * log(1 + floor((position + 1.0) / s->length)))
                : scale;
 }
@@ -293,7 +293,8 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
         rotate(s, q + s->nope, row);
         attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
-                     more * more / sqrt(head), 0, out);
+                     more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
+                     0, out);
         memcpy(att + h * s->v_dim, out, (size_t)s->v_dim * sizeof *att);
     }
     pp_free(low);

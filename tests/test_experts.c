@@ -312,6 +312,33 @@ static void deepseek3(void **state)
     check_latent(&s);
 }
 
+/* Mistral 4: experts of a softmax, and scores that grow with each original context; Mistral Large 3 is called
+ * deepseek2. */
+static void mistral4(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("mistral4");
+    s.neighbours = s.say_norm = true;
+    s.q_rank = 32;
+    s.n_ff_shared = 32;
+    s.scale = 1;
+    s.yarn_factor = 8;
+    s.yarn_ctx = s.length = 24;
+    s.temperature = 0.3f;
+    const char *folder = check_latent(&s);
+    assert_tensor(folder, "model.layers.2.mlp.experts.gate_up_proj", 3, s.n_embd);
+    s.arch = "deepseek2";
+    s.log_multiplier = 0.1f;
+    struct expert_model *m = expert_model_make(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, expert_model_write(m));
+    pp_free(want);
+    expert_model_free(m);
+}
+
 /* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
 static void lfm2moe(void **state)
 {
@@ -502,7 +529,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(afmoe),
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
-        cmocka_unit_test(deepseek3),
+        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3),
         cmocka_unit_test(qwen3_next),

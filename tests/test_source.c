@@ -428,7 +428,7 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"mamba2", "Mamba 2"},
-        {"mistral4", "MLA"},
+        {"kimi-linear", "MLA"},
         {"NemotronHForCausalLM", "Mamba 2"},
         {"nemotron_h", "Mamba 2"},
     };

@@ -1,8 +1,10 @@
 /* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
  * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3, which is dense. decoder_mixers.c
- * computes it. */
+ * computes it. Mistral Large 3, and Mistral 4 in a family of its own, have scores that grow with the position, as
+ * Ministral 3's do, and a softmax for experts. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
@@ -98,13 +100,15 @@ static enum pp_code sizes_from_config(const cJSON *config, struct pp_hparams *hp
 static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const bool v2 = pp_arch_is_kind(config, "deepseek_v2", "DeepseekV2ForCausalLM");
+    const bool mistral = pp_arch_is_kind(config, "mistral4", "Mistral4ForCausalLM");
     int64_t step = 1;
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
         code = pp_config_int(config, "moe_layer_freq", &step, err);
     for (int64_t l = 0; step > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->layer[l] |= l % step ? PP_LAYER_DENSE : 0;
-    hp->expert_sigmoids = v2 ? says(config, "scoring_func", "sigmoid") : !says(config, "scoring_func", "softmax");
+    hp->expert_sigmoids = v2 ? says(config, "scoring_func", "sigmoid")
+                             : !mistral && !says(config, "scoring_func", "softmax");
     hp->expert_group_largest = says(config, "topk_method", "group_limited_greedy");
     if (says(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
         hp->n_expert_group = hp->n_expert_group_used = 0;
@@ -166,26 +170,54 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
+/* "deepseek2.rope.scaling.factor"; static memory of the caller's. */
+static const char *key_of(const struct pp_hparams *hp, const char *name, char full[160])
+{
+    snprintf(full, 160, "%s.%s", hp->arch, name);
+    return full;
+}
+
+/* Scores that grow with each original context, of which files say how long it is in two places. */
+static enum pp_code temperature_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[160];
+    double beta = 0;
+    int64_t length = 0;
+    pp_gguf_float(g, key_of(hp, "attention.temperature_scale", full), &beta);
+    pp_gguf_int(g, key_of(hp, "attention.temperature_length", full), &length);
+    hp->attn_temperature = (float)beta;
+    if (beta != 0 && length && hp->rope_scaling == PP_ROPE_YARN && length != hp->rope_orig_ctx)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %lld, not the original context of the RoPE scaling, "
+                       "which pippin needs", full, (long long)length);
+    if (beta != 0 && length)
+        hp->rope_orig_ctx = length;
+    return PP_OK;
+}
+
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double log_multiplier = 0;
+    char full[160];
     if (!hp->kv_lora_rank)
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks deepseek2.attention.kv_lora_rank");
-    pp_gguf_float(g, "deepseek2.rope.scaling.yarn_log_multiplier", &log_multiplier);
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", key_of(hp, "attention.kv_lora_rank", full));
+    pp_gguf_float(g, key_of(hp, "rope.scaling.yarn_log_multiplier", full), &log_multiplier);
     hp->yarn_log_multiplier = (float)log_multiplier;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
     set_scale(hp);
     /* The first files of GLM 4.7 Flash do not say that it is sigmoids, but have what is added to those. */
-    if (!pp_gguf_has(g, "deepseek2.expert_gating_func") && pp_gguf_tensor(g, "blk.1.exp_probs_b.bias"))
+    if (!pp_gguf_has(g, key_of(hp, "expert_gating_func", full)) && pp_gguf_tensor(g, "blk.1.exp_probs_b.bias"))
         hp->expert_sigmoids = true;
     hp->expert_group_largest = hp->n_expert_group > 1 && !hp->expert_sigmoids;
-    return PP_OK;
+    return temperature_from_gguf(g, hp, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
+    char full[160];
     if (hp->rope_scaling == PP_ROPE_YARN)
-        pp_gguf_add_f32(w, "deepseek2.rope.scaling.yarn_log_multiplier", hp->yarn_log_multiplier);
+        pp_gguf_add_f32(w, key_of(hp, "rope.scaling.yarn_log_multiplier", full), hp->yarn_log_multiplier);
+    if (hp->attn_temperature != 0.0f)
+        pp_gguf_add_u32(w, key_of(hp, "attention.temperature_length", full), (uint32_t)hp->rope_orig_ctx);
 }
 
 const struct pp_arch pp_arch_deepseek2 = {
@@ -201,6 +233,82 @@ const struct pp_arch pp_arch_deepseek2 = {
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
     .to_config = to_config,
+};
+
+/* --- Mistral 4 ---------------------------------------------------------------------------------------------------- */
+
+static const char *const mistral_classes[] = {"Mistral4ForCausalLM", "mistral4", NULL};
+static const struct pp_arch_name mistral_names[] = {
+    {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
+    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},
+    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},
+    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},
+    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},
+    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},
+    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual mistral_usual[] = {
+    {.json = "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 12288, \"num_hidden_layers\": 36,"
+             "\"num_attention_heads\": 32, \"max_position_embeddings\": 1048576, \"kv_lora_rank\": 256,"
+             "\"q_lora_rank\": 1024, \"qk_rope_head_dim\": 64, \"qk_nope_head_dim\": 64, \"v_head_dim\": 128,"
+             "\"n_routed_experts\": 128, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 2048,"
+             "\"n_shared_experts\": 1, \"first_k_dense_replace\": 0, \"norm_topk_prob\": true, \"n_group\": 1,"
+             "\"topk_group\": 1, \"routed_scaling_factor\": 1.0, \"rope_parameters\": {\"rope_type\": \"yarn\","
+             "\"rope_theta\": 10000.0, \"factor\": 128.0, \"original_max_position_embeddings\": 8192,"
+             "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0,"
+             "\"llama_4_scaling_beta\": 0.1}}"},
+    {.json = NULL},
+};
+
+/* Scores do not grow with YaRN's factor, whatever mscale_all_dim says (transformers' modeling_mistral4.py). */
+static enum pp_code mistral_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rope = rope_of(config);
+    enum pp_code code = from_config(config, hp, err);
+    if (!code)
+        code = pp_config_float(rope, "llama_4_scaling_beta", &hp->attn_temperature, err);
+    if (!code)
+        code = pp_config_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx, err);
+    hp->yarn_log_multiplier = 0;
+    set_scale(hp);
+    return code;
+}
+
+static void mistral_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    pp_config_put_class(config, mistral_classes[0], mistral_classes[1]);
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    if (!rope) {
+        rope = cJSON_AddObjectToObject(config, "rope_scaling");
+        pp_config_put_text(rope, "rope_type", "default");
+    }
+    pp_config_put_float(rope, "rope_theta", hp->rope_base);
+    pp_config_put(rope, "original_max_position_embeddings", hp->rope_orig_ctx);
+    pp_config_put_float(rope, "llama_4_scaling_beta", hp->attn_temperature);
+    pp_config_put_float(rope, "mscale", 1);
+    pp_config_put_float(rope, "mscale_all_dim", 1);
+    cJSON *parameters = cJSON_DetachItemFromObjectCaseSensitive(config, "rope_scaling");
+    cJSON_AddItemToObject(config, "rope_parameters", parameters); /* what else is absent has a usual form */
+}
+
+const struct pp_arch pp_arch_mistral4 = {
+    .name = "mistral4",
+    .hf_classes = mistral_classes,
+    .parts = &pp_mistral_parts,
+    .names = mistral_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .usual = mistral_usual,
+    .from_config = mistral_from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = mistral_to_config,
 };
 
 /* --- MiniCPM 3 ---------------------------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_a
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;
 extern const struct pp_arch pp_arch_granitehybrid;
-extern const struct pp_arch pp_arch_bitnet;
+extern const struct pp_arch pp_arch_bitnet, pp_arch_mistral4;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -33,7 +33,9 @@ extern const struct pp_arch_name pp_interleaved_names[];
 /* Frequencies and masks that old exporters stored though they follow from the configuration. */
 extern const char *const pp_common_ignored[];
 
-/* Of Qwen's folders of models that see, too. */
+/* Of Mistral's folders of models that see, too. */
+extern const struct pp_arch_parts pp_mistral_parts;
+/* Likewise Qwen's. */
 extern const char *const pp_qwen_prefixes[], *const pp_qwen_others[];
 
 extern const char *const pp_silu_names[];      /* what config.json may call it */

@@ -29,7 +29,7 @@ static const char *const prefixes[] = {
     "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
 static const char *const others[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                                      "model.multi_modal_projector.", NULL};
-static const struct pp_arch_parts parts = {.model_type = "mistral", .prefixes = prefixes, .others = others};
+const struct pp_arch_parts pp_mistral_parts = {.model_type = "mistral", .prefixes = prefixes, .others = others};
 
 static const struct pp_arch_usual usual[] = {
     {"mistral", "MistralForCausalLM",
@@ -137,7 +137,7 @@ const struct pp_arch pp_arch_llama = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .usual = usual,
-    .parts = &parts,
+    .parts = &pp_mistral_parts,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

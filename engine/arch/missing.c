@@ -31,7 +31,6 @@ static const struct {
     {"deepseekv32", LATENT " of which an index chooses tokens"},
     {"glmdsa", LATENT " of which an index chooses tokens"},
     {"glmmoedsa", LATENT " of which an index chooses tokens"},
-    {"mistral4", LATENT ", and " SHARED},
     {"mimo2", SIGMOIDS},
     {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
