@@ -1,8 +1,14 @@
-/* fuzz_config.c - the bytes as pippin.conf and as a theme. */
+/* fuzz_config.c - the bytes as each of the small files beside the program: pippin.conf, a theme, what the screen
+ * remembers, the input line's history, and a text for /read. */
 #include <string.h>
 
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/config.h"
 #include "tests/hostile.h"
+#include "ui/history.h"
+#include "ui/settings.h"
+#include "ui/text_file.h"
 #include "ui/theme.h"
 
 static void as_config(const uint8_t *data, size_t size)
@@ -44,9 +50,78 @@ static void as_theme(const uint8_t *data, size_t size)
         }
 }
 
+static void as_settings(const uint8_t *data, size_t size)
+{
+    struct pp_settings s;
+    pp_settings_load(hostile_file(0, data, size), &s);
+    if (!memchr(s.theme, 0, sizeof s.theme))
+        __builtin_trap();
+}
+
+enum { KEPT = 4 };
+
+/* The first entries, and how many there were. */
+struct entries {
+    char *text[KEPT];
+    size_t n;
+};
+
+static void on_entry(void *user, const char *text)
+{
+    struct entries *e = user;
+    if (strlen(text) > 2 * PP_HISTORY_ENTRY_MAX)
+        __builtin_trap();
+    if (*text && e->n < KEPT)
+        e->text[e->n] = pp_strdup(text);
+    e->n += *text != 0;
+}
+
+static void free_entries(struct entries *e)
+{
+    for (size_t i = 0; i < KEPT; i++)
+        pp_free(e->text[i]);
+}
+
+/* What is read is written so that it is read again. */
+static void as_history(const uint8_t *data, size_t size)
+{
+    struct entries e = {.n = 0}, again = {.n = 0};
+    struct pp_error err;
+    if (pp_history_load(hostile_file(0, data, size), on_entry, &e, &err))
+        __builtin_trap();
+    const char *copy = hostile_file(1, "", 0);
+    size_t n = 0;
+    for (size_t i = 0; i < KEPT && i < e.n; i++) {
+        if (pp_history_append(copy, e.text[i], &err))
+            __builtin_trap();
+        n += strlen(e.text[i]) <= PP_HISTORY_ENTRY_MAX;
+    }
+    if (pp_history_load(copy, on_entry, &again, &err) || again.n != n)
+        __builtin_trap();
+    for (size_t i = 0; n == e.n && i < n; i++)
+        if (strcmp(e.text[i], again.text[i]) != 0)
+            __builtin_trap();
+    free_entries(&e);
+    free_entries(&again);
+}
+
+static void as_text(const uint8_t *data, size_t size)
+{
+    struct pp_error err;
+    char *text;
+    if (pp_text_file_read(hostile_file(0, data, size), &text, &err))
+        return;
+    if (strlen(text) > size + 2 || !pp_utf8_valid(text, strlen(text)))
+        __builtin_trap();
+    pp_free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     as_config(data, size);
     as_theme(data, size);
+    as_settings(data, size);
+    as_history(data, size);
+    as_text(data, size);
     return 0;
 }

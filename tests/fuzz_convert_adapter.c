@@ -1,0 +1,74 @@
+/* fuzz_convert_adapter.c - an adapter for a tiny model, as fuzz_adapter takes them: of a file a folder is made, of a
+ * folder a file. What was written without an error opens again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/adapter_file.h"
+#include "engine/convert.h"
+#include "engine/types.h"
+#include "tests/hostile.h"
+#include "tests/support.h"
+#include "tests/tiny_model.h"
+
+static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+static char room[64], folder[80], file[80], base[300];
+
+static void empty_room(void)
+{
+    char path[200];
+    for (int i = 0; names[i]; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    unlink(file);
+}
+
+static void remove_room(void)
+{
+    empty_room();
+    rmdir(room);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const struct tiny_shape shape = {.n_vocab = TINY_VOCAB, .n_embd = 32, .n_layer = 1, .n_head = 1,
+                                            .n_head_kv = 1, .head_dim = 32, .n_ff = 32, .n_ctx = 1024,
+                                            .type = PP_TYPE_Q8_0, .seed = 1}; /* hostile.c's */
+    (void)argc;
+    (void)argv;
+    snprintf(base, sizeof base, "%s", tiny_model(&shape));
+    strcpy(room, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
+    if (!mkdtemp(room))
+        snprintf(room, sizeof room, "%s", test_tmpdir());
+    snprintf(folder, sizeof folder, "%s/folder", room);
+    snprintf(file, sizeof file, "%s/file.gguf", room);
+    atexit(remove_room);
+    return 0;
+}
+
+static void check_opens(const char *path)
+{
+    struct pp_adapter_file *f;
+    struct pp_error err;
+    if (pp_adapter_file_open(path, &f, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    pp_adapter_file_close(f);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *path = hostile_gguf_or_folder(names, data, size);
+    const struct pp_convert_options opt = {.base = base, .out_type = size % 2 ? "F16" : NULL};
+    struct pp_error err;
+    if (pp_convert_to_peft(path, folder, &opt, &err) == PP_OK)
+        check_opens(folder);
+    if (pp_convert_to_gguf(path, file, &opt, &err) == PP_OK)
+        check_opens(file);
+    empty_room();
+    return 0;
+}
