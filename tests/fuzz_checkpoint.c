@@ -60,9 +60,9 @@ static void find_places(const char *path)
     checksum_at = (size_t)((char *)memmem(whole, n_bytes, sum.data, sum.len) - whole);
     for (int i = 0; i < N_ARRAYS; i++) {
         const struct pp_tensor *t = pp_gguf_tensor(g, names[i]), *last = pp_gguf_tensor(g, names[N_ARRAYS - 1]);
-        const size_t behind = (size_t)((const char *)last->data - (const char *)t->data); /* the last one ends the file */
+        const size_t behind = (size_t)((const char *)last->data - (const char *)t->data);
         array_bytes = t->size;
-        arrays_at[i] = n_bytes - array_bytes - behind;
+        arrays_at[i] = n_bytes - array_bytes - behind; /* the last one ends the file */
     }
     pp_gguf_close(g);
 }

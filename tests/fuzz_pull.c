@@ -2,8 +2,8 @@
  * Whatever they say, requests go to addresses over HTTP, and files appear in the models folder alone, under harmless
  * names.
  *
- * The first byte says what is asked for. Then a piece for each answer: its first byte says how the line ends and whether
- * the body comes at once, then its header lines, an empty line, and the body. libcurl's part is played here. */
+ * The first byte says what is asked for. Then a piece for each answer: its first byte says how the line ends and
+ * whether the body comes at once, then its header lines, an empty line, and the body. libcurl's part is played here. */
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
 #undef curl_easy_setopt
@@ -29,7 +29,7 @@ static void require(bool holds)
         abort();
 }
 
-/* --- the line ---------------------------------------------------------------------------------------------------- */
+/* --- the line ----------------------------------------------------------------------------------------------------- */
 
 /* Every handle is this one: there is one request at a time. */
 static struct {
@@ -129,7 +129,7 @@ int nanosleep(const struct timespec *wanted, struct timespec *left)
     return 0;
 }
 
-/* --- the command's own words --------------------------------------------------------------------------------------- */
+/* --- the command's own words -------------------------------------------------------------------------------------- */
 
 void pp_cli_say(const char *fmt, ...)
 {
@@ -156,7 +156,7 @@ void pp_cli_duration(double seconds, char out[static PP_CLI_DURATION])
     snprintf(out, PP_CLI_DURATION, "%.3g", seconds);
 }
 
-/* --- the folders --------------------------------------------------------------------------------------------------- */
+/* --- the folders -------------------------------------------------------------------------------------------------- */
 
 static char room[64];
 static struct pp_paths paths;
@@ -210,9 +210,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const asked[] = {
-        "hf:o/n", "hf:o/n:x.gguf", "ollama:m", "ollama:o/m:t", "https://hub.example/m.gguf", "http://plain.example/m.gguf?x",
+        "hf:o/n", "hf:o/n:x.gguf", "ollama:m", "ollama:o/m:t", "https://hub.example/m.gguf",
+        "http://plain.example/m.gguf?x",
     };
-    static const struct pp_options options = {.hf_base = "https://hub.example", .ollama_base = "http://registry.example"};
+    static const struct pp_options options = {.hf_base = "https://hub.example",
+                                              .ollama_base = "http://registry.example"};
     static const struct pp_cancel never;
     char *path, sha256[65];
     struct pp_error err;
