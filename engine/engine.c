@@ -75,7 +75,7 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
     else if (tier->latent_dim)
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
-        pp_kv_layout_init(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim);
+        pp_kv_layout_init_values(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->v_dim);
 }
 
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx)

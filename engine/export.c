@@ -366,7 +366,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         float v;
     } floats[] = {
         {"attention.scale", hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* which the family knows */
-        {"attention.clamp_kqv", hp->qkv_clamp},
+        {"attention.clamp_kqv", hp->qkv_clamp}, {"attention.value_scale", hp->attn_value_scale},
         {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},
         {"attn_logit_softcapping", hp->attn_softcap},
@@ -464,7 +464,7 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
 {
     const bool joined = pp_arch_by_name(hp->arch)->gguf_joined_heads;
     const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
-    const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : hp->head_dim, key, value};
+    const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : value ? value : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};
     for (int i = has_layers_without(hp) ? 1 : 0; i < (rank && !joined ? 5 : 3); i++)
         if (i == 0 && !rank)

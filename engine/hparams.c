@@ -164,7 +164,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
     } scales[] = {
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
         {"largest ALiBi bias", hp->alibi},
-        {"attention temperature", hp->attn_temperature},
+        {"attention temperature", hp->attn_temperature}, {"scale of values", hp->attn_value_scale},
         {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
         {"bound of queries, keys and values", hp->qkv_clamp},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
@@ -215,6 +215,14 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
     if (!code)
         code = check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
     return code;
+}
+
+static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->v_head_dim <= hp->head_dim && !(hp->v_head_dim && hp->head_dim_local))
+        return check_range("size of a head's values", hp->v_head_dim, 0, 1 << 12, err);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "keys of %lld and values of %lld numbers are not supported: only smaller "
+                   "values are, of the same size in all layers", (long long)hp->head_dim, (long long)hp->v_head_dim);
 }
 
 /* Layers with something else in place of attention. */
@@ -323,6 +331,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
             return code;
     }
     enum pp_code code = check_layers(hp, err);
+    if (!code && !hp->kv_lora_rank)
+        code = check_values(hp, err);
     if (!code)
         code = check_sizes(hp, err);
     if (!code)
@@ -489,6 +499,7 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
     } floats[] = {
         {"attention.scale", &hp->attn_scale},
         {"attention.clamp_kqv", &hp->qkv_clamp},
+        {"attention.value_scale", &hp->attn_value_scale},
         {"attn_logit_softcapping", &hp->attn_softcap},
         {"final_logit_softcapping", &hp->final_softcap},
         {"embedding_scale", &hp->embd_scale},
@@ -633,7 +644,8 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     const struct {
         const char *key;
         double usual, usual_too;
-    } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi}, {"attention.value_scale", 0, 1},
+    } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi},
+                {"attention.value_scale", 0, hp->kv_lora_rank ? 1 : (double)hp->attn_value_scale},
                 {"attention.output_scale", 0, 1},   {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -816,9 +828,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;
     if (hp->kv_lora_rank)
         return gguf_latent(&s, value_length, hp, err);
-    if (value_length != hp->head_dim)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "keys and values of different sizes (%lld, %lld) are not supported",
-                       (long long)hp->head_dim, (long long)value_length);
+    hp->v_head_dim = value_length != hp->head_dim ? value_length : 0;
     return PP_OK;
 }
 

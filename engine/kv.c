@@ -65,8 +65,14 @@ static void lay_out(struct pp_kv_layout *l)
 
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim)
 {
+    pp_kv_layout_init_values(l, type, n_layer, n_head_kv, head_dim, head_dim);
+}
+
+void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
+                              int v_dim)
+{
     *l = (struct pp_kv_layout){.type = type, .n_layer = n_layer, .n_head_kv = n_head_kv, .head_dim = head_dim,
-                               .v_dim = head_dim};
+                               .v_dim = v_dim};
     lay_out(l);
 }
 
@@ -153,7 +159,7 @@ static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, 
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                               int to_slot)
 {
-    size_t pad = (size_t)l->head_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
+    size_t pad = (size_t)l->head_pad, v_pad = (size_t)l->v_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
     size_t n_blocks = pad / PP_KV_BLOCK, scales = n_blocks * PP_KV_GROUP * 2, size = 1;
     if (l->kind == PP_TIER_STATE) {
@@ -168,13 +174,15 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
     case PP_KV_Q8_0:
     case PP_KV_Q4_0:
         pad /= l->type == PP_KV_Q4_0 ? 2 : 1; /* bytes */
+        v_pad /= l->type == PP_KV_Q4_0 ? 2 : 1;
         copy_lane(from + fg * pad * PP_KV_GROUP, fl, to + tg * pad * PP_KV_GROUP, tl, pad / 4, 4, 4 * PP_KV_GROUP);
         copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2,
                   2 * PP_KV_GROUP);
         if (l->v_in_k)
             return;
-        copy_lane(from + l->v + fs / 2 * 2 * pad, fs % 2, to + l->v + ts / 2 * 2 * pad, ts % 2, pad, 1, 2);
-        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, n_blocks, 2, 2 * PP_PAGE_TOKENS);
+        copy_lane(from + l->v + fs / 2 * 2 * v_pad, fs % 2, to + l->v + ts / 2 * 2 * v_pad, ts % 2, v_pad, 1, 2);
+        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, (size_t)l->v_pad / PP_KV_BLOCK, 2,
+                  2 * PP_PAGE_TOKENS);
         return;
     case PP_KV_FP8:
         copy_lane(from + l->k_scales, fs, to + l->k_scales, ts, 1, 2, 0);
@@ -187,7 +195,7 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
     size_t group = pad * PP_KV_GROUP * size;
     copy_lane(from + fg * group, fl, to + tg * group, tl, pad, size, size * PP_KV_GROUP);
     if (!l->v_in_k)
-        memmove(to + l->v + ts * pad * size, from + l->v + fs * pad * size, pad * size);
+        memmove(to + l->v + ts * v_pad * size, from + l->v + fs * v_pad * size, v_pad * size);
 }
 
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
@@ -225,7 +233,7 @@ static float load_k(const struct pp_kv_layout *l, const uint8_t *head, int slot,
 
 static float load_v(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d)
 {
-    const size_t pad = (size_t)l->head_pad, at = (size_t)slot * pad + (size_t)d, pair = (size_t)slot / 2;
+    const size_t pad = (size_t)l->v_pad, at = (size_t)slot * pad + (size_t)d, pair = (size_t)slot / 2;
     const uint8_t *v = head + l->v;
     const uint16_t *scales = (const uint16_t *)(const void *)(head + l->v_scales);
     const size_t block = (size_t)d / PP_KV_BLOCK, of_block = (size_t)d % PP_KV_BLOCK;
@@ -245,11 +253,10 @@ static float load_v(const struct pp_kv_layout *l, const uint8_t *head, int slot,
 
 void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head, int slot, float *k, float *v)
 {
-    for (int d = 0; d < l->head_dim; d++) {
+    for (int d = 0; d < l->head_dim; d++)
         k[d] = load_k(l, head, slot, d);
-        if (!l->v_in_k)
-            v[d] = load_v(l, head, slot, d);
-    }
+    for (int d = 0; d < l->v_dim && !l->v_in_k; d++)
+        v[d] = load_v(l, head, slot, d);
 }
 
 struct pp_hash128 pp_page_identity(const struct pp_hash128 *parent, const struct pp_sha256 *kv_key,

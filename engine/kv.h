@@ -72,7 +72,8 @@ struct pp_state_shape {
  *
  * No byte and no scale belongs to two positions, so that threads may store positions side by side.
  *
- * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros. In those two, K and V are rotated
+ * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros, and v_pad, which V has in its
+ * place, is v_dim. In those two, K and V are rotated
  * by a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are
  * rotated alike and the output is rotated back.
  *
@@ -97,7 +98,7 @@ struct pp_kv_layout {
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
     bool v_in_k;         /* V is the first v_dim values of K, and is not stored */
-    int v_dim, v_pad;    /* of V; the same as of K unless v_in_k */
+    int v_dim, v_pad;    /* of V */
     int rotate;          /* power of two that divides head_dim and v_dim, or 0 */
     size_t k_scales, v, v_scales; /* offsets inside a head's bytes */
     size_t v_bytes;      /* of a page's V with its scales */
@@ -113,6 +114,9 @@ static inline bool pp_kv_integers(const struct pp_kv_layout *l)
 }
 
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim);
+/* The same with values of another size than keys, not larger. */
+void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
+                              int v_dim);
 /* The same with v_in_k. */
 void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);

@@ -22,7 +22,7 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv, .head_dim = (int)shape.head_dim,
-                                 .latent_dim = (int)hp->kv_lora_rank};
+                                 .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -31,7 +31,7 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
     int t = 0;
     while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
-                              p->tiers[t].head_dim != like->head_dim))
+                              p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;

@@ -179,6 +179,7 @@ struct pp_tier_plan {
     int n_layer;
     int n_head;                      /* of queries; of rows: 0 */
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
+    int v_dim;                       /* of attention: of a head's values */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
     struct pp_state_shape state;     /* of states; head_dim is value_dim there */
 };

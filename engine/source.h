@@ -57,7 +57,8 @@ struct pp_hparams {
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
     int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
-    int64_t v_head_dim;     /* of what attention gives for each head */
+    int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
+                               than keys, 0: they are not */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* they are Mamba 2's; else the gated delta rule's */
@@ -90,6 +91,7 @@ struct pp_hparams {
     int64_t attn_temperature_length; /* instead of rope_orig_ctx, positions being counted from 1; then scores of layers
                                that are rotated do not grow. 0: it is that one */
     float alibi;            /* the exponent of ALiBi's slopes, usually 8, in place of rotated heads; 0: there is none */
+    float attn_value_scale; /* of what attention gives; 0: 1 */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
@@ -138,15 +140,16 @@ struct pp_hparams {
 
 /* What attention and the feed-forward part of one layer are as wide as. */
 struct pp_layer_shape {
-    int64_t n_head, n_head_kv, head_dim, n_ff;
+    int64_t n_head, n_head_kv, head_dim, n_ff, v_dim;
 };
 static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, int64_t l)
 {
     const bool local = hp->head_dim_local && hp->window && !(hp->layer[l] & PP_LAYER_WIDE);
     const int64_t head_dim = local ? hp->head_dim_local : hp->head_dim;
+    const int64_t v_dim = hp->v_head_dim && !hp->kv_lora_rank ? hp->v_head_dim : head_dim;
     if (!hp->uneven)
-        return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff};
-    return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff};
+        return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff, v_dim};
+    return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff, v_dim};
 }
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and

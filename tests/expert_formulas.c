@@ -54,12 +54,12 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
 
 /* Of pair i: base^(-2 i / rope_dim), and with YaRN (arXiv 2309.00071) divided by its factor where the pair turns less
  * than once in the original context, in part where it turns less than 32 times. */
-static double frequency(const struct expert_shape *s, int i)
+static double frequency(const struct expert_shape *s, double base, int i)
 {
-    const double dim = s->rope_dim, whole = pow(EXPERT_ROPE_BASE, -2.0 * i / dim), two_pi = 2 * acos(-1);
+    const double dim = s->rope_dim, whole = pow(base, -2.0 * i / dim), two_pi = 2 * acos(-1);
     if (s->yarn_factor == 0.0f)
         return whole;
-    const double log_base = 2 * log(EXPERT_ROPE_BASE);
+    const double log_base = 2 * log(base);
     const double low = fmax(0, floor(dim * log(s->yarn_ctx / (32 * two_pi)) / log_base));
     const double high = fmin(dim - 1, ceil(dim * log(s->yarn_ctx / (1 * two_pi)) / log_base));
     const double ramp = fmin(1, fmax(0, (i - low) / (high > low ? high - low : 0.001)));
@@ -67,20 +67,15 @@ static double frequency(const struct expert_shape *s, int i)
 }
 
 /* Pairs of a head turn. */
-static void rotate(const struct expert_shape *s, double *head, int position)
+static void rotate(const struct expert_shape *s, double base, double *head, int position)
 {
     const int dim = s->rope_dim;
     for (int i = 0; i < dim / 2; i++) {
         double *x = &head[s->neighbours ? 2 * i : i], *y = &head[s->neighbours ? 2 * i + 1 : i + dim / 2];
-        const double angle = position * frequency(s, i), a = *x, b = *y;
+        const double angle = position * frequency(s, base, i), a = *x, b = *y;
         *x = a * cos(angle) - b * sin(angle);
         *y = b * cos(angle) + a * sin(angle);
     }
-}
-
-static bool is_wide(const struct expert_shape *s, int l)
-{
-    return s->wide && (l + 1) % s->wide == 0;
 }
 
 static void unit_norm(const struct expert_model *m, double *head)
@@ -95,17 +90,19 @@ static void unit_norm(const struct expert_model *m, double *head)
 /* Queries or keys of one position. */
 static void heads(const struct expert_model *m, int l, const char *kind, int n_heads, int position, double *x)
 {
+    const bool local = m->s.local_base != 0.0f && !expert_is_wide(&m->s, l);
+    const double base = local ? (double)m->s.local_base : EXPERT_ROPE_BASE;
     if (m->s.qk_norm == QK_WHOLE)
         norm(m, l, kind, x, x);
     for (int h = 0; h < n_heads; h++) {
         double *head = x + h * m->s.head_dim;
         if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
-        if (!is_wide(&m->s, l))
-            rotate(&m->s, head, position);
+        if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f)
+            rotate(&m->s, base, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
-        if (m->s.unit_heads && !is_wide(&m->s, l))
+        if (m->s.unit_heads && !expert_is_wide(&m->s, l))
             unit_norm(m, head);
     }
 }
@@ -114,7 +111,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
 static double scale_at(const struct expert_shape *s, int l, int position)
 {
     const double scale = s->attn_scale != 0.0f ? (double)s->attn_scale : 1 / sqrt(s->head_dim);
-    return s->length && is_wide(s, l) && !s->kv_rank
+    return s->length && expert_is_wide(s, l) && !s->kv_rank
                ? scale * (1 + (double)s->temperature * log(1 + floor((position + 1.0) / s->length)))
                : scale;
 }
@@ -122,14 +119,15 @@ static double scale_at(const struct expert_shape *s, int l, int position)
 /* The first position that a row sees. */
 static int first_seen(const struct expert_shape *s, int l, int row)
 {
-    if (!s->window || is_wide(s, l))
+    if (!s->window || expert_is_wide(s, l))
         return 0;
     return s->chunked ? row / s->window * s->window : row >= s->window ? row - s->window + 1 : 0;
 }
 
 static void qkv(const struct expert_model *m, int l, const double *in, double *q, double *k, double *v)
 {
-    const int n_q = m->s.n_head * m->s.head_dim, n_kv = m->s.n_head_kv * m->s.head_dim;
+    const int n_q = m->s.n_head * m->s.head_dim, heads = expert_key_heads(&m->s, l), n_kv = heads * m->s.head_dim;
+    const int v_dim = expert_value_dim(&m->s);
     const struct array *fused = expert_find(m, l, "attn_qkv.weight");
     if (fused) {
         product(fused, 0, 0, n_q, in, q);
@@ -141,6 +139,24 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         linear(m, l, "attn_q", in, q);
     linear(m, l, "attn_k", in, k);
     linear(m, l, "attn_v", in, v);
+    for (int h = heads - 1; h >= 0 && v_dim < m->s.head_dim; h--) { /* as wide as keys, zeros behind */
+        memmove(v + h * m->s.head_dim, v + h * v_dim, (size_t)v_dim * sizeof *v);
+        memset(v + h * m->s.head_dim + v_dim, 0, (size_t)(m->s.head_dim - v_dim) * sizeof *v);
+    }
+}
+
+/* What scores have of the sum that their head's sink is in, too. */
+static double share_beside(const struct array *sinks, int h, const double *q, const double *k, int first, int position,
+                           int dim, int n_kv, double scale)
+{
+    double sum = 0;
+    for (int i = first; sinks && i <= position; i++) {
+        double score = 0;
+        for (int d = 0; d < dim; d++)
+            score += q[d] * k[i * n_kv + d];
+        sum += exp(score * scale);
+    }
+    return sinks ? sum / (sum + exp((double)sinks->values[h])) : 1;
 }
 
 /* Of each head first the query, then the gate. */
@@ -258,7 +274,7 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
         linear(m, l, "attn_kv_a_mqa", in, low);
         norm(m, l, "attn_kv_a_norm", low, low);
-        rotate(s, low + s->kv_rank, r);
+        rotate(s, EXPERT_ROPE_BASE, low + s->kv_rank, r);
         linear(m, l, "attn_kv_b", low, both);
         for (int h = 0; h < s->n_head; h++) {
             double *k = e.k + (r * s->n_head + h) * width, *v = e.v + (r * s->n_head + h) * width;
@@ -291,7 +307,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     }
     for (int h = 0; h < s->n_head; h++) {
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
-        rotate(s, q + s->nope, row);
+        rotate(s, EXPERT_ROPE_BASE, q + s->nope, row);
         attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
                      more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
                      0, out);
@@ -362,11 +378,13 @@ static void convolved_layer(const struct expert_model *m, int l, double *x, int 
 static void layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
-    const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
+    const int dim = s->head_dim, n_q = s->n_head * dim, heads_kv = expert_key_heads(s, l), n_kv = heads_kv * dim;
+    const int group = s->n_head / heads_kv, v_dim = expert_value_dim(s);
+    const struct array *sinks = expert_find(m, l, "attn_sinks.weight");
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     const bool gated = s->n_state && !s->mamba;
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
-    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q);
+    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q), *one = doubles(dim);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         const int first = first_seen(s, l, r);
@@ -375,10 +393,15 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         if (gated)
             gated_queries(m, l, in, q, gate);
         heads(m, l, "attn_q_norm", s->n_head, r, q);
-        heads(m, l, "attn_k_norm", s->n_head_kv, r, k + r * n_kv);
-        for (int h = 0; h < s->n_head; h++)
-            attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, first, r, dim, s->n_head_kv * dim,
-                         scale_at(s, l, r), 0, att + h * dim);
+        heads(m, l, "attn_k_norm", heads_kv, r, k + r * n_kv);
+        for (int h = 0; h < s->n_head; h++) {
+            const double *own = k + h / group * dim, scale = scale_at(s, l, r);
+            const double part = share_beside(sinks, h, q + h * dim, own, first, r, dim, n_kv, scale) *
+                                (s->value_scale != 0.0f ? (double)s->value_scale : 1);
+            attend_query(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, one);
+            for (int i = 0; i < v_dim; i++)
+                att[h * v_dim + i] = one[i] * part;
+        }
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
         for (int i = 0; (s->gated || gated) && i < n_q; i++)
@@ -394,7 +417,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {k, v, q, att, in, delta, gate};
+    double *all[] = {k, v, q, att, in, delta, gate, one};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

@@ -99,15 +99,31 @@ static bool is_in_file(const struct expert_model *m, const struct array *a)
     return !(m->s.heads_apart ? strstr(a->name, ".attn_kv_b.") != NULL : apart);
 }
 
+bool expert_is_wide(const struct expert_shape *s, int l)
+{
+    return s->wide && (l + 1) % s->wide == 0;
+}
+
+int expert_key_heads(const struct expert_shape *s, int l)
+{
+    return s->local_kv && !expert_is_wide(s, l) ? s->local_kv : s->n_head_kv;
+}
+
+int expert_value_dim(const struct expert_shape *s)
+{
+    return s->v_dim ? s->v_dim : s->head_dim;
+}
+
 static void add_attention(struct expert_model *m, int l)
 {
     static const char *const kinds[] = {"attn_q", "attn_k", "attn_v"};
     const struct expert_shape *s = &m->s;
-    const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
+    const int n_q = s->n_head * s->head_dim, n_kv = expert_key_heads(s, l) * s->head_dim;
+    const int n_v = expert_key_heads(s, l) * expert_value_dim(s), n_out = s->n_head * expert_value_dim(s);
     for (int i = 0; i < 3 && !s->fused_qkv; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.weight", kinds[i]);
-        add_matrix(m, l, name, i ? n_kv : s->n_state && !s->mamba ? 2 * n_q : n_q, s->n_embd);
+        add_matrix(m, l, name, i == 2 ? n_v : i ? n_kv : s->n_state && !s->mamba ? 2 * n_q : n_q, s->n_embd);
         snprintf(name, sizeof name, "%s.bias", kinds[i]);
         if (s->biases)
             add(m, l, name, 0, 0, i ? n_kv : n_q, 0, 0.5f);
@@ -118,7 +134,9 @@ static void add_attention(struct expert_model *m, int l)
         add_norm(m, l, "attn_q_norm.weight", s->qk_norm == QK_HEADS ? s->head_dim : n_q);
         add_norm(m, l, "attn_k_norm.weight", s->qk_norm == QK_HEADS ? s->head_dim : n_kv);
     }
-    add_matrix(m, l, "attn_output.weight", s->n_embd, n_q);
+    add_matrix(m, l, "attn_output.weight", s->n_embd, n_out);
+    if (s->local_base != 0.0f && !expert_is_wide(s, l))
+        add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", n_q, s->n_embd);
     if (s->post_norms) {
@@ -265,9 +283,9 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
         {"embedding_length", s->n_embd}, {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
         {"attention.head_count_kv",
-         s->taps || s->mamba ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
+         s->taps || s->mamba || s->local_kv ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
         {"attention.key_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank + s->rope_dim : head},
-        {"attention.value_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank : s->v_dim},
+        {"attention.value_length", !s->kv_rank ? expert_value_dim(s) : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
         {"attention.value_length_mla", s->heads_apart ? s->v_dim : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
@@ -288,12 +306,21 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     uint32_t n_head_kv[8];
     assert_true(s->n_layer <= 8);
     for (int l = 0; l < s->n_layer; l++)
-        n_head_kv[l] = expert_convolves(s, l) || expert_recurs(s, l) ? 0 : (uint32_t)s->n_head_kv;
+        n_head_kv[l] = expert_convolves(s, l) || expert_recurs(s, l) ? 0 : (uint32_t)expert_key_heads(s, l);
+    bool windows[8];
+    for (int l = 0; l < s->n_layer; l++)
+        windows[l] = !expert_is_wide(s, l);
+    if (s->local_base != 0.0f) {
+        pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
+        pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
+    }
+    if (s->value_scale != 0.0f)
+        pp_gguf_add_f32(w, key(m, "attention.value_scale"), s->value_scale);
     pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
-    if (s->taps || s->mamba)
+    if (s->taps || s->mamba || s->local_kv)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);

@@ -21,6 +21,9 @@ struct expert_shape {
     bool gated;             /* what attention gives is weighed by sigmoids */
     float embd_scale;       /* 0: 1; no file says it */
     float residual_scale, logit_scale; /* likewise */
+    float value_scale;      /* of what attention gives; 0: 1 */
+    float local_base;       /* layers with a window rotate by this base and have sinks; the others rotate, too */
+    int local_kv;           /* and so many heads of keys; 0: n_head_kv */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     bool unit_heads;        /* heads that are rotated are then normed, without weights */
@@ -42,7 +45,7 @@ struct expert_shape {
     /* Latent attention, in place of n_head_kv and head_dim: */
     int kv_rank;            /* 0: it is of the usual kind */
     int q_rank;             /* 0: queries are made of the input */
-    int nope, v_dim;        /* of a head; rope_dim values are rotated */
+    int nope, v_dim;        /* of a head; rope_dim values are rotated. v_dim of the usual kind, too, 0: head_dim */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
     float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
     int yarn_ctx;

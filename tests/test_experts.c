@@ -339,6 +339,33 @@ static void mistral4(void **state)
     expert_model_free(m);
 }
 
+/* MiMo V2 Flash: windows with sinks and a RoPE of their own, more heads of keys in them; values shorter than keys. */
+static void mimo2(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("mimo2");
+    s.sigmoids = s.choice_bias = s.say_gating = true;
+    s.n_layer = 4;
+    s.n_dense = 1;
+    s.head_dim = 24;
+    s.rope_dim = 8;
+    s.v_dim = 16;
+    s.n_head_kv = 1;
+    s.local_kv = 2;
+    s.local_base = 500;
+    s.value_scale = 0.707f;
+    s.window = 20;
+    s.wide = 3;
+    s.scale = 1;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.attention_sink_bias", 1, s.n_head);
+    assert_tensor(folder, "model.layers.0.self_attn.v_proj.weight", 2, s.n_embd);
+    s.local_kv = 0;
+    s.v_dim = 24;
+    s.value_scale = 0;
+    check(&s);
+}
+
 /* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
 static void lfm2moe(void **state)
 {
@@ -529,7 +556,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(afmoe),
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
-        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4),
+        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(mimo2),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3),
         cmocka_unit_test(qwen3_next),

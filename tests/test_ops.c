@@ -433,7 +433,8 @@ struct cache {
     float *k, *v; /* [n, head_dim]: what was stored */
 };
 
-static int latent_dim; /* V is so many first values of K, in all tests that follow; 0: it is stored */
+/* In all tests that follow: V is so many first values of K, 0: it is stored; how long it is then, 0: as long as K. */
+static int latent_dim, value_dim;
 
 static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const struct pp_cpu_ops *ops)
 {
@@ -441,7 +442,7 @@ static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const 
     if (latent_dim)
         pp_kv_layout_init_latent(&c.layout, type, 2, 3, head_dim, latent_dim);
     else
-        pp_kv_layout_init(&c.layout, type, 2, 3, head_dim);
+        pp_kv_layout_init_values(&c.layout, type, 2, 3, head_dim, value_dim ? value_dim : head_dim);
     c.n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     c.pages = pp_calloc((size_t)c.n_pages, sizeof *c.pages);
     for (int i = 0; i < c.n_pages; i++) {
@@ -471,7 +472,8 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
 {
     static const double e4m3_steps = 1.0 / 512;
     value = value && !l->v_in_k;
-    const int pad = l->head_pad, group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP, n_blocks = pad / PP_KV_BLOCK;
+    const int pad = value ? l->v_pad : l->head_pad, n_blocks = pad / PP_KV_BLOCK;
+    const int group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP;
     const uint8_t *at = head + (value ? l->v : 0);
     const uint16_t *scales = (const uint16_t *)(head + (value ? l->v_scales : l->k_scales));
     size_t i = (size_t)(value ? slot * pad + d : (group * pad + d) * PP_KV_GROUP + lane);
@@ -540,7 +542,7 @@ static void check_stored(const struct cache *c, int n)
     for (int i = 0; i < n; i++)
         for (int value = 0; value < (c->layout.v_in_k ? 1 : 2); value++) {
             const float *x = (value ? c->v : c->k) + i * head_dim;
-            for (int d = 0; d < head_dim; d++)
+            for (int d = 0; d < (value ? c->layout.v_dim : head_dim); d++)
                 assert_near(stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, value),
                             (double)x[d], 2 * shares[c->layout.type]); /* random values reach 2 */
         }
@@ -626,7 +628,7 @@ enum { N_KV_TYPES = sizeof kv_types / sizeof kv_types[0] };
 
 static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int n)
 {
-    const int v_dim = latent_dim ? latent_dim : head_dim;
+    const int v_dim = latent_dim ? latent_dim : value_dim ? value_dim : head_dim;
     const size_t out_bytes = (size_t)(n_q * v_dim) * sizeof(float);
     float *first = NULL;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
@@ -720,6 +722,22 @@ static void attention_latent(void **state)
             attention_of_shape(kv_types[t], shapes[i].head_dim, shapes[i].n_q, shapes[i].n);
         }
     latent_dim = 0;
+}
+
+/* V that is shorter than K, in all types. */
+static void attention_short_values(void **state)
+{
+    static const struct { int head_dim, v_dim, n_q, n; } shapes[] = {
+        {192, 128, 16, 300}, {192, 128, 5, 70}, {96, 64, 33, 17}, {48, 32, 4, 257}, {40, 24, 1, 64}, {72, 8, 9, 130}};
+    (void)state;
+    for (size_t t = 0; t < N_KV_TYPES; t++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            if ((t + i) % SHAPE_STEP)
+                continue;
+            value_dim = shapes[i].v_dim;
+            attention_of_shape(kv_types[t], shapes[i].head_dim, shapes[i].n_q, shapes[i].n);
+        }
+    value_dim = 0;
 }
 
 /* Rows in one tile, over the borders of vectors, pages and chunks, have the bits that each has alone. */
@@ -914,7 +932,8 @@ TEST_GROUP(ops)
         cmocka_unit_test(halves_to_floats), cmocka_unit_test(rope_and_hadamard),
         cmocka_unit_test(functions),            cmocka_unit_test(xielu_of_four_numbers),
                    cmocka_unit_test(layer_norms),
-        cmocka_unit_test(attention_capped), cmocka_unit_test(attention_alibi),     cmocka_unit_test(attention_latent),
+        cmocka_unit_test(attention_capped),     cmocka_unit_test(attention_alibi),
+        cmocka_unit_test(attention_latent),     cmocka_unit_test(attention_short_values),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),

@@ -94,6 +94,7 @@ struct pp_decoder {
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool sinks;               /* attn_sinks */
+    bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
                                  the head's result is multiplied */
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */

@@ -16,6 +16,7 @@ struct builder {
     struct pp_error *err;
     struct pp_layer_shape shape; /* of the layer that is built */
     int64_t n_q, n_kv;       /* values of all its queries, of all its keys */
+    int64_t n_v, n_att;      /* likewise of its values, and of what attention gives */
     bool fused_qkv;          /* one matrix for q, k and v */
     const struct pp_tensor *ones; /* of norms without weights; or NULL */
     const struct pp_tensor *head_ones, *local_ones; /* of those of heads; of heads of layers with a window */

@@ -63,7 +63,7 @@ static bool add_qkv(struct builder *b, int l)
     if (!b->d->no_pre_norm && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
         return false;
     if (b->fused_qkv) {
-        int qkv = pp_plan_linear(b->p, b->s, b->n_q + 2 * b->n_kv, n_embd, b->err, "blk.%d.attn_qkv", l);
+        int qkv = pp_plan_linear(b->p, b->s, b->n_q + b->n_kv + b->n_v, n_embd, b->err, "blk.%d.attn_qkv", l);
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
@@ -81,7 +81,7 @@ static bool add_qkv(struct builder *b, int l)
                               .out = b->v});
         return true;
     }
-    if ((v = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
+    if ((v = pp_plan_linear(b->p, b->s, b->n_v, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
         return false;
     add_linear(b, l, v, in, b->v);
     if (gated) {
@@ -94,7 +94,7 @@ static bool add_qkv(struct builder *b, int l)
 /* Behind q, k and v, which read the same. */
 static bool add_attention_gate(struct builder *b, int l)
 {
-    const int gate = pp_plan_linear(b->p, b->s, b->n_q, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
+    const int gate = pp_plan_linear(b->p, b->s, b->n_att, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
     add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->att_gate);
     return gate >= 0;
 }
@@ -156,7 +156,8 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
     const struct pp_tensor *sinks = NULL;
-    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+    if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
+        !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
     if (hp->qkv_clamp != 0.0f) {
         add_clamp(b, l, b->q);
@@ -178,9 +179,12 @@ static bool add_attention(struct builder *b, int l)
     if (b->d->gated_attention || b->d->gated_queries)
         add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                               .out = b->att});
-    if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_q, b->att, b->att))
+    if (hp->attn_value_scale != 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->attn_value_scale, .layer = l,
+                              .in = b->att, .in2 = NONE, .out = b->att});
+    if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_att, b->att, b->att))
         return false;
-    int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_q, b->err, "blk.%d.attn_output", l);
+    int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_att, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
     add_linear(b, l, o, b->att, b->delta);
@@ -496,7 +500,7 @@ static void make_qkv_parts(struct builder *b)
 {
     b->q = pp_plan_part(b->p, b->qkv, 0, b->n_q);
     b->k = pp_plan_part(b->p, b->qkv, b->n_q, b->n_kv);
-    b->v = pp_plan_part(b->p, b->qkv, b->n_q + b->n_kv, b->n_kv);
+    b->v = pp_plan_part(b->p, b->qkv, b->n_q + b->n_kv, b->n_v);
 }
 
 static void set_shape(struct builder *b, struct pp_layer_shape shape)
@@ -504,6 +508,8 @@ static void set_shape(struct builder *b, struct pp_layer_shape shape)
     b->shape = shape;
     b->n_q = shape.n_head * shape.head_dim;
     b->n_kv = shape.n_head_kv * shape.head_dim;
+    b->n_v = shape.n_head_kv * shape.v_dim;
+    b->n_att = shape.n_head * shape.v_dim;
 }
 
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape)
@@ -520,9 +526,9 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     const struct pp_hparams *hp = b->hp;
     set_shape(b, widest);
     if (!hp->kv_lora_rank)
-        b->att = pp_plan_slot(p, b->n_q);
+        b->att = pp_plan_slot(p, b->n_att);
     if (b->d->gated_attention || b->d->gated_queries)
-        b->att_gate = pp_plan_slot(p, b->n_q);
+        b->att_gate = pp_plan_slot(p, b->n_att);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
@@ -530,12 +536,12 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {
-        b->qkv = pp_plan_slot(p, b->n_q + 2 * b->n_kv);
+        b->qkv = pp_plan_slot(p, b->n_q + b->n_kv + b->n_v);
         make_qkv_parts(b);
     } else {
         b->q = pp_plan_slot(p, b->n_q);
         b->k = pp_plan_slot(p, b->n_kv);
-        b->v = pp_plan_slot(p, b->n_kv);
+        b->v = pp_plan_slot(p, b->n_v);
     }
     if (hp->conv_taps && !hp->n_state_head)
         make_convolution_slots(b);

@@ -31,8 +31,6 @@ static const struct {
     {"deepseekv32", LATENT " of which an index chooses tokens"},
     {"glmdsa", LATENT " of which an index chooses tokens"},
     {"glmmoedsa", LATENT " of which an index chooses tokens"},
-    {"mimo2", SIGMOIDS},
-    {"mimov2flash", SIGMOIDS},
     {"step35", SIGMOIDS ", and " SHARED},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},

@@ -250,12 +250,12 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
     if (s->k < 0)
         return; /* another layer did */
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
-    float *v = slot_row(c, s->v, row) + kv_head * kv->head_dim;
+    float *v = slot_row(c, s->v, row) + kv_head * (kv->v_in_k ? kv->head_dim : kv->v_dim);
     rotate(c, s, &s->k_norm, row, k, kv_head, 1);
     if (s->v_norm.weight)
-        pp_cpu_norm(c, &s->v_norm, v, kv->head_dim, v);
+        pp_cpu_norm(c, &s->v_norm, v, kv->v_dim, v);
     if (kv->rotate && !kv->v_in_k)
-        c->ops->hadamard(v, kv->head_dim, kv->rotate);
+        c->ops->hadamard(v, kv->v_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),
                      (int)(r->slot % PP_PAGE_TOKENS), k, v);
 }

@@ -545,23 +545,23 @@ static void take_block(const float *from, int b, int head_dim, float *x)
 static void store_integers(const struct pp_kv_layout *kv, uint8_t *head, int slot, const float *k, const float *v)
 {
     const bool half = kv->type == PP_KV_Q4_0; /* two values in a byte */
-    const size_t pad_bytes = (size_t)kv->head_pad / (half ? 2 : 1);
-    int group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP, n_blocks = kv->head_pad / PP_KV_BLOCK;
-    uint8_t *kq = head + (size_t)group * pad_bytes * PP_KV_GROUP + lane * 4;
+    const int parts = half ? 2 : 1, group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP;
+    const int n_blocks = kv->head_pad / PP_KV_BLOCK;
+    uint8_t *kq = head + (size_t)(group * kv->head_pad / parts) * PP_KV_GROUP + lane * 4;
     uint16_t *kd = (uint16_t *)(head + kv->k_scales) + group * n_blocks * PP_KV_GROUP;
-    uint8_t *vq = head + kv->v + (size_t)(slot / 2) * 2 * pad_bytes + slot % 2;
+    uint8_t *vq = head + kv->v + (size_t)(slot / 2 * 2 * kv->v_pad / parts) + slot % 2;
     uint16_t *vd = (uint16_t *)(head + kv->v_scales);
+    float x[PP_KV_BLOCK];
+    int8_t q[PP_KV_BLOCK];
     for (int b = 0; b < n_blocks; b++) {
-        float x[PP_KV_BLOCK];
-        int8_t q[PP_KV_BLOCK];
         take_block(k, b, kv->head_dim, x);
         kd[b * PP_KV_GROUP + lane] = pp_f32_to_f16((half ? quantize_block4 : quantize_block)(x, q));
         for (int i = 0; i < PP_KV_BLOCK; i += half ? 8 : 4, kq += PP_KV_GROUP * 4)
             for (int j = i; j < i + 4; j++)
                 kq[j - i] = (uint8_t)(half ? (q[j] + 8) | (q[j + 4] + 8) << 4 : q[j] + 128);
-        if (kv->v_in_k)
-            continue;
-        take_block(v, b, kv->head_dim, x);
+    }
+    for (int b = 0; b < kv->v_pad / PP_KV_BLOCK && !kv->v_in_k; b++) {
+        take_block(v, b, kv->v_dim, x);
         vd[b * PP_PAGE_TOKENS + slot] = pp_f32_to_f16((half ? quantize_block4 : quantize_block)(x, q));
         for (int i = 0; i < (half ? PP_KV_BLOCK / 2 : PP_KV_BLOCK); i++, vq += 2)
             *vq = (uint8_t)(half ? (q[i] + 8) | (q[i + 16] + 8) << 4 : q[i]);
@@ -577,14 +577,15 @@ static void store_fp8(const struct pp_kv_layout *kv, uint8_t *head, int slot, co
         kq[d * PP_KV_GROUP] = q[d];
     if (kv->v_in_k)
         return;
-    ((uint16_t *)(head + kv->v_scales))[slot] = pp_f32_to_f16(quantize_fp8(v, kv->head_dim, q));
-    memcpy(head + kv->v + (size_t)slot * (size_t)kv->head_pad, q, (size_t)kv->head_pad);
+    memset(q, 0, sizeof q);
+    ((uint16_t *)(head + kv->v_scales))[slot] = pp_f32_to_f16(quantize_fp8(v, kv->v_dim, q));
+    memcpy(head + kv->v + (size_t)slot * (size_t)kv->v_pad, q, (size_t)kv->v_pad);
 }
 
 static void store_floats(const struct pp_kv_layout *kv, uint8_t *head, int slot, const float *k, const float *v)
 {
     size_t k0 = (size_t)(slot / PP_KV_GROUP) * (size_t)kv->head_pad * PP_KV_GROUP + (size_t)(slot % PP_KV_GROUP);
-    size_t v0 = (size_t)slot * (size_t)kv->head_pad;
+    size_t v0 = (size_t)slot * (size_t)kv->v_pad;
     for (int d = 0; d < kv->head_pad; d++) {
         const float kx = d < kv->head_dim ? k[d] : 0;
         const size_t at = k0 + (size_t)d * PP_KV_GROUP;
@@ -593,8 +594,8 @@ static void store_floats(const struct pp_kv_layout *kv, uint8_t *head, int slot,
         else
             ((float *)head)[at] = kx;
     }
-    for (int d = 0; d < kv->head_pad && !kv->v_in_k; d++) {
-        const float vx = d < kv->head_dim ? v[d] : 0;
+    for (int d = 0; d < kv->v_pad && !kv->v_in_k; d++) {
+        const float vx = d < kv->v_dim ? v[d] : 0;
         if (kv->type == PP_KV_F16)
             ((uint16_t *)(head + kv->v))[v0 + (size_t)d] = pp_f32_to_f16(vx);
         else
