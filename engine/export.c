@@ -436,7 +436,8 @@ static void add_layers_without(struct keys *k, const struct pp_hparams *hp)
 {
     int32_t n_head_kv[PP_MAX_LAYERS];
     for (int64_t l = 0; l < hp->n_layer; l++)
-        n_head_kv[l] = has_bit(hp, l, PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT) ? 0 : (int32_t)hp->n_head_kv;
+        n_head_kv[l] = has_bit(hp, l, PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)
+                           ? 0 : (int32_t)pp_layer_shape(hp, l).n_head_kv;
     pp_gguf_add_i32_array(k->w, key(k, length_keys[0]), n_head_kv, (size_t)hp->n_layer);
     if (!hp->n_state_head)
         add_number(k, "shortconv.l_cache", hp->conv_taps);
@@ -480,7 +481,7 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
 static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, int64_t n_params)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    const char *name = hp->attn_temperature != 0.0f && arch->tempered_name ? arch->tempered_name : arch->name;
+    const char *name = pp_arch_file_name(hp);
     struct keys k = {.w = w, .arch = name};
     char label[32];
     size_label(n_params, label);

@@ -176,7 +176,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
     item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN;
-    if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT) {
+    if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT ||
+        form == PP_HF_GROUPS) {
         item->n_dims = 1;
         item->ne[0] *= item->ne[1];
         item->ne[1] = 1;

@@ -36,7 +36,8 @@ static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
 {
     const uint64_t before = need->weights;
     for (int e = 0; e < x->n; e++) {
-        add_matrix(need, x->gate[e]);
+        if (x->gate)
+            add_matrix(need, x->gate[e]);
         add_matrix(need, x->up[e]);
         add_matrix(need, x->down[e]);
     }
@@ -52,7 +53,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     const uint64_t rows = (uint64_t)(max_rows ? max_rows : PP_USUAL_ROWS);
     uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
     const struct pp_hparams *hp = pp_source_hparams(m->source);
-    values += (uint64_t)hp->n_ff_shared;
+    values += (uint64_t)(hp->n_ff_shared + 2 * hp->n_embd_expert);
     values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);
     if (hp->kv_lora_rank) /* each head's query, and what attention gives for it, as wide as the cache's vectors */
         values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
@@ -60,7 +61,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
         values += (uint64_t)(4 * (hp->n_state_key_head * hp->state_key_dim + hp->n_state_head * hp->state_value_dim));
     for (int i = 0; i < m->plan.n_experts; i++) {
         const struct pp_experts *x = &m->plan.experts[i];
-        const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->gate[0]->ne[0] + x->gate[0]->ne[1]) * 3 / 2;
+        const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->up[0]->ne[0] + x->up[0]->ne[1]) * 3 / 2;
         values = i == 0 ? values + places : values;
     }
     return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;

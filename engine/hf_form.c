@@ -173,6 +173,17 @@ static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp
     return PP_OK;
 }
 
+/* A vector as a matrix of n_rows rows. */
+static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims != 1 || n_rows < 1 || t->ne[0] % n_rows != 0 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0] / n_rows, n_rows, 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 /* Rows divided by their lengths, in the type that they have. */
 static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -244,6 +255,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
         code = column(t, form == PP_HF_MINUS_EXP_COLUMN, out, err);
+        break;
+    case PP_HF_GROUPS:
+        code = groups(t, hp->n_state_key_head, out, err);
         break;
     case PP_HF_UNIT_ROWS:
         code = unit_rows(t, out, err);

@@ -202,6 +202,8 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
         code = check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
     if (!code && hp->n_expert)
         code = check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
+    if (!code)
+        code = check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 

@@ -33,7 +33,8 @@ static int64_t params_at_rest(const struct pp_plan *p)
     for (int i = 0; i < p->n_experts; i++) {
         const struct pp_experts *x = &p->experts[i];
         const int64_t biases = n_values(x->gate_b) + n_values(x->up_b) + n_values(x->down_b);
-        const int64_t each = n_values(x->gate[0]) + n_values(x->up[0]) + n_values(x->down[0]) + biases / x->n;
+        const int64_t gate = x->gate ? n_values(x->gate[0]) : 0;
+        const int64_t each = gate + n_values(x->up[0]) + n_values(x->down[0]) + biases / x->n;
         sum += (x->n - x->n_used) * each;
     }
     return sum;
@@ -224,6 +225,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},                {"mamba", hp->mamba},
+        {"one part", hp->one_part},                      {"expert width", (double)hp->n_embd_expert},
         {"local heads", (double)hp->head_dim_local},     {"value scale", (double)hp->attn_value_scale},
         {"activation", (double)hp->activation},
         {"streams", (double)hp->n_stream},

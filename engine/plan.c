@@ -119,7 +119,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
     for (int i = 0; i < p->n_experts; i++) {
         const struct pp_experts *e = &p->experts[i];
         for (int m = 0; m < e->n; m++) {
-            use(u, e->gate[m]);
+            use(u, e->gate ? e->gate[m] : NULL);
             use(u, e->up[m]);
             use(u, e->down[m]);
         }

@@ -137,7 +137,7 @@ struct pp_experts {
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
     const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
     enum pp_fn fn;
-    const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in] */
+    const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
     const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
 };

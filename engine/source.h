@@ -43,6 +43,7 @@ struct pp_hparams {
                                n_head_kv and n_ff are the largest */
     bool gaps;              /* some layers have no feed-forward part, n_ff being 0, or no attention: n_head is 0, or
                                n_head_kv is, and a projection stands in its place */
+    bool one_part;          /* with gaps: each layer is states, attention, a feed-forward part or experts */
     struct pp_layer_sizes {
         int32_t n_head, n_head_kv, n_ff;
     } sizes[PP_MAX_LAYERS];
@@ -101,6 +102,7 @@ struct pp_hparams {
     int64_t n_expert;       /* 0: no mixture of experts */
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
+    int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
     int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
     int64_t n_expert_group_used;

@@ -208,7 +208,8 @@ static void route(const struct expert_model *m, int l, const double *in, double 
         weight[e] *= (s->shares ? 1 : 1 / sum) * (s->scale != 0.0f ? (double)s->scale : 1);
 }
 
-/* out += factor * W_down(silu(W_gate x) * W_up x), the matrices being the e-th of stacks, or alone. */
+/* out += factor * W_down(silu(W_gate x) * W_up x), or relu(W_up x)^2 without a gate, the matrices being the e-th of
+ * stacks, or alone. */
 static void add_feed_forward(const struct expert_model *m, int l, const char *end, int e, double factor,
                              const double *in, double *out)
 {
@@ -218,15 +219,17 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     for (int i = 0; i < 3; i++) {
         snprintf(name[i], sizeof name[i], "%s%s.weight", kinds[i], end);
         w[i] = expert_find(m, l, name[i]);
-        assert_non_null(w[i]);
+        assert_true(w[i] || (i == 0 && m->s.ungated));
     }
-    double *gate = doubles(w[0]->rows), *up = doubles(w[0]->rows), *down = doubles(m->s.n_embd);
-    product(w[0], e, 0, w[0]->rows, in, gate);
-    product(w[1], e, 0, w[0]->rows, in, up);
-    for (int i = 0; i < w[0]->rows; i++)
-        up[i] *= gate[i] * sigmoid(gate[i]);
-    product(w[2], e, 0, m->s.n_embd, up, down);
-    for (int i = 0; i < m->s.n_embd; i++)
+    const int n = (int)w[1]->rows, n_out = (int)w[2]->rows;
+    double *gate = doubles(n), *up = doubles(n), *down = doubles(n_out);
+    if (w[0])
+        product(w[0], e, 0, n, in, gate);
+    product(w[1], e, 0, n, in, up);
+    for (int i = 0; i < n; i++)
+        up[i] *= w[0] ? gate[i] * sigmoid(gate[i]) : up[i] > 0 ? up[i] : 0;
+    product(w[2], e, 0, n_out, up, down);
+    for (int i = 0; i < n_out; i++)
         out[i] += factor * down[i];
     pp_free(gate);
     pp_free(up);
@@ -241,14 +244,26 @@ static void feed_forward(const struct expert_model *m, int l, const double *in, 
         return;
     }
     route(m, l, in, weight);
-    double *weighed = doubles(m->s.n_embd);
+    const int width = m->s.n_embd_expert ? m->s.n_embd_expert : m->s.n_embd;
+    double *weighed = doubles(width), *narrow = doubles(width), *sum = doubles(width), *wide = doubles(m->s.n_embd);
+    if (m->s.n_embd_expert)
+        linear(m, l, "ffn_latent_down", in, narrow);
+    else
+        memcpy(narrow, in, (size_t)width * sizeof *in);
     for (int e = 0; e < m->s.n_expert; e++) {
-        for (int i = 0; i < m->s.n_embd; i++)
-            weighed[i] = in[i] * (m->s.weighed_inputs ? weight[e] : 1);
+        for (int i = 0; i < width; i++)
+            weighed[i] = narrow[i] * (m->s.weighed_inputs ? weight[e] : 1);
         if (weight[e] != 0)
-            add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, out);
+            add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, sum);
     }
+    if (m->s.n_embd_expert)
+        linear(m, l, "ffn_latent_up", sum, wide);
+    for (int i = 0; i < m->s.n_embd; i++)
+        out[i] += m->s.n_embd_expert ? wide[i] : sum[i];
     pp_free(weighed);
+    pp_free(narrow);
+    pp_free(sum);
+    pp_free(wide);
     if (m->s.shared_weight) {
         linear(m, l, "ffn_gate_inp_shexp", in, &shared);
         shared = sigmoid(shared);
@@ -411,6 +426,8 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             norm(m, l, "post_attention_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
+        if (s->kinds)
+            continue;
         feed_forward_of(m, l, row, in, delta);
         if (s->post_norms)
             norm(m, l, "post_ffw_norm", delta, delta);
@@ -435,12 +452,27 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
         linear(m, l, "ssm_out", out + r * values, delta);
         for (int i = 0; i < width; i++)
             x[r * width + i] += delta[i] * more;
+        if (s->kinds)
+            continue;
         feed_forward_of(m, l, x + r * width, in, delta);
         for (int i = 0; i < width; i++)
             x[r * width + i] += delta[i] * more;
     }
     pp_free(in);
     pp_free(out);
+    pp_free(delta);
+}
+
+static void feed_layer(const struct expert_model *m, int l, double *x, int n)
+{
+    const int width = m->s.n_embd;
+    double *in = doubles(width), *delta = doubles(width);
+    for (int r = 0; r < n; r++) {
+        feed_forward_of(m, l, x + r * width, in, delta);
+        for (int i = 0; i < width; i++)
+            x[r * width + i] += delta[i];
+    }
+    pp_free(in);
     pp_free(delta);
 }
 
@@ -457,6 +489,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
         (m->s.kv_rank                ? latent_layer
          : expert_convolves(&m->s, l) ? convolved_layer
          : expert_recurs(&m->s, l)    ? state_layer
+         : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer
                                       : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
         norm(m, -1, m->s.output_norm, x + r * width, in);

@@ -159,7 +159,7 @@ static void add_convolution(struct expert_model *m, int l)
 
 bool expert_recurs(const struct expert_shape *s, int l)
 {
-    return s->n_state && (l + 1) % s->full != 0;
+    return s->kinds ? s->kinds[l] == 'M' : s->n_state && (l + 1) % s->full != 0;
 }
 
 static void add_mamba(struct expert_model *m, int l)
@@ -172,7 +172,7 @@ static void add_mamba(struct expert_model *m, int l)
     add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
     add(m, l, "ssm_d", 0, s->n_state, 1, 1, 0.5f);
     add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
-    add(m, l, "ssm_norm.weight", 0, 1, values, 1, 0.5f);
+    add(m, l, "ssm_norm.weight", 0, s->n_state_key, values / s->n_state_key, 1, 0.5f);
     add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
 
@@ -202,16 +202,25 @@ static void add_states(struct expert_model *m, int l)
 static void add_experts(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
-    const int n = s->n_expert, width = s->n_embd, ff = s->n_ff_expert, shared = s->n_ff_shared;
+    const int n = s->n_expert, ff = s->n_ff_expert, shared = s->n_ff_shared;
+    int width = s->n_embd;
     add(m, l, "ffn_gate_inp.weight", 0, n, width, 0, 2 * sqrtf(3.0f / (float)width));
+    if (s->n_embd_expert) {
+        add_matrix(m, l, "ffn_latent_down.weight", s->n_embd_expert, width);
+        add_matrix(m, l, "ffn_latent_up.weight", width, s->n_embd_expert);
+        width = s->n_embd_expert;
+    }
     if (s->choice_bias)
         add(m, l, "exp_probs_b.bias", 0, 0, n, 0, 0.4f);
-    add(m, l, "ffn_gate_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
+    if (!s->ungated)
+        add(m, l, "ffn_gate_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_up_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_down_exps.weight", n, width, ff, 0, 2 * sqrtf(3.0f / (float)ff));
+    width = s->n_embd;
     if (!shared)
         return;
-    add_matrix(m, l, "ffn_gate_shexp.weight", shared, width);
+    if (!s->ungated)
+        add_matrix(m, l, "ffn_gate_shexp.weight", shared, width);
     add_matrix(m, l, "ffn_up_shexp.weight", shared, width);
     add_matrix(m, l, "ffn_down_shexp.weight", width, shared);
     if (s->shared_weight)
@@ -220,7 +229,27 @@ static void add_experts(struct expert_model *m, int l)
 
 bool expert_layer(const struct expert_shape *s, int l)
 {
-    return l >= s->n_dense && !(s->step && (l + 1) % s->step);
+    return s->kinds ? s->kinds[l] == 'E' : l >= s->n_dense && !(s->step && (l + 1) % s->step);
+}
+
+static void add_feed_forward(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    if (expert_layer(s, l)) {
+        add_experts(m, l);
+        return;
+    }
+    if (!s->ungated)
+        add_matrix(m, l, "ffn_gate.weight", s->n_ff, s->n_embd);
+    add_matrix(m, l, "ffn_up.weight", s->n_ff, s->n_embd);
+    add_matrix(m, l, "ffn_down.weight", s->n_embd, s->n_ff);
+}
+
+static void add_one_part(struct expert_model *m, int l)
+{
+    const char kind = m->s.kinds[l];
+    add_norm(m, l, "attn_norm.weight", m->s.n_embd);
+    (kind == 'M' ? add_mamba : kind == '*' ? add_attention : add_feed_forward)(m, l);
 }
 
 struct expert_model *expert_model_make(const struct expert_shape *s)
@@ -234,20 +263,16 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     snprintf(ffn_norm, sizeof ffn_norm, "%s.weight", s->ffn_norm);
     snprintf(output_norm, sizeof output_norm, "%s.weight", s->output_norm);
     add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
-    for (int l = 0; l < s->n_layer + s->n_nextn; l++) {
+    for (int l = 0; s->kinds && l < s->n_layer; l++)
+        add_one_part(m, l);
+    for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
         add_norm(m, l, "attn_norm.weight", s->n_embd);
         (s->kv_rank                ? add_latent_attention
          : expert_convolves(s, l) ? add_convolution
          : expert_recurs(s, l)    ? (s->mamba ? add_mamba : add_states)
                                   : add_attention)(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
-        if (expert_layer(s, l)) {
-            add_experts(m, l);
-        } else {
-            add_matrix(m, l, "ffn_gate.weight", s->n_ff, s->n_embd);
-            add_matrix(m, l, "ffn_up.weight", s->n_ff, s->n_embd);
-            add_matrix(m, l, "ffn_down.weight", s->n_embd, s->n_ff);
-        }
+        add_feed_forward(m, l);
         if (l >= s->n_layer)
             add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
     }
@@ -281,7 +306,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         int v; /* 0: there is no such key */
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
-        {"embedding_length", s->n_embd}, {"feed_forward_length", s->n_ff}, {"attention.head_count", s->n_head},
+        {"embedding_length", s->n_embd}, {"feed_forward_length", s->kinds ? 0 : s->n_ff},
+        {"attention.head_count", s->n_head},
         {"attention.head_count_kv",
          s->taps || s->mamba || s->local_kv ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
         {"attention.key_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank + s->rope_dim : head},
@@ -302,11 +328,15 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.conv_kernel", s->state_taps},
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->n_state_key}, {"ssm.time_step_rank", s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
+        {"moe_latent_size", s->n_embd_expert},
     };
-    uint32_t n_head_kv[8];
+    uint32_t n_head_kv[8], n_ff[8];
     assert_true(s->n_layer <= 8);
-    for (int l = 0; l < s->n_layer; l++)
-        n_head_kv[l] = expert_convolves(s, l) || expert_recurs(s, l) ? 0 : (uint32_t)expert_key_heads(s, l);
+    for (int l = 0; l < s->n_layer; l++) {
+        const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
+        n_head_kv[l] = other ? 0 : (uint32_t)expert_key_heads(s, l);
+        n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
+    }
     bool windows[8];
     for (int l = 0; l < s->n_layer; l++)
         windows[l] = !expert_is_wide(s, l);
@@ -322,6 +352,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
     if (s->taps || s->mamba || s->local_kv)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
+    if (s->kinds)
+        pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
     if (s->scale != 0.0f)

@@ -54,6 +54,10 @@ struct expert_shape {
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool by_key_head;       /* the file has what goes in by key heads: ssm_in; else attn_qkv and attn_gate */
     bool mamba;             /* Mamba 2 instead, with attention whose queries have none */
+    const char *kinds;      /* layers are one part each, in place of `full`: Mamba 2 M, attention *, a feed-forward part
+                               -, experts E */
+    bool ungated;           /* down(relu(up x)^2) */
+    int n_embd_expert;      /* experts are so wide, between two matrices; 0: as wide as the others */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     bool say_scales;        /* the file has this one, and those above */
     bool joined_numbers;    /* and beta and decay in one matrix: ssm_ba */

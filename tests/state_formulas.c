@@ -141,17 +141,19 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
 
 /* --- Mamba 2 ----------------------------------------------------------------------------------------------------- */
 
-/* silu(z) times what was there, and all of it divided by the root of its mean square. */
+/* silu(z) times what was there, and the heads of each key divided by the root of their mean square. */
 static void gate_and_norm(const struct expert_model *m, int l, const double *z, double *y)
 {
-    const int n = m->s.n_state * m->s.value_dim;
-    double square = 0;
-    for (int i = 0; i < n; i++) {
-        y[i] *= z[i] / (1 + exp(-z[i]));
-        square += y[i] * y[i] / n;
+    const int n = m->s.n_state * m->s.value_dim / m->s.n_state_key;
+    for (int first = 0; first < n * m->s.n_state_key; first += n) {
+        double square = 0;
+        for (int i = first; i < first + n; i++) {
+            y[i] *= z[i] / (1 + exp(-z[i]));
+            square += y[i] * y[i] / n;
+        }
+        for (int i = first; i < first + n; i++)
+            y[i] *= number(m, l, "ssm_norm.weight", i) / sqrt(square + EXPERT_EPSILON);
     }
-    for (int i = 0; i < n; i++)
-        y[i] *= number(m, l, "ssm_norm.weight", i) / sqrt(square + EXPERT_EPSILON);
 }
 
 /* One position of one head: S = a S + B dt x', y = S' C + D x. */

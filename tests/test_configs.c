@@ -9,6 +9,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/hf.h"
 #include "engine/source.h"
 #include "tests/support.h"
 
@@ -50,6 +51,8 @@ static const char *embeddings_of(const cJSON *config)
         return "model.tok_embeddings.weight";
     if (strcmp(type->valuestring, "falcon") == 0 || strncmp(type->valuestring, "RefinedWeb", 10) == 0)
         return "transformer.word_embeddings.weight";
+    if (strcmp(type->valuestring, "nemotron_h") == 0)
+        return "backbone.embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
         return "word_embeddings.weight";
     if (strcmp(type->valuestring, "mpt") == 0 || strcmp(type->valuestring, "gpt_bigcode") == 0 ||
@@ -96,7 +99,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
         ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
-        ONE(laurel_rank),
+        ONE(laurel_rank), ONE(n_embd_expert),
 #undef ONE
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
         {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},
@@ -155,8 +158,25 @@ static void published(void **state)
     cJSON_Delete(all);
 }
 
+/* Python writes a number that JSON does not have. */
+static void infinity(void **state)
+{
+    static const char text[] = "{\"a\": [0.0, Infinity], \"b\": -Infinity, \"c\": \"\\\"Infinity\"}";
+    char path[300];
+    struct pp_error err;
+    cJSON *json;
+    (void)state;
+    snprintf(path, sizeof path, "%s/infinity.json", test_tmpdir());
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    assert_ok(pp_json_read(test_tmpdir(), "infinity.json", &json, &err), err);
+    assert_true(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "a"), 1)->valuedouble >= 1e308);
+    assert_true(cJSON_GetObjectItem(json, "b")->valuedouble <= -1e308);
+    assert_string_equal(cJSON_GetObjectItem(json, "c")->valuestring, "\"Infinity");
+    cJSON_Delete(json);
+}
+
 TEST_GROUP(configs)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(published)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published), cmocka_unit_test(infinity)};
     return cmocka_run_group_tests_name("configs", tests, NULL, NULL);
 }

@@ -495,6 +495,45 @@ static void granite_hybrid(void **state)
     assert_tensor(folder, "model.layers.2.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
+/* Layers of one part each: Mamba 2 in groups, attention that does not rotate heads, the squared ReLU, experts of it. */
+static void nemotron_h(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("nemotron_h");
+    s.ffn_norm = "attn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.mamba = s.neighbours = s.ungated = true;
+    s.wide = 1; /* not rotated */
+    s.rope_dim = 16;
+    s.n_state = 6;
+    s.n_state_key = 3;
+    s.n_layer = 5;
+    s.kinds = "M-M*-";
+    s.n_expert = s.n_used = 0;
+    const char *folder = check(&s);
+    assert_tensor(folder, "backbone.embeddings.weight", 2, s.n_embd);
+    assert_tensor(folder, "backbone.layers.0.mixer.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "backbone.layers.2.mixer.norm.weight", 1, s.n_state * s.value_dim);
+    assert_tensor(folder, "backbone.layers.3.mixer.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "backbone.layers.4.mixer.up_proj.weight", 2, s.n_embd);
+    s.arch = "nemotron_h_moe";
+    s.kinds = "MEM*E-";
+    s.n_layer = 6;
+    s.n_expert = 8;
+    s.n_used = 3;
+    s.n_ff_shared = 64;
+    s.sigmoids = s.choice_bias = s.say_norm = true;
+    s.scale = 2.5f;
+    folder = check(&s);
+    assert_tensor(folder, "backbone.layers.1.mixer.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    assert_tensor(folder, "backbone.layers.4.mixer.gate.e_score_correction_bias", 1, s.n_expert);
+    assert_tensor(folder, "backbone.layers.4.mixer.shared_experts.up_proj.weight", 2, s.n_embd);
+    s.n_embd_expert = 32;
+    folder = check(&s);
+    assert_tensor(folder, "backbone.layers.1.mixer.fc1_latent_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -562,6 +601,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
         cmocka_unit_test(granite_hybrid),
+        cmocka_unit_test(nemotron_h),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

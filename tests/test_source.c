@@ -429,8 +429,8 @@ static void test_missing(void **state)
     static const char *const cases[][2] = {
         {"mamba2", "Mamba 2"},
         {"kimi-linear", "MLA"},
-        {"NemotronHForCausalLM", "Mamba 2"},
-        {"nemotron_h", "Mamba 2"},
+        {"OlmoHybridForCausalLM", "delta rule"},
+        {"rwkv6qwen2", "RWKV"},
     };
     char path[256];
     struct pp_source *s;

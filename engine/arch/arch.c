@@ -20,6 +20,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_orion, &pp_arch_internlm2, &pp_arch_baichuan, &pp_arch_phimoe,
     &pp_arch_falcon, &pp_arch_bloom, &pp_arch_mpt, &pp_arch_apertus, &pp_arch_llama4,
     &pp_arch_xverse, &pp_arch_pangu, &pp_arch_minicpm, &pp_arch_starcoder, &pp_arch_qwen,
+    &pp_arch_nemotron_h,
     &pp_arch_lfm2, &pp_arch_lfm2moe, &pp_arch_qwen3next, &pp_arch_qwen35, &pp_arch_qwen35moe,
     &pp_arch_granitehybrid, &pp_arch_bitnet, &pp_arch_mistral4, &pp_arch_mimo2,
 };
@@ -44,6 +45,14 @@ const struct pp_arch *pp_arch_by_name(const char *name)
         if (is_called(a, name))
             return a;
     return NULL;
+}
+
+const char *pp_arch_file_name(const struct pp_hparams *hp)
+{
+    const struct pp_arch *a = pp_arch_by_name(hp->arch);
+    return hp->attn_temperature != 0.0f && a->tempered_name ? a->tempered_name
+           : hp->n_expert && a->mixture_name                 ? a->mixture_name
+                                                             : a->name;
 }
 
 const struct pp_arch *pp_arch_by_class(const char *hf_class)

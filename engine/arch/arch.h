@@ -48,6 +48,7 @@ enum pp_hf_form {
     PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
     PP_HF_MINUS_EXP_COLUMN, /* both */
     PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
+    PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
@@ -127,6 +128,7 @@ struct pp_arch {
     const char *name;                 /* general.architecture */
     const char *const *other_names;   /* likewise; NULL at the end; or NULL */
     const char *tempered_name;        /* the one that files of models with attn_temperature have; or NULL */
+    const char *mixture_name;         /* and of those with experts */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
     const struct pp_arch_name *names; /* hf NULL at the end */
     const struct pp_arch_name *more_names; /* looked at behind those; or NULL */
@@ -171,6 +173,8 @@ const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
 bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
 /* What a family needs that pippin does not compute, by either kind of name, for errors; NULL: nobody knows. */
 const char *pp_arch_missing(const char *family);
+/* general.architecture of the GGUF files of such a model. */
+const char *pp_arch_file_name(const struct pp_hparams *hp);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);
 

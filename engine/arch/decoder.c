@@ -132,14 +132,17 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
 static bool add_shared_up(struct builder *b, int l)
 {
     const int64_t n_ff = b->hp->n_ff_shared, n_embd = b->hp->n_embd;
-    const int gate = pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l);
+    const bool gated = !b->d->ungated;
+    const int gate = gated ? pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l) : 0;
     const int up = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_up_shexp", l);
     if (up < 0 || !add_ffn_norm(b, l))
         return false;
-    add_linear(b, l, gate, b->normed, b->shared_gate);
+    if (gated)
+        add_linear(b, l, gate, b->normed, b->shared_gate);
     add_linear(b, l, up, b->normed, b->shared_up);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->shared_gate,
-                          .in2 = b->shared_up, .out = b->shared_act});
+    add(b, (struct pp_op){.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .fn = pp_decoder_fn(b->d, b->hp), .layer = l,
+                          .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
+                          .out = b->shared_act});
     return true;
 }
 
@@ -187,11 +190,27 @@ static bool add_router(struct builder *b, int l)
     return true;
 }
 
+/* Experts between two matrices: the normed input is made as narrow as they are, and what they give as wide as the
+ * stream. */
+static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts *e)
+{
+    const int64_t n = b->hp->n_embd_expert, n_embd = b->hp->n_embd;
+    const int in = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.ffn_latent_down", l);
+    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.ffn_latent_up", l);
+    if (out < 0)
+        return false;
+    add_linear(b, l, in, b->normed, b->narrow);
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, e), .in = b->narrow,
+                          .in2 = b->router, .out = b->narrow_out});
+    add_linear(b, l, out, b->narrow_out, b->delta);
+    return true;
+}
+
 /* A mixture of experts, from the residual stream to `delta`. */
 static bool add_experts(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
-    const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert;
+    const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .weighed_inputs = b->d->weighed_inputs, .fn = pp_decoder_fn(b->d, hp)};
@@ -207,12 +226,15 @@ static bool add_experts(struct builder *b, int l)
         !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
         return false;
     if (!add_router(b, l) || !find_biases(b, l, &e) ||
-        !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) ||
+        (!b->d->ungated &&
+         !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l))) ||
         !(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
         !(e.down = pp_plan_matrices(b->p, b->s, e.n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
         return false;
     if (!add_expert_norm(b, l)) /* once more: what a projection reads is not kept */
         return false;
+    if (hp->n_embd_expert)
+        return add_narrow_experts(b, l, &e);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
                           .in2 = b->router, .out = b->delta});
     return true;
@@ -284,6 +306,20 @@ static bool add_layer_scale(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .weight = scale, .layer = l, .in = b->x, .in2 = NONE,
                           .out = b->x});
     return scale != NULL;
+}
+
+/* A layer that is one part: states or attention, or a feed-forward part or experts. */
+static bool add_one_part(struct builder *b, int l)
+{
+    const uint8_t bits = b->hp->layer[l];
+    const bool mixes = bits & PP_LAYER_RECURRENT || b->shape.n_head_kv;
+    if (!mixes && b->hp->n_expert && !(bits & PP_LAYER_DENSE))
+        return add_mixture(b, l);
+    if (mixes ? !pp_mixer_input(b, l) || !pp_mixer_result(b, l)
+              : !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+        return false;
+    add_residual(b, l);
+    return true;
 }
 
 /* A layer that may lack attention, or has a projection in its place, or lacks the feed-forward part. */
@@ -473,7 +509,7 @@ static bool add_layer(struct builder *b, int l)
     if (b->hp->n_stream)
         return add_stream_layer(b, l);
     if (b->hp->gaps)
-        return add_what_is_there(b, l);
+        return b->hp->one_part ? add_one_part(b, l) : add_what_is_there(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
            (!pp_decoder_has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
 }
@@ -507,6 +543,10 @@ static void make_slots(struct builder *b)
     }
     b->act = pp_plan_slot(p, hp->n_ff);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
+    if (hp->n_embd_expert) {
+        b->narrow = pp_plan_slot(p, hp->n_embd_expert);
+        b->narrow_out = pp_plan_slot(p, hp->n_embd_expert);
+    }
     if (hp->n_embd_layer) {
         b->inputs = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
         b->projected = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);

@@ -35,6 +35,7 @@ struct builder {
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normed;
     int gate_up, gate, up, act, router;
+    int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
 static inline void add(struct builder *b, struct pp_op op)

@@ -395,7 +395,24 @@ static const struct pp_tensor *find_numbers(struct builder *b, int l, const char
     return pp_plan_tensor(b->s, b->hp->n_state_head, 1, b->err, "blk.%d.%s", l, kind);
 }
 
-/* Mamba 2 as Granite 4 has it: the convolution reads x, B and C, and what states give is normed behind the gate. */
+/* What states give, behind the gate: all of it, or the heads of each key, from `state` to *out. */
+static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
+{
+    const int64_t n_groups = b->hp->n_state_key_head;
+    const bool groups = n_groups > 1;
+    struct pp_op norm = {.kind = groups ? PP_OP_HEAD_NORM : PP_OP_NORM, .layer = l, .in = b->state, .in2 = NONE,
+                         .out = groups ? b->state : b->state_normed};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
+    const struct pp_tensor *weight = pp_source_tensor(b->s, name);
+    const int64_t n_rows = groups ? n_groups : weight && weight->n_dims == 2;
+    norm.weight = pp_plan_tensor(b->s, n_rows, values / n_groups, b->err, "%s", name);
+    add(b, norm);
+    *out = norm.out;
+    return norm.weight != NULL;
+}
+
+/* Mamba 2: the convolution reads x, B and C, and what states give is normed behind the gate. */
 static bool add_mamba(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -405,17 +422,13 @@ static bool add_mamba(struct builder *b, int l)
                               .beta = NONE, .neighbours = (int)n, .stride = (int)n};
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
                              .out = b->convolved};
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->state, .in2 = NONE, .out = b->state_normed};
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
-    const struct pp_tensor *weight = pp_source_tensor(b->s, name);
+    int normed;
     const int in = pp_plan_linear(b->p, b->s, values + width + n, hp->n_embd, b->err, "blk.%d.ssm_in", l);
     const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
     if (out < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
         !(convolve.weight = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
         (pp_decoder_has(b, l, "ssm_conv1d.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, width, b->err, "blk.%d.ssm_conv1d.bias", l))) ||
-        !(norm.weight = pp_plan_tensor(b->s, weight && weight->n_dims == 2, values, b->err, "%s", name)) ||
         !(r.rate = find_numbers(b, l, "ssm_a")) || !(r.direct = find_numbers(b, l, "ssm_d")) ||
         !(r.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_dt.bias", l)))
         return false;
@@ -427,8 +440,9 @@ static bool add_mamba(struct builder *b, int l)
                           .out = b->convolved});
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
                           .in = b->state_gate, .in2 = NONE, .out = b->state});
-    add(b, norm);
-    add_linear(b, l, out, b->state_normed, b->delta);
+    if (!add_mamba_norm(b, l, values, &normed))
+        return false;
+    add_linear(b, l, out, normed, b->delta);
     return true;
 }
 

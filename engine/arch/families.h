@@ -19,6 +19,7 @@ extern const struct pp_arch pp_arch_hunyuan_dense, pp_arch_olmoe, pp_arch_granit
 extern const struct pp_arch pp_arch_arcee, pp_arch_orion, pp_arch_internlm2, pp_arch_baichuan, pp_arch_phimoe;
 extern const struct pp_arch pp_arch_falcon, pp_arch_bloom, pp_arch_mpt, pp_arch_apertus, pp_arch_llama4;
 extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_arch_starcoder, pp_arch_qwen;
+extern const struct pp_arch pp_arch_nemotron_h;
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;
 extern const struct pp_arch pp_arch_granitehybrid;
@@ -81,6 +82,18 @@ enum pp_code pp_config_gpt2(const struct cJSON *config, struct pp_hparams *hp, s
 enum pp_code pp_granite_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_granite_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_granite_to_config(const struct pp_hparams *hp, struct cJSON *config);
+
+/* Mamba 2's states: what config.json calls their numbers, and the words that most families have. */
+struct pp_mamba_keys {
+    const char *taps, *key_dim, *n_groups, *n_heads, *head_dim;
+};
+extern const struct pp_mamba_keys pp_mamba_keys;
+/* inner: values of all heads, where their size is not said. */
+enum pp_code pp_mamba_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
+                                  struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
 
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);

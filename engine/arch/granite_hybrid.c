@@ -67,24 +67,8 @@ static bool has_states(const struct pp_hparams *hp)
 
 static enum pp_code states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t inner = 0;
-    const struct {
-        const char *key;
-        int64_t *v;
-    } numbers[] = {
-        {"granitehybrid.ssm.conv_kernel", &hp->conv_taps}, {"granitehybrid.ssm.state_size", &hp->state_key_dim},
-        {"granitehybrid.ssm.group_count", &hp->n_state_key_head},
-        {"granitehybrid.ssm.time_step_rank", &hp->n_state_head}, {"granitehybrid.ssm.inner_size", &inner},
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!pp_gguf_int(g, numbers[i].key, numbers[i].v))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", numbers[i].key);
-    if (hp->n_state_head < 1 || inner % hp->n_state_head != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata's numbers of states cannot be: %lld values of %lld heads",
-                       (long long)inner, (long long)hp->n_state_head);
-    hp->mamba = true;
-    hp->state_value_dim = inner / hp->n_state_head;
-    return check_groups(hp, err);
+    const enum pp_code code = pp_mamba_from_gguf(g, hp, err);
+    return code ? code : check_groups(hp, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -96,13 +80,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_bool(w, "granitehybrid.rope.scaling.finetuned", !(hp->layer[0] & PP_LAYER_UNROTATED));
-    if (!hp->mamba)
-        return;
-    pp_gguf_add_u32(w, "granitehybrid.ssm.conv_kernel", (uint32_t)hp->conv_taps);
-    pp_gguf_add_u32(w, "granitehybrid.ssm.state_size", (uint32_t)hp->state_key_dim);
-    pp_gguf_add_u32(w, "granitehybrid.ssm.group_count", (uint32_t)hp->n_state_key_head);
-    pp_gguf_add_u32(w, "granitehybrid.ssm.time_step_rank", (uint32_t)hp->n_state_head);
-    pp_gguf_add_u32(w, "granitehybrid.ssm.inner_size", (uint32_t)(hp->n_state_head * hp->state_value_dim));
+    if (hp->mamba)
+        pp_mamba_to_gguf(hp, w);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -134,26 +113,12 @@ static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(config, "mamba_d_head");
     int64_t expand = 2;
-    const struct {
-        const char *key;
-        int64_t *v;
-    } numbers[] = {
-        {"mamba_d_conv", &hp->conv_taps}, {"mamba_d_state", &hp->state_key_dim}, {"mamba_expand", &expand},
-        {"mamba_n_groups", &hp->n_state_key_head}, {"mamba_n_heads", &hp->n_state_head},
-    };
-    enum pp_code code = PP_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
-        code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
-    if (!code && (hp->n_state_head < 1 || expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_n_heads or mamba_expand cannot be");
-    if (code)
-        return code;
-    hp->mamba = true;
-    hp->state_value_dim = expand * hp->n_embd / hp->n_state_head; /* which "auto" means, too */
-    if (!cJSON_IsString(size))
-        code = pp_config_int(config, "mamba_d_head", &hp->state_value_dim, err);
+    enum pp_code code = pp_config_int(config, "mamba_expand", &expand, err);
+    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
+    if (!code)
+        code = pp_mamba_from_config(config, &pp_mamba_keys, expand * hp->n_embd, hp, err);
     return code ? code : check_groups(hp, err);
 }
 
@@ -183,11 +148,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "shared_intermediate_size", hp->n_expert ? hp->n_ff_shared : hp->n_ff);
     if (!hp->mamba)
         return;
-    pp_config_put(config, "mamba_n_heads", hp->n_state_head);
-    pp_config_put(config, "mamba_d_head", hp->state_value_dim);
-    pp_config_put(config, "mamba_n_groups", hp->n_state_key_head);
-    pp_config_put(config, "mamba_d_state", hp->state_key_dim);
-    pp_config_put(config, "mamba_d_conv", hp->conv_taps);
+    pp_mamba_to_config(hp, &pp_mamba_keys, config);
     pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
     cJSON_AddTrueToObject(config, "mamba_conv_bias");
     cJSON_AddFalseToObject(config, "mamba_proj_bias");

@@ -21,8 +21,6 @@ static const struct {
     {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},
     {"falconh1", STATES " (Mamba 2) beside attention"},
-    {"nemotronh", STATES " (Mamba 2)"},
-    {"nemotronhmoe", STATES " (Mamba 2), and " SIGMOIDS},
     {"rwkv6", STATES " (RWKV)"},
     {"rwkv6qwen2", STATES " (RWKV)"},
     {"rwkv7", STATES " (RWKV)"},

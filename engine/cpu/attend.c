@@ -212,15 +212,6 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
-/* The norm of one head. */
-static struct norm norm_of_head(const struct norm *norm, int head)
-{
-    struct norm own = *norm;
-    own.weight += head * norm->stride;
-    own.bias = norm->bias ? norm->bias + head * norm->stride : NULL;
-    return own;
-}
-
 /* x: consecutive heads of a row, the `first` and those behind it; norm: of each, or without a weight */
 static void rotate(const struct pp_cpu *c, const struct stage *s, const struct norm *norm, int row, float *x,
                    int first, int n_heads)
@@ -233,7 +224,7 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
         if (rope && s->norm_behind_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
         if (norm->weight) {
-            const struct norm own = norm_of_head(norm, first + h);
+            const struct norm own = pp_cpu_norm_of_head(norm, first + h);
             pp_cpu_norm(c, &own, head, kv->head_dim, head);
         }
         if (rope && !s->norm_behind_rope)

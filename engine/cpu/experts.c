@@ -62,19 +62,19 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_groups_used = from->n_groups_used;
     x->groups_by_largest = from->groups_by_largest;
     x->fn = from->fn;
-    x->n_in = from->gate[0]->ne[0];
-    x->n_ff = from->gate[0]->ne[1];
+    x->n_in = from->up[0]->ne[0];
+    x->n_ff = from->up[0]->ne[1];
     if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
         return err->code;
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
         return err->code;
-    enum pp_code code = add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err);
+    enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err) : PP_OK;
     if (!code)
         code = add_matrices(c, from->up, from->up_b, x->n, &x->up, err);
     if (!code)
         code = add_matrices(c, from->down, from->down_b, x->n, &x->down, err);
     for (int e = 0; !code && e < x->n; e++) {
-        const bool gate = pp_pack_needed(x->gate[e].w.type), up = pp_pack_needed(x->up[e].w.type);
+        const bool up = pp_pack_needed(x->up[e].w.type), gate = x->gate ? pp_pack_needed(x->gate[e].w.type) : up;
         x->quantize |= gate || up;
         x->plain |= !gate || !up || c->imatrix;
         x->quantize_down |= pp_pack_needed(x->down[e].w.type);
@@ -87,7 +87,7 @@ void pp_cpu_experts_point(struct pp_cpu *c)
     for (int i = 0; i < c->model->plan.n_experts; i++) {
         struct projection *const kinds[] = {c->experts[i].gate, c->experts[i].up, c->experts[i].down};
         for (int k = 0; k < 3; k++)
-            for (int e = 0; e < c->experts[i].n; e++)
+            for (int e = 0; kinds[k] && e < c->experts[i].n; e++)
                 kinds[k][e].w.data = kinds[k][e].weight->data;
     }
 }
@@ -419,7 +419,7 @@ static int64_t item_rows(const struct pp_matrix *w, int m)
 /* The matrix by which a phase's items are cut. */
 static const struct pp_matrix *matrix_of(const struct stage *s, int phase)
 {
-    return phase == DOWN ? &s->experts->down->w : &s->experts->gate->w;
+    return phase == DOWN ? &s->experts->down->w : &s->experts->up->w;
 }
 
 static int blocks_of(const struct stage *s, int m, int phase)
@@ -441,7 +441,7 @@ static bool multiply(struct pp_cpu *c, const struct projection *p, const struct 
     return true;
 }
 
-/* Some weight rows of gate and up for the rows of the a-th active expert. */
+/* Some weight rows of gate, if there is one, and up for the rows of the a-th active expert. */
 static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
 {
     const struct routing *r = &c->routing;
@@ -449,23 +449,32 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
     const struct pp_acts acts = acts_from(&r->in, first);
     int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    const struct projection *of[2];
+    int n_of = 0;
+    if (x->gate)
+        of[n_of++] = &x->gate[e];
+    of[n_of++] = &x->up[e];
     if (c->imatrix && row0 == 0)
-        pp_cpu_count(&acts, n, (const struct projection *[]){&x->gate[e], &x->up[e]}, 2);
+        pp_cpu_count(&acts, n, of, n_of);
     for (int64_t at = row0; at < row1; at += step) {
         const int64_t end = at + step < row1 ? at + step : row1, stride = round_up(end - at, PP_GROUP_ROWS);
         float *results[2]; /* as if weight row 0 were `at` places before */
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < n_of; i++) {
             results[i] = (float *)((uintptr_t)own->results[i] - (size_t)at * sizeof(float));
-        if (!multiply(c, &x->gate[e], &acts, n, at, end, results[0], stride, own->kernel) ||
-            !multiply(c, &x->up[e], &acts, n, at, end, results[1], stride, own->kernel))
-            return;
-        for (int i = 0; x->weighed_inputs && i < 2 * n; i++) { /* products of inputs that were not weighed */
-            float *y = results[i % 2] + i / 2 * stride + at;
-            c->ops->apply(PP_FN_SCALE, r->input_weight[first + i / 2], y, end - at, y);
+            if (!multiply(c, of[i], &acts, n, at, end, results[i], stride, own->kernel))
+                return;
         }
-        for (int i = 0; i < n; i++)
-            c->ops->gate(x->fn, results[0] + i * stride + at, results[1] + i * stride + at, end - at,
-                         floats_at(&r->hidden, first + i) + at);
+        for (int i = 0; x->weighed_inputs && i < n_of * n; i++) { /* products of inputs that were not weighed */
+            float *y = results[i % n_of] + i / n_of * stride + at;
+            c->ops->apply(PP_FN_SCALE, r->input_weight[first + i / n_of], y, end - at, y);
+        }
+        for (int i = 0; i < n; i++) {
+            float *y = floats_at(&r->hidden, first + i) + at;
+            if (x->gate)
+                c->ops->gate(x->fn, results[0] + i * stride + at, results[1] + i * stride + at, end - at, y);
+            else
+                c->ops->apply(x->fn, 0, results[0] + i * stride + at, end - at, y);
+        }
     }
 }
 
@@ -532,7 +541,7 @@ int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m,
     if (phase != GATE_UP && phase != DOWN)
         return ROWS;
     const struct pp_matrix *w = matrix_of(s, phase);
-    const int64_t rows = item_rows(w, m) * (phase == GATE_UP ? 2 : 1);
+    const int64_t rows = item_rows(w, m) * (phase == GATE_UP && s->experts->gate ? 2 : 1);
     const int64_t by_macs = MOST_MACS / (rows * w->n_cols * m), by_bytes = MOST_BYTES / (rows * row_bytes(w));
     const int64_t n = by_macs < by_bytes ? by_macs : by_bytes;
     return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;

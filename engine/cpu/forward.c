@@ -152,8 +152,10 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
         else if (r->kind == PP_OP_NORM)
             pp_cpu_norm(c, &r->norm, x, r->n, y);
         else if (r->kind == PP_OP_HEAD_NORM)
-            for (int h = 0; h < r->n_heads; h++)
-                pp_cpu_norm(c, &r->norm, x + h * r->n, r->n, y + h * r->n);
+            for (int h = 0; h < r->n_heads; h++) {
+                const struct norm norm = pp_cpu_norm_of_head(&r->norm, h);
+                pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
+            }
         else if (r->kind == PP_OP_GATE)
             c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)

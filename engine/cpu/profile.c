@@ -157,8 +157,8 @@ static void count_experts(const struct experts *x, uint64_t m, struct pp_profile
 {
     const uint64_t pairs = m * (uint64_t)x->n_used, read = pairs < (uint64_t)x->n ? pairs : (uint64_t)x->n;
     const uint64_t macs = (uint64_t)(x->n_in * x->n_ff) * pairs;
-    lines[PP_PROFILE_GATE_UP].bytes += read * (x->gate->weight->t->size + x->up->weight->t->size);
-    lines[PP_PROFILE_GATE_UP].macs += 2 * macs;
+    lines[PP_PROFILE_GATE_UP].bytes += read * ((x->gate ? x->gate->weight->t->size : 0) + x->up->weight->t->size);
+    lines[PP_PROFILE_GATE_UP].macs += (x->gate ? 2 : 1) * macs;
     lines[PP_PROFILE_DOWN].bytes += read * x->down->weight->t->size;
     lines[PP_PROFILE_DOWN].macs += macs;
 }

@@ -65,7 +65,7 @@ struct experts {
     const float *scales;        /* [n], or NULL */
     enum pp_fn fn;
     int64_t n_in, n_ff;
-    struct projection *gate, *up, *down; /* [n] */
+    struct projection *gate, *up, *down; /* [n]; gate may be NULL */
     bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
     bool quantize_down;
 };
@@ -321,6 +321,14 @@ void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const floa
 
 /* forward.c: norms and other row operations. y may be x. */
 void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y);
+/* The norm of one head. */
+static inline struct norm pp_cpu_norm_of_head(const struct norm *norm, int head)
+{
+    struct norm own = *norm;
+    own.weight += head * norm->stride;
+    own.bias = norm->bias ? norm->bias + head * norm->stride : NULL;
+    return own;
+}
 
 /* setup.c: zeroed memory that counts as the program's; NULL if there is none. */
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);

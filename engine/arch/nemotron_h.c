@@ -1,0 +1,228 @@
+/* nemotron_h.c - Nemotron-H and Nemotron 3 (arXiv 2504.03624, 2512.20848): layers of one part each: Mamba 2 in several
+ * groups, attention that does not rotate heads, the squared ReLU without a gate, or a mixture of such experts, which
+ * may be narrower than the residual stream. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "backbone.layers.{}."
+#define MIXER LAYER "mixer."
+
+static const struct pp_arch_name names[] = {
+    {.hf = "backbone.embeddings", .gguf = "token_embd"},
+    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
+    {.hf = "backbone.norm_f", .gguf = "output_norm"},
+    {.hf = LAYER "norm", .gguf = "blk.{}.attn_norm"},
+    {.hf = MIXER "q_proj", .gguf = "blk.{}.attn_q"},
+    {.hf = MIXER "k_proj", .gguf = "blk.{}.attn_k"},
+    {.hf = MIXER "v_proj", .gguf = "blk.{}.attn_v"},
+    {.hf = MIXER "o_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
+    {.hf = MIXER "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true},
+    {.hf = MIXER "D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true},
+    {.hf = MIXER "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = MIXER "norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_GROUPS},
+    {.hf = MIXER "out_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = MIXER "up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = MIXER "down_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = MIXER "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = MIXER "gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = MIXER "fc1_latent_proj", .gguf = "blk.{}.ffn_latent_down"},
+    {.hf = MIXER "fc2_latent_proj", .gguf = "blk.{}.ffn_latent_up"},
+    {.hf = MIXER "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = MIXER "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = MIXER "experts.{}.up_proj", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = MIXER "experts.{}.down_proj", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = MIXER "experts.up_proj", .gguf = "blk.{}.ffn_up_exps.weight", .whole = true, .only_read = true},
+    {.hf = MIXER "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .only_read = true},
+    {.hf = MIXER "switch_mlp.fc1", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = MIXER "switch_mlp.fc2", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"NemotronHForCausalLM", "nemotron_h", NULL};
+static const char *const other_names[] = {"nemotron_h_moe", NULL};
+static const char *const prefixes[] = {"model.", "backbone.", NULL};
+static const char *const others[] = {"mtp.", NULL}; /* they guess further tokens */
+static const struct pp_arch_parts parts = {.model_type = "nemotron_h", .prefixes = prefixes, .others = others};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"intermediate_size\": 21504, \"max_position_embeddings\": 4096, \"num_key_value_heads\": 8,"
+             "\"n_groups\": 8, \"mamba_num_heads\": 128, \"mamba_head_dim\": 64, \"ssm_state_size\": 128,"
+             "\"conv_kernel\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2,"
+             "\"moe_intermediate_size\": 7688, \"norm_topk_prob\": true}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {
+    .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_groups = "n_group",
+    .n_groups_used = "topk_group", .shared_n_ff = "moe_shared_expert_intermediate_size",
+    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+static const struct pp_mamba_keys mamba_keys = {.taps = "conv_kernel", .key_dim = "ssm_state_size",
+                                                .n_groups = "n_groups", .n_heads = "mamba_num_heads",
+                                                .head_dim = "mamba_head_dim"};
+
+/* --- what layers are --------------------------------------------------------------------------------------------- */
+
+enum kind { MAMBA = 'M', ATTENTION = '*', FEED_FORWARD = '-', EXPERTS = 'E' };
+
+static void set_kind(struct pp_hparams *hp, int64_t l, enum kind kind, int64_t n_ff)
+{
+    hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, /* files say it once */
+                                           .n_head_kv = kind == ATTENTION ? (int32_t)hp->n_head_kv : 0,
+                                           .n_ff = (int32_t)n_ff};
+    hp->layer[l] |= PP_LAYER_UNROTATED;
+    hp->layer[l] |= kind == MAMBA ? PP_LAYER_RECURRENT : 0;
+    hp->layer[l] |= kind == FEED_FORWARD && hp->n_expert ? PP_LAYER_DENSE : 0;
+    hp->uneven = hp->gaps = hp->one_part = true;
+}
+
+static enum kind kind_of(const struct pp_hparams *hp, int64_t l)
+{
+    return hp->layer[l] & PP_LAYER_RECURRENT                   ? MAMBA
+           : hp->sizes[l].n_head_kv                            ? ATTENTION
+           : hp->n_expert && !(hp->layer[l] & PP_LAYER_DENSE) ? EXPERTS
+                                                               : FEED_FORWARD;
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        set_kind(hp, l, kind_of(hp, l), hp->sizes[l].n_ff);
+    pp_gguf_int(g, "nemotron_h_moe.moe_latent_size", &hp->n_embd_expert);
+    return pp_mamba_from_gguf(g, hp, err);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_mamba_to_gguf(hp, w);
+    if (hp->n_embd_expert)
+        pp_gguf_add_u32(w, "nemotron_h_moe.moe_latent_size", (uint32_t)hp->n_embd_expert);
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* The kind of layer that a word stands for; 0: none. */
+static enum kind kind_called(const char *word)
+{
+    static const struct {
+        const char *word;
+        enum kind kind;
+    } kinds[] = {{"mamba", MAMBA}, {"linear_attention", MAMBA}, {"attention", ATTENTION},
+                 {"full_attention", ATTENTION}, {"mlp", FEED_FORWARD}, {"moe", EXPERTS}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].word, word) == 0)
+            return kinds[i].kind;
+    return 0;
+}
+
+/* A letter for each layer, or a list of words. */
+static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[PP_MAX_LAYERS + 1],
+                               struct pp_error *err)
+{
+    const char *pattern =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hybrid_override_pattern"));
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layers_block_type"), *item;
+    size_t n = 0;
+    if (!cJSON_IsArray(list))
+        list = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
+    memset(kinds, 0, PP_MAX_LAYERS + 1);
+    if (pattern)
+        snprintf(kinds, PP_MAX_LAYERS + 1, "%s", pattern);
+    else
+        cJSON_ArrayForEach(item, list)
+            if (n < PP_MAX_LAYERS)
+                kinds[n++] = (char)kind_called(cJSON_IsString(item) ? item->valuestring : "");
+    if (strspn(kinds, "M*-E") != strlen(kinds) || (int64_t)strlen(kinds) != n_layer)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: what the %lld layers are is not said, or in other words "
+                       "than pippin knows", (long long)n_layer);
+    return PP_OK;
+}
+
+/* Heads are as long as one of two keys says. */
+static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t head_dim = 128;
+    enum pp_code code = pp_config_int(config, "attention_head_dim", &head_dim, err);
+    if (!code)
+        code = pp_config_int(config, "head_dim", &head_dim, err);
+    hp->head_dim = hp->rope_dim = head_dim;
+    return code;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    char kinds[PP_MAX_LAYERS + 1];
+    const int64_t n_ff = hp->n_ff;
+    enum pp_code code = pp_config_activation(config, "mlp_hidden_act", pp_relu2_names, err);
+    hp->norm_eps = 1e-5f;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = read_heads(config, hp, err);
+    if (!code)
+        code = read_kinds(config, hp->n_layer, kinds, err);
+    if (!code && strchr(kinds, EXPERTS)) {
+        hp->expert_sigmoids = true;
+        code = pp_config_experts(config, &expert_keys, hp, err);
+        if (!code)
+            code = pp_config_int(config, "moe_latent_size", &hp->n_embd_expert, err);
+    }
+    if (code || n_ff > 1 << 22 || hp->n_ff_expert > 1 << 22 || hp->n_head > 1 << 13 || hp->n_head_kv > 1 << 13)
+        return code; /* such sizes will be refused */
+    hp->n_ff = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const enum kind kind = (enum kind)kinds[l];
+        const int64_t n = kind == EXPERTS ? hp->n_ff_expert : kind == FEED_FORWARD ? n_ff : 0;
+        set_kind(hp, l, kind, n);
+        hp->n_ff = n > hp->n_ff ? n : hp->n_ff;
+    }
+    return pp_mamba_from_config(config, &mamba_keys, 0, hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    char kinds[PP_MAX_LAYERS + 1] = "";
+    int64_t n_ff = hp->n_ff;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        kinds[l] = (char)kind_of(hp, l);
+        n_ff = kinds[l] == FEED_FORWARD ? hp->sizes[l].n_ff : n_ff;
+    }
+    pp_config_put_text(config, "hybrid_override_pattern", kinds);
+    pp_config_put(config, "intermediate_size", n_ff);
+    pp_config_put_text(config, "mlp_hidden_act", "relu2");
+    pp_config_put(config, "attention_head_dim", hp->head_dim);
+    pp_mamba_to_config(hp, &mamba_keys, config);
+    cJSON_AddTrueToObject(config, "use_conv_bias");
+    cJSON_AddFalseToObject(config, "use_bias");
+    if (!hp->n_expert)
+        return;
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put(config, "n_shared_experts", hp->n_ff_shared ? 1 : 0);
+    if (hp->n_embd_expert)
+        pp_config_put(config, "moe_latent_size", hp->n_embd_expert);
+}
+
+const struct pp_arch pp_arch_nemotron_h = {
+    .name = "nemotron_h",
+    .other_names = other_names,
+    .mixture_name = "nemotron_h_moe",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
+    .gguf_sigmoids = true,
+    .decoder = {.ungated = true, .fn = PP_FN_RELU2, .ffn_norm = "attn_norm"},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
+};
