@@ -141,10 +141,17 @@ static enum pp_code cancelled(const struct pp_convert_options *opt, struct pp_er
     return opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written") : PP_OK;
 }
 
-static void let_go(const struct pp_export_item *item, const struct pp_tensor *t, int64_t first, int64_t n)
+/* What a slice was made of; of a stack the matrices that end in it. */
+static void let_go(const struct slice *s)
 {
-    if (item->source)
-        pp_source_let_go(item->source, t, first, n);
+    const struct pp_export_item *item = s->item;
+    const int64_t each = item->from->ne[1];
+    if (!item->source)
+        return;
+    if (!item->parts)
+        pp_source_let_go(item->source, item->from, s->first, s->n);
+    for (int64_t i = s->first / each; item->parts && i < (s->first + s->n) / each; i++)
+        pp_source_let_go(item->source, item->parts[i], 0, each);
 }
 
 static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, const struct pp_export_item *item,
@@ -179,11 +186,9 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         code = cancelled(opt, err);
         if (!code)
             code = convert_slice(w, pool, &s, err);
-        if (!item->parts && !vector)
-            let_go(item, item->from, s.first, s.n);
+        if (!vector)
+            let_go(&s);
     }
-    for (int64_t i = 0; item->parts && i < item->n_parts; i++)
-        let_go(item, item->parts[i], 0, item->from->ne[1]);
     pp_free(s.floats);
     pp_free(s.to);
     if (code)

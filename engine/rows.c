@@ -564,7 +564,12 @@ void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd)
     odd->row_first = 1;
 }
 
-size_t pp_rows_bytes(const struct pp_rows *r)
+static size_t number_size(const struct pp_numbers *n)
+{
+    return n->kind == PP_NUMBER_F32 ? 4 : n->kind == PP_NUMBER_F16 || n->kind == PP_NUMBER_BF16 ? 2 : 1;
+}
+
+static size_t weights_size(const struct pp_rows *r)
 {
     const size_t n = (size_t)(r->n_rows * r->n_cols);
     switch (r->form) {
@@ -587,6 +592,54 @@ size_t pp_rows_bytes(const struct pp_rows *r)
     default:
         return n * (size_t)r->bits / 8;
     }
+}
+
+static int64_t n_scales(const struct pp_rows *r)
+{
+    switch (r->form) {
+    case PP_FORM_FP8:
+        return ((r->n_rows - 1) / r->block_rows + 1) * r->scale_stride;
+    case PP_FORM_FP4:
+        return r->pitch ? 0 : r->n_rows * r->row_step * r->scale_stride;
+    case PP_FORM_STREAM:
+        return r->n_rows * r->scale_stride;
+    case PP_FORM_TABLE:
+        return r->codes ? 0 : r->n_rows * r->n_cols / r->block;
+    default:
+        return r->n_groups * r->n_rows;
+    }
+}
+
+static size_t zeros_size(const struct pp_rows *r)
+{
+    switch (r->zeros_as) {
+    case PP_ZEROS_ALONG:
+        return (size_t)(4 * r->n_rows * r->zero_stride);
+    case PP_ZEROS_BYTES:
+        return (size_t)(r->n_rows * r->zero_stride);
+    default:
+        return (size_t)(r->n_groups * r->n_rows * r->bits / 8);
+    }
+}
+
+int pp_rows_spans(const struct pp_rows *r, struct pp_rows_span out[PP_ROWS_SPANS])
+{
+    int n = 0;
+    out[n++] = (struct pp_rows_span){r->weights, weights_size(r)};
+    if (r->scales.data)
+        out[n++] = (struct pp_rows_span){r->scales.data, (size_t)n_scales(r) * number_size(&r->scales)};
+    if (r->offsets.data)
+        out[n++] = (struct pp_rows_span){r->offsets.data, (size_t)n_scales(r) * number_size(&r->offsets)};
+    if (r->zeros)
+        out[n++] = (struct pp_rows_span){r->zeros, zeros_size(r)};
+    if (r->codes)
+        out[n++] = (struct pp_rows_span){r->codes, (size_t)(r->n_rows * r->n_cols / r->block)};
+    return n;
+}
+
+bool pp_rows_in_order(const struct pp_rows *r)
+{
+    return r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS;
 }
 
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)

@@ -96,8 +96,16 @@ float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
 void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
-/* Bytes of the matrix where `weights` points. */
-size_t pp_rows_bytes(const struct pp_rows *r);
+/* What all rows are made of, as far as nothing else is: the weights, and whatever stands beside them. */
+enum { PP_ROWS_SPANS = 5 };
+struct pp_rows_span {
+    const uint8_t *data;
+    size_t size;
+};
+/* How many; the weights are the first. */
+int pp_rows_spans(const struct pp_rows *r, struct pp_rows_span out[PP_ROWS_SPANS]);
+/* Whether rows lie one behind the other in the weights, more or less; else a row's words lie all over them. */
+bool pp_rows_in_order(const struct pp_rows *r);
 /* The same of any tensor of a source, rows or not. */
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* to: n rows of pp_type_row_bytes(r->type, r->n_cols). PP_ERR_FORMAT: a weight is no number. */

@@ -13,6 +13,7 @@
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/export.h"
@@ -644,25 +645,28 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     return code;
 }
 
-/* Whole pages between two addresses of a mapped file. */
-static void forget(const uint8_t *begin, const uint8_t *end)
+/* What rows first .. first + n - 1 were made of; with the last ones all that is left. */
+static void forget_rows(const struct pp_rows *r, int64_t first, int64_t n)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t from = ((uintptr_t)begin + page - 1) / page * page, to = (uintptr_t)end / page * page;
-    if (from < to)
-        madvise((void *)from, to - from, MADV_DONTNEED);
+    struct pp_rows_span spans[PP_ROWS_SPANS];
+    const int n_spans = pp_rows_spans(r, spans);
+    const size_t row = spans[0].size / (size_t)r->n_rows;
+    if (pp_rows_in_order(r))
+        pp_map_let_go(spans[0].data + row * (size_t)first, spans[0].data + row * (size_t)(first + n));
+    for (int i = 0; first + n == r->n_rows && i < n_spans; i++)
+        pp_map_let_go(spans[i].data, spans[i].data + spans[i].size);
 }
 
 void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n)
 {
-    const int64_t n_rows = t->ne[1] * t->ne[2] * t->ne[3];
-    const uint8_t *data = t->rows ? t->rows->weights : t->data;
-    if (pp_tensor_list_made(&s->list, data))
+    const size_t row = t->size / (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
+    const uint8_t *data = t->data;
+    if (pp_tensor_list_made(&s->list, t->rows ? t->rows->weights : data))
         return; /* our own, and nowhere else */
-    if (t->rows && first + n == n_rows) /* a row's words may lie anywhere */
-        forget(data, data + pp_rows_bytes(t->rows));
-    if (!t->rows)
-        forget(data + t->size / (size_t)n_rows * (size_t)first, data + t->size / (size_t)n_rows * (size_t)(first + n));
+    if (t->rows)
+        forget_rows(t->rows, first, n);
+    else
+        pp_map_let_go(data + row * (size_t)first, data + row * (size_t)(first + n));
 }
 
 size_t pp_source_to_fill(const struct pp_source *s)

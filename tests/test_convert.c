@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/adapter_file.h"
@@ -413,58 +411,12 @@ static void test_plan(void **state)
     pp_free(text);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------ */
-
-/* A process of its own, as its peak counts: KiB more than it began with; -1: it failed. */
-static long peak_of_quantising(const char *from, const char *to)
-{
-    int pipe_fds[2];
-    long more = -1;
-    assert_int_equal(pipe(pipe_fds), 0);
-    fflush(NULL);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        struct rusage before, after;
-        struct pp_error err;
-        getrusage(RUSAGE_SELF, &before);
-        more = pp_quantize_file(from, to, "BF16", NULL, &err) == PP_OK ? 0 : -1;
-        getrusage(RUSAGE_SELF, &after);
-        more = more ? more : after.ru_maxrss - before.ru_maxrss;
-        _exit(write(pipe_fds[1], &more, sizeof more) != sizeof more);
-    }
-    close(pipe_fds[1]);
-    assert_int_equal(read(pipe_fds[0], &more, sizeof more), sizeof more);
-    close(pipe_fds[0]);
-    waitpid(pid, NULL, 0);
-    return more;
-}
-
-/* What a tensor is made of is let go of again, so a large one takes no more than a small one. */
-static void test_memory(void **state)
-{
-    struct tiny_shape shape = tiny_shape(PP_TYPE_F16);
-    struct stat st;
-    (void)state;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    skip(); /* they need more themselves */
-#endif
-    shape.n_vocab = 120000;
-    const char *from = tiny_model(&shape), *to = test_path("half.gguf");
-    assert_int_equal(stat(from, &st), 0);
-    assert_true(st.st_size > 60 << 20);
-    const long more = peak_of_quantising(from, to);
-    if (more < 0 || more > 40 << 10)
-        fail_msg("%ld KiB more for a file of %lld KiB", more, (long long)st.st_size >> 10);
-    unlink(to);
-}
-
 TEST_GROUP(convert)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),         cmocka_unit_test(test_adapters), cmocka_unit_test(test_adapter_base),
         cmocka_unit_test(test_quantize_small), cmocka_unit_test(test_errors),   cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_plan),           cmocka_unit_test(test_experts_named_twice),
-        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests_name("convert", tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 
 #include "engine/base/mem.h"
 
-enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26 };
+enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26, LARGE_PAGE = 2 << 20 };
 
 /* Read by the signal handler: begin is published last and withdrawn first. */
 static struct watched {
@@ -118,6 +118,20 @@ struct pp_file_id pp_file_id(const struct stat *st)
 {
     return (struct pp_file_id){.dev = st->st_dev, .ino = st->st_ino, .size = (uint64_t)st->st_size,
                                .mtime_s = st->st_mtim.tv_sec, .mtime_ns = st->st_mtim.tv_nsec};
+}
+
+void pp_map_let_go(const void *begin, const void *end)
+{
+    const uintptr_t page = LARGE_PAGE, from = (uintptr_t)begin, to = (uintptr_t)end;
+    for (int i = 0; i < MAX_MAPS; i++) {
+        const uintptr_t first = atomic_load(&watched[i].begin), last = first + atomic_load(&watched[i].size);
+        if (!first || from < first || from >= to || to > last)
+            continue;
+        const uintptr_t down = from / page * page, up = (to + page - 1) / page * page;
+        const uintptr_t at = down > first ? down : first, behind = up < last ? up : last;
+        madvise((void *)at, behind - at, MADV_DONTNEED);
+        return;
+    }
 }
 
 static enum pp_code open_regular(const char *path, int *fd, struct pp_file_id *id, struct pp_error *err)

@@ -39,6 +39,11 @@ int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
 
+/* What a mapped file has from `begin` to `end` need not stay in memory; it is read again if need be. What shares a page
+ * with it goes, too, as one touch brings back all of a large page, with what was let go of before. Anything else than
+ * such a file stays. */
+void pp_map_let_go(const void *begin, const void *end);
+
 /* Puts read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
  * and which other threads may be reading. Everything in whole pages of the system. May be called in a signal
  * handler. */
