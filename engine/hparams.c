@@ -1006,22 +1006,23 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
 /* The feed-forward parts' size, or a list of them. */
 static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    static const char *const keys[] = {"ffn_hidden_size", "intermediate_size", NULL};
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, keys[1]), *item;
+    static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", NULL};
+    static const char each[] = "intermediate_size";
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, each), *item;
     int64_t l = 0;
     if (!cJSON_IsArray(list) && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
         return PP_OK; /* which say it */
     if (!cJSON_IsArray(list))
         return config_size(config, keys, &hp->n_ff, err);
     if (cJSON_GetArraySize(list) < hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", keys[1],
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", each,
                        (long long)hp->n_layer);
     pp_layers_uneven(hp);
     hp->n_ff = hp->uneven = 0;
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= 1 << 22))
-            return fail_number(keys[1], err);
+            return fail_number(each, err);
         if (l == hp->n_layer)
             break;
         hp->uneven = hp->uneven || (l && item->valueint != hp->sizes[0].n_ff);

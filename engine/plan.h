@@ -71,6 +71,7 @@ enum pp_fn {
     PP_FN_CAP,       /* scale tanh(x / scale) */
     PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
     PP_FN_RELU2,     /* x^2 where x is positive, else 0 */
+    PP_FN_RELU,      /* x where it is positive, else 0; of a gate only */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };

@@ -227,7 +227,7 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
         product(w[0], e, 0, n, in, gate);
     product(w[1], e, 0, n, in, up);
     for (int i = 0; i < n; i++)
-        up[i] *= w[0] ? gate[i] * sigmoid(gate[i]) : up[i] > 0 ? up[i] : 0;
+        up[i] *= m->s.early ? fmax(0, gate[i]) : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
     for (int i = 0; i < n_out; i++)
         out[i] += factor * down[i];
@@ -236,14 +236,15 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     pp_free(down);
 }
 
-static void feed_forward(const struct expert_model *m, int l, const double *in, double *out)
+/* chooser: what experts are chosen by. */
+static void feed_forward(const struct expert_model *m, int l, const double *chooser, const double *in, double *out)
 {
     double weight[MAX_EXPERTS], shared = 1;
     if (!expert_layer(&m->s, l)) {
         add_feed_forward(m, l, "", 0, 1, in, out);
         return;
     }
-    route(m, l, in, weight);
+    route(m, l, chooser, weight);
     const int width = m->s.n_embd_expert ? m->s.n_embd_expert : m->s.n_embd;
     double *weighed = doubles(width), *narrow = doubles(width), *sum = doubles(width), *wide = doubles(m->s.n_embd);
     if (m->s.n_embd_expert)
@@ -334,11 +335,17 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     pp_free(out);
 }
 
-static void feed_forward_of(const struct expert_model *m, int l, double *row, double *in, double *delta)
+static void feed_forward_by(const struct expert_model *m, int l, const double *chooser, const double *row, double *in,
+                            double *delta)
 {
     norm(m, l, m->s.ffn_norm, row, in);
     memset(delta, 0, (size_t)m->s.n_embd * sizeof *delta);
-    feed_forward(m, l, in, delta);
+    feed_forward(m, l, chooser ? chooser : in, in, delta);
+}
+
+static void feed_forward_of(const struct expert_model *m, int l, const double *row, double *in, double *delta)
+{
+    feed_forward_by(m, l, NULL, row, in, delta);
 }
 
 static void latent_layer(const struct expert_model *m, int l, double *x, int n)
@@ -399,10 +406,12 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     const bool gated = s->n_state && !s->mamba;
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
-    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *gate = doubles(n_q), *one = doubles(dim);
+    double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *early = doubles(s->n_embd);
+    double *gate = doubles(n_q), *one = doubles(dim);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         const int first = first_seen(s, l, r);
+        memcpy(early, row, (size_t)s->n_embd * sizeof *early);
         norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         if (gated)
@@ -428,13 +437,13 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             row[i] += delta[i] * more;
         if (s->kinds)
             continue;
-        feed_forward_of(m, l, row, in, delta);
+        feed_forward_by(m, l, s->early ? early : NULL, row, in, delta);
         if (s->post_norms)
             norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {k, v, q, att, in, delta, gate, one};
+    double *all[] = {k, v, q, att, in, delta, gate, one, early};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

@@ -101,7 +101,7 @@ static bool is_in_file(const struct expert_model *m, const struct array *a)
 
 bool expert_is_wide(const struct expert_shape *s, int l)
 {
-    return s->wide && (l + 1) % s->wide == 0;
+    return s->wide && (l + (s->first_wide ? 0 : 1)) % s->wide == 0;
 }
 
 int expert_key_heads(const struct expert_shape *s, int l)

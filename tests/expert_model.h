@@ -25,10 +25,12 @@ struct expert_shape {
     float local_base;       /* layers with a window rotate by this base and have sinks; the others rotate, too */
     int local_kv;           /* and so many heads of keys; 0: n_head_kv */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
+    bool first_wide;        /* the first layer is one of those */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     bool unit_heads;        /* heads that are rotated are then normed, without weights */
     float temperature;      /* scores of layers that are not rotated grow with each `length` positions */
     int length;
+    bool early;             /* experts are chosen by what comes into the layer, not normed, and have ReLU gates */
     int step;               /* each such layer has experts; 0: all do */
     bool weighed_inputs;    /* weights multiply what goes into experts */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;

@@ -366,6 +366,24 @@ static void mimo2(void **state)
     check(&s);
 }
 
+/* SmallThinker: with windows in some layers, and without. */
+static void smallthinker(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("smallthinker");
+    s.sigmoids = s.say_gating = s.early = true;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.primary_router.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.block_sparse_moe.experts.7.down.weight", 2, s.n_ff_expert);
+    s.sigmoids = false;
+    s.first_wide = true;
+    s.seed = 3; /* large logits make weights that rounding changes */
+    s.n_layer = 4;
+    s.window = 20;
+    s.wide = 4;
+    check(&s);
+}
+
 /* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
 static void lfm2moe(void **state)
 {
@@ -596,6 +614,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
         cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(mimo2),
+        cmocka_unit_test(smallthinker),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3),
         cmocka_unit_test(qwen3_next),

@@ -150,6 +150,7 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_SCALE: return number * x;
     case PP_FN_CAP: return number * tanh(x / number);
     case PP_FN_CLAMP: return fmax(-number, fmin(number, x));
+    case PP_FN_RELU: return x > 0 ? x : 0;
     case PP_FN_RELU2: return x > 0 ? x * x : 0;
     default: return NAN;
     }
@@ -170,7 +171,7 @@ static void functions(void **state)
     static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
                                          PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU2};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED,
-                                         PP_FN_RELU2};
+                                         PP_FN_RELU2, PP_FN_RELU};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
     enum { N = 147 };

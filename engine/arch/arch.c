@@ -22,7 +22,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_xverse, &pp_arch_pangu, &pp_arch_minicpm, &pp_arch_starcoder, &pp_arch_qwen,
     &pp_arch_nemotron_h,
     &pp_arch_lfm2, &pp_arch_lfm2moe, &pp_arch_qwen3next, &pp_arch_qwen35, &pp_arch_qwen35moe,
-    &pp_arch_granitehybrid, &pp_arch_bitnet, &pp_arch_mistral4, &pp_arch_mimo2,
+    &pp_arch_granitehybrid, &pp_arch_bitnet, &pp_arch_mistral4, &pp_arch_mimo2, &pp_arch_smallthinker,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

@@ -91,6 +91,7 @@ struct pp_decoder {
      * LEARNED_OR_ALIBI, in those that have no such table. Any family may have hparams.alibi instead of its own. */
     enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
     bool weighed_inputs;      /* of experts */
+    bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */

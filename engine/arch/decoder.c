@@ -172,8 +172,10 @@ static bool add_expert_norm(struct builder *b, int l)
 /* Each expert's logit, and that of the shared one if its result has a weight, too. */
 static bool add_router(struct builder *b, int l)
 {
-    const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
-    int weight = -1;
+    int router, weight = -1;
+    if (b->d->early_router)
+        return true; /* it has chosen */
+    router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_ffn_norm(b, l)))
         return false;
     add_linear(b, l, router, b->normed, b->router);
@@ -204,6 +206,14 @@ static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts
                           .in2 = b->router, .out = b->narrow_out});
     add_linear(b, l, out, b->narrow_out, b->delta);
     return true;
+}
+
+/* The same of a family that chooses before attention. */
+static bool add_early_router(struct builder *b, int l)
+{
+    const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
+    add_linear(b, l, router, b->x, b->router);
+    return router >= 0;
 }
 
 /* A mixture of experts, from the residual stream to `delta`. */
@@ -348,9 +358,10 @@ static bool add_what_is_there(struct builder *b, int l)
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
-    if (!pp_mixer_input(b, l))
+    const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    if ((mixture && b->d->early_router && !add_early_router(b, l)) || !pp_mixer_input(b, l))
         return false;
-    if (b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE))
+    if (mixture)
         return pp_mixer_result(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))

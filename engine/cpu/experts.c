@@ -284,22 +284,25 @@ static void mix(const struct experts *x, const float *logits, int32_t *choice, f
 }
 
 /* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
- * be computed for a choice that nothing is added to. */
+ * be computed for a choice that nothing is added to; of large ones the sigmoids are all 1. */
 static void route_row(struct routing *r, const struct experts *x, const float *logits, int32_t *choice, float *weight)
 {
     if (x->mixer != 0.0f) {
         mix(x, logits, choice, weight);
         return;
     }
-    if (!x->sigmoids && !x->choice_bias && !x->n_groups) {
+    const bool plain = !x->choice_bias && !x->n_groups;
+    if (plain)
         choose(x, logits, choice);
+    if (plain && !x->sigmoids) {
         weigh(x, logits, choice, weight);
         return;
     }
     part_of_each(x, logits, r->part);
-    for (int e = 0; e < x->n; e++)
+    for (int e = 0; e < x->n && !plain; e++)
         r->score[e] = r->part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
-    choose(x, r->score, choice);
+    if (!plain)
+        choose(x, r->score, choice);
     weigh_parts(x, r->part, choice, weight);
 }
 

@@ -102,6 +102,8 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
         return v_mul(v_tanh(v_div(x, v_set1(number))), v_set1(number));
     case PP_FN_CLAMP:
         return v_min(v_set1(number), v_max(v_set1(-number), x));
+    case PP_FN_RELU:
+        return v_max(v_zero(), x);
     case PP_FN_RELU2: {
         v16 positive = v_max(v_zero(), x);
         return v_mul(positive, positive);
@@ -139,6 +141,7 @@ static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float
     case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, g, u, n, y); break;
     case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, g, u, n, y); break;
     case PP_FN_RELU2: gate_all(PP_FN_RELU2, g, u, n, y); break;
+    case PP_FN_RELU: gate_all(PP_FN_RELU, g, u, n, y); break;
     default: gate_all(PP_FN_SILU, g, u, n, y); break;
     }
 }
