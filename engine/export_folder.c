@@ -824,6 +824,15 @@ static enum pp_code join_by_key(const struct folder *f, const struct item *item,
     return code;
 }
 
+/* What matrix m was made of. */
+static void let_go_of_matrix(const struct folder *f, const struct item *item, int64_t m)
+{
+    const struct pp_tensor *const of[] = {item->from, item->with, item->qkv[0], item->qkv[1], item->qkv[2]};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i] && m < of[i]->ne[2])
+            pp_source_let_go(f->s, of[i], m * of[i]->ne[1], of[i]->ne[1]);
+}
+
 /* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
 static enum pp_code write_whole(const struct folder *f, const struct item *item)
 {
@@ -850,6 +859,7 @@ static enum pp_code write_whole(const struct folder *f, const struct item *item)
             code = spread(item, item->with, m, item->side_by_side ? n_cols / 2 : 1, step, row, room.floats, f->err);
         if (!code)
             code = write_floats(f, item, m * n_rows, n_rows, &room);
+        let_go_of_matrix(f, item, m);
     }
     pp_free(room.floats);
     pp_free(room.out);

@@ -42,39 +42,6 @@ static enum pp_code plus_one(const struct pp_tensor *t, struct pp_tensor *out, s
     return PP_OK;
 }
 
-/* Copies n columns first, first + step ... of a matrix [n_rows, n_cols] as rows. Tiles of rows keep what is written in
- * the cache. */
-static void turn(const uint8_t *from, int64_t n_rows, int64_t n_cols, int64_t first, int64_t step, int64_t n,
-                 size_t size, uint8_t *to)
-{
-    enum { TILE = 64 };
-    for (int64_t r0 = 0; r0 < n_rows; r0 += TILE)
-        for (int64_t c = 0; c < n; c++)
-            for (int64_t r = r0; r < n_rows && r < r0 + TILE; r++)
-                memcpy(to + (size_t)(c * n_rows + r) * size, from + (size_t)(r * n_cols + first + c * step) * size,
-                       size);
-}
-
-/* n_parts that take turns among the columns, or come one behind the other. */
-static enum pp_code turned(const struct pp_tensor *t, int64_t n_parts, bool behind, struct pp_tensor *out,
-                           struct pp_error *err)
-{
-    const int64_t n_cols = t->ne[0], n_rows = t->ne[1], n_out = n_cols / n_parts;
-    const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    if (pp_type_info(t->type)->block_elements != 1 || n_cols % n_parts != 0 || t->n_dims > 3)
-        return fail_shape(t, err);
-    for (int64_t part = 0; part < n_parts; part++) {
-        enum pp_code code = make(t->type, n_rows, n_out, t->n_dims == 3 ? t->ne[2] : 0, &out[part], err);
-        if (code)
-            return code;
-        for (int64_t e = 0; e < t->ne[2]; e++)
-            turn((const uint8_t *)t->data + (size_t)(e * n_rows * n_cols) * size, n_rows, n_cols,
-                 behind ? part * n_out : part, behind ? 1 : n_parts, n_out, size,
-                 bytes_of(&out[part]) + (size_t)(e * n_rows * n_out) * size);
-    }
-    return PP_OK;
-}
-
 /* Each expert's biases of the gate and of the value, taken apart. */
 static enum pp_code biases_apart(const struct pp_tensor *t, struct pp_tensor out[2], struct pp_error *err)
 {
@@ -92,21 +59,19 @@ static enum pp_code biases_apart(const struct pp_tensor *t, struct pp_tensor out
     return PP_OK;
 }
 
-/* Rows [n_head_kv][q ..., k, v][head_dim] become all of q, then k, then v; of a bias, elements. */
+/* A bias [n_head_kv][q ..., k, v][head_dim] becomes all of q, then k, then v. */
 static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                                  struct pp_error *err)
 {
-    const bool vector = t->n_dims == 1;
-    const int64_t n_rows = vector ? t->ne[0] : t->ne[1], n_cols = vector ? 1 : t->ne[0];
     const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads */
-    const size_t row = pp_type_row_bytes(t->type, n_cols);
-    if (hp->head_dim <= 0 || t->n_dims > 2 || n_rows != (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim || !row)
+    const size_t size = pp_type_row_bytes(t->type, 1);
+    if (hp->head_dim <= 0 || t->n_dims != 1 || t->ne[0] != (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim || !size)
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, vector ? n_rows : n_cols, vector ? 0 : n_rows, 0, out, err);
-    for (int64_t r = 0, in; !code && r < n_rows; r++) {
+    enum pp_code code = make(t->type, t->ne[0], 0, 0, out, err);
+    for (int64_t r = 0, in; !code && r < t->ne[0]; r++) {
         const int part = pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, hp, r, &in);
-        memcpy(bytes_of(out) + (size_t)(before[part] * hp->head_dim + in) * row,
-               (const uint8_t *)t->data + (size_t)r * row, row);
+        memcpy(bytes_of(out) + (size_t)(before[part] * hp->head_dim + in) * size,
+               (const uint8_t *)t->data + (size_t)r * size, size);
     }
     return code;
 }
@@ -184,55 +149,27 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
     return code;
 }
 
-/* Rows divided by their lengths, in the type that they have. */
-static enum pp_code unit_rows(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
-{
-    const int64_t n = t->ne[0];
-    enum pp_code code = t->n_dims != 2 ? fail_shape(t, err) : make(t->type, n, t->ne[1], 0, out, err);
-    float *row = pp_malloc((size_t)n * sizeof *row);
-    if (!code && !row)
-        code = pp_fail_nomem(err, t->name);
-    for (int64_t r = 0; !code && r < t->ne[1]; r++) {
-        const size_t at = (size_t)r * pp_type_row_bytes(t->type, n);
-        double square = 0;
-        pp_dequantize_row(t->type, (const uint8_t *)t->data + at, row, n);
-        for (int64_t i = 0; i < n; i++)
-            square += (double)row[i] * (double)row[i];
-        for (int64_t i = 0; i < n && square > 0; i++)
-            row[i] = (float)((double)row[i] / sqrt(square));
-        code = pp_quantize_rows(t->type, row, bytes_of(out) + at, 1, n, NULL, err);
-    }
-    pp_free(row);
-    return code;
-}
-
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     out[0] = out[1] = (struct pp_tensor){0};
-    const bool two = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_EXPERTS_HALVES_TURNED;
-    *n = two || form == PP_HF_BIASES_GATE_UP ? 2 : 1;
+    *n = form == PP_HF_BIASES_GATE_UP ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
+    case PP_HF_TURNED:
+    case PP_HF_EXPERTS_TURNED:
+    case PP_HF_EXPERTS_GATE_UP:
+    case PP_HF_EXPERTS_HALVES_TURNED:
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
+    case PP_HF_UNIT_ROWS:
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
     case PP_HF_FLAT:
         break;
     case PP_HF_PLUS_ONE:
         code = plus_one(t, out, err);
-        break;
-    case PP_HF_TURNED:
-        code = t->n_dims == 2 ? turned(t, 1, false, out, err) : fail_shape(t, err);
-        break;
-    case PP_HF_EXPERTS_TURNED:
-        code = t->n_dims == 3 ? turned(t, 1, false, out, err) : fail_shape(t, err);
-        break;
-    case PP_HF_EXPERTS_GATE_UP:
-    case PP_HF_EXPERTS_HALVES_TURNED:
-        code = t->n_dims == 3 ? turned(t, 2, form == PP_HF_EXPERTS_HALVES_TURNED, out, err) : fail_shape(t, err);
         break;
     case PP_HF_BIASES_GATE_UP:
         code = biases_apart(t, out, err);
@@ -258,9 +195,6 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_GROUPS:
         code = groups(t, hp->n_state_key_head, out, err);
-        break;
-    case PP_HF_UNIT_ROWS:
-        code = unit_rows(t, out, err);
         break;
     }
     for (int i = 0; code && i < 2; i++) {

@@ -3,11 +3,20 @@
 #define PP_ENGINE_HF_FORM_H
 
 #include "engine/arch/arch.h"
+#include "engine/tensor_list.h"
 
 /* Makes of `t` the tensor, or the two of the forms that have a second one, that its table line promises. out: [2],
- * whose data are new (pp_free) and names not set; *n: how many. form: none of those that tensor_forms.h is for.
+ * whose data are new (pp_free) and names not set; *n: how many. form: a small one, which neither pp_hf_is_by_rows nor
+ * tensor_forms.h is for.
  * PP_ERR_FORMAT: its shape is not that of the form. */
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err);
+
+/* Whether what the form makes of t is made row by row: matrices, whose copies would be as large as the model. */
+bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t);
+/* Adds that. name: as GGUF names it, of PP_HF_QKV_STACKED and PP_HF_QKV_BY_GROUP "blk.3.attn_qkv.weight"; second: of a
+ * form that has two. PP_ERR_FORMAT: its shape is not that of the form. */
+enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
+                            const struct pp_hparams *hp, const char *name, const char *second, struct pp_error *err);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/map.h"
 #include "engine/export.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
@@ -688,14 +687,6 @@ static uint32_t blocks_for(const struct pp_rows *r)
     return r->bits <= 4 ? PP_TYPE_Q4_1 : r->bits == 5 ? PP_TYPE_Q5_1 : PP_TYPE_LIMIT;
 }
 
-/* What has been looked at is one number here and there, each of which brings a large page into memory. */
-static void let_go(const struct pp_rows *r)
-{
-    struct pp_rows_span spans[PP_ROWS_SPANS];
-    for (int i = pp_rows_spans(r, spans) - 1; i >= 0; i--)
-        pp_map_let_go(spans[i].data, spans[i].data + spans[i].size);
-}
-
 enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_rows *rows,
                               struct pp_tensor *t, struct pp_error *err)
 {
@@ -725,6 +716,6 @@ enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *h
     t->type = rows->type;
     t->rows = rows;
     t->size = pp_type_row_bytes(t->type, rows->n_cols) * (size_t)rows->n_rows;
-    let_go(rows);
+    pp_rows_let_go(rows, 0, rows->n_rows); /* a look at one number brings a large page into memory */
     return PP_OK;
 }

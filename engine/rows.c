@@ -3,11 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
 
-enum { TILE = 16 }; /* rows at a time: where a row's words lie apart, those of its neighbours are in the same lines */
+/* Rows at a time: where a row's words lie apart, those of its neighbours are in the same lines. */
+enum { TILE = 16, TURNED_TILE = 32 };
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
@@ -65,6 +67,7 @@ static int64_t there(const struct pp_rows *r, int64_t row)
 {
     if (!r->n_head)
         return row * r->row_step + r->row_first;
+    row += r->row_first;
     const int64_t in_head = row % r->head_dim, head = row / r->head_dim, each = r->n_head / r->n_head_kv;
     const int64_t of_kv = head - r->n_head; /* heads of k, then of v */
     const int64_t group = of_kv < 0 ? head / each : of_kv % r->n_head_kv;
@@ -341,7 +344,8 @@ static enum pp_code check_blocks(const struct pp_rows *r, const uint8_t *row, st
 {
     if (pp_row_finite(r->type, row, r->n_cols))
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "a scale is not a number, or too large; the file is damaged");
+    return pp_fail(err, PP_ERR_FORMAT, "a %s is not a number, or too large; the file is damaged",
+                   pp_type_info(r->type)->block_elements == 1 ? "weight" : "scale");
 }
 
 static enum pp_code read_mxfp4(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
@@ -362,6 +366,44 @@ static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n,
         memcpy(to, r->weights + (size_t)there(r, first + i) * size, size);
         code = check_blocks(r, to, err);
     }
+    return code;
+}
+
+/* Columns of matrices as rows, some at a time: what they are read from shares lines with its neighbours, and what is
+ * written comes in lines. size: of a value, known where this is inlined. */
+__attribute__((always_inline)) static inline void turn(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to,
+                                                       const size_t size)
+{
+    enum { LINE = 16 };
+    const size_t step = (size_t)r->width * size;
+    for (int64_t begin = 0; begin < r->n_cols; begin += LINE)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t matrix = (first + i) / r->matrix_rows, column = there(r, (first + i) % r->matrix_rows);
+            const uint8_t *from = r->weights + (size_t)(matrix * r->n_cols * r->width + column) * size;
+            for (int64_t c = begin; c < begin + LINE && c < r->n_cols; c++)
+                memcpy(to + (size_t)(i * r->n_cols + c) * size, from + (size_t)c * step, size);
+        }
+}
+
+/* n rows as they are stored. */
+static void turned_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
+{
+    const size_t size = (size_t)pp_type_info(r->type_there)->block_bytes;
+    for (int64_t at = 0, m; at < n; at += m, to += (size_t)(m * r->n_cols) * size) {
+        m = n - at < TURNED_TILE ? n - at : TURNED_TILE;
+        if (size == 2)
+            turn(r, first + at, m, to, 2);
+        else
+            turn(r, first + at, m, to, 4);
+    }
+}
+
+static enum pp_code read_turned(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    turned_rows(r, first, n, to);
+    for (int64_t i = 0; i < n && !code; i++)
+        code = check_blocks(r, to + (size_t)i * pp_type_row_bytes(r->type, r->n_cols), err);
     return code;
 }
 
@@ -533,8 +575,37 @@ static enum pp_code copy_values(const struct pp_rows *r, int64_t first, int64_t 
     return code;
 }
 
+static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    const size_t row = pp_type_row_bytes(r->type_there, r->n_cols);
+    uint8_t *stored = pp_calloc(n < TURNED_TILE ? (size_t)n : TURNED_TILE, row);
+    if (!stored)
+        return pp_fail_nomem(err, "weights in another order");
+    for (int64_t at = 0, m; at < n; at += m) {
+        m = n - at < TURNED_TILE ? n - at : TURNED_TILE;
+        turned_rows(r, first + at, m, stored);
+        for (int64_t i = 0; i < m; i++)
+            pp_dequantize_row(r->type_there, stored + (size_t)i * row, to + (at + i) * r->n_cols, r->n_cols);
+    }
+    pp_free(stored);
+    return PP_OK;
+}
+
+static void float_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    double square = 0;
+    pp_dequantize_row(r->type_there, r->weights + (size_t)row * pp_type_row_bytes(r->type_there, r->n_cols), to,
+                      r->n_cols);
+    for (int64_t i = 0; r->unit && i < r->n_cols; i++)
+        square += (double)to[i] * (double)to[i];
+    for (int64_t i = 0; square > 0 && i < r->n_cols; i++)
+        to[i] = (float)((double)to[i] / sqrt(square));
+}
+
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
+    if (r->form == PP_FORM_TURNED)
+        return columns_floats(r, first, n, to, err);
     if (is_integers(r))
         return integer_floats(r, first, n, to, err);
     if (rows_of_head(r))
@@ -550,8 +621,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
         else if (r->form == PP_FORM_TABLE)
             table_row(r, row, to);
         else
-            pp_dequantize_row(r->type_there, r->weights + (size_t)row * pp_type_row_bytes(r->type_there, r->n_cols), to,
-                              r->n_cols);
+            float_row(r, row, to);
     }
     return PP_OK;
 }
@@ -574,7 +644,10 @@ static size_t weights_size(const struct pp_rows *r)
     const size_t n = (size_t)(r->n_rows * r->n_cols);
     switch (r->form) {
     case PP_FORM_FLOATS:
-        return (size_t)(r->n_rows * r->row_step) * pp_type_row_bytes(r->type_there, r->n_cols);
+        return (size_t)(r->n_head ? (r->n_head + 2 * r->n_head_kv) * r->head_dim : r->n_rows * r->row_step) *
+               pp_type_row_bytes(r->type_there, r->n_cols);
+    case PP_FORM_TURNED:
+        return pp_type_row_bytes(r->type_there, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
     case PP_FORM_FP8:
         return n;
     case PP_FORM_TABLE:
@@ -622,24 +695,31 @@ static size_t zeros_size(const struct pp_rows *r)
     }
 }
 
-int pp_rows_spans(const struct pp_rows *r, struct pp_rows_span out[PP_ROWS_SPANS])
+/* Part `from` to `to` of n equal ones. */
+static void let_go(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
 {
-    int n = 0;
-    out[n++] = (struct pp_rows_span){r->weights, weights_size(r)};
-    if (r->scales.data)
-        out[n++] = (struct pp_rows_span){r->scales.data, (size_t)n_scales(r) * number_size(&r->scales)};
-    if (r->offsets.data)
-        out[n++] = (struct pp_rows_span){r->offsets.data, (size_t)n_scales(r) * number_size(&r->offsets)};
-    if (r->zeros)
-        out[n++] = (struct pp_rows_span){r->zeros, zeros_size(r)};
-    if (r->codes)
-        out[n++] = (struct pp_rows_span){r->codes, (size_t)(r->n_rows * r->n_cols / r->block)};
-    return n;
+    const size_t each = size / (size_t)n;
+    pp_map_let_go(data + each * (size_t)from, to == n ? data + size : data + each * (size_t)to);
 }
 
-bool pp_rows_in_order(const struct pp_rows *r)
+void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
 {
-    return r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS;
+    const size_t size = weights_size(r), numbers = (size_t)n_scales(r);
+    const bool last = first + n == r->n_rows;
+    if (last)
+        let_go(r->weights, size, 0, 1, 1);
+    else if (r->form == PP_FORM_TURNED) /* matrices that end here: a row is all over one */
+        let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
+    else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS && r->form != PP_FORM_QUARTERS)
+        let_go(r->weights, size, first, first + n, r->n_rows);
+    if (last && r->scales.data)
+        let_go(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
+    if (last && r->offsets.data)
+        let_go(r->offsets.data, numbers * number_size(&r->offsets), 0, 1, 1);
+    if (last && r->zeros)
+        let_go(r->zeros, zeros_size(r), 0, 1, 1);
+    if (last && r->codes)
+        let_go(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
 }
 
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)
@@ -670,9 +750,11 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
     if (r->as_blocks)
         return r->form == PP_FORM_FP4      ? read_mxfp4(r, first, n, to, err)
                : r->form == PP_FORM_FLOATS ? copy_rows(r, first, n, to, err)
+               : r->form == PP_FORM_TURNED ? read_turned(r, first, n, to, err)
                : r->form == PP_FORM_VALUES ? copy_values(r, first, n, to, err)
                                            : read_blocks(r, first, n, to, err);
-    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : TILE; /* a head's have all of its columns */
+    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) /* which have all of its columns */
+                         : r->form == PP_FORM_TURNED ? TURNED_TILE : TILE;
     float *floats = pp_calloc((size_t)(tile * r->n_cols), sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
     for (int64_t at = 0; at < n && !code; at += tile)

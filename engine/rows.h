@@ -22,6 +22,8 @@ struct pp_numbers {
 
 enum pp_rows_form {
     PP_FORM_FLOATS,   /* of `type_there`, rows without gaps */
+    PP_FORM_TURNED,   /* likewise, but matrices [n_cols, width], of which a column is one row, from row_first on every
+                         row_step-th */
     PP_FORM_FP8,      /* E4M3, one scale per block [block_rows, block_cols] */
     PP_FORM_TABLE,    /* four bits, the earlier weight in the high ones; bitsandbytes */
     PP_FORM_FP4,      /* E2M1, the earlier weight in the low bits, a scale per group */
@@ -51,12 +53,14 @@ enum pp_zeros {
 struct pp_rows {
     enum pp_rows_form form;
     uint32_t type;              /* what rows are made in */
-    bool as_blocks;             /* the integers go into blocks of `type` as they are, or FLOATS are copied; else they go
-                                   by floats */
+    bool as_blocks;             /* the integers go into blocks of `type` as they are, or FLOATS and TURNED are copied;
+                                   else they go by floats */
     int64_t n_cols, n_rows;     /* rows of all matrices of a stack */
     struct pp_weighing weighing; /* unless as_blocks */
     const uint8_t *weights;
-    uint32_t type_there;        /* FLOATS */
+    uint32_t type_there;        /* FLOATS, TURNED */
+    bool unit;                  /* FLOATS: rows are made of length 1 */
+    int64_t width, matrix_rows; /* TURNED: columns there; rows that are made of each matrix */
     const struct pp_tensor *of, *with; /* KEYS, VALUES: of this matrix. BOTH: of these two */
     int64_t head_keys, head_values;    /* rows of each head in a matrix of both */
     /* integers */
@@ -71,7 +75,8 @@ struct pp_rows {
     int64_t zero_stride;
     int zero_bias;              /* added to each zero point */
     const uint8_t *group_of;    /* STREAM, DOWN: int32 [n_cols], the group of each column; NULL: they are in order */
-    /* FP4: the rows are row_first, row_first + row_step ... of what is there; else row_step is 1 */
+    /* FP4, FLOATS: the rows are row_first, row_first + row_step ... of what is there; TURNED: of each matrix the
+     * columns. Else row_step is 1; with n_head they are rows row_first ... in our order */
     int64_t row_first, row_step;
     int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
                                    q that go with it, of it, and of v's; n_head 0: it is in our order */
@@ -94,20 +99,13 @@ float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */
 
 /* to: float [n, n_cols]; rows first .. first + n - 1. */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);
-/* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
-void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
-/* What all rows are made of, as far as nothing else is: the weights, and whatever stands beside them. */
-enum { PP_ROWS_SPANS = 5 };
-struct pp_rows_span {
-    const uint8_t *data;
-    size_t size;
-};
-/* How many; the weights are the first. */
-int pp_rows_spans(const struct pp_rows *r, struct pp_rows_span out[PP_ROWS_SPANS]);
-/* Whether rows lie one behind the other in the weights, more or less; else a row's words lie all over them. */
-bool pp_rows_in_order(const struct pp_rows *r);
 /* The same of any tensor of a source, rows or not. */
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
+/* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
+void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
+/* Lets go of what rows first .. first + n - 1 are made of (pp_map_let_go), as far as it lies together; with the last
+ * row of all that is left. */
+void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n);
 /* to: n rows of pp_type_row_bytes(r->type, r->n_cols). PP_ERR_FORMAT: a weight is no number. */
 enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, void *to, struct pp_error *err);
 

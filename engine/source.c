@@ -273,8 +273,8 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
 {
     struct pp_tensor made[2];
     int n;
-    if (form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP)
-        return pp_hf_qkv_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), err);
+    if (pp_hf_is_by_rows(form, t))
+        return pp_hf_rows_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), pp_buf_cstr(second), err);
     if (form == PP_HF_HALVES)
         return pp_hf_halves_add(&s->list, t, pp_buf_cstr(name), pp_buf_cstr(second), err);
     enum pp_code code = pp_hf_transform(t, form, &s->hp, made, &n, err);
@@ -645,18 +645,6 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     return code;
 }
 
-/* What rows first .. first + n - 1 were made of; with the last ones all that is left. */
-static void forget_rows(const struct pp_rows *r, int64_t first, int64_t n)
-{
-    struct pp_rows_span spans[PP_ROWS_SPANS];
-    const int n_spans = pp_rows_spans(r, spans);
-    const size_t row = spans[0].size / (size_t)r->n_rows;
-    if (pp_rows_in_order(r))
-        pp_map_let_go(spans[0].data + row * (size_t)first, spans[0].data + row * (size_t)(first + n));
-    for (int i = 0; first + n == r->n_rows && i < n_spans; i++)
-        pp_map_let_go(spans[i].data, spans[i].data + spans[i].size);
-}
-
 void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n)
 {
     const size_t row = t->size / (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
@@ -664,7 +652,7 @@ void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int6
     if (pp_tensor_list_made(&s->list, t->rows ? t->rows->weights : data))
         return; /* our own, and nowhere else */
     if (t->rows)
-        forget_rows(t->rows, first, n);
+        pp_rows_let_go(t->rows, first, n);
     else
         pp_map_let_go(data + row * (size_t)first, data + row * (size_t)(first + n));
 }

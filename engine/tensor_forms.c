@@ -130,38 +130,6 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
     return part;
 }
 
-enum pp_code pp_hf_qkv_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
-                           const struct pp_hparams *hp, const char *name, struct pp_error *err)
-{
-    static const char kind[] = ".attn_qkv.";
-    const int64_t n_rows[] = {hp->n_head * hp->head_dim, hp->n_head_kv * hp->head_dim, hp->n_head_kv * hp->head_dim};
-    const size_t row = pp_type_row_bytes(t->type, t->ne[0]);
-    const char *at = strstr(name, kind);
-    uint8_t *data[3];
-    enum pp_code code = PP_OK;
-    if (t->n_dims != 2 || t->ne[1] != n_rows[0] + 2 * n_rows[1] || !row || !at)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of queries and %lld of "
-                       "keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
-    for (int part = 0; part < 3; part++)
-        if (!(data[part] = pp_calloc((size_t)n_rows[part], row)))
-            code = pp_fail_nomem(err, t->name);
-    for (int64_t r = 0, in; !code && r < t->ne[1]; r++) {
-        const int part = pp_hf_qkv_row(form, hp, r, &in);
-        memcpy(data[part] + (size_t)in * row, (const uint8_t *)t->data + (size_t)r * row, row);
-    }
-    for (int part = 0; part < 3; part++) {
-        const struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0], n_rows[part], 1, 1},
-                                      .size = (size_t)n_rows[part] * row, .data = data[part]};
-        char own[NAME];
-        snprintf(own, sizeof own, "%.*s.attn_%c.%s", (int)(at - name), name, "qkv"[part], at + strlen(kind));
-        if (code)
-            pp_free(data[part]);
-        else
-            code = pp_tensor_list_add(l, &one, own, true, err);
-    }
-    return code;
-}
-
 /* The biases [n_expert, 2 n_ff] of gates and values, one half behind the other. */
 static enum pp_code add_bias_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {

@@ -42,11 +42,8 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
 enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
                               struct pp_error *err);
 
-/* A folder's matrix of q, k and v in one of the forms PP_HF_QKV_STACKED and PP_HF_QKV_BY_GROUP; name: as if it were
- * one in GGUF, too, "blk.3.attn_qkv.weight". */
-enum pp_code pp_hf_qkv_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
-                           const struct pp_hparams *hp, const char *name, struct pp_error *err);
-/* Where row `row` of such a matrix is: in q, k or v (0 to 2), which row of that. */
+/* Where row `row` of a folder's matrix of the form PP_HF_QKV_STACKED or PP_HF_QKV_BY_GROUP is: in q, k or v (0 to 2),
+ * which row of that. */
 int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row, int64_t *in);
 
 /* Takes the scales of NVFP4's matrices, once all tensors are in the list. PP_ERR_FORMAT: there are not as many as there

@@ -265,6 +265,64 @@ static void experts(void **state)
     both_ways(&f);
 }
 
+/* Matrices that are turned round: GPT-2's, each the other way than ours. */
+static void turned(void **state)
+{
+    enum { N_EMBD = 512, N_LAYER = 11 };
+    static const struct {
+        const char *name;
+        int n_in, n_out;
+    } parts[] = {{"attn.c_attn", 1, 3}, {"attn.c_proj", 1, 1}, {"mlp.c_fc", 1, 4}, {"mlp.c_proj", 4, 1}};
+    struct folder f;
+    (void)state;
+    SKIP_IF_SANITIZED();
+    begin(&f, "turned", "{\"architectures\":[\"GPT2LMHeadModel\"],\"n_embd\":512,\"n_layer\":11,\"n_head\":8,"
+          "\"n_positions\":64,\"vocab_size\":64,\"layer_norm_epsilon\":1e-5,"
+          "\"activation_function\":\"gelu_new\"}");
+    add(&f, "F16", 64, N_EMBD, "transformer.wte.weight");
+    add(&f, "F16", 64, N_EMBD, "transformer.wpe.weight");
+    for (int l = 0; l < N_LAYER; l++) {
+        for (int i = 0; i < 4; i++) {
+            add(&f, "F16", parts[i].n_in * N_EMBD, parts[i].n_out * N_EMBD, "transformer.h.%d.%s.weight", l,
+                parts[i].name);
+            add(&f, "F16", 0, parts[i].n_out * N_EMBD, "transformer.h.%d.%s.bias", l, parts[i].name);
+        }
+        for (int i = 1; i <= 2; i++) {
+            add(&f, "F16", 0, N_EMBD, "transformer.h.%d.ln_%d.weight", l, i);
+            add(&f, "F16", 0, N_EMBD, "transformer.h.%d.ln_%d.bias", l, i);
+        }
+    }
+    add(&f, "F16", 0, N_EMBD, "transformer.ln_f.weight");
+    add(&f, "F16", 0, N_EMBD, "transformer.ln_f.bias");
+    both_ways(&f);
+}
+
+/* Rows in another order: InternLM 2's, which has for each head of keys its queries, it, and its values. */
+static void by_groups(void **state)
+{
+    enum { N_EMBD = 768, N_LAYER = 14 };
+    struct folder f;
+    (void)state;
+    SKIP_IF_SANITIZED();
+    begin(&f, "by_groups", "{\"architectures\":[\"InternLM2ForCausalLM\"],\"model_type\":\"internlm2\",\"bias\":false,"
+          "\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"max_position_embeddings\":64,"
+          "\"tie_word_embeddings\":false,\"num_attention_heads\":8,\"num_key_value_heads\":8,"
+          "\"hidden_size\":768,\"intermediate_size\":64,\"vocab_size\":64,\"num_hidden_layers\":14}");
+    add(&f, "F16", 64, N_EMBD, "model.tok_embeddings.weight");
+    add(&f, "F16", 64, N_EMBD, "output.weight");
+    for (int l = 0; l < N_LAYER; l++) {
+        add(&f, "F16", 3 * N_EMBD, N_EMBD, "model.layers.%d.attention.wqkv.weight", l);
+        add(&f, "F16", N_EMBD, N_EMBD, "model.layers.%d.attention.wo.weight", l);
+        add(&f, "F16", 64, N_EMBD, "model.layers.%d.feed_forward.w1.weight", l);
+        add(&f, "F16", 64, N_EMBD, "model.layers.%d.feed_forward.w3.weight", l);
+        add(&f, "F16", N_EMBD, 64, "model.layers.%d.feed_forward.w2.weight", l);
+        add(&f, "F16", 0, N_EMBD, "model.layers.%d.attention_norm.weight", l);
+        add(&f, "F16", 0, N_EMBD, "model.layers.%d.ffn_norm.weight", l);
+    }
+    add(&f, "F16", 0, N_EMBD, "model.norm.weight");
+    both_ways(&f);
+}
+
 TEST_GROUP(convert_memory)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +330,8 @@ TEST_GROUP(convert_memory)
         cmocka_unit_test(large_groups),
         cmocka_unit_test(many_words),
         cmocka_unit_test(experts),
+        cmocka_unit_test(turned),
+        cmocka_unit_test(by_groups),
     };
     return cmocka_run_group_tests_name("convert_memory", tests, NULL, NULL);
 }
