@@ -347,6 +347,7 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 77, 512, ORDINARY, ROW_COUNTS);
         CHECK(type, 21, 768, ORDINARY, 1, 2, 3, 4, 5, 8, 9, 13, 33);
         CHECK(type, 19, 1280, ORDINARY, 127, 129, 257); /* kernels take many rows and columns in parts */
+        CHECK(type, 131, 1536, ORDINARY, 66);
         CHECK(type, 1, 1280, ORDINARY, 1, 2, 8, 9);
         CHECK(type, 18, 8192 + 4096 + 256, ORDINARY, 1, 5, 23);
         CHECK(type, 37, 768, EXTREME, 1, 2, 3, 4, 5, 7, 8, 11, 17, 58);

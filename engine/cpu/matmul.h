@@ -37,7 +37,7 @@
 #include "engine/cpu/isa.h"
 #include "engine/types.h"
 
-enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32, PP_MATMUL_SCRATCH = 256 * 1024 };
+enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32, PP_MATMUL_SCRATCH = 1024 * 1024 };
 
 /* A weight matrix as the kernels read it. */
 struct pp_matrix {

@@ -27,6 +27,11 @@
 #ifndef PP_AMX_ROWS_OPENED /* tests have fewer */
 #define PP_AMX_ROWS_OPENED 56
 #endif
+/* Of units at a time: less than half of the second cache of every processor with tiles. Accumulators go to memory and
+ * back from one part of the columns to the next, so these should be few. */
+#ifndef PP_AMX_UNITS_BYTES
+#define PP_AMX_UNITS_BYTES (896 * 1024)
+#endif
 
 enum {
     TILE_ROWS = 16,           /* activation rows of a tile */

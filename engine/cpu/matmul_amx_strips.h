@@ -12,7 +12,7 @@ enum {
     QUAD_BLOCKS = 4,          /* blocks that are multiplied while those before them are scaled */
     STRIP = 16,               /* blocks whose activations are made ready at once */
     MAX_GROUPS = 8,           /* groups of weight rows whose accumulators are kept at a time */
-    UNITS_BYTES = 160 * 1024, /* of units at a time */
+    UNITS_BYTES = PP_AMX_UNITS_BYTES,
     MAX_PLANES = 2,
 };
 

@@ -159,11 +159,11 @@ struct thread_scratch {
     const struct stage *prepared_stage;
 };
 
-/* What one thread computes of such projections at a time: small enough to stay in its cache. 64 weight rows for the
+/* What one thread computes of such projections at a time: small enough to stay in its cache. 128 weight rows for the
  * largest batch that is common, and more for smaller ones: all activations pass for each such piece. (A prefill of 512
- * rows of Q4_0 on a Granite Rapids, tokens/s: 327 with 32 weight rows, 350 with 64, 352 with 128; with AMX 497, 550 and
- * 540.) */
-enum { RESULT_FLOATS = 32768 };
+ * rows on a Granite Rapids with 64 and 128 weight rows, tokens/s: Q4_0 378 and 388, Q6_K 300 and 307; with AMX, whose
+ * opened weights take more of the cache than they did, Q4_0 554 and 582, Q6_K 389 and 391.) */
+enum { RESULT_FLOATS = 65536 };
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };

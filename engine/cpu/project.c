@@ -9,8 +9,9 @@
 #include "engine/cpu/program.h"
 #include "engine/cpu/stream_ahead.h"
 
-/* Multiply-adds and bytes of weights that a thread takes at a time at most: 2 ms at 100 G/s, and at 8 GB/s. */
-static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
+/* Multiply-adds and bytes of weights that a thread takes at a time at most: 4 ms at 100 G/s, 2 ms at 8 GB/s. 128 rows
+ * of a wide matrix for 512 rows of activations are less. */
+static const int64_t MOST_MACS = 400000000, MOST_BYTES = 16000000;
 /* Bytes of weights in one work item at few rows: a few microseconds, so that threads end a part together, yet long
  * beside what it costs to begin one. */
 static const int64_t ITEM_BYTES = 32768;
