@@ -201,7 +201,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
     if (!code) {
         pp_free(e.source);
         pp_free(e.sha256);
-        e.source = pp_strdup(c->o->args[0]);
+        e.source = pp_strndup(c->o->args[0], strcspn(c->o->args[0], "?#")); /* what follows may be a key */
         e.sha256 = pp_strdup(sha256);
         code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, err) : pp_fail_nomem(err, "the model");
     }

@@ -94,7 +94,7 @@ static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *e
     while (slash > path && slash[-1] != '/')
         slash--;
     if (slash == path || slash == end || (size_t)(end - slash) >= sizeof name)
-        return pp_fail(err, PP_ERR_USAGE, "%s names no file", url);
+        return pp_fail(err, PP_ERR_USAGE, "%.*s names no file", PP_SHOWN_URL(url));
     snprintf(name, sizeof name, "%.*s", (int)(end - slash), slash);
     return add_file(l, url, name, 0, NULL, err);
 }
@@ -229,7 +229,7 @@ static enum pp_code ask(struct pull *l, const char *url, cJSON **json, struct pp
     enum pp_code code = pp_fetch_text(url, l->token, MAX_LIST, l->cancel, &text, err);
     *json = code ? NULL : cJSON_ParseWithLength(text.data ? text.data : "", text.len);
     if (!code && !*json)
-        code = pp_fail(err, PP_ERR_FORMAT, "%s answers with something that is no JSON", url);
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s answers with something that is no JSON", PP_SHOWN_URL(url));
     pp_buf_free(&text);
     return code;
 }
@@ -305,6 +305,13 @@ static char *host_of(const char *url)
 {
     const char *host = strstr(url, "://") + 3;
     return pp_strndup(host, strcspn(host, "/?#"));
+}
+
+/* "https://name:password@host/" */
+static bool names_user(const char *url)
+{
+    const char *host = strstr(url, "://") + 3;
+    return memchr(host, '@', strcspn(host, "/?#")) != NULL;
 }
 
 /* HF_TOKEN for the hub; else the line of the host in the file `tokens`, which nobody else may read. */
@@ -398,7 +405,7 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
     if (right) {
         pp_cli_say("%s is there already", path.data);
     } else if (!code) {
-        pp_cli_say("fetching %s", r->url);
+        pp_cli_say("fetching %.*s", PP_SHOWN_URL(r->url));
         code = pp_fetch_file(&f, sha256, err);
     }
     pp_cli_bar_clear(&l->bar);
@@ -423,6 +430,10 @@ static enum pp_code find_files(struct pull *l, const char *what, struct pp_error
                        "pull takes an address (https://...), hf:OWNER/NAME[:FILE] or ollama:NAME[:TAG]");
     if (base && !strstr(base, "://"))
         return pp_fail(err, PP_ERR_USAGE, "%s is no address; it begins with https://", base);
+    if (base && names_user(base))
+        return pp_fail(err, PP_ERR_USAGE,
+                       "an address with a name or password in it is seen by all who see the command; leave it out, and "
+                       "put a token into %s/tokens, as a line HOST TOKEN", l->p->config);
     const char *usual = hub ? hub_base : registry_base;
     enum pp_code code = find_token(l, base ? base : usual, hub, err);
     if (code)

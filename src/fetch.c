@@ -252,13 +252,13 @@ static CURLcode perform(struct request *r, const char *url, const char *token, c
 static enum pp_code refused(const char *url, long status, struct pp_error *err)
 {
     if (status == 404 || status == 410)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is not there (the server says %ld)", url, status);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%.*s is not there (the server says %ld)", PP_SHOWN_URL(url), status);
     if (status == 401 || status == 403)
         return pp_fail(err, PP_ERR_IO,
-                       "%s is not for everybody (the server says %ld); if you have access, put your token into the "
+                       "%.*s is not for everybody (the server says %ld); if you have access, put your token into the "
                        "variable HF_TOKEN, or as a line HOST TOKEN into the file tokens beside pippin.conf",
-                       url, status);
-    return pp_fail(err, PP_ERR_IO, "%s: the server says %ld", url, status);
+                       PP_SHOWN_URL(url), status);
+    return pp_fail(err, PP_ERR_IO, "%.*s: the server says %ld", PP_SHOWN_URL(url), status);
 }
 
 static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode rc, struct pp_error *err)
@@ -269,7 +269,7 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
         return pp_fail_nomem(err, "a download");
     if (r->write_errno)
         return pp_fail(err, PP_ERR_IO, "cannot write what comes: %s", strerror(r->write_errno));
-    return pp_fail(err, PP_ERR_IO, "%s: %s", url, curl_easy_strerror(rc));
+    return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), curl_easy_strerror(rc));
 }
 
 enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
@@ -278,7 +278,8 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
     struct request r = {.cancel = cancel, .text = out, .most = most, .fd = -1};
     CURLcode rc = perform(&r, url, token, NULL);
     if (r.too_long)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is longer than %zu bytes, which cannot be right", url, most);
+        return pp_fail(err, PP_ERR_FORMAT, "%.*s is longer than %zu bytes, which cannot be right",
+                       PP_SHOWN_URL(url), most);
     if (rc != CURLE_OK)
         return fail_curl(&r, url, rc, err);
     return r.status == 200 ? PP_OK : refused(url, r.status, err);
@@ -342,7 +343,7 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
             return PP_OK;
         p->from[0] = 0;
         *again = true;
-        return pp_fail(err, PP_ERR_IO, "%s: the server does not have the rest", f->url);
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server does not have the rest", PP_SHOWN_URL(f->url));
     }
     if (rc != CURLE_OK) {
         *again = !r->write_errno && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
@@ -378,7 +379,8 @@ static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct reque
         if (pp_cancelled(f->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     }
-    return code ? code : pp_fail(err, PP_ERR_IO, "%s breaks off again and again", f->url);
+    return code ? code : pp_fail(err, PP_ERR_IO, "%.*s breaks off again and again",
+                                     PP_SHOWN_URL(f->url));
 }
 
 static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[65], struct pp_error *err)
@@ -412,12 +414,12 @@ static enum pp_code check(const struct pp_fetch *f, const struct part *p, const 
 {
     enum pp_code code = hash_file(r->fd, f->cancel, sha256, err);
     if (!code && f->size && f->size != r->have)
-        code = pp_fail(err, PP_ERR_FORMAT, "%s has %" PRIu64 " bytes where %" PRIu64 " were announced; it was not kept",
-                       f->url, r->have, f->size);
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s has %" PRIu64 " bytes where %" PRIu64 " were announced; it was not "
+                       "kept", PP_SHOWN_URL(f->url), r->have, f->size);
     if (!code && f->sha256 && strcasecmp(f->sha256, sha256) != 0)
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "%s has another checksum than it should (SHA-256 %s, not %s); it was not kept", f->url, sha256,
-                       f->sha256);
+                       "%.*s has another checksum than it should (SHA-256 %s, not %s); it was not kept",
+                       PP_SHOWN_URL(f->url), sha256, f->sha256);
     if (code == PP_ERR_FORMAT) {
         unlink(p->path);
         unlink(p->from_path);

@@ -3,10 +3,14 @@
 #define PP_SRC_FETCH_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
 #include "engine/base/error.h"
+
+/* "%.*s" of an address in what is shown or kept: without what follows a question mark, which may be a key. */
+#define PP_SHOWN_URL(url) (int)strcspn(url, "?#"), url
 
 /* total 0: not known. rate: bytes a second of late. */
 typedef void pp_fetch_progress(void *user, uint64_t done, uint64_t total, double rate);

@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m n w x y q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n o w x y q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -73,6 +73,12 @@ chmod 600 "$tmp/config/pippin/tokens"
 pull "$at/secret/j.gguf"; expect "with one" 0; whole "is there" j.gguf
 if grep -q secret "$tmp/err" && grep -v "$at/secret" "$tmp/err" | grep -q secret; then fail "that is not shown" "it is"; else pass "that is not shown"; fi
 
+pull "http://ann:k3y0fmine@${at#http://}/plain/x.gguf"; expect "a password in the address" 2 'tokens, as a line'
+grep -q k3y0fmine "$tmp/err" && fail "which is not repeated" "it is" || pass "which is not repeated"
+pull "$at/plain/o.gguf?key=k3y0fmine"; expect "a key in the address" 0 'fetching .*/o.gguf$'; whole "is sent" o.gguf
+pull "$at/gone/x.gguf?key=k3y0fmine"; expect "also of what is not there" 3 '/x.gguf is not there'
+"$pippin" models list --json >"$tmp/out"
+if grep -q k3y0fmine "$tmp/out" "$tmp/err" || grep -qr k3y0fmine "$tmp/data"; then fail "and neither shown nor kept" "it is"; else pass "and neither shown nor kept"; fi
 pull "$at/leak/x.gguf"; expect "another host does not get it" 1 'is not for everybody'
 mv "$tmp/config/pippin/tokens" "$tmp/tokens"
 printf '[{"type":"file","path":"n.gguf","size":%s,"lfs":{"oid":"%s"}}]' "$size" "$sum" >"$tmp/www/list.json"
