@@ -197,6 +197,20 @@ enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char
     return code;
 }
 
+enum pp_code pp_store_rows(struct pp_store *st, sqlite3_stmt *stmt, pp_store_take *take, void *user, const char *what,
+                           const char *of, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    int rc = SQLITE_ROW;
+    while (!code && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
+        if (!take(user, stmt))
+            code = pp_fail_nomem(err, of);
+    if (!code && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    pp_store_done(stmt);
+    return code;
+}
+
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err)
 {
     int moved = 0;

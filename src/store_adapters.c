@@ -23,37 +23,35 @@ enum pp_code pp_store_adapter_put(struct pp_store *st, const char *path, const c
     return pp_store_end(st, code, what, err);
 }
 
+struct notes {
+    struct pp_adapter_note *list;
+    size_t n, cap;
+};
+
+static bool take_note(void *user, sqlite3_stmt *row)
+{
+    struct notes *all = user;
+    if (pp_grow(&all->list, &all->cap, all->n + 1, sizeof *all->list) != 0)
+        return false;
+    struct pp_adapter_note *a = &all->list[all->n++];
+    *a = (struct pp_adapter_note){pp_store_column(row, 0, NULL), pp_store_column(row, 1, NULL),
+                                  sqlite3_column_int(row, 2) != 0};
+    return a->path && a->note;
+}
+
 enum pp_code pp_store_adapter_list(struct pp_store *st, struct pp_adapter_note **list, size_t *n, struct pp_error *err)
 {
-    struct pp_adapter_note *l = NULL;
-    size_t cap = 0;
+    struct notes all = {NULL};
     sqlite3_stmt *stmt;
-    int rc = SQLITE_ROW;
-    *list = NULL;
-    *n = 0;
     enum pp_code code = pp_store_stmt(st, PP_STMT_ADAPTER_LIST, &stmt, err);
-    if (code)
-        return code;
-    while (code == PP_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(&l, &cap, *n + 1, sizeof *l) != 0) {
-            code = pp_fail_nomem(err, "the notes");
-            break;
-        }
-        struct pp_adapter_note *a = &l[(*n)++];
-        *a = (struct pp_adapter_note){pp_store_column(stmt, 0, NULL), pp_store_column(stmt, 1, NULL),
-                                      sqlite3_column_int(stmt, 2) != 0};
-        if (!a->path || !a->note)
-            code = pp_fail_nomem(err, "the notes");
+    if (!code)
+        code = pp_store_rows(st, stmt, take_note, &all, "read the notes", "the notes", err);
+    if (code) {
+        pp_adapter_note_list_free(all.list, all.n);
+        all = (struct notes){NULL};
     }
-    if (code == PP_OK && rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, "read the notes", err);
-    pp_store_done(stmt);
-    if (code == PP_OK) {
-        *list = l;
-    } else {
-        pp_adapter_note_list_free(l, *n);
-        *n = 0;
-    }
+    *list = all.list;
+    *n = all.n;
     return code;
 }
 
@@ -83,36 +81,34 @@ enum pp_code pp_store_preset_put(struct pp_store *st, const char *name, const ch
     return pp_store_end(st, code, what, err);
 }
 
+struct presets {
+    struct pp_preset *list;
+    size_t n, cap;
+};
+
+static bool take_preset(void *user, sqlite3_stmt *row)
+{
+    struct presets *all = user;
+    if (pp_grow(&all->list, &all->cap, all->n + 1, sizeof *all->list) != 0)
+        return false;
+    struct pp_preset *p = &all->list[all->n++];
+    *p = (struct pp_preset){pp_store_column(row, 0, NULL), pp_store_column(row, 1, NULL)};
+    return p->name && p->adapters;
+}
+
 enum pp_code pp_store_preset_list(struct pp_store *st, struct pp_preset **list, size_t *n, struct pp_error *err)
 {
-    struct pp_preset *l = NULL;
-    size_t cap = 0;
+    struct presets all = {NULL};
     sqlite3_stmt *stmt;
-    int rc = SQLITE_ROW;
-    *list = NULL;
-    *n = 0;
     enum pp_code code = pp_store_stmt(st, PP_STMT_PRESET_LIST, &stmt, err);
-    if (code)
-        return code;
-    while (code == PP_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(&l, &cap, *n + 1, sizeof *l) != 0) {
-            code = pp_fail_nomem(err, "the presets");
-            break;
-        }
-        struct pp_preset *p = &l[(*n)++];
-        *p = (struct pp_preset){pp_store_column(stmt, 0, NULL), pp_store_column(stmt, 1, NULL)};
-        if (!p->name || !p->adapters)
-            code = pp_fail_nomem(err, "the presets");
+    if (!code)
+        code = pp_store_rows(st, stmt, take_preset, &all, "read the presets", "the presets", err);
+    if (code) {
+        pp_preset_list_free(all.list, all.n);
+        all = (struct presets){NULL};
     }
-    if (code == PP_OK && rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, "read the presets", err);
-    pp_store_done(stmt);
-    if (code == PP_OK) {
-        *list = l;
-    } else {
-        pp_preset_list_free(l, *n);
-        *n = 0;
-    }
+    *list = all.list;
+    *n = all.n;
     return code;
 }
 

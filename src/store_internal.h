@@ -71,6 +71,11 @@ enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *w
 
 /* Runs a statement that gives no rows and whose parameters are bound, and ends its use. */
 enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err);
+/* Hands each row of a statement whose parameters are bound to `take`, until that says false (there is no memory for
+ * what was read: `of` names it), and ends its use. */
+typedef bool pp_store_take(void *user, sqlite3_stmt *row);
+enum pp_code pp_store_rows(struct pp_store *st, sqlite3_stmt *stmt, pp_store_take *take, void *user, const char *what,
+                           const char *of, struct pp_error *err);
 /* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
  * commits if code is PP_OK, else rolls back; returns what came of it. */
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);

@@ -220,25 +220,24 @@ static int newest_first(const void *a, const void *b)
     return (x->session < y->session) - (x->session > y->session);
 }
 
+static bool take_title(void *user, sqlite3_stmt *row)
+{
+    struct finding *f = user;
+    if (pp_grow(&f->titles, &f->cap_titles, f->n_titles + 1, sizeof *f->titles) != 0)
+        return false;
+    f->titles[f->n_titles++] = (struct hit){sqlite3_column_int64(row, 1), sqlite3_column_int64(row, 0)};
+    return true;
+}
+
 /* A title that matches counts as much as its conversation's newest message. */
 static enum pp_code find_titles(struct finding *f, const char *match, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
-    int rc;
     enum pp_code code = pp_store_stmt(f->st, PP_STMT_SEARCH_TITLES, &stmt, err);
     if (code)
         return code;
     pp_store_bind_text(stmt, 1, match);
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(&f->titles, &f->cap_titles, f->n_titles + 1, sizeof *f->titles) != 0) {
-            pp_store_done(stmt);
-            return pp_fail_nomem(err, "a search");
-        }
-        f->titles[f->n_titles++] = (struct hit){sqlite3_column_int64(stmt, 1), sqlite3_column_int64(stmt, 0)};
-    }
-    if (rc != SQLITE_DONE)
-        code = pp_store_fail(f->st, rc, "search the conversations", err);
-    pp_store_done(stmt);
+    code = pp_store_rows(f->st, stmt, take_title, f, "search the conversations", "a search", err);
     if (f->n_titles)
         qsort(f->titles, f->n_titles, sizeof *f->titles, newest_first);
     return code;

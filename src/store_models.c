@@ -88,38 +88,38 @@ enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **p
     return code;
 }
 
+struct models {
+    struct pp_model_entry *list;
+    size_t n, cap;
+};
+
+static bool take_model(void *user, sqlite3_stmt *row)
+{
+    struct models *all = user;
+    if (pp_grow(&all->list, &all->cap, all->n + 1, sizeof *all->list) != 0)
+        return false;
+    struct pp_model_entry *m = &all->list[all->n++];
+    char **const texts[] = {&m->path, &m->name, &m->source, &m->sha256, &m->facts, &m->tags};
+    bool whole = true;
+    *m = (struct pp_model_entry){.bytes = sqlite3_column_int64(row, 6)};
+    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
+        whole = (*texts[i] = pp_store_column(row, i, NULL)) && whole;
+    return whole;
+}
+
 enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **list, size_t *n, struct pp_error *err)
 {
-    struct pp_model_entry *l = NULL;
-    size_t cap = 0;
+    struct models all = {NULL};
     sqlite3_stmt *stmt;
-    int rc = SQLITE_ROW;
-    *list = NULL;
-    *n = 0;
     enum pp_code code = pp_store_stmt(st, PP_STMT_MODEL_LIST, &stmt, err);
-    if (code)
-        return code;
-    while (!code && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (pp_grow(&l, &cap, *n + 1, sizeof *l) != 0) {
-            code = pp_fail_nomem(err, "the list of models");
-            break;
-        }
-        struct pp_model_entry *m = &l[(*n)++];
-        char **const texts[] = {&m->path, &m->name, &m->source, &m->sha256, &m->facts, &m->tags};
-        *m = (struct pp_model_entry){.bytes = sqlite3_column_int64(stmt, 6)};
-        for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
-            if (!(*texts[i] = pp_store_column(stmt, i, NULL)))
-                code = pp_fail_nomem(err, "the list of models");
-    }
-    if (!code && rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, "list the models", err);
-    pp_store_done(stmt);
+    if (!code)
+        code = pp_store_rows(st, stmt, take_model, &all, "list the models", "the list of models", err);
     if (code) {
-        pp_model_entry_list_free(l, *n);
-        *n = 0;
-    } else {
-        *list = l;
+        pp_model_entry_list_free(all.list, all.n);
+        all = (struct models){NULL};
     }
+    *list = all.list;
+    *n = all.n;
     return code;
 }
 
