@@ -45,7 +45,7 @@ FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
 
 # Those that are compiled for one instruction set: their end names it.
-ISA_FILES  := $(foreach i,avx2 avxvnni avx512 amx neon dotprod i8mm,%_$(i).c)
+ISA_FILES  := $(foreach i,fma avx2 avxvnni avx512 amx neon dotprod i8mm,%_$(i).c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_LIB  := $(call obj,$(SRC_BASE) $(SRC_ENGINE))
@@ -59,6 +59,7 @@ OBJ_FAKE := $(call obj,$(SRC_FAKE)) $(filter-out $(BUILD)/obj/src/controller%.o 
 # Where each variable is at each instruction takes the compiler longer to work out for kernels than the kernels.
 QUICK := -fno-var-tracking
 ifeq ($(shell uname -m),x86_64)
+$(BUILD)/obj/engine/cpu/%_fma.o:    CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -mavxvnni
 $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \

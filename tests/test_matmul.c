@@ -9,6 +9,7 @@
 #include "engine/cpu/matmul.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/kernel_builds.h"
 #include "tests/support.h"
 
 static const uint32_t packed_types[] = {
@@ -506,5 +507,5 @@ TEST_GROUP(matmul)
         cmocka_unit_test(activations_follow_the_formula),
         cmocka_unit_test(a_broken_activation_shows),
     };
-    return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
+    return RUN_WITH_BOTH_BUILDS("matmul", tests);
 }

@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/matmul_bf16.h"
 #include "engine/quant.h"
+#include "tests/kernel_builds.h"
 #include "tests/support.h"
 
 #if defined(__x86_64__)
@@ -345,5 +346,5 @@ TEST_GROUP(matmul_bf16)
         cmocka_unit_test(every_set_splits_alike),
         cmocka_unit_test(every_set_has_the_scalar_bits),
     };
-    return cmocka_run_group_tests_name("matmul_bf16", tests, NULL, NULL);
+    return RUN_WITH_BOTH_BUILDS("matmul_bf16", tests);
 }

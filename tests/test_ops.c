@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/ops.h"
 #include "engine/quant.h"
+#include "tests/kernel_builds.h"
 #include "tests/support.h"
 
 static uint32_t random_state = 1;
@@ -940,5 +941,5 @@ TEST_GROUP(ops)
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
         cmocka_unit_test(low_rank),             cmocka_unit_test(signed_zeros),
     };
-    return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
+    return RUN_WITH_BOTH_BUILDS("ops", tests);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/cpu/ops.h"
+#include "tests/kernel_builds.h"
 #include "tests/support.h"
 
 enum { KEY = 48, VALUE = 112, LENGTH = 3 * PP_PAGE_TOKENS + 17, PAGES = 4 };
@@ -173,5 +174,5 @@ TEST_GROUP(recur)
         cmocka_unit_test(recurrence),
         cmocka_unit_test(copied_positions),
     };
-    return cmocka_run_group_tests_name("recur", tests, NULL, NULL);
+    return RUN_WITH_BOTH_BUILDS("recur", tests);
 }

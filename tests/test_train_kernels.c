@@ -7,6 +7,7 @@
 #include "engine/cpu/train.h"
 #include "engine/quant.h"
 #include "tests/gradients.h"
+#include "tests/kernel_builds.h"
 #include "tests/support.h"
 
 /* --- operations by themselves --------------------------------------------------------------------------------- */
@@ -210,5 +211,5 @@ TEST_GROUP(train_kernels)
         cmocka_unit_test(cross_entropy_gradient),
     };
     random_from(1);
-    return cmocka_run_group_tests_name("train_kernels", tests, NULL, NULL);
+    return RUN_WITH_BOTH_BUILDS("train_kernels", tests);
 }

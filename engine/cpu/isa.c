@@ -99,6 +99,18 @@ bool pp_isa_runs(enum pp_isa isa)
     return answer == RUNS;
 }
 
+static atomic_bool no_fma;
+
+bool pp_isa_fuses(void)
+{
+    return !atomic_load_explicit(&no_fma, memory_order_relaxed) && pp_isa_runs(PP_ISA_AVX2);
+}
+
+void pp_isa_assume_no_fma(bool none)
+{
+    atomic_store_explicit(&no_fma, none, memory_order_relaxed);
+}
+
 enum pp_isa pp_isa_best(void)
 {
     int best = PP_ISA_COUNT - 1; /* they stand in ascending order within an architecture */

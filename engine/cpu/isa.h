@@ -21,6 +21,15 @@ enum pp_isa {
 
 /* True if this CPU, the operating system and this build have what the set needs. Thread-safe. */
 bool pp_isa_runs(enum pp_isa isa);
+/* Of PP_ISA_SCALAR there are two builds: for any processor, and for those that multiply and add in one instruction. */
+#if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
+#define PP_BY_FMA(plain, fma) (pp_isa_fuses() ? (fma) : (plain))
+#else
+#define PP_BY_FMA(plain, fma) (plain)
+#endif
+bool pp_isa_fuses(void);
+/* For tests: as if this processor did not. */
+void pp_isa_assume_no_fma(bool none);
 /* The best set that runs. */
 enum pp_isa pp_isa_best(void);
 const char *pp_isa_name(enum pp_isa isa); /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm" */

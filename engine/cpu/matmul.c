@@ -3,7 +3,6 @@
 #include "engine/cpu/matmul_sets.h"
 
 static const struct pp_matmul_kernels *const sets[PP_ISA_COUNT] = {
-    [PP_ISA_SCALAR] = &pp_matmul_scalar,
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
     [PP_ISA_AVX2] = &pp_matmul_avx2,
     [PP_ISA_AVXVNNI] = &pp_matmul_avxvnni,
@@ -19,5 +18,5 @@ static const struct pp_matmul_kernels *const sets[PP_ISA_COUNT] = {
 
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa)
 {
-    return sets[isa];
+    return isa == PP_ISA_SCALAR ? PP_BY_FMA(&pp_matmul_scalar, &pp_matmul_fma) : sets[isa];
 }

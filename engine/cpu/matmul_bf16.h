@@ -50,7 +50,7 @@ const struct pp_bf16_kernels *pp_bf16_kernels(enum pp_isa isa);
 
 extern const struct pp_bf16_kernels pp_bf16_scalar;
 #if defined(__x86_64__)
-extern const struct pp_bf16_kernels pp_bf16_avx2, pp_bf16_amx;
+extern const struct pp_bf16_kernels pp_bf16_fma, pp_bf16_avx2, pp_bf16_amx;
 #endif
 
 #endif

@@ -72,7 +72,8 @@ static inline __attribute__((always_inline)) int pp_type_offset(uint32_t type)
 pp_matmul_fn pp_matmul_blocks_scalar;
 extern const struct pp_matmul_kernels pp_matmul_scalar;
 #if defined(__x86_64__)
-pp_matmul_fn pp_matmul_blocks_avx2;
+pp_matmul_fn pp_matmul_blocks_fma, pp_matmul_blocks_avx2;
+extern const struct pp_matmul_kernels pp_matmul_fma;
 extern const struct pp_matmul_kernels pp_matmul_avx2;
 extern const struct pp_matmul_kernels pp_matmul_avxvnni;
 extern const struct pp_matmul_kernels pp_matmul_avx512;

@@ -3,7 +3,6 @@
 #include "engine/cpu/ops_tables.h"
 
 static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
-    [PP_ISA_SCALAR] = &pp_ops_scalar,
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
     [PP_ISA_AVX2] = &pp_ops_avx2,
     [PP_ISA_AVXVNNI] = &pp_ops_avxvnni,
@@ -64,5 +63,5 @@ void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, in
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa)
 {
-    return tables[isa] ? tables[isa] : &pp_ops_scalar;
+    return tables[isa] ? tables[isa] : PP_BY_FMA(&pp_ops_scalar, &pp_ops_fma);
 }

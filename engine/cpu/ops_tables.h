@@ -6,7 +6,7 @@
 
 extern const struct pp_cpu_ops pp_ops_scalar;
 #if defined(__x86_64__)
-extern const struct pp_cpu_ops pp_ops_avx2, pp_ops_avxvnni, pp_ops_avx512, pp_ops_amx;
+extern const struct pp_cpu_ops pp_ops_fma, pp_ops_avx2, pp_ops_avxvnni, pp_ops_avx512, pp_ops_amx;
 #endif
 #if defined(__aarch64__)
 extern const struct pp_cpu_ops pp_ops_neon, pp_ops_dotprod;

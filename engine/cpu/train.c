@@ -3,7 +3,6 @@
 #include "engine/cpu/train_tables.h"
 
 static const struct pp_train_ops *const tables[PP_ISA_COUNT] = {
-    [PP_ISA_SCALAR] = &pp_train_scalar,
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
     [PP_ISA_AVX2] = &pp_train_avx2,
     [PP_ISA_AVXVNNI] = &pp_train_avx2,
@@ -19,5 +18,5 @@ static const struct pp_train_ops *const tables[PP_ISA_COUNT] = {
 
 const struct pp_train_ops *pp_train_ops(enum pp_isa isa)
 {
-    return tables[isa] ? tables[isa] : &pp_train_scalar;
+    return tables[isa] ? tables[isa] : PP_BY_FMA(&pp_train_scalar, &pp_train_fma);
 }

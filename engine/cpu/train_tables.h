@@ -6,7 +6,7 @@
 
 extern const struct pp_train_ops pp_train_scalar;
 #if defined(__x86_64__)
-extern const struct pp_train_ops pp_train_avx2, pp_train_avx512;
+extern const struct pp_train_ops pp_train_fma, pp_train_avx2, pp_train_avx512;
 #endif
 #if defined(__aarch64__)
 extern const struct pp_train_ops pp_train_neon;

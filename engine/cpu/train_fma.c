@@ -1,0 +1,12 @@
+/* train_fma.c - train_scalar.c for processors that multiply and add in one instruction:
+ * the same bits, without a call of fmaf() for each of them. */
+#if defined(__x86_64__)
+#include "engine/cpu/train_tables.h"
+
+#define pp_train_scalar pp_train_fma
+
+#include "engine/cpu/train_scalar.c"
+
+#else
+typedef int pp_train_fma_is_for_x86_64;
+#endif

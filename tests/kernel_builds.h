@@ -1,0 +1,13 @@
+/* kernel_builds.h - the tests of kernels, with each build that the definition has (isa.h). */
+#ifndef PP_TESTS_KERNEL_BUILDS_H
+#define PP_TESTS_KERNEL_BUILDS_H
+
+#include "engine/cpu/isa.h"
+
+/* cmocka_run_group_tests_name(), once as on a processor without FMA, and once more where there is one. */
+#define RUN_WITH_BOTH_BUILDS(name, tests)                                            \
+    (pp_isa_assume_no_fma(true), cmocka_run_group_tests_name(name, tests, NULL, NULL)) + \
+        (pp_isa_assume_no_fma(false),                                                \
+         pp_isa_fuses() ? cmocka_run_group_tests_name(name ", with FMA", tests, NULL, NULL) : 0)
+
+#endif
