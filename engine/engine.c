@@ -193,6 +193,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
         return pp_fail(err, PP_ERR_USAGE,
                        "this model knows %lld positions and no more; choose a --ctx-size of at most that",
                        (long long)m->plan.n_positions);
+    const int64_t top_k = pp_source_hparams(m->source)->index_top_k;
+    if (top_k && opt->n_ctx > top_k)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "behind %lld positions this model sees only those that an index picks, "
+                       "which pippin does not compute; choose a --ctx-size of at most that", (long long)top_k);
     static atomic_uint_least64_t engines;
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)

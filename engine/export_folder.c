@@ -138,15 +138,18 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
     return PP_OK;
 }
 
-/* The other one of a gate and a value that are one tensor. */
+/* The other one of a gate and a value, or of keys and values, that are one tensor. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
-    static const char gate[] = ".ffn_gate", up[] = ".ffn_up"; /* alone, exps, shexp */
+    static const char *const pairs[][2] = {{".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."}};
     char name[NAME];
-    const char *at = strstr(t->name, gate);
+    int i = 0;
+    const char *at = strstr(t->name, pairs[0][0]); /* alone, exps, shexp */
+    if (!at)
+        at = strstr(t->name, pairs[i = 1][0]);
     if (!at)
         return NULL;
-    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, up, at + strlen(gate));
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, pairs[i][1], at + strlen(pairs[i][0]));
     const struct pp_tensor *other = pp_source_tensor(f->s, name);
     return other && memcmp(other->ne, t->ne, sizeof t->ne) == 0 ? other : NULL;
 }
@@ -441,7 +444,7 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
-    const bool second = line && line->second && strstr(t->name, ".ffn_up"); /* alone, exps, shexp */
+    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v."));
     pp_buf_free(&name);
     return second;
 }

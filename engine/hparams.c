@@ -216,7 +216,7 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
         code = check_range("number of dimensions that are not rotated", hp->qk_nope_dim, 1, 1 << 12, err);
     if (!code)
         code = check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
-    return code;
+    return code ? code : check_range("number of positions that an index picks", hp->index_top_k, 0, INT32_MAX, err);
 }
 
 static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *err)

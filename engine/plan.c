@@ -160,6 +160,12 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
+/* The index that picks positions, of which as yet all are seen. */
+static bool is_of_index(const struct pp_hparams *hp, const char *name)
+{
+    return hp->index_top_k && strstr(name, ".indexer.");
+}
+
 /* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
 static enum pp_code check_all_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
 {
@@ -174,7 +180,8 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const void *data = t->data;
         const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
-                            is_of_shared(pp_source_hparams(s), t->name);
+                            is_of_shared(pp_source_hparams(s), t->name) ||
+                            is_of_index(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,

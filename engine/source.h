@@ -60,6 +60,9 @@ struct pp_hparams {
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
                                than keys, 0: they are not */
+    /* Latent attention whose rows see only the positions that an index picks (DeepSeek V3.2): the index's heads and
+     * their size, and how many it picks. Up to so many all are seen; pippin goes no further. 0: there is no index. */
+    int64_t n_index_head, index_dim, index_top_k;
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* they are Mamba 2's; else the gated delta rule's */

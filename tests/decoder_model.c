@@ -50,6 +50,10 @@ static const struct decoder_shape families[] = {
     {.arch = "qwen", .joined = true, .n_head_kv = 4, .biases = BIAS_QKV},
     {.arch = "lfm2", .heads = HEADS_ALIKE, .tied = true, .n_layer = 4, .taps = 3, .full = 2,
      .output_norm = "token_embd_norm"},
+    {.arch = "jais2", .centred = true, .norm_bias = true, .ff = FF_RELU2, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "refact", .n_head_kv = 1, .unrotated = true, .alibi = 8, .tied = true, .n_ff = 256},
+    {.arch = "codeshell", .centred = true, .norm_bias = true, .joined = true, .ff = FF_GELU,
+     .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
@@ -67,7 +71,7 @@ struct decoder_shape decoder_shape(const char *arch)
     s.n_head_kv = s.n_head_kv ? s.n_head_kv : 2;
     s.head_dim = 12;
     s.rope_dim = s.rope_dim ? s.rope_dim : s.head_dim;
-    s.n_ff = 64;
+    s.n_ff = s.n_ff ? s.n_ff : 64;
     s.n_ctx = 128;
     s.ffn_norm = s.ffn_norm ? s.ffn_norm : "ffn_norm";
     s.output_norm = s.output_norm ? s.output_norm : "output_norm";

@@ -90,6 +90,13 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_norm(m, l, "attn_kv_a_norm.weight", s->kv_rank);
     add_heads(m, l);
     add_matrix(m, l, "attn_output.weight", s->n_embd, s->n_head * s->v_dim);
+    if (!s->index_top_k)
+        return;
+    add_matrix(m, l, "indexer.attn_q_b.weight", 2 * 16, s->q_rank);
+    add_matrix(m, l, "indexer.attn_k.weight", 16, s->n_embd);
+    add_norm(m, l, "indexer.k_norm.weight", 16);
+    add(m, l, "indexer.k_norm.bias", 0, 0, 16, 0, 1);
+    add_matrix(m, l, "indexer.proj.weight", 2, s->n_embd);
 }
 
 /* Whether the file has this one of the two forms of matrices of heads, or it is another tensor. */
@@ -314,6 +321,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.value_length", !s->kv_rank ? expert_value_dim(s) : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
         {"attention.value_length_mla", s->heads_apart ? s->v_dim : 0},
+        {"attention.indexer.top_k", s->index_top_k}, {"attention.indexer.head_count", s->index_top_k ? 2 : 0},
+        {"attention.indexer.key_length", s->index_top_k ? 16 : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
         {"rope.scaling.original_context_length", s->yarn_ctx}, {"rope.dimension_count", s->rope_dim},
         {"expert_count", s->n_expert},

@@ -466,12 +466,14 @@ static void apertus(void **state)
 /* XVERSE, openPangu and MiniCPM; the first StarCoder and the first Qwen. */
 static void few_differences(void **state)
 {
-    static const char *const families[] = {"xverse", "pangu-embedded", "minicpm"};
+    static const char *const families[] = {"xverse", "pangu-embedded", "minicpm", "jais2", "codeshell"};
     (void)state;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const struct decoder_shape s = decoder_shape(families[i]);
         check(&s);
     }
+    const struct decoder_shape refact = decoder_shape("refact");
+    assert_tensor(check(&refact), "transformer.h.1.attn.kv.weight", 2, refact.n_embd);
     const struct decoder_shape star = decoder_shape("starcoder"), qwen = decoder_shape("qwen");
     const char *folder = check(&star);
     assert_tensor(folder, "transformer.h.1.attn.c_attn.bias", 1, (star.n_head + 2) * star.head_dim);

@@ -312,6 +312,34 @@ static void deepseek3(void **state)
     check_latent(&s);
 }
 
+/* DeepSeek V3.2 and GLM 5: as V3, up to as many positions as the index picks; contexts go no further. */
+static void indexed(void **state)
+{
+    static const char *const families[] = {"deepseek32", "glm-dsa"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct expert_shape s = expert_shape(families[i]);
+        struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1, .n_ctx = 101};
+        struct pp_model *m;
+        struct pp_engine *e;
+        struct pp_error err;
+        s.neighbours = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+        s.q_rank = 32;
+        s.n_dense = 1;
+        s.n_ff_shared = 32;
+        s.scale = 2.5f;
+        s.index_top_k = 100;
+        const char *folder = check_latent(&s);
+        assert_tensor(folder, "model.layers.2.self_attn.indexer.wq_b.weight", 2, s.q_rank);
+        assert_tensor(folder, "model.layers.0.self_attn.indexer.k_norm.bias", 1, 16);
+        assert_ok(pp_model_open(folder, &m, &err), err);
+        assert_int_equal(pp_model_info(m)->n_ctx_train, 100);
+        assert_int_equal(pp_engine_new(m, &opt, NULL, NULL, &e, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "index"));
+        pp_model_close(m);
+    }
+}
+
 /* Mistral 4: experts of a softmax, and scores that grow with each original context; Mistral Large 3 is called
  * deepseek2. */
 static void mistral4(void **state)
@@ -613,7 +641,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(afmoe),
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
-        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(mimo2),
+        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(mimo2),
         cmocka_unit_test(smallthinker),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3),

@@ -1,6 +1,7 @@
 /* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
- * squared ReLU without a gate), Orion (LayerNorms), XVERSE, openPangu, MiniCPM (numbers that the embeddings, what is
- * added to the residual stream and the logits are multiplied by). */
+ * squared ReLU without a gate), Jais 2 (that, and LayerNorms), Orion (LayerNorms), XVERSE, openPangu, Refact (ALiBi,
+ * one head of k and v), MiniCPM (numbers that the embeddings, what is added to the residual stream and the logits are
+ * multiplied by). */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -100,6 +101,100 @@ const struct pp_arch pp_arch_arcee = {
     .decoder = {.ungated = true, .fn = PP_FN_RELU2},
     .from_config = arcee_from_config,
     .to_config = nothing_more,
+};
+
+/* --- Jais 2 ----------------------------------------------------------------------------------------------------- */
+
+static const char *const jais2_classes[] = {"Jais2ForCausalLM", "jais2", NULL};
+static const struct pp_arch_usual jais2_usual[] = {
+    {.json = "{\"max_position_embeddings\": 8192, \"layer_norm_eps\": 1e-5, \"hidden_act\": \"relu2\"}"},
+    {.json = NULL},
+};
+
+static enum pp_code jais2_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = arcee_from_config(config, hp, err);
+    return code ? code : pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+}
+
+const struct pp_arch pp_arch_jais2 = {
+    .name = "jais2",
+    .hf_classes = jais2_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = jais2_usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU2},
+    .from_config = jais2_from_config,
+    .to_config = nothing_more,
+    .hf_eps = "layer_norm_eps",
+};
+
+/* --- Refact ----------------------------------------------------------------------------------------------------- */
+
+static const char *const refact_classes[] = {"GPTRefactForCausalLM", "gpt_refact", NULL};
+static const struct pp_arch_name refact_names[] = {
+    {.hf = "transformer.wte", .gguf = "token_embd"},
+    {.hf = "ln_f", .gguf = "output_norm"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm", .only_read = true},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = "transformer.h.{}.ln_1", .gguf = "blk.{}.attn_norm"},
+    {.hf = "transformer.h.{}.ln_2", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "transformer.h.{}.attn.q", .gguf = "blk.{}.attn_q"},
+    {.hf = "transformer.h.{}.attn.kv.weight", .gguf = "blk.{}.attn_k.weight", .second = "blk.{}.attn_v.weight",
+     .form = PP_HF_HALVES, .whole = true},
+    {.hf = "transformer.h.{}.attn.c_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = "transformer.h.{}.mlp.gate_up_proj.weight", .gguf = "blk.{}.ffn_gate.weight",
+     .second = "blk.{}.ffn_up.weight", .form = PP_HF_HALVES, .whole = true},
+    {.hf = "transformer.h.{}.mlp.c_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+/* Two thirds of four times the width, in steps of 256. */
+static int64_t refact_ff(int64_t n_embd)
+{
+    const int64_t step = 256;
+    return (8 * n_embd / 3 + step - 1) / step * step;
+}
+
+static enum pp_code refact_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->n_head_kv = 1;
+    hp->alibi = 8;
+    hp->n_ff = refact_ff(hp->n_embd);
+    hp->norm_eps = 1e-5f;
+    if (!pp_config_flag(config, "multi_query", true))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not compute");
+    enum pp_code code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
+    return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+}
+
+static enum pp_code refact_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->alibi = 8;
+    return PP_OK;
+}
+
+static void refact_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put(config, "n_embd", hp->n_embd);
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "n_positions", hp->n_ctx_train);
+    cJSON_AddTrueToObject(config, "multi_query");
+}
+
+const struct pp_arch pp_arch_refact = {
+    .name = "refact",
+    .hf_classes = refact_classes,
+    .names = refact_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .from_config = refact_from_config,
+    .from_gguf = refact_from_gguf,
+    .to_config = refact_to_config,
+    .hf_eps = "layer_norm_epsilon",
 };
 
 /* --- Orion ------------------------------------------------------------------------------------------------------ */

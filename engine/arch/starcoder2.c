@@ -1,5 +1,5 @@
-/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere; and the first
- * StarCoder (arXiv 2305.06161), which is GPT-2 with one head of k and v for all. */
+/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere; the first StarCoder
+ * (arXiv 2305.06161), which is GPT-2 with one head of k and v for all; and CodeShell, the same with some, rotated. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -105,5 +105,38 @@ const struct pp_arch pp_arch_starcoder = {
     .from_config = first_from_config,
     .usual = first_usual,
     .to_config = first_to_config,
+    .hf_eps = "layer_norm_epsilon",
+};
+
+/* --- CodeShell ---------------------------------------------------------------------------------------------------- */
+
+static const char *const shell_classes[] = {"CodeShellForCausalLM", "codeshell", NULL};
+
+static enum pp_code shell_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (pp_config_flag(config, "group_query_attention", true) &&
+        pp_config_int(config, "num_query_groups", &hp->n_head_kv, err))
+        return err->code;
+    return pp_config_gpt2(config, hp, err);
+}
+
+static void shell_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    first_to_config(hp, config);
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "multi_query");
+    cJSON_AddTrueToObject(config, "group_query_attention");
+    pp_config_put(config, "num_query_groups", hp->n_head_kv);
+    pp_config_put_text(config, "position_embedding_type", "rope");
+}
+
+const struct pp_arch pp_arch_codeshell = {
+    .name = "codeshell",
+    .hf_classes = shell_classes,
+    .names = first_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .from_config = shell_from_config,
+    .to_config = shell_to_config,
     .hf_eps = "layer_norm_epsilon",
 };
