@@ -379,7 +379,9 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         {"final_logit_softcapping", hp->final_softcap},
         {"embedding_scale", hp->embd_scale},
         {"residual_scale", hp->residual_scale},
-        {"logit_scale", divides ? 1.0f / hp->logit_scale : hp->logit_scale},
+        {"logit_scale", divides                    ? 1.0f / hp->logit_scale
+                        : arch->gguf_scaled_output ? 0.0f
+                                                   : hp->logit_scale},
     };
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
         if (floats[i].v != 0.0f)
@@ -435,7 +437,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 /* Whether layers without attention have no key heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
-    return hp->conv_taps && (!hp->n_state_head || hp->mamba);
+    return hp->conv_taps && (!hp->n_state_head || (hp->mamba && !hp->states_beside));
 }
 
 static void add_layers_without(struct keys *k, const struct pp_hparams *hp)
@@ -731,8 +733,11 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
                                             .head_dim = permuted_head_dim(s, arch, t->name),
                                             .heads = reordered ? &list->orders[i] : NULL};
         list->items[list->n++] = item;
-        if (arch->gguf_untied && strcmp(t->name, "token_embd.weight") == 0 && !pp_source_tensor(s, "output.weight")) {
+        const float scale = arch->gguf_scaled_output && !pp_source_gguf(s) ? pp_source_hparams(s)->logit_scale : 0.0f;
+        if ((arch->gguf_untied || scale != 0.0f) && strcmp(t->name, "token_embd.weight") == 0 &&
+            !pp_source_tensor(s, "output.weight")) {
             list->items[list->n] = item;
+            list->items[list->n].factor = scale != 0.0f ? scale : 1.0f;
             list->items[list->n++].name = "output.weight";
         }
     }

@@ -273,8 +273,12 @@ enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokeniz
 {
     enum pp_code code = PP_OK;
     *json = NULL;
-    if (pp_source_folder(s))
+    if (pp_source_folder(s)) {
+        const struct pp_hparams *hp = pp_source_hparams(s);
         code = of_folder(s, json, err);
+        if (!code && hp->scales.any)
+            pp_arch_by_name(hp->arch)->scaled_config(hp, tied, *json);
+    }
     else if (!(*json = cJSON_CreateObject()))
         code = pp_fail_nomem(err, "config.json");
     else

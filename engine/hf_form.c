@@ -167,6 +167,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
     case PP_HF_FLAT:
+    case PP_HF_SCALED:
         break;
     case PP_HF_PLUS_ONE:
         code = plus_one(t, out, err);

@@ -235,7 +235,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
     if (n && !hp->conv_taps)
         return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
-    if (n == hp->n_layer)
+    if (n == hp->n_layer && !hp->states_beside)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
     return check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
@@ -701,6 +701,7 @@ static enum pp_code find_convolutions(const struct section *s, struct pp_hparams
         hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
         hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
     }
+    hp->state_norm = pp_source_tensor(s->source, "blk.0.ssm_norm.weight") != NULL;
     return gguf_int(s, "shortconv.l_cache", false, &hp->conv_taps, err);
 }
 

@@ -602,6 +602,15 @@ static void float_row(const struct pp_rows *r, int64_t row, float *to)
         to[i] = (float)((double)to[i] / sqrt(square));
 }
 
+static void scale_row(const struct pp_rows *r, int64_t row, float *to)
+{
+    int part = 0;
+    while (part + 1 < r->n_scaled && row >= r->scaled[part].end)
+        part++;
+    for (int64_t i = 0; r->n_scaled && i < r->n_cols; i++)
+        to[i] *= r->scaled[part].by;
+}
+
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     if (r->form == PP_FORM_TURNED)
@@ -622,6 +631,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
             table_row(r, row, to);
         else
             float_row(r, row, to);
+        scale_row(r, row, to);
     }
     return PP_OK;
 }

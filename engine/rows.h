@@ -61,6 +61,11 @@ struct pp_rows {
     uint32_t type_there;        /* FLOATS, TURNED */
     bool unit;                  /* FLOATS: rows are made of length 1 */
     int64_t width, matrix_rows; /* TURNED: columns there; rows that are made of each matrix */
+    struct {
+        int64_t end;
+        float by;
+    } scaled[5];                /* FLOATS: rows before the first end are multiplied by its number, and so on */
+    int n_scaled;
     const struct pp_tensor *of, *with; /* KEYS, VALUES: of this matrix. BOTH: of these two */
     int64_t head_keys, head_values;    /* rows of each head in a matrix of both */
     /* integers */

@@ -275,6 +275,8 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
     int n;
     if (pp_hf_is_by_rows(form, t))
         return pp_hf_rows_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    if (form == PP_HF_SCALED)
+        return pp_hf_scaled_add(&s->list, t, &s->hp, pp_buf_cstr(name), err);
     if (form == PP_HF_HALVES)
         return pp_hf_halves_add(&s->list, t, pp_buf_cstr(name), pp_buf_cstr(second), err);
     enum pp_code code = pp_hf_transform(t, form, &s->hp, made, &n, err);
@@ -372,6 +374,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
     const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
+                          (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
     if (packed)
@@ -402,6 +405,19 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return add_tensor(s, &t, name, true, err);
 }
 
+/* Whether MLX wrote the folder, of whose convolutions the last dimension is one: it multiplies weights before. */
+static bool is_multiplied(const struct pp_source *s)
+{
+    static const char end[] = ".conv1d.weight";
+    for (size_t i = 0; i < pp_hf_n(s->hf); i++) {
+        const struct pp_tensor *t = pp_hf_at(s->hf, i);
+        const size_t n = strlen(t->name), m = strlen(end);
+        if (n > m && strcmp(t->name + n - m, end) == 0)
+            return t->n_dims == 3 && t->ne[0] == 1;
+    }
+    return false;
+}
+
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     const cJSON *tie = cJSON_GetObjectItemCaseSensitive(s->text_config, "tie_word_embeddings");
@@ -409,6 +425,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     struct pp_buf name = {0}, second = {0};
     struct own_name own = {0};
     enum pp_code code = PP_OK;
+    s->hp.scales.any = s->hp.scales.any && !is_multiplied(s);
     for (size_t i = 0; i < n && !code; i++)
         code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &own, &name, &second, err);
     pp_buf_free(&own.packed);

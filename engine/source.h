@@ -66,6 +66,8 @@ struct pp_hparams {
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* they are Mamba 2's; else the gated delta rule's */
+    bool state_norm;        /* what they give is normed, where only some of the family's models do that */
+    bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;
     int64_t n_ctx_train;
@@ -114,6 +116,12 @@ struct pp_hparams {
     bool expert_sigmoids;   /* weights are the logits' sigmoids, not their softmax */
     float expert_mixer;     /* weights are SparseMixer's, with this jitter; 0: they are not */
     float expert_scale;     /* of the weights; 0: 1 */
+    /* What weights of a folder are multiplied by when they are read, as in GGUF files they are already. */
+    struct pp_folder_scales {
+        bool any;           /* else they are as they come */
+        float embd, output, q, k, v, attn_output, ssm_out, ffn_gate, ffn_down;
+        float ssm_in[5];    /* the rows that give gates, values, keys, queries and decays of states */
+    } scales;
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
     float rope_base;

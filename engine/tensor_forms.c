@@ -93,6 +93,51 @@ static enum pp_code add_halves(struct pp_tensor_list *l, const struct pp_tensor 
     return code;
 }
 
+/* --- weights that are multiplied ---------------------------------------------------------------------------------- */
+
+/* The number of a matrix that has one for all rows; NULL: it has several, ssm_in's. */
+static const float *scale_of(const struct pp_folder_scales *s, const char *name)
+{
+    const struct {
+        const char *kind;
+        const float *scale;
+    } kinds[] = {{"token_embd.", &s->embd}, {"output.", &s->output}, {".attn_q.", &s->q}, {".attn_k.", &s->k},
+                 {".attn_v.", &s->v}, {".attn_output.", &s->attn_output}, {".ssm_out.", &s->ssm_out},
+                 {".ffn_gate.", &s->ffn_gate}, {".ffn_down.", &s->ffn_down}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].kind[0] == '.' ? strstr(name, kinds[i].kind) != NULL
+                                    : strncmp(name, kinds[i].kind, strlen(kinds[i].kind)) == 0)
+            return kinds[i].scale;
+    return NULL;
+}
+
+enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                              const char *name, struct pp_error *err)
+{
+    const float *one = scale_of(&hp->scales, name);
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int64_t ends[] = {values, 2 * values, 2 * values + keys, 2 * (values + keys),
+                            2 * (values + keys) + hp->n_state_head};
+    struct pp_rows *rows = pp_tensor_list_rows(l, err);
+    struct pp_tensor made = *t;
+    if (!rows)
+        return PP_ERR_NOMEM;
+    if (t->n_dims != 2)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %.200s is no matrix, which pippin needs to multiply it",
+                       t->name);
+    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = PP_TYPE_F32, .type_there = t->type, .weights = t->data,
+                             .row_step = 1, .n_cols = t->ne[0], .n_rows = t->ne[1], .n_scaled = one ? 1 : 5};
+    for (int i = 0; i < rows->n_scaled; i++) {
+        rows->scaled[i].end = ends[i];
+        rows->scaled[i].by = one ? *one : hp->scales.ssm_in[i];
+    }
+    made.type = PP_TYPE_F32;
+    made.size = pp_type_row_bytes(PP_TYPE_F32, t->ne[0]) * (size_t)t->ne[1];
+    made.rows = rows;
+    made.data = NULL;
+    return pp_tensor_list_add(l, &made, name, false, err);
+}
+
 enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
                               struct pp_error *err)
 {

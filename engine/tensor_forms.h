@@ -42,6 +42,10 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
 enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
                               struct pp_error *err);
 
+/* A folder's matrix of the form PP_HF_SCALED, under its GGUF name: in F32, as the products may have more digits. */
+enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                              const char *name, struct pp_error *err);
+
 /* Where row `row` of a folder's matrix of the form PP_HF_QKV_STACKED or PP_HF_QKV_BY_GROUP is: in q, k or v (0 to 2),
  * which row of that. */
 int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row, int64_t *in);

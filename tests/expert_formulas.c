@@ -408,6 +408,12 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *early = doubles(s->n_embd);
     double *gate = doubles(n_q), *one = doubles(dim);
+    const int values = s->n_state * s->value_dim;
+    double *beside = doubles(s->beside ? n * values : 1), *normed = doubles(n * s->n_embd);
+    for (int r = 0; s->beside && r < n; r++)
+        norm(m, l, "attn_norm", x + r * s->n_embd, normed + r * s->n_embd);
+    if (s->beside)
+        expert_mamba(m, l, normed, n, beside);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         const int first = first_seen(s, l, r);
@@ -437,13 +443,17 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             row[i] += delta[i] * more;
         if (s->kinds)
             continue;
+        if (s->beside)
+            linear(m, l, "ssm_out", beside + r * values, delta);
+        for (int i = 0; s->beside && i < s->n_embd; i++)
+            row[i] += delta[i];
         feed_forward_by(m, l, s->early ? early : NULL, row, in, delta);
         if (s->post_norms)
             norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {k, v, q, att, in, delta, gate, one, early};
+    double *all[] = {k, v, q, att, in, delta, beside, normed, gate, one, early};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

@@ -166,7 +166,7 @@ static void add_convolution(struct expert_model *m, int l)
 
 bool expert_recurs(const struct expert_shape *s, int l)
 {
-    return s->kinds ? s->kinds[l] == 'M' : s->n_state && (l + 1) % s->full != 0;
+    return s->kinds ? s->kinds[l] == 'M' : s->n_state && !s->beside && (l + 1) % s->full != 0;
 }
 
 static void add_mamba(struct expert_model *m, int l)
@@ -179,7 +179,8 @@ static void add_mamba(struct expert_model *m, int l)
     add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
     add(m, l, "ssm_d", 0, s->n_state, 1, 1, 0.5f);
     add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
-    add(m, l, "ssm_norm.weight", 0, s->n_state_key, values / s->n_state_key, 1, 0.5f);
+    if (!s->unnormed)
+        add(m, l, "ssm_norm.weight", 0, s->n_state_key, values / s->n_state_key, 1, 0.5f);
     add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
 
@@ -278,6 +279,8 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
          : expert_convolves(s, l) ? add_convolution
          : expert_recurs(s, l)    ? (s->mamba ? add_mamba : add_states)
                                   : add_attention)(m, l);
+        if (s->beside)
+            add_mamba(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
         add_feed_forward(m, l);
         if (l >= s->n_layer)
@@ -316,7 +319,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"embedding_length", s->n_embd}, {"feed_forward_length", s->kinds ? 0 : s->n_ff},
         {"attention.head_count", s->n_head},
         {"attention.head_count_kv",
-         s->taps || s->mamba || s->local_kv ? 0 : !s->kv_rank ? s->n_head_kv : s->heads_apart ? 1 : s->n_head},
+         s->taps || (s->mamba && !s->beside) || s->local_kv ? 0
+         : !s->kv_rank                                             ? s->n_head_kv
+         : s->heads_apart                                          ? 1
+                                                                   : s->n_head},
         {"attention.key_length", !s->kv_rank ? s->head_dim : s->heads_apart ? s->kv_rank + s->rope_dim : head},
         {"attention.value_length", !s->kv_rank ? expert_value_dim(s) : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
@@ -359,7 +365,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
-    if (s->taps || s->mamba || s->local_kv)
+    if (s->taps || (s->mamba && !s->beside) || s->local_kv)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);

@@ -59,6 +59,7 @@ struct expert_shape {
     bool mamba;             /* Mamba 2 instead, with attention whose queries have none */
     const char *kinds;      /* layers are one part each, in place of `full`: Mamba 2 M, attention *, a feed-forward part
                                -, experts E */
+    bool beside, unnormed;  /* layers have states beside attention; what those give is not normed */
     bool ungated;           /* down(relu(up x)^2) */
     int n_embd_expert;      /* experts are so wide, between two matrices; 0: as wide as the others */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */

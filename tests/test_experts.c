@@ -2,12 +2,16 @@
  * GGUF file, from the folder that is made of it, and from the file that is made of that; with any number of rows and
  * threads, and with quantised weights, the same bits. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/rows.h"
+#include "engine/source.h"
 #include "tests/expert_model.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -580,6 +584,113 @@ static void nemotron_h(void **state)
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
 }
 
+/* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
+static void falcon_h1(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("falcon-h1");
+    s.ffn_norm = "ffn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 2;
+    s.mamba = s.beside = s.unnormed = true;
+    s.rope_dim = 16;
+    s.full = s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    s.n_state_key = 1;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mamba.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.feed_forward.up_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.self_attn.q_proj.weight", 2, s.n_embd);
+    s.n_state_key = 2;
+    s.unnormed = false;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
+}
+
+/* That the folder's tensor is that of the file, rows first to end - 1 times a number. */
+static void assert_scaled(const struct pp_source *folder, const struct pp_source *file, const char *name, int64_t first,
+                          int64_t end, double by)
+{
+    const struct pp_tensor *a = pp_source_tensor(folder, name), *b = pp_source_tensor(file, name);
+    float x[64], y[64];
+    struct pp_error err;
+    assert_true(a && b && a->ne[0] <= 64 && end <= a->ne[1]);
+    for (int64_t r = first; r < end; r++) {
+        assert_ok(pp_tensor_floats(a, r, 1, x, &err), err);
+        assert_ok(pp_tensor_floats(b, r, 1, y, &err), err);
+        for (int64_t i = 0; i < a->ne[0]; i++)
+            assert_true(fabs((double)x[i] - by * (double)y[i]) <= 1e-6);
+    }
+}
+
+/* Numbers of config.json by which weights are multiplied: read once, and of a folder or a file that is made of such a
+ * folder not again. */
+static void falcon_h1_scales(void **state)
+{
+    static const char scales[] =
+        "{\"embedding_multiplier\": 2, \"lm_head_multiplier\": 0.5, \"key_multiplier\": 0.25,"
+        "\"attention_in_multiplier\": 1.5, \"attention_out_multiplier\": 0.75, \"ssm_in_multiplier\": 1.25,"
+        "\"ssm_out_multiplier\": 0.7, \"mlp_multipliers\": [0.8, 0.6], \"ssm_multipliers\": [0.5, 2, 0.9, 1.1, 0.3], ";
+    static const struct {
+        const char *name;
+        double by;
+    } whole[] = {{"token_embd.weight", 2}, {"output.weight", 0.5}, {"blk.0.attn_q.weight", 1.5},
+                 {"blk.1.attn_k.weight", 0.375}, {"blk.0.attn_v.weight", 1.5}, {"blk.1.attn_output.weight", 0.75},
+                 {"blk.0.ffn_gate.weight", 0.8}, {"blk.0.ffn_up.weight", 1}};
+    (void)state;
+    struct expert_shape s = state_shape("falcon-h1");
+    s.ffn_norm = "ffn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 2;
+    s.mamba = s.beside = s.unnormed = true;
+    s.rope_dim = 16;
+    s.n_state = 2;
+    s.n_state_key = 1;
+    s.full = s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m), *folder = fresh_path("folder"), *again = fresh_path("again");
+    const char *other = fresh_path("scaled.gguf");
+    const struct pp_convert_options opt = {0};
+    struct pp_source *a, *b;
+    struct pp_error err;
+    char path[400], *text, *edited;
+    size_t n, n_a, n_b;
+    expert_model_free(m);
+    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    edited = pp_calloc(n + sizeof scales, 1);
+    assert_non_null(edited);
+    snprintf(edited, n + sizeof scales, "%s%.*s", scales, (int)n - 1, text + 1);
+    assert_ok(pp_write_file(path, edited, strlen(edited), 0600, &err), err);
+    pp_free(text);
+    pp_free(edited);
+    assert_ok(pp_source_open(folder, &a, &err), err);
+    assert_ok(pp_source_open(file, &b, &err), err);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        assert_scaled(a, b, whole[i].name, 0, pp_source_tensor(b, whole[i].name)->ne[1], whole[i].by);
+    const int values = s.n_state * s.value_dim;
+    const double parts[] = {0.5, 2, 0.9, 1.1, 0.3};
+    const int ends[] = {0, values, 2 * values, 2 * values + s.key_dim, 2 * (values + s.key_dim),
+                        2 * (values + s.key_dim) + s.n_state};
+    for (int i = 0; i < 5; i++)
+        assert_scaled(a, b, "blk.1.ssm_in.weight", ends[i], ends[i + 1], 1.25 * parts[i]);
+    pp_source_close(a);
+    pp_source_close(b);
+    float *want = small_logits(folder, PP_KV_F32, &n_a);
+    const char *made[] = {again, other};
+    assert_ok(pp_convert_to_folder(folder, again, &opt, &err), err);
+    assert_ok(pp_convert_to_gguf(folder, other, &opt, &err), err);
+    for (int k = 0; k < 2; k++) {
+        float *got = small_logits(made[k], PP_KV_F32, &n_b);
+        assert_int_equal(n_a, n_b);
+        assert_memory_equal(want, got, n_a * sizeof *want);
+        pp_free(got);
+    }
+    pp_free(want);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -649,6 +760,8 @@ TEST_GROUP(experts)
         cmocka_unit_test(qwen35),
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
+        cmocka_unit_test(falcon_h1),
+        cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

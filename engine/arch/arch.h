@@ -48,6 +48,7 @@ enum pp_hf_form {
     PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
     PP_HF_MINUS_EXP_COLUMN, /* both */
     PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
+    PP_HF_SCALED,         /* a matrix whose rows are to be multiplied by what hparams.scales say */
     PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
@@ -148,6 +149,7 @@ struct pp_arch {
     bool gguf_says_parallel;          /* there is a key for it */
     bool gguf_twice_ff;               /* feed_forward_length counts gate and value */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
+    bool gguf_scaled_output;          /* where that is the embeddings, times logit_scale, which no key says then */
     bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */
     bool gguf_shares;                 /* expert_shares */
@@ -163,6 +165,9 @@ struct pp_arch {
     /* config.json of a GGUF file: adds what export_config.c does not, and replaces what is not so in this family. NULL:
      * none can be written. */
     void (*to_config)(const struct pp_hparams *hp, struct cJSON *config);
+    /* Of families with PP_HF_SCALED: what is said of weights as they come becomes what is true of those that were
+     * multiplied. tied: the output is the embeddings. Or NULL. */
+    void (*scaled_config)(const struct pp_hparams *hp, bool tied, struct cJSON *config);
     const char *hf_eps;               /* what it calls the norms' epsilon; NULL: rms_norm_eps */
 };
 

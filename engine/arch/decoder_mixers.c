@@ -405,6 +405,9 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     char name[64];
     snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
     const struct pp_tensor *weight = pp_source_tensor(b->s, name);
+    *out = b->state;
+    if (b->hp->states_beside && !b->hp->state_norm)
+        return true;
     const int64_t n_rows = groups ? n_groups : weight && weight->n_dims == 2;
     norm.weight = pp_plan_tensor(b->s, n_rows, values / n_groups, b->err, "%s", name);
     add(b, norm);
@@ -412,7 +415,18 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     return norm.weight != NULL;
 }
 
-/* Mamba 2: the convolution reads x, B and C, and what states give is normed behind the gate. */
+/* What a normed input is made into: the gate, x, B, C and what decays are made of. */
+static bool add_mamba_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int in = pp_plan_linear(b->p, b->s, 2 * (values + keys) + hp->n_state_head, hp->n_embd, b->err,
+                                  "blk.%d.ssm_in", l);
+    add_linear(b, l, in, b->normed, b->state_in);
+    return in >= 0;
+}
+
+/* Mamba 2: the convolution reads x, B and C, and what states give is normed behind the gate. To `delta`. */
 static bool add_mamba(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -423,9 +437,8 @@ static bool add_mamba(struct builder *b, int l)
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
                              .out = b->convolved};
     int normed;
-    const int in = pp_plan_linear(b->p, b->s, values + width + n, hp->n_embd, b->err, "blk.%d.ssm_in", l);
-    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
-    if (out < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
+    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
+    if (out < 0 ||
         !(convolve.weight = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
         (pp_decoder_has(b, l, "ssm_conv1d.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, width, b->err, "blk.%d.ssm_conv1d.bias", l))) ||
@@ -434,7 +447,6 @@ static bool add_mamba(struct builder *b, int l)
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)n,
                                       .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
-    add_linear(b, l, in, b->normed, b->state_in);
     add(b, convolve);
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
                           .out = b->convolved});
@@ -492,12 +504,31 @@ static void make_state_slots(struct builder *b)
 
 static bool is_attention(const struct builder *b, int l)
 {
-    return !b->hp->kv_lora_rank && !(b->hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT));
+    const int others = PP_LAYER_CONVOLVED | (b->hp->states_beside ? 0 : PP_LAYER_RECURRENT);
+    return !b->hp->kv_lora_rank && !(b->hp->layer[l] & others);
+}
+
+static bool is_mamba(const struct builder *b, int l)
+{
+    return b->hp->mamba && b->hp->layer[l] & PP_LAYER_RECURRENT;
 }
 
 bool pp_mixer_input(struct builder *b, int l)
 {
-    return !is_attention(b, l) || (add_qkv(b, l) && (!b->d->gated_attention || add_attention_gate(b, l)));
+    if (is_attention(b, l) && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
+        return false;
+    if (!is_mamba(b, l))
+        return true;
+    return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normed)) && add_mamba_input(b, l);
+}
+
+/* States and attention, which have read the stream before either is added to it. */
+static bool add_beside(struct builder *b, int l)
+{
+    if (!add_mamba(b, l))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
+    return add_attention(b, l);
 }
 
 bool pp_mixer_result(struct builder *b, int l)
@@ -505,7 +536,7 @@ bool pp_mixer_result(struct builder *b, int l)
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
-        return b->hp->mamba ? add_mamba(b, l) : add_states(b, l);
+        return b->hp->states_beside ? add_beside(b, l) : b->hp->mamba ? add_mamba(b, l) : add_states(b, l);
     return b->hp->kv_lora_rank ? add_latent_attention(b, l) : add_attention(b, l);
 }
 

@@ -20,7 +20,6 @@ static const struct {
     {"falconmamba", STATES " (Mamba)"},
     {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},
-    {"falconh1", STATES " (Mamba 2) beside attention"},
     {"rwkv6", STATES " (RWKV)"},
     {"rwkv6qwen2", STATES " (RWKV)"},
     {"rwkv7", STATES " (RWKV)"},
