@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
@@ -89,10 +90,12 @@ static enum pp_code read_json(const char *folder, const char *name, int type, cJ
     if (code)
         return code;
     replace_infinity(text, size);
-    *out = cJSON_ParseWithLength(text, size);
+    code = pp_json_parse(text, size, name, NULL, out, err);
     pp_free(text);
-    if (*out && ((*out)->type & 0xFF) == type)
-        return PP_OK;
+    if (code)
+        pp_fail_prefix(err, "%s", folder);
+    if (code || (*out && ((*out)->type & 0xFF) == type))
+        return code;
     cJSON_Delete(*out);
     *out = NULL;
     return pp_fail(err, PP_ERR_FORMAT, "%s/%s is not a JSON %s", folder, name,

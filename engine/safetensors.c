@@ -7,6 +7,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/cursor.h"
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/name_index.h"
@@ -144,17 +145,16 @@ static enum pp_code check_overlaps(const struct pp_safetensors *s, struct pp_err
     return code;
 }
 
-/* NULL unless the header is an object with nothing but spaces behind it. */
-static cJSON *parse_header(const char *text, size_t length)
+/* An object with nothing but spaces behind it. */
+static enum pp_code parse_header(struct pp_safetensors *s, const char *text, size_t length, struct pp_error *err)
 {
     const char *end = text;
-    cJSON *header = cJSON_ParseWithLengthOpts(text, length, &end, 0);
+    enum pp_code code = pp_json_parse(text, length, s->name, &end, &s->header, err);
     while (end < text + length && *end && strchr(" \t\r\n", *end))
         end++;
-    if (cJSON_IsObject(header) && end == text + length)
-        return header;
-    cJSON_Delete(header);
-    return NULL;
+    if (!code && (!cJSON_IsObject(s->header) || end != text + length))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: its header is not valid JSON", s->name);
+    return code;
 }
 
 static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
@@ -164,9 +164,9 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
     const char *text = pp_cursor_bytes(&c, length);
     if (c.bad || length > MAX_HEADER || !length || text[0] != '{')
         return pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
-    s->header = parse_header(text, (size_t)length);
-    if (!s->header)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: its header is not valid JSON", s->name);
+    const enum pp_code parsed = parse_header(s, text, (size_t)length, err);
+    if (parsed)
+        return parsed;
     size_t n = 0;
     for (const cJSON *item = s->header->child; item; item = item->next)
         n++;

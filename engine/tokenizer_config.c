@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
@@ -22,7 +23,9 @@ static enum pp_code read_json(const char *folder, const char *name, cJSON **out,
         return pp_fail_nomem(err, "a path");
     if (access(path.data, F_OK) == 0) {
         code = pp_read_file(path.data, MAX_CONFIG_FILE, &data, &n, err);
-        if (!code && !(*out = cJSON_ParseWithLength(data, n)))
+        if (!code)
+            code = pp_json_parse(data, n, path.data, NULL, out, err);
+        if (!code && !*out)
             code = pp_fail(err, PP_ERR_FORMAT, "%s is not valid JSON", path.data);
     }
     pp_free(data);

@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <nettle/base64.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 
@@ -497,11 +498,13 @@ enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struc
                            struct pp_error *err)
 {
     struct tok_config cfg = {0};
-    cJSON *root = cJSON_ParseWithLength(json, n);
+    cJSON *root;
+    enum pp_code code = pp_json_parse(json, n, "the file", NULL, &root, err);
     struct reader r = {.root = root, .model = member(root, "model"),
                        .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
-    enum pp_code code = root ? read_all(&r, err) : pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
+    if (!code)
+        code = root ? read_all(&r, err) : pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);
     if (!code)

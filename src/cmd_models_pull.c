@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
@@ -227,7 +228,9 @@ static enum pp_code ask(struct pull *l, const char *url, cJSON **json, struct pp
 {
     struct pp_buf text = {0};
     enum pp_code code = pp_fetch_text(url, l->token, MAX_LIST, l->cancel, &text, err);
-    *json = code ? NULL : cJSON_ParseWithLength(text.data ? text.data : "", text.len);
+    *json = NULL;
+    if (!code)
+        code = pp_json_parse(text.data ? text.data : "", text.len, "what the server answers", NULL, json, err);
     if (!code && !*json)
         code = pp_fail(err, PP_ERR_FORMAT, "%.*s answers with something that is no JSON", PP_SHOWN_URL(url));
     pp_buf_free(&text);

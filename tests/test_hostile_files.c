@@ -386,12 +386,54 @@ static void deep_texts(void **state)
     pp_template_free(t);
 }
 
+/* A list of digits, which in memory would be forty times as large. */
+static struct bytes many_values(const char *before, const char *behind)
+{
+    const size_t n = 10 << 20, head = strlen(before), tail = strlen(behind);
+    struct bytes b = {.data = pp_malloc(n), .n = n};
+    assert_non_null(b.data);
+    memcpy(b.data, before, head);
+    for (size_t i = head; i < n - tail; i++)
+        b.data[i] = "0,"[(n - tail - 1 - i) % 2];
+    memcpy(b.data + n - tail, behind, tail);
+    return b;
+}
+
+static void many_numbers(void **state)
+{
+    char folder[300], path[400];
+    struct pp_safetensors *s;
+    struct pp_tokenizer *t;
+    (void)state;
+    struct bytes b = many_values("12345678{\"a\":[", "]}");
+    const uint64_t n = b.n - 8;
+    memcpy(b.data, &n, sizeof n);
+    assert_int_equal(pp_safetensors_open_memory(b.data, b.n, "long", &s, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "so many cannot be right"));
+    pp_free(b.data);
+    b = many_values("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[", "]}}");
+    write_all(test_path("tokenizer.json"), b.data, b.n);
+    assert_int_equal(pp_tokenizer_open(test_path("tokenizer.json"), &t, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "so many cannot be right"));
+    unlink(test_path("tokenizer.json"));
+    pp_free(b.data);
+    if (!testdata("architectures"))
+        return;
+    linked_folder("architectures/llama", folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    b = many_values("{\"a\":[", "]}");
+    write_all(path, b.data, b.n);
+    assert_int_equal(run(folder), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "config.json has more than"));
+    pp_free(b.data);
+}
+
 TEST_GROUP(hostile_files)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_off),          cmocka_unit_test(numbers_in_configs), cmocka_unit_test(numbers_in_files),
         cmocka_unit_test(types_in_files),   cmocka_unit_test(types_in_folders),   cmocka_unit_test(deep_files),
-        cmocka_unit_test(deep_texts),
+        cmocka_unit_test(deep_texts),   cmocka_unit_test(many_numbers),
     };
     return cmocka_run_group_tests_name("hostile_files", tests, NULL, NULL);
 }

@@ -1,0 +1,22 @@
+#include "engine/base/json.h"
+
+#include <cjson/cJSON.h>
+
+/* At most so many values: in front of each but the first stands one of these. Those within texts count, too. */
+static size_t most_values(const char *text, size_t n)
+{
+    size_t most = 1;
+    for (size_t i = 0; i < n; i++)
+        most += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    return most;
+}
+
+enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
+                           struct pp_error *err)
+{
+    *out = NULL;
+    if (most_values(text, n) > PP_JSON_VALUES)
+        return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
+    *out = cJSON_ParseWithLengthOpts(text, n, end, 0);
+    return PP_OK;
+}

@@ -1,0 +1,18 @@
+/* json.h - JSON of files that are not trusted. In memory a value takes some 80 bytes, so that a list of digits is forty
+ * times as large there as in its file: how many there are is counted before. */
+#ifndef PP_BASE_JSON_H
+#define PP_BASE_JSON_H
+
+#include <stddef.h>
+
+#include "engine/base/error.h"
+
+enum { PP_JSON_VALUES = 4000000 }; /* the largest vocabulary has half of that */
+
+struct cJSON;
+/* *out: cJSON_Delete; NULL if the text is no JSON. *end, unless it is NULL: where the value ends. PP_ERR_FORMAT: it has
+ * too many values; name: the file's, for the message. */
+enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
+                           struct pp_error *err);
+
+#endif
