@@ -23,6 +23,7 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
+#include "engine/name_index.h"
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
 #include "engine/rows.h"
@@ -212,6 +213,23 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     return PP_OK;
 }
 
+/* Rows that go elsewhere go by heads: the tensor has those of whole heads, or of all. */
+static enum pp_code check_heads(const struct folder *f, const struct item *item)
+{
+    const struct pp_tensor *t = item->from;
+    const int64_t n = item->reordered && item->heads.columns ? t->ne[0] : t->ne[t->n_dims > 1];
+    const struct pp_state_order *o = &item->heads;
+    bool good = n > 0;
+    if (item->reordered)
+        good = n == o->first + o->size * o->n_keys * o->share;
+    else if (item->order == BY_HEAD)
+        good = n == (item->n_head + 2 * item->n_head_kv) * item->head_dim;
+    else if (item->order == BY_HALVES)
+        good = item->first_row % item->head_dim == 0 && item->ne[item->n_dims > 1] % item->head_dim == 0;
+    return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is no number of heads",
+                                  t->name, (long long)n);
+}
+
 static uint32_t float_type(const struct folder *f, const struct pp_tensor *t)
 {
     const uint32_t type = t->rows && t->rows->form == PP_FORM_FLOATS ? t->rows->type_there : t->type;
@@ -274,6 +292,8 @@ static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const
     enum pp_code code = line ? name_item(f, item, &name) : fail_place(f, t->name);
     if (!code)
         code = shape_item(f, item, line->form, line->rows);
+    if (!code)
+        code = check_heads(f, item);
     pp_buf_free(&name);
     if (!code && item->bits && (item->order == TURNED || item->with))
         code = fail_place(f, t->name);
@@ -393,8 +413,10 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
     for (int i = 0; i < 3 && !code; i++) {
         char own[NAME];
         snprintf(own, sizeof own, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[i], at + strlen(".attn_q."));
-        if (!(item->qkv[i] = pp_source_tensor(f->s, own)))
-            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s is missing", own);
+        const struct pp_tensor *each = item->qkv[i] = pp_source_tensor(f->s, own);
+        if (!each || each->n_dims != 2 || each->ne[0] != t->ne[0] ||
+            each->ne[1] != (i ? hp->n_head_kv : hp->n_head) * hp->head_dim)
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s is missing, or has another shape", own);
     }
     f->n += !code;
     return code;
@@ -495,6 +517,19 @@ static bool is_embeddings(const struct folder *f, const struct pp_tensor *t)
            !e->rows && e->size == t->size && memcmp(e->data, t->data, t->size) == 0;
 }
 
+/* Whatever a file calls its tensors, no two become one. */
+static enum pp_code check_names(const struct folder *f)
+{
+    struct pp_name_index index = {0};
+    enum pp_code code = pp_name_index_init(&index, f->n) ? PP_OK : pp_fail_nomem(f->err, "the list of tensors");
+    for (size_t i = 0; i < f->n && !code; i++)
+        if (!pp_name_index_add(&index, f->items[i].name, strlen(f->items[i].name)))
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s would be called %.200s, as another one is",
+                           f->items[i].from->name, f->items[i].name);
+    pp_name_index_free(&index);
+    return code;
+}
+
 static enum pp_code list_items(struct folder *f)
 {
     const size_t n = pp_source_n_tensors(f->s);
@@ -522,6 +557,8 @@ static enum pp_code list_items(struct folder *f)
                    : is_fused(f, t)     ? list_qkv(f, t)
                                         : list_item(f, t, t->name, NULL);
     }
+    if (!code)
+        code = check_names(f);
     place_items(f);
     return code;
 }

@@ -75,6 +75,12 @@ static char *safe_path(const char *path)
     return pp_buf_take(&both);
 }
 
+/* A checksum as it may stand in an address, too. */
+static bool is_sha256(const char *s)
+{
+    return s && strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64;
+}
+
 static enum pp_code add_file(struct pull *l, const char *url, const char *name, uint64_t size, const char *sha256,
                              struct pp_error *err)
 {
@@ -82,7 +88,7 @@ static enum pp_code add_file(struct pull *l, const char *url, const char *name, 
     if (l->n_files == MAX_FILES)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has more than %d files", MAX_FILES);
     *r = (struct remote){.url = pp_strdup(url), .name = safe_path(name), .size = size};
-    snprintf(r->sha256, sizeof r->sha256, "%s", sha256 && strlen(sha256) == 64 ? sha256 : "");
+    snprintf(r->sha256, sizeof r->sha256, "%s", is_sha256(sha256) ? sha256 : "");
     l->n_files++;
     return r->url && r->name && *r->name ? PP_OK : pp_fail_nomem(err, "the list of files");
 }
@@ -286,6 +292,10 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
         const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layer, "digest"));
         if (code || l->n_files || !type || !digest || strcmp(type, kind) != 0 || strncmp(digest, "sha256:", 7) != 0)
             continue;
+        if (!is_sha256(digest + 7)) {
+            code = pp_fail(err, PP_ERR_FORMAT, "%s:%s names its model by no checksum", name, tag);
+            continue;
+        }
         pp_buf_clear(&url);
         pp_buf_fmt(&url, "%s/v2/%s%s/blobs/%s", base, owner, name, digest);
         pp_buf_fmt(&file, "%s-%s.gguf", name, tag);

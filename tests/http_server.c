@@ -12,7 +12,8 @@
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /leak/F      sends to /secret/F of this server under another name
  *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization
- *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:... */
+ *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
+ *                                names no checksum */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -170,6 +171,8 @@ static void respond(struct answer *a, const char *path)
             sum[0] = 0;
         if (f)
             fclose(f);
+        if (strcmp(path + 24, "elsewhere") == 0)
+            strcpy(sum, "/../m.gguf?");
         snprintf(json, sizeof json,
                  "{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.license\",\"digest\":\"sha256:00\"},"
                  "{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:%s\"}]}", sum);

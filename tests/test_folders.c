@@ -656,10 +656,21 @@ static void refusals(void **state)
     assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
                      PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "rope_freqs.weight"));
-    odd = "tests/corpus/fuzz_model/long-without-short.gguf";
-    assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
-                     PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "rope_factors_short.weight"));
+    static const struct {
+        const char *file, *word;
+    } damaged[] = {
+        {"long-without-short", "rope_factors_short.weight"},
+        {"falcon-other-heads", "attn_qkv.weight has 16 rows"}, /* where 24 are those of its heads */
+        {"q-of-no-heads", "attn_q.weight has 6 rows"},         /* of heads of 4 */
+        {"expert-twice", "as another one is"},                 /* alone, and in a stack */
+    };
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        char path[100];
+        snprintf(path, sizeof path, "tests/corpus/fuzz_model/%s.gguf", damaged[i].file);
+        const enum pp_code code = pp_convert_to_folder(path, fresh("refused"), &(struct pp_convert_options){0}, &err);
+        if (code != PP_ERR_FORMAT || !strstr(err.text, damaged[i].word))
+            fail_msg("%s: code %d, \"%s\"", path, (int)code, err.text);
+    }
     const char *there = folder_made_of(data_of("llama", ""), 0, NULL);
     const struct pp_convert_options plain = {0};
     assert_int_equal(pp_convert_to_folder(data_of("llama", ""), there, &plain, &err), PP_ERR_USAGE);

@@ -144,5 +144,6 @@ pull hf:o/n --hf-base "$at"; expect "no model at all" 3 'neither GGUF'
 printf 'rubbish' >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
 pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
+pull ollama:m:elsewhere --ollama-base "$at"; expect "a manifest that leads elsewhere" 1 'by no checksum'
 
 counted
