@@ -142,7 +142,7 @@ static void add_attention(struct expert_model *m, int l)
         add_norm(m, l, "attn_k_norm.weight", s->qk_norm == QK_HEADS ? s->head_dim : n_kv);
     }
     add_matrix(m, l, "attn_output.weight", s->n_embd, n_out);
-    if (s->local_base != 0.0f && !expert_is_wide(s, l))
+    if (s->sinks && !expert_is_wide(s, l))
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", n_q, s->n_embd);

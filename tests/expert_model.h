@@ -22,7 +22,8 @@ struct expert_shape {
     float embd_scale;       /* 0: 1; no file says it */
     float residual_scale, logit_scale; /* likewise */
     float value_scale;      /* of what attention gives; 0: 1 */
-    float local_base;       /* layers with a window rotate by this base and have sinks; the others rotate, too */
+    float local_base;       /* layers with a window rotate by this base; the others rotate, too */
+    bool sinks;             /* those have sinks */
     int local_kv;           /* and so many heads of keys; 0: n_head_kv */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     bool first_wide;        /* the first layer is one of those */

@@ -344,6 +344,21 @@ static void indexed(void **state)
     }
 }
 
+/* Mellum 2: Qwen 3's mixture with windows. */
+static void mellum(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("mellum");
+    s.qk_norm = QK_HEADS;
+    s.n_layer = 4;
+    s.window = 20;
+    s.wide = 4;
+    s.local_base = 500;
+    s.shares = s.say_norm = false;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
+}
+
 /* Mistral 4: experts of a softmax, and scores that grow with each original context; Mistral Large 3 is called
  * deepseek2. */
 static void mistral4(void **state)
@@ -385,6 +400,7 @@ static void mimo2(void **state)
     s.n_head_kv = 1;
     s.local_kv = 2;
     s.local_base = 500;
+    s.sinks = true;
     s.value_scale = 0.707f;
     s.window = 20;
     s.wide = 3;
@@ -752,7 +768,8 @@ TEST_GROUP(experts)
         cmocka_unit_test(afmoe),
         cmocka_unit_test(llama4),
         cmocka_unit_test(deepseek2),
-        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(mimo2),
+        cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(mellum),
+        cmocka_unit_test(mimo2),
         cmocka_unit_test(smallthinker),
         cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3),

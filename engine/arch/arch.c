@@ -23,7 +23,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_nemotron_h, &pp_arch_falcon_h1,
     &pp_arch_lfm2, &pp_arch_lfm2moe, &pp_arch_qwen3next, &pp_arch_qwen35, &pp_arch_qwen35moe,
     &pp_arch_granitehybrid, &pp_arch_bitnet, &pp_arch_mistral4, &pp_arch_mimo2, &pp_arch_smallthinker,
-    &pp_arch_deepseek32, &pp_arch_glm_dsa, &pp_arch_jais2, &pp_arch_refact, &pp_arch_codeshell,
+    &pp_arch_deepseek32, &pp_arch_glm_dsa, &pp_arch_jais2, &pp_arch_refact, &pp_arch_codeshell, &pp_arch_mellum,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

@@ -25,6 +25,7 @@ extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe
 extern const struct pp_arch pp_arch_granitehybrid;
 extern const struct pp_arch pp_arch_bitnet, pp_arch_mistral4, pp_arch_mimo2, pp_arch_smallthinker;
 extern const struct pp_arch pp_arch_deepseek32, pp_arch_glm_dsa, pp_arch_jais2, pp_arch_refact, pp_arch_codeshell;
+extern const struct pp_arch pp_arch_mellum;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];

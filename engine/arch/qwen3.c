@@ -1,6 +1,8 @@
 /* qwen3.c - Qwen 3: queries and keys of each head are normed; and its mixture of experts. Of Qwen 3 VL the part that
- * reads and writes text, for which its three numbers of a position are one. */
+ * reads and writes text, for which its three numbers of a position are one. Mellum 2 is that mixture with a window in
+ * most layers, whose RoPE is not scaled. */
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -109,4 +111,93 @@ const struct pp_arch pp_arch_qwen3moe = {
     .usual = moe_usual,
     .from_gguf = moe_from_gguf,
     .to_config = moe_to_config,
+};
+
+/* --- Mellum 2 ----------------------------------------------------------------------------------------------------- */
+
+static const char *const mellum_classes[] = {"MellumForCausalLM", "mellum", NULL};
+static const struct pp_arch_usual mellum_usual[] = {
+    {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
+             "\"num_experts_per_tok\": 8, \"num_experts\": 64, \"moe_intermediate_size\": 896,"
+             "\"norm_topk_prob\": true, \"sliding_window\": 1024}"},
+    {.json = NULL},
+};
+
+static void rotate_windows_unscaled(struct pp_hparams *hp)
+{
+    hp->rope_base_local = hp->rope_base_local != 0.0f ? hp->rope_base_local : hp->rope_base;
+    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+}
+
+/* Without layer_types all layers see everything. */
+static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *type;
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_qwen_dense(config, hp, err);
+    if (!code && pp_config_flag(config, "use_sliding_window", true) && cJSON_HasObjectItem(config, "layer_types"))
+        code = pp_config_window(config, 0, hp, err);
+    if (!code)
+        code = pp_config_layer_types(config, hp, err);
+    if (!code)
+        code = pp_config_unscaled(local, err);
+    if (!code)
+        code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+    cJSON_ArrayForEach(type, cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types"))
+        if (!code && (!cJSON_IsString(type) || strcmp(type->valuestring, "sparse") != 0))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mlp_layer_types has others than sparse, which is not "
+                           "supported");
+    rotate_windows_unscaled(hp);
+    return code;
+}
+
+static enum pp_code mellum_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double local = 0;
+    (void)err;
+    if (pp_gguf_float(g, "mellum.rope.freq_base_swa", &local))
+        hp->rope_base_local = (float)local;
+    rotate_windows_unscaled(hp);
+    return PP_OK;
+}
+
+static void mellum_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    if (hp->window && hp->rope_base_local != hp->rope_base)
+        pp_gguf_add_f32(w, "mellum.rope.freq_base_swa", hp->rope_base_local);
+}
+
+static void mellum_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *both = cJSON_CreateObject(), *local = cJSON_AddObjectToObject(both, "sliding_attention");
+    cJSON *full = cJSON_DetachItemFromObjectCaseSensitive(config, "rope_scaling");
+    if (!full && (full = cJSON_CreateObject()))
+        pp_config_put_text(full, "rope_type", "default");
+    pp_config_put_float(full, "rope_theta", hp->rope_base);
+    pp_config_put_text(local, "rope_type", "default");
+    pp_config_put_float(local, "rope_theta", hp->rope_base_local);
+    cJSON_AddItemToObject(both, "full_attention", full);
+    cJSON_AddItemToObject(config, "rope_parameters", both);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put_layer_types(config, hp);
+}
+
+const struct pp_arch pp_arch_mellum = {
+    .name = "mellum",
+    .hf_classes = mellum_classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = mellum_usual,
+    .gguf_neox = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD},
+    .from_config = mellum_from_config,
+    .from_gguf = mellum_from_gguf,
+    .to_gguf = mellum_to_gguf,
+    .to_config = mellum_to_config,
 };
