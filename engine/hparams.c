@@ -235,7 +235,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
     if (n && !hp->conv_taps)
         return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
-    if (n == hp->n_layer && !hp->states_beside)
+    if (n == hp->n_layer && !hp->mamba)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
     return check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }

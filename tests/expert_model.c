@@ -365,6 +365,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
+    if (!s->n_head) /* files of models without attention say so */
+        pp_gguf_add_u32(w, key(m, "attention.head_count"), 0);
     if (s->taps || (s->mamba && !s->beside) || s->local_kv)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->kinds)

@@ -600,6 +600,20 @@ static void nemotron_h(void **state)
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
 }
 
+/* Nothing but Mamba 2. */
+static void mamba2(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("mamba2");
+    s.mamba = true;
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 3;
+    s.kinds = "MMM";
+    s.full = s.n_expert = s.n_used = s.n_ff = s.n_head = s.n_head_kv = 0;
+    const char *folder = check(&s);
+    assert_tensor(folder, "backbone.layers.2.mixer.dt_bias", 1, s.n_state);
+}
+
 /* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
 static void falcon_h1(void **state)
 {
@@ -777,6 +791,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(qwen35),
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
+        cmocka_unit_test(mamba2),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(bad_groups),

@@ -427,7 +427,7 @@ static void test_gguf_other(void **state)
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
-        {"mamba2", "Mamba 2"},
+        {"mamba", "Mamba"},
         {"kimi-linear", "MLA"},
         {"OlmoHybridForCausalLM", "delta rule"},
         {"rwkv6qwen2", "RWKV"},

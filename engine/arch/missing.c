@@ -14,7 +14,6 @@ static const struct {
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
     {"mamba", STATES " (Mamba)"},
-    {"mamba2", STATES " (Mamba 2)"},
     {"falconmamba", STATES " (Mamba)"},
     {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},

@@ -1,0 +1,243 @@
+/* test_states.c - what families with Mamba 2's layers share with all others, on small random models: conversations
+ * that are saved and go on, MLX's folders, folders that are quantised while they are loaded, and adapters. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "engine/snapshot.h"
+#include "tests/adapter_folder.h"
+#include "tests/expert_model.h"
+#include "tests/expert_model_int.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+enum { N_FAMILIES = 4 };
+
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2. */
+static struct expert_shape shape_of(int family)
+{
+    static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2"};
+    struct expert_shape s = expert_shape(archs[family]);
+    s.n_layer = 3;
+    s.full = 3;
+    s.mamba = true;
+    s.n_state = 4;
+    s.n_state_key = family == 0 ? 1 : 2;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    s.neighbours = family < 2;
+    s.wide = family < 2; /* not rotated */
+    s.ungated = s.sigmoids = s.say_norm = family == 1;
+    s.beside = s.unnormed = family == 2;
+    s.kinds = family == 1 ? "ME*" : family == 3 ? "MMM" : NULL;
+    s.ffn_norm = family == 1 ? "attn_norm" : "ffn_norm";
+    s.n_ff_shared = family == 1 ? 64 : 0; /* Granite's is no matrix of MLX's */
+    if (family >= 2) {
+        s.n_expert = s.n_used = 0;
+        s.n_dense = s.n_layer;
+    }
+    if (family == 0) {
+        s.say_scales = true;
+        s.embd_scale = 1.5f;
+        s.residual_scale = 0.5f;
+        s.attn_scale = 0.2f;
+        s.logit_scale = 0.5f;
+    }
+    return s;
+}
+
+static struct expert_model *make(int family)
+{
+    const struct expert_shape s = shape_of(family);
+    return expert_model_make(&s);
+}
+
+/* --- a model that runs ------------------------------------------------------------------------------------------ */
+
+struct running {
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+};
+
+static struct running run(const char *path, const char *quant)
+{
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
+                                          .n_ctx = SMALL_TEXT};
+    struct running r;
+    struct pp_error err;
+    assert_ok(pp_model_open_as(path, quant, NULL, &r.m, &err), err);
+    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
+    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
+    return r;
+}
+
+static void stop(struct running *r)
+{
+    pp_seq_free(r->s);
+    pp_engine_free(r->e);
+    pp_model_close(r->m);
+}
+
+/* The cosine of what a model says of the text to these logits. */
+static double likeness(const char *path, const char *quant, const double *want, int n_vocab)
+{
+    struct running r = run(path, quant);
+    int32_t ids[SMALL_TEXT];
+    float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
+    double both = 0, ours = 0, theirs = 0;
+    small_text(ids, n_vocab);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
+    for (int i = 0; i < SMALL_TEXT * n_vocab; i++) {
+        both += (double)got[i] * want[i];
+        ours += (double)got[i] * (double)got[i];
+        theirs += want[i] * want[i];
+    }
+    pp_free(got);
+    stop(&r);
+    return both / sqrt(ours * theirs);
+}
+
+/* --- the tests --------------------------------------------------------------------------------------------------- */
+
+/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
+static void saved(void **state)
+{
+    enum { FIRST = 70 };
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    for (int family = 0; family < N_FAMILIES; family++) {
+        struct expert_model *m = make(family);
+        const char *file = expert_model_write(m);
+        const int n_vocab = m->s.n_vocab;
+        struct pp_sha256 identity;
+        struct pp_save *save;
+        struct pp_error err;
+        char base[256];
+        size_t n;
+        uint64_t bytes;
+        bool done = false;
+        float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+        struct running r = run(file, NULL);
+        snprintf(base, sizeof base, "%s/states-%d", test_tmpdir(), family);
+        small_text(ids, n_vocab);
+        run_in_passes(r.e, r.s, ids, FIRST, 16, got);
+        assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
+        assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
+        assert_ok(pp_save_plan(save, UINT64_MAX, &bytes, &err), err);
+        while (!done)
+            assert_ok(pp_save_write(save, UINT64_MAX, NULL, &done, &err), err);
+        pp_save_free(save);
+        stop(&r);
+        r = run(file, NULL);
+        assert_ok(pp_snapshot_restore(r.s, &identity, base, "states", ids, SMALL_TEXT, NULL, &err), err);
+        const int len = (int)pp_seq_len(r.s);
+        assert_int_equal(len, FIRST);
+        run_in_passes(r.e, r.s, ids + len, SMALL_TEXT - len, 5, got);
+        assert_memory_equal(got, want + len * n_vocab, (size_t)((SMALL_TEXT - len) * n_vocab) * sizeof *got);
+        pp_free(want);
+        pp_free(got);
+        stop(&r);
+        expert_model_free(m);
+    }
+}
+
+/* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
+static void quantised(void **state)
+{
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    for (int family = 0; family < N_FAMILIES; family++) {
+        struct expert_model *m = make(family);
+        const char *file = expert_model_write(m), *mlx = fresh_path("mlx"), *folder = fresh_path("folder");
+        const int n_vocab = m->s.n_vocab;
+        double *want = doubles(SMALL_TEXT * n_vocab);
+        struct pp_error err;
+        small_text(ids, n_vocab);
+        expert_model_compute(m, ids, SMALL_TEXT, want);
+        assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+        assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+        const double by_mlx = likeness(mlx, NULL, want, n_vocab), loaded = likeness(folder, "q8_0", want, n_vocab);
+        if (!(by_mlx > 0.95 && loaded > 0.95)) /* here and there another expert is chosen */
+            fail_msg("%s: cosines of %g and %g", m->s.arch, by_mlx, loaded);
+        pp_free(want);
+        expert_model_free(m);
+    }
+}
+
+/* W becomes W + 2 B A. */
+static void merge(struct expert_model *m, const char *kind, struct folder *f, const char *module, int rank)
+{
+    const struct array *w = expert_find(m, 0, kind);
+    char name[120];
+    assert_non_null(w);
+    snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", module);
+    float *a = (float *)(uintptr_t)folder_add(f, name, rank, w->cols, 0, 0.3f); /* ours */
+    snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", module);
+    float *b = (float *)(uintptr_t)folder_add(f, name, w->rows, rank, 0, 0.3f);
+    for (int64_t i = 0; i < rank * w->cols; i++) /* what halves hold exactly */
+        a[i] = rintf(a[i] * 64) / 64;
+    for (int64_t i = 0; i < rank * w->rows; i++)
+        b[i] = rintf(b[i] * 64) / 64;
+    for (int64_t o = 0; o < w->rows; o++)
+        for (int64_t i = 0; i < w->cols; i++)
+            for (int k = 0; k < rank; k++)
+                w->values[o * w->cols + i] += (float)(2 * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
+}
+
+/* A LoRA on both sides of the states is what the merged weights are. */
+static void adapters(void **state)
+{
+    static const struct {
+        int family;
+        const char *in, *out;
+    } cases[] = {{0, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"},
+                 {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
+                 {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"}};
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct expert_model *m = make(cases[c].family);
+        const int n_vocab = m->s.n_vocab;
+        struct running r = run(expert_model_write(m), NULL);
+        struct folder f = {.random = 5};
+        struct pp_adapter *adapter;
+        struct pp_error err;
+        double *want = doubles(SMALL_TEXT * n_vocab);
+        float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
+        merge(m, "ssm_in.weight", &f, cases[c].in, 4);
+        merge(m, "ssm_out.weight", &f, cases[c].out, 4);
+        small_text(ids, n_vocab);
+        expert_model_compute(m, ids, SMALL_TEXT, want);
+        const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                                 "\"target_modules\": [\"in_proj\", \"out_proj\"]}");
+        assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+        run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
+        for (int i = 0; i < SMALL_TEXT * n_vocab; i++)
+            if (!(fabs((double)got[i] - want[i]) <= 2e-4 * fmax(1, fabs(want[i]))))
+                fail_msg("%s: value %d is %g, not %g", m->s.arch, i, (double)got[i], want[i]);
+        pp_free(want);
+        pp_free(got);
+        folder_empty(&f);
+        stop(&r);
+        pp_adapter_free(adapter);
+        expert_model_free(m);
+    }
+}
+
+TEST_GROUP(states)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(saved),
+        cmocka_unit_test(quantised),
+        cmocka_unit_test(adapters),
+    };
+    return cmocka_run_group_tests_name("states", tests, NULL, NULL);
+}
