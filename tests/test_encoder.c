@@ -1,4 +1,5 @@
-/* test_encoder.c - encoders: what they give is what their formulas say, however the work is cut. */
+/* test_encoder.c - encoders: what they give is what their formulas say, however the work is cut; and vectors that
+ * decoders give. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,9 @@
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/rows.h"
+#include "engine/safetensors.h"
+#include "engine/source.h"
 #include "engine/text.h"
 #include "engine/types.h"
 #include "src/commands.h"
@@ -33,7 +37,7 @@ struct rig {
 static struct rig open_rig(const char *path, const char *kernels, int n_threads)
 {
     const struct pp_engine_options opt = {.n_threads = n_threads, .kernels = kernels, .kv_memory = 64u << 20,
-                                          .activations = PP_ACT_F32};
+                                          .activations = PP_ACT_F32, .kv_type = PP_KV_F32};
     struct rig r;
     struct pp_error err;
     assert_ok(pp_model_open(path, &r.model, &err), err);
@@ -614,13 +618,108 @@ static void other_commands(void **state)
     encoder_free(e);
 }
 
+/* --- decoders ---------------------------------------------------------------------------------------------------- */
+
+/* The output's matrix makes the reference's logits of what is behind the last norm, so that is the reference's, too. */
+static void expect_reference(const char *path, const char *expected, const float *hidden, int n, int width)
+{
+    struct pp_safetensors *e;
+    struct pp_source *s;
+    struct pp_error err;
+    assert_ok(pp_safetensors_open(expected, &e, &err), err);
+    assert_ok(pp_source_open(path, &s, &err), err);
+    const struct pp_tensor *logits = pp_safetensors_find(e, "logits0"), *w = pp_source_tensor(s, "output.weight");
+    if (!w)
+        w = pp_source_tensor(s, "token_embd.weight");
+    assert_true(w && w->ne[0] == width && logits->ne[0] == w->ne[1] && logits->ne[1] == n);
+    float *row = pp_calloc((size_t)width, sizeof *row);
+    for (int64_t v = 0; v < w->ne[1]; v++) {
+        assert_ok(pp_tensor_floats(w, v, 1, row, &err), err);
+        for (int i = 0; i < n; i++) {
+            double sum = 0, want = ((const float *)logits->data)[i * w->ne[1] + v];
+            for (int k = 0; k < width; k++)
+                sum += (double)row[k] * (double)hidden[i * width + k];
+            assert_near(sum, want, 1e-3);
+        }
+    }
+    pp_free(row);
+    pp_source_close(s);
+    pp_safetensors_close(e);
+}
+
+/* Of a text, what the command prints is pooled of what the engine gives. */
+static void expect_pooled(const struct rig *r, char *path)
+{
+    static const char text[] = "A ship and its captain sail around the world.\n";
+    static const char *const hows[] = {"last", "mean"};
+    const int width = (int)pp_model_info(r->model)->n_embd;
+    char lines[300];
+    int32_t *ids;
+    size_t n;
+    double want[256];
+    struct pp_error err;
+    snprintf(lines, sizeof lines, "%s/decoder-lines", test_tmpdir());
+    assert_ok(pp_write_file(lines, text, strlen(text), 0600, &err), err);
+    assert_ok(pp_tokenize(pp_model_tokenizer(r->model), text, strlen(text) - 1, PP_TOKENIZE_BOS, &ids, &n, &err), err);
+    assert_true(n > 4 && n <= MOST);
+    float *hidden = pp_calloc(n * (size_t)width, sizeof *hidden);
+    double *wide = pp_calloc(n * (size_t)width, sizeof *wide);
+    compute(r, (const int32_t *const[]){ids}, &(int){(int)n}, 1, hidden);
+    for (size_t i = 0; i < n * (size_t)width; i++)
+        wide[i] = (double)hidden[i];
+    for (int h = 0; h < 2; h++) {
+        char *argv[] = {"pippin", "embed", "-m", path, "-f", lines, "--kv-type", "f32", "--pooling",
+                        (char *)(uintptr_t)hows[h], NULL};
+        struct answer a = run(h == 0 ? 8 : 10, argv); /* the last one, unless something else is said */
+        if (a.exit_code)
+            fail_msg("embed: exit %d, %s", a.exit_code, a.err);
+        cJSON *vector = parse_line(a.out, 0);
+        pool(hows[h], wide, (int)n, width, want);
+        expect_vector(vector, want, width);
+        cJSON_Delete(vector);
+        pp_free(a.out);
+        pp_free(a.err);
+    }
+    pp_free(ids);
+    pp_free(hidden);
+    pp_free(wide);
+}
+
+static void decoders(void **state)
+{
+    static const char *const names[] = {"llama", "qwen2", "gptneox", "gpt2", "gemma"};
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[300], expected[400], name[100];
+        struct pp_safetensors *e;
+        struct pp_error err;
+        snprintf(name, sizeof name, "architectures/%s", names[i]);
+        snprintf(path, sizeof path, "%s", testdata(name));
+        snprintf(expected, sizeof expected, "%s/expected.safetensors", path);
+        assert_ok(pp_safetensors_open(expected, &e, &err), err);
+        const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");
+        const int n = (int)ids->ne[0];
+        struct rig r = open_rig(path, NULL, 2);
+        const int width = (int)pp_model_info(r.model)->n_embd;
+        float *hidden = pp_calloc((size_t)(n * width), sizeof *hidden);
+        compute(&r, (const int32_t *const[]){ids->data}, &n, 1, hidden);
+        expect_reference(path, expected, hidden, n, width);
+        expect_pooled(&r, path);
+        pp_free(hidden);
+        close_rig(&r);
+        pp_safetensors_close(e);
+    }
+}
+
 TEST_GROUP(encoder)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formulas), cmocka_unit_test(all_see_all),    cmocka_unit_test(same_bits),
         cmocka_unit_test(refuses),  cmocka_unit_test(lies),           cmocka_unit_test(no_types),
         cmocka_unit_test(folders),  cmocka_unit_test(further_layers), cmocka_unit_test(embed),
-        cmocka_unit_test(many_lines), cmocka_unit_test(other_commands),
+        cmocka_unit_test(many_lines), cmocka_unit_test(other_commands), cmocka_unit_test(decoders),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 }
