@@ -51,7 +51,7 @@ static const char *embeddings_of(const cJSON *config)
         return "model.tok_embeddings.weight";
     if (strcmp(type->valuestring, "falcon") == 0 || strncmp(type->valuestring, "RefinedWeb", 10) == 0)
         return "transformer.word_embeddings.weight";
-    if (strcmp(type->valuestring, "nemotron_h") == 0)
+    if (strcmp(type->valuestring, "nemotron_h") == 0 || strcmp(type->valuestring, "mamba2") == 0)
         return "backbone.embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
         return "word_embeddings.weight";
