@@ -4,10 +4,15 @@
 
 #include "engine/cpu/isa.h"
 
-/* cmocka_run_group_tests_name(), once as on a processor without FMA, and once more where there is one. */
+/* cmocka_run_group_tests_name(), once as on a processor without FMA, and once more where there is one. With the
+ * software model of other instructions (soft_sets.h) once is enough. */
+#ifdef PP_TESTS_SOFT_SETS_H
+#define RUN_WITH_BOTH_BUILDS(name, tests) cmocka_run_group_tests_name(name, tests, NULL, NULL)
+#else
 #define RUN_WITH_BOTH_BUILDS(name, tests)                                            \
     (pp_isa_assume_no_fma(true), cmocka_run_group_tests_name(name, tests, NULL, NULL)) + \
         (pp_isa_assume_no_fma(false),                                                \
          pp_isa_fuses() ? cmocka_run_group_tests_name(name ", with FMA", tests, NULL, NULL) : 0)
+#endif
 
 #endif

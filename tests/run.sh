@@ -1,21 +1,43 @@
 #!/bin/sh
-# run.sh - all tests of `make test`: the unit tests, and beside them the scripts one after the other, since both wait
-# much of their time. Ends with a line that counts them; 0 only if none failed.
+# run.sh - all tests of `make test`: groups of units and scripts, as many at a time as there are processors (but two,
+# since scripts wait much of their time), those that take longest first. Ends with a line that counts them; 0 only if
+# none failed.
 set -u
 BUILD=${BUILD:-build}
 export BUILD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-trap '[ ! -s "$tmp/pid" ] || kill "$(cat "$tmp/pid")"; exit 1' INT TERM
+lanes=
+trap 'kill $lanes 2>/dev/null; for f in "$tmp"/pid.*; do [ -s "$f" ] && kill "$(cat "$f")"; done; exit 1' INT TERM
+
+# What takes longer than a few seconds here, longest first: nothing long is left for the end, when a lane waits for it.
+first='tests/screens/run.sh tests/test_cli.sh tests/test_arm.sh kill soft_matmul tests/test_train.sh invariance
+       tests/test_models_pull.sh tests/test_lora_screen.sh tests/test_quants.sh snapshot packed windows soft_ops worker
+       matmul_bf16 experts speculate encoder tests/test_docs.sh families lora_kinds io'
+
+all_jobs() {
+    printf '%s\n' $first
+    printf '%s\n' tests/test_*.sh tests/screens/run.sh
+    "$BUILD/pippin-tests" --list
+}
+all_jobs | awk '!seen[$0]++' >"$tmp/jobs"
 
 # Every script and every group of units prints "N passed, N failed" at its end. The line about it, and all it printed if
-# it failed, at once: the two lanes do not get mixed up.
-suite() { # name command...
-    name=$1
-    shift
+# it failed, at once: the lanes do not get mixed up.
+run_job() { # lane name
     log=$(mktemp "$tmp/XXXXXX")
-    "$@" >"$log" 2>&1
+    case $2 in
+    */*) set -- "$1" "$2" sh "$2" ;;
+    *) set -- "$1" "$2" "$BUILD/pippin-tests" "$2" ;;
+    esac
+    pid_file=$tmp/pid.$1
+    name=$2
+    shift 2
+    "$@" >"$log" 2>&1 &
+    echo $! >"$pid_file"
+    wait $!
     code=$?
+    : >"$pid_file"
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
     p=${line%% passed*}
     f=${line#*, }
@@ -37,10 +59,21 @@ suite() { # name command...
     echo "$p $f" >>"$tmp/counts"
 }
 
-suite units sh -c 'echo $$ >"$1"; exec "$2"' sh "$tmp/pid" "$BUILD/pippin-tests" &
-units=$!
-for script in tests/test_*.sh tests/screens/run.sh; do
-    [ -f "$script" ] && suite "$script" sh "$script"
+# Takes one job after the other that no other lane has taken: of two that make the same folder one succeeds.
+lane() { # its number
+    while read -r job; do
+        mkdir "$tmp/taken.$(echo "$job" | tr / _)" 2>/dev/null && run_job "$1" "$job" </dev/null
+    done <"$tmp/jobs"
+}
+
+n=$(nproc 2>/dev/null) || n=2
+[ "$n" -gt 1 ] || n=2
+while [ "$n" -gt 0 ]; do
+    lane "$n" &
+    lanes="$lanes $!"
+    n=$((n - 1))
 done
-wait "$units"
+for l in $lanes; do
+    wait "$l"
+done
 awk '{p += $1; f += $2} END {print p " passed, " f " failed"; exit f > 0}' "$tmp/counts"

@@ -1,4 +1,5 @@
-/* runner.c - runs all groups, or those named on the command line; prints a closing line that says how many passed. */
+/* runner.c - runs all groups, or those named on the command line; prints a closing line that says how many passed.
+ * --list prints the names. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,11 @@ static bool wanted(const char *name, int argc, char **argv)
 int main(int argc, char **argv)
 {
     int passed = 0, failed = 0;
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        for (const struct test_group *g = groups; g; g = g->next)
+            printf("%s\n", g->name);
+        return 0;
+    }
     pp_memory_check(false); /* models of zeros are larger than some machines' memory */
     for (struct test_group *g = groups; g; g = g->next) {
         if (!wanted(g->name, argc, argv))
