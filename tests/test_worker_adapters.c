@@ -1,0 +1,272 @@
+/* test_worker_adapters.c - adapters and draft models of the local backend: what is asked about them, and how they come
+ * and go. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/bench.h"
+#include "tests/adapter_folder.h"
+#include "tests/support.h"
+#include "tests/talk.h"
+
+static void test_adapters(void **state)
+{
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    struct pp_adapter_choice bard = {.path = testdata("starter/lora-bard"), .scale = 1};
+    struct pp_generate_request r = talk_request(ASK("Tell me about your day."));
+    assert_string_equal(talk_answer(r), "It's a good day to live.");
+    r.adapters = &bard;
+    r.n_adapters = 1;
+    assert_string_not_equal(talk_answer(r), "It's a good day to live.");
+    assert_int_equal(talk.done.err.code, PP_OK);
+    assert_int_equal(talk.done.stats.cached_tokens, 0); /* KV of one set is never read under another */
+    bard.scale = 0;
+    assert_string_equal(talk_answer(r), "It's a good day to live.");
+    bard.path = "/does/not/exist";
+    bard.scale = 1;
+    assert_string_equal(talk_answer(r), "It's a good day to live.");
+    assert_non_null(strstr(talk.notice, "/does/not/exist"));
+    talk_end();
+}
+
+/* Tokens of the prompt of a request, and how many of them are at hand. */
+static uint64_t cost_of(const struct pp_generate_request *r, uint64_t *cached)
+{
+    talk.backend->ops->cost(talk.backend, r);
+    struct pp_event *e = talk_event(PP_EVENT_COST);
+    assert_int_equal(e->err.code, PP_OK);
+    assert_int_equal(e->request, r->request);
+    const uint64_t total = e->total;
+    *cached = e->cached;
+    pp_event_free(e);
+    return total;
+}
+
+/* What the menu asks: whether an adapter fits, and what a switch would cost. */
+static void test_questions(void **state)
+{
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    talk.backend->ops->inspect(talk.backend, testdata("starter/lora-bard"));
+    struct pp_event *e = talk_event(PP_EVENT_ADAPTER);
+    assert_string_equal(e->text, testdata("starter/lora-bard"));
+    assert_non_null(e->adapter);
+    assert_int_equal(e->adapter->rank, 16);
+    assert_true(e->adapter->n_targets > 0 && strstr(e->adapter->targets, "attn_q"));
+    assert_false(e->adapter->idle);
+    pp_event_free(e);
+    talk.backend->ops->inspect(talk.backend, adapter_never_trained());
+    e = talk_event(PP_EVENT_ADAPTER);
+    assert_non_null(e->adapter);
+    assert_true(e->adapter->idle);
+    pp_event_free(e);
+    talk.backend->ops->inspect(talk.backend, testdata("architectures/llama/lora-alpha"));
+    e = talk_event(PP_EVENT_ADAPTER);
+    assert_null(e->adapter);
+    assert_int_equal(e->err.code, PP_ERR_MISMATCH);
+    assert_non_null(strstr(e->err.text, "attn_q"));
+    pp_event_free(e);
+
+    const struct pp_adapter_choice bard = {.path = testdata("starter/lora-bard"), .scale = 1};
+    struct pp_generate_request r = talk_request(ASK("Tell me about your day."));
+    uint64_t cached, total = cost_of(&r, &cached);
+    assert_true(total > 8);
+    assert_int_equal(cached, 0);
+    talk_answer(r);
+    assert_int_equal(talk.done.stats.prompt_tokens, total);
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_true(cached >= total - 1); /* all of it is there */
+    r.adapters = &bard;
+    r.n_adapters = 1;
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_int_equal(cached, 0); /* none of it under this one */
+    talk_answer(r);
+    cost_of(&r, &cached);
+    assert_true(cached >= total - 1);
+    talk_end();
+}
+
+/* Adapters that were only looked at go again, those that conversations use stay; and no price is told for a set that
+ * cannot be had. */
+static void many_adapters(void **state)
+{
+    enum { LOOKED_AT = 160 };
+    char path[300], bundled[400];
+    struct pp_loaded info;
+    uint64_t cached, total = 0;
+    (void)state;
+    talk_begin(256);
+    assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 0, &info), PP_OK);
+    assert_non_null(realpath("engine/starter/bard.gguf", bundled));
+    struct pp_adapter_choice use[2] = {{.path = bundled, .scale = 1}};
+    struct pp_generate_request r = talk_request(ASK("Tell me about your day."));
+    r.adapters = use;
+    r.n_adapters = 1;
+    talk_answer(r);
+    char *first = pp_strdup(talk.text.data);
+    for (int i = 0; i < LOOKED_AT; i++) {
+        snprintf(path, sizeof path, "%s/looked-at-%d.gguf", test_tmpdir(), i);
+        assert_int_equal(symlink(bundled, path), 0);
+        talk.backend->ops->inspect(talk.backend, path);
+        struct pp_event *e = talk_event(PP_EVENT_ADAPTER);
+        assert_non_null(e->adapter);
+        pp_event_free(e);
+        use[1] = (struct pp_adapter_choice){.path = path, .scale = 1};
+        r.n_adapters = 2;
+        total = cost_of(&r, &cached);
+        assert_int_equal(cached, 0);
+    }
+    use[1].path = "/does/not/exist";
+    talk.backend->ops->cost(talk.backend, &r);
+    struct pp_event *e = talk_event(PP_EVENT_COST);
+    assert_int_equal(e->err.code, PP_ERR_NOT_FOUND);
+    pp_event_free(e);
+    r.n_adapters = 1;
+    assert_int_equal(cost_of(&r, &cached), total);
+    assert_true(cached >= total - 1);
+    assert_string_equal(talk_answer(r), first);
+    assert_true(talk.done.stats.cached_tokens >= total - 1);
+    pp_free(first);
+    talk_end();
+}
+
+/* Looks at a draft model; the reason why it does not fit, "" if it does. */
+static const char *look_at(const char *path, struct pp_drafter_facts *f)
+{
+    static char reason[300];
+    talk.backend->ops->inspect_draft(talk.backend, path);
+    struct pp_event *e = talk_event(PP_EVENT_DRAFTER);
+    assert_string_equal(e->text, path);
+    assert_int_equal(e->drafter == NULL, e->err.code != PP_OK);
+    snprintf(reason, sizeof reason, "%.299s", e->drafter ? "" : e->err.text);
+    if (f && e->drafter)
+        *f = *e->drafter;
+    pp_event_free(e);
+    return reason;
+}
+
+/* The path of the draft that guesses after another one was asked for; static. */
+static const char *change_draft(const char *path, enum pp_code code)
+{
+    static char now[600];
+    talk.backend->ops->draft(talk.backend, path);
+    struct pp_event *e = talk_event(PP_EVENT_DRAFT);
+    assert_int_equal(e->err.code, code);
+    if (e->info)
+        snprintf(now, sizeof now, "%s", e->info->draft_path);
+    pp_event_free(e);
+    return now;
+}
+
+#define STARTER "engine/starter/starter-Q4_K_M.gguf"
+#define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
+
+/* Draft models come and go while the model and its pages stay, and answers are the same with all. */
+static void test_drafts(void **state)
+{
+    struct pp_loaded info;
+    struct pp_drafter_facts f;
+    char text[600];
+    struct pp_error err;
+    const char *stories = testdata("stories260k/stories260K-f32.gguf");
+    (void)state;
+    snprintf(text, sizeof text, "%s/no-draft.gguf", test_tmpdir());
+    assert_ok(pp_write_file(text, "no model", 8, 0600, &err), err);
+    talk_begin(256);
+    assert_int_equal(talk_load(STARTER, NULL, 512, &info), PP_OK);
+    assert_string_equal(info.draft_path, "");
+    assert_string_equal(look_at(DRAFT, &f), "");
+    assert_true(f.bytes > 0 && f.share > 0 && f.share < 0.6f && !f.bridged);
+    assert_non_null(strstr(look_at(STARTER, NULL), "the model itself"));
+    assert_non_null(strstr(look_at(text, NULL), "no-draft.gguf"));
+    if (stories) {
+        assert_string_equal(look_at(stories, &f), "");
+        assert_true(f.bridged && f.other_template);
+    }
+    struct pp_generate_request r = talk_request(ASK("Hello, who are you?"));
+    r.ignore_end = true;
+    char *plain = pp_strdup(talk_answer(r));
+    r.use_draft = r.draft_always = true;
+    assert_string_equal(talk_answer(r), plain);
+    assert_int_equal(talk.done.stats.draft_tokens, 0);
+    assert_string_equal(change_draft(DRAFT, PP_OK), DRAFT);
+    assert_string_equal(talk_answer(r), plain);
+    assert_true(talk.done.stats.draft_tokens > 0);
+    assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1); /* nothing was loaded anew */
+    change_draft(text, PP_ERR_FORMAT); /* then the old one goes on */
+    assert_string_equal(talk_answer(r), plain);
+    assert_true(talk.done.stats.draft_tokens > 0);
+    if (stories) {
+        assert_string_equal(change_draft(stories, PP_OK), stories);
+        assert_string_equal(talk_answer(r), plain);
+    }
+    /* while an answer is written: when it has ended */
+    talk_post(r);
+    talk_take_in(true);
+    talk.backend->ops->draft(talk.backend, DRAFT);
+    talk_take_in(false);
+    assert_string_equal(pp_buf_cstr(&talk.text), plain);
+    pp_event_free(talk_event(PP_EVENT_DRAFT));
+    assert_string_equal(talk_answer(r), plain);
+    pp_free(plain);
+    assert_int_equal(talk_load(text, NULL, 0, NULL), PP_ERR_FORMAT);
+    talk_end();
+}
+
+/* The draft's own adapters come with it; one that does not fit is a reason to do without a draft. */
+static void test_draft_adapters(void **state)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    char path[300];
+    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 4, .all = true, .seed = 3};
+    (void)state;
+    snprintf(path, sizeof path, "%s/for-draft.gguf", test_tmpdir());
+    assert_ok(pp_model_open(DRAFT, &m, &err), err);
+    assert_ok(pp_random_adapter_write(m, &spec, path, &err), err);
+    pp_model_close(m);
+    talk_begin(256);
+    const struct pp_adapter_choice own = {.path = path, .scale = 0.5f};
+    struct pp_load_request r = {.model = STARTER, .draft = DRAFT, .draft_adapters = &own, .n_draft_adapters = 1};
+    r.engine.n_threads = 2;
+    r.engine.n_ctx = 512;
+    talk.backend->ops->load(talk.backend, &r);
+    struct pp_event *e = talk_event(PP_EVENT_LOADED);
+    assert_string_equal(e->info->draft_reason, "");
+    assert_string_equal(e->info->draft_path, DRAFT);
+    pp_event_free(e);
+    struct pp_generate_request q = talk_request(ASK("Hello, who are you?"));
+    char *plain = pp_strdup(talk_answer(q));
+    q.use_draft = q.draft_always = true;
+    assert_string_equal(talk_answer(q), plain);
+    assert_true(talk.done.stats.draft_tokens > 0);
+    assert_string_equal(change_draft(DRAFT, PP_OK), DRAFT); /* by itself */
+    assert_string_equal(talk_answer(q), plain);
+    pp_free(plain);
+    const struct pp_adapter_choice none = {.path = "/nowhere.gguf", .scale = 1};
+    r.draft_adapters = &none;
+    talk.backend->ops->load(talk.backend, &r);
+    e = talk_event(PP_EVENT_LOADED);
+    assert_string_equal(e->info->draft_path, "");
+    assert_non_null(strstr(e->info->draft_reason, "nowhere"));
+    pp_event_free(e);
+    talk_end();
+}
+
+TEST_GROUP(worker_adapters)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_draft_adapters),
+        cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_questions),
+        cmocka_unit_test(many_adapters),
+    };
+    return cmocka_run_group_tests_name("worker_adapters", tests, NULL, NULL);
+}
