@@ -52,6 +52,21 @@ struct pp_source {
     struct pp_name_index names; /* of those */
 };
 
+/* Ends a list of names where a message has no room for more of it. */
+static void shorten(struct pp_buf *names)
+{
+    enum { ROOM = 240 };
+    size_t end = ROOM, n_others = 0;
+    if (names->bad || names->len <= ROOM)
+        return;
+    while (end > 0 && names->data[end] != ',')
+        end--;
+    for (size_t i = end; i < names->len; i++)
+        n_others += names->data[i] == ',';
+    names->len = end;
+    pp_buf_fmt(names, " and %zu others", n_others);
+}
+
 static enum pp_code fail_family(const char *path, const char *family, struct pp_error *err)
 {
     const char *missing = pp_arch_missing(family);
@@ -60,6 +75,7 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not run: it would need "
                        "%s", path, family, missing);
     pp_arch_list(&known);
+    shorten(&known);
     enum pp_code code =
         pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s", path,
                 family, pp_buf_cstr(&known));

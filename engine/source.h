@@ -167,7 +167,7 @@ static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, 
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and
  * safetensors. A path that does not exist is PP_ERR_NOT_FOUND; a family that is not known is PP_ERR_UNSUPPORTED and the
- * text lists those that are. */
+ * text lists those that are, or as many as it has room for. */
 enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_error *err);
 /* The same, with the matrices of a folder quantised when they are filled, to a type or mixture as pp_quantize_name
  * takes it. NULL: as they are. imatrix: the file of an importance matrix that weighs their errors; or NULL.

@@ -226,6 +226,7 @@ static void test_bad_folders(void **state)
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "Martian?ForCausalLM")); /* made fit for a terminal */
     assert_non_null(strstr(err.text, "llama"));
+    assert_non_null(strstr(err.text, " others")); /* not cut off in a word */
     snprintf(config, sizeof config, "%s}", small_config);
     write_text(dir, "config.json", config);
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
