@@ -11,9 +11,9 @@ lanes=
 trap 'kill $lanes 2>/dev/null; for f in "$tmp"/pid.*; do [ -s "$f" ] && kill "$(cat "$f")"; done; exit 1' INT TERM
 
 # What takes longer than a few seconds here, longest first: nothing long is left for the end, when a lane waits for it.
-first='tests/screens/run.sh tests/test_cli.sh tests/test_arm.sh kill soft_matmul tests/test_train.sh invariance
-       tests/test_models_pull.sh tests/test_lora_screen.sh tests/test_quants.sh snapshot packed windows soft_ops worker
-       matmul_bf16 experts speculate encoder tests/test_docs.sh families lora_kinds io'
+first='tests/screens/run.sh tests/test_cli.sh tests/test_arm.sh kill snapshot invariance soft_matmul packed windows
+       tests/test_quants.sh matmul_bf16 worker experts encoder speculate families tests/test_models_pull.sh io
+       tests/test_train.sh soft_ops'
 
 all_jobs() {
     printf '%s\n' $first
