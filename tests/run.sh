@@ -11,7 +11,7 @@ lanes=
 trap 'kill $lanes 2>/dev/null; for f in "$tmp"/pid.*; do [ -s "$f" ] && kill "$(cat "$f")"; done; exit 1' INT TERM
 
 # What takes longer than a few seconds here, longest first: nothing long is left for the end, when a lane waits for it.
-first='tests/screens/run.sh tests/test_cli.sh tests/test_arm.sh kill snapshot invariance soft_matmul packed windows
+first='tests/test_arm.sh tests/screens/run.sh tests/test_cli.sh kill snapshot invariance soft_matmul packed windows
        tests/test_quants.sh matmul_bf16 worker experts encoder speculate families tests/test_models_pull.sh io
        tests/test_train.sh soft_ops'
 
