@@ -5,7 +5,6 @@
 #include "tests/soft_amx.h"
 
 #define PP_AMX_ROWS_OPENED 5
-#define PP_AMX_UNITS_BYTES (160 * 1024)
 #define PP_AMX_ROWS_SPAN 24 /* blocks: several spans in most tests */
 #define pp_matmul_avx512 pp_matmul_avx512_soft
 #define pp_units_avx512 pp_units_avx512_soft

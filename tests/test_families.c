@@ -588,7 +588,7 @@ static void lies(void **state)
         {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
         {"qwen2", "\"model_type\": \"qwen2\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\": \"qwen2\"",
          "quantization_config"},
-        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForCausalLM\"", "smollm3"}, /* the families that are known */
+        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForCausalLM\"", "qwen2, qwen3"}, /* the families that are known */
     };
     (void)state;
     if (!testdata("architectures"))

@@ -59,7 +59,7 @@ static void work_space_of_8b(void **state)
 {
     static const struct {
         const char *type;
-        uint64_t most_mib[2]; /* with 2 and 8 threads */
+        uint64_t most_mib[2]; /* with 2 threads; with 4 and 8 */
     } cases[] = {
         {"q4_0", {48, 48}}, {"q8_0", {48, 48}}, {"q4_k_m", {48, 48}}, {"q6_k", {48, 48}}, {"f16", {48, 51}},
     };
@@ -68,6 +68,7 @@ static void work_space_of_8b(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pp_model *m = open_8b(cases[i].type, 0, 0);
         check_own_bytes(m, cases[i].type, 2, cases[i].most_mib[0]);
+        check_own_bytes(m, cases[i].type, 4, cases[i].most_mib[1]);
         check_own_bytes(m, cases[i].type, 8, cases[i].most_mib[1]);
         pp_model_close(m);
     }

@@ -41,7 +41,7 @@ static bool is_of_attention(const struct pp_cpu *c, int tier)
  * memory. */
 static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
 {
-    size_t kernel = PP_MATMUL_SCRATCH, tail = 0;
+    size_t kernel = c->kernel_bytes, tail = 0;
     for (int t = 0; t < c->n_tiers; t++) {
         const struct attend_plan *p = &c->attend[t];
         const size_t recur = pp_cpu_recur_bytes(&p->kv);

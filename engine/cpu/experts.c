@@ -451,7 +451,7 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
     const struct thread_scratch *own = &c->threads[thread];
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
     const struct pp_acts acts = acts_from(&r->in, first);
-    int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    int64_t groups = c->result_floats / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
     const struct projection *of[2];
     int n_of = 0;
     if (x->gate)

@@ -37,7 +37,7 @@
 #include "engine/cpu/isa.h"
 #include "engine/types.h"
 
-enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32, PP_MATMUL_SCRATCH = 1024 * 1024 };
+enum { PP_GROUP_ROWS = 16, PP_ACT_BLOCK = 32, PP_MATMUL_SCRATCH = 256 * 1024 };
 
 /* A weight matrix as the kernels read it. */
 struct pp_matrix {
@@ -61,14 +61,17 @@ struct pp_acts {
     int64_t bf16_stride;
     int bf16_parts;
     bool near;          /* weights are asked for near by (stream_choice.h), as they always are where they stand alone */
+    size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
 };
 
 /* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.
- * scratch: PP_MATMUL_SCRATCH bytes, 64-byte aligned, of the calling thread alone; what is in them does not matter. */
+ * scratch: PP_MATMUL_SCRATCH bytes or as many as x says, 64-byte aligned, of the calling thread alone; what is in them
+ * does not matter. */
 typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch);
 
 struct pp_matmul_kernels {
+    bool uses_scratch;  /* the more there is, the better */
     bool knows_near;    /* few rows of Q8_0 and Q4_0 can ask for lines near by (stream_ahead.h) */
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
     void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);

@@ -27,11 +27,6 @@
 #ifndef PP_AMX_ROWS_OPENED /* tests have fewer */
 #define PP_AMX_ROWS_OPENED 56
 #endif
-/* Of units at a time: less than half of the second cache of every processor with tiles. Accumulators go to memory and
- * back from one part of the columns to the next, so these should be few. */
-#ifndef PP_AMX_UNITS_BYTES
-#define PP_AMX_UNITS_BYTES (896 * 1024)
-#endif
 
 enum {
     TILE_ROWS = 16,           /* activation rows of a tile */
@@ -326,6 +321,7 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_amx = {
+    .uses_scratch = true,
     .knows_near = true,
     .quantize = quantize,
     .dot = dot,

@@ -12,7 +12,6 @@ enum {
     QUAD_BLOCKS = 4,          /* blocks that are multiplied while those before them are scaled */
     STRIP = 16,               /* blocks whose activations are made ready at once */
     MAX_GROUPS = 8,           /* groups of weight rows whose accumulators are kept at a time */
-    UNITS_BYTES = PP_AMX_UNITS_BYTES,
     MAX_PLANES = 2,
 };
 
@@ -56,11 +55,18 @@ struct work {
     float half[2][TILE_ROWS][STRIP];                    /* sums of 16 columns */
     int8_t q[TILE_ROWS][32 * STRIP];                    /* of an incomplete one */
     int32_t begin[MAX_PLANES][PP_GROUP_ROWS];           /* HIGH_BITS last */
-    uint8_t units[UNITS_BYTES + UNIT_TILE * MAX_PLANES] /* the tiles behind the last one are loaded, to no effect */
-        __attribute__((aligned(64)));
+    uint8_t units[] __attribute__((aligned(64)));       /* what is left of the scratch */
 };
 
-_Static_assert(sizeof(struct work) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+_Static_assert(sizeof(struct work) + 160 * 1024 <= PP_MATMUL_SCRATCH, "a strip of the largest units in the scratch");
+
+/* Of units at a time. Accumulators go to memory and back from one part of the columns to the next, so the more room the
+ * better, up to half of the second cache. The tiles behind the last one are loaded, to no effect. */
+INLINE int64_t units_bytes(const struct pp_acts *x)
+{
+    const size_t scratch = x->scratch_bytes ? x->scratch_bytes : PP_MATMUL_SCRATCH;
+    return (int64_t)(scratch - sizeof(struct work) - UNIT_TILE * MAX_PLANES);
+}
 
 /* Tile registers: 0 and 1 activations [16][32 bytes], 2 and 3 weights [8][64 bytes] (of HALVED high and low), 4 to 7
  * sums [16][16 x 4 bytes]. */
@@ -444,7 +450,7 @@ INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
             c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
         c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
-        const int64_t most = UNITS_BYTES / (int64_t)unit_bytes(kind) / c.n_groups / STRIP * STRIP;
+        const int64_t most = units_bytes(x) / (int64_t)unit_bytes(kind) / c.n_groups / STRIP * STRIP;
         for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
             c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
             if (unpack)

@@ -140,7 +140,7 @@ struct thread_scratch {
                                                     `kernel` */
     uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
     float *f32;                 /* [PRIVATE_ROWS, normed_width]; shared: NULL unless a stage's normed rows are kept */
-    float *results[2];          /* [RESULT_FLOATS]: of an item whose projections only go into an epilogue */
+    float *results[2];          /* [result_floats]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
     uint16_t *bf16;             /* [PRIVATE_ROWS, bf16_stride], where activations are split: within that of `shared`,
                                    which is not in use while threads prepare for themselves */
@@ -154,7 +154,7 @@ struct thread_scratch {
     float *replaced;            /* [replaced_floats]: what adapters' own tensors give, if there are any */
     float *joined;              /* [PRIVATE_ROWS, acts_width]: beside `replaced`, where activations are split */
     bool is_scaled;             /* the prepared stage's inputs lie there */
-    void *kernel;               /* PP_MATMUL_SCRATCH bytes or more for the products, and for attention (attend.c) */
+    void *kernel;               /* kernel_bytes or more for the products, and for attention (attend.c) */
     uint64_t prepared_pass;     /* for which pass and stage the above was made */
     const struct stage *prepared_stage;
 };
@@ -162,8 +162,9 @@ struct thread_scratch {
 /* What one thread computes of such projections at a time: small enough to stay in its cache. 128 weight rows for the
  * largest batch that is common, and more for smaller ones: all activations pass for each such piece. (A prefill of 512
  * rows on a Granite Rapids with 64 and 128 weight rows, tokens/s: Q4_0 378 and 388, Q6_K 300 and 307; with AMX, whose
- * opened weights take more of the cache than they did, Q4_0 554 and 582, Q6_K 389 and 391.) */
-enum { RESULT_FLOATS = 65536 };
+ * opened weights take more of the cache than they did, Q4_0 554 and 582, Q6_K 389 and 391.) With many threads there is
+ * room for half of that, and for less scratch: make_room() in setup.c. */
+enum { MOST_RESULT_FLOATS = 65536 };
 
 /* Up to this many rows every thread prepares the input for itself: cheaper than waiting for others to do it. */
 enum { PRIVATE_ROWS = 4 };
@@ -219,6 +220,8 @@ struct pp_cpu {
     const struct pp_cpu_ops *ops;
     struct pp_pool *pool;
     int max_rows;
+    int64_t result_floats;      /* of each of a thread's results; at least a group of weights' for max_rows */
+    size_t kernel_bytes;        /* of scratch for the products, per thread */
 
     struct stage *stages;
     int n_stages;

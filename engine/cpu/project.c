@@ -474,6 +474,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
                                             : c->bf16_stride,
         .bf16_parts = c->bf16_parts,
         .near = c->stream.near,
+        .scratch_bytes = c->kernel_bytes,
     };
     if (from->is_scaled) {
         a.f32 = from->scaled;
@@ -799,12 +800,12 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     }
 }
 
-/* How many weight rows go through at once: what is kept beside the thread has room for RESULT_FLOATS. */
-static int64_t rows_at_once(const struct stage *s, int m, int64_t n_rows)
+/* How many weight rows go through at once: what is kept beside the thread has room for result_floats. */
+static int64_t rows_at_once(const struct pp_cpu *c, const struct stage *s, int m, int64_t n_rows)
 {
     if (!s->epilogue)
         return n_rows;
-    int64_t groups = RESULT_FLOATS / (PP_GROUP_ROWS * (int64_t)m);
+    int64_t groups = c->result_floats / (PP_GROUP_ROWS * (int64_t)m);
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
@@ -816,7 +817,7 @@ static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int f
         int from = (first > map.first[p] ? first : map.first[p]) - map.first[p];
         int to = (end < map.first[p + 1] ? end : map.first[p + 1]) - map.first[p];
         int64_t n_rows = s->projections[p].w.n_rows, row1 = to * map.rows[p] < n_rows ? to * map.rows[p] : n_rows;
-        int64_t step = rows_at_once(s, m, n_rows);
+        int64_t step = rows_at_once(c, s, m, n_rows);
         for (int64_t row0 = from * map.rows[p]; row0 < row1; row0 += step)
             multiply_rows(c, s, m, p, row0, row0 + step < row1 ? row0 + step : row1, prepared, thread);
     }
@@ -857,7 +858,7 @@ static void multiply_listed(struct pp_cpu *c, const struct stage *s, int m, int 
     const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
     const struct pp_token_groups *only = c->batch->only;
     const int per = groups_per_item(c, s, m), stop = end * per < only->n ? end * per : only->n;
-    const int64_t n_rows = s->projections[0].w.n_rows, step = rows_at_once(s, m, n_rows);
+    const int64_t n_rows = s->projections[0].w.n_rows, step = rows_at_once(c, s, m, n_rows);
     for (int i = first * per, next; i < stop; i = next) {
         for (next = i + 1; next < stop && only->groups[next] == only->groups[next - 1] + 1;)
             next++;

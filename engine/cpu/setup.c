@@ -72,14 +72,13 @@ static bool make_shared(struct pp_cpu *c)
 
 static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
 {
-    int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
     if (c->bf16_stride)
         t->bf16 = c->shared.bf16 + (t - c->threads) * PRIVATE_ROWS * c->bf16_stride;
     if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
         return false;
     return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
-           (t->results[0] = pp_cpu_memory_take(c, results, sizeof(float))) &&
-           (t->results[1] = pp_cpu_memory_take(c, results, sizeof(float)));
+           (t->results[0] = pp_cpu_memory_take(c, c->result_floats, sizeof(float))) &&
+           (t->results[1] = pp_cpu_memory_take(c, c->result_floats, sizeof(float)));
 }
 
 static void free_inputs(struct thread_scratch *t)
@@ -97,10 +96,24 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->kernel);
 }
 
+/* Threads share what an engine may take for them: few get as much scratch and results as pay, many half a MiB each, as
+ * do those for float weights, whose inputs take more. */
+static void make_room(struct pp_cpu *c)
+{
+    const size_t most = 3u << 19, least = 1u << 19, share = (4u << 20) / (size_t)pp_pool_n(c->pool);
+    const size_t room = !widest_input(c, is_quantized) || share < least ? least : share > most ? most : share;
+    c->result_floats = room < 2 * least ? MOST_RESULT_FLOATS / 2 : MOST_RESULT_FLOATS;
+    c->kernel_bytes = c->mm->uses_scratch ? (room - 2 * (size_t)c->result_floats * sizeof(float)) / 64 * 64
+                                          : PP_MATMUL_SCRATCH;
+    if (c->result_floats < PP_GROUP_ROWS * c->max_rows)
+        c->result_floats = PP_GROUP_ROWS * c->max_rows;
+}
+
 static bool make_scratch(struct pp_cpu *c)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     int n_threads = pp_pool_n(c->pool);
+    make_room(c);
     c->acts_width = widest_input(c, is_any);
     c->normed_width = widest_input(c, is_normed);
     c->bf16_stride = bf16_stride(c, widest_input(c, is_split));
@@ -299,8 +312,9 @@ static bool make_scaled(struct pp_cpu *c)
 /* Room for what adapters' own tensors give, in every thread's scratch. */
 static bool make_replaced(struct pp_cpu *c)
 {
-    const int64_t results = RESULT_FLOATS > PP_GROUP_ROWS * c->max_rows ? RESULT_FLOATS : PP_GROUP_ROWS * c->max_rows;
-    c->replaced_floats = results > c->model->info.n_embd + 16 ? results : c->model->info.n_embd + 16;
+    c->replaced_floats = c->result_floats;
+    if (c->replaced_floats < c->model->info.n_embd + 16)
+        c->replaced_floats = c->model->info.n_embd + 16;
     for (int i = 0; i < pp_pool_n(c->pool); i++) {
         struct thread_scratch *t = &c->threads[i];
         if (!t->replaced && !(t->replaced = pp_cpu_memory_take(c, c->replaced_floats, sizeof(float))))
