@@ -182,6 +182,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         set_kind(hp, l, kind, n);
         hp->n_ff = n > hp->n_ff ? n : hp->n_ff;
     }
+    if (!hp->n_ff)
+        hp->n_ff = n_ff; /* of no layer */
     return pp_mamba_from_config(config, &mamba_keys, 0, hp, err);
 }
 
