@@ -93,6 +93,8 @@ extern const struct pp_mamba_keys pp_mamba_keys;
 /* inner: values of all heads, where their size is not said. */
 enum pp_code pp_mamba_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
                                   struct pp_hparams *hp, struct pp_error *err);
+/* The sizes of states, Mamba's or not; and Mamba's. */
+enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);

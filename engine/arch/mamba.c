@@ -10,7 +10,7 @@ const struct pp_mamba_keys pp_mamba_keys = {.taps = "mamba_d_conv", .key_dim = "
                                             .n_groups = "mamba_n_groups", .n_heads = "mamba_n_heads",
                                             .head_dim = "mamba_d_head"};
 
-enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t inner = 0;
     struct pp_str family = {"", 0};
@@ -32,9 +32,14 @@ enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
     if (hp->n_state_head < 1 || inner % hp->n_state_head != 0)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata's numbers of states cannot be: %lld values of %lld heads",
                        (long long)inner, (long long)hp->n_state_head);
-    hp->mamba = true;
     hp->state_value_dim = inner / hp->n_state_head;
     return PP_OK;
+}
+
+enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->mamba = true;
+    return pp_states_from_gguf(g, hp, err);
 }
 
 void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)

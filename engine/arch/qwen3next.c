@@ -9,15 +9,6 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-static enum pp_code gguf_number(const struct pp_gguf *g, const struct pp_hparams *hp, const char *key, int64_t *v,
-                                struct pp_error *err)
-{
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", hp->arch, key);
-    return pp_gguf_int(g, full, v) ? PP_OK
-                                   : pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", full);
-}
-
 /* Each `full_attention_interval`-th layer has attention, or those for which a list does not say that they recur. */
 static void find_recurrent(const struct pp_gguf *g, struct pp_hparams *hp)
 {
@@ -37,24 +28,9 @@ static void find_recurrent(const struct pp_gguf *g, struct pp_hparams *hp)
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t inner = 0;
-    const struct {
-        const char *key;
-        int64_t *v;
-    } numbers[] = {
-        {"ssm.conv_kernel", &hp->conv_taps}, {"ssm.state_size", &hp->state_key_dim},
-        {"ssm.group_count", &hp->n_state_key_head}, {"ssm.time_step_rank", &hp->n_state_head},
-        {"ssm.inner_size", &inner},
-    };
-    enum pp_code code = PP_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
-        code = gguf_number(g, hp, numbers[i].key, numbers[i].v, err);
-    if (!code && (hp->n_state_head < 1 || inner % hp->n_state_head != 0))
-        code = pp_fail(err, PP_ERR_FORMAT, "the metadata's numbers of states cannot be: %lld values of %lld heads",
-                       (long long)inner, (long long)hp->n_state_head);
+    const enum pp_code code = pp_states_from_gguf(g, hp, err);
     if (code)
         return code;
-    hp->state_value_dim = inner / hp->n_state_head;
     find_recurrent(g, hp);
     return PP_OK;
 }
