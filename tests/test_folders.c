@@ -677,6 +677,24 @@ static void refusals(void **state)
     assert_non_null(strstr(err.text, "already"));
 }
 
+/* A file of a mixture that says nothing of experts becomes a folder that says there are none, and opens. */
+static void mixture_without_experts(void **state)
+{
+    static const char *const files[] = {"no-experts", "no-experts-no-size"};
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *dst = fresh("no-experts");
+        char path[100];
+        struct pp_source *s;
+        struct pp_error err;
+        snprintf(path, sizeof path, "tests/corpus/fuzz_convert/%s.gguf", files[i]);
+        assert_ok(pp_convert_to_folder(path, dst, &(struct pp_convert_options){0}, &err), err);
+        assert_ok(pp_source_open(dst, &s, &err), err);
+        assert_int_equal(pp_source_hparams(s)->n_expert, 0);
+        pp_source_close(s);
+    }
+}
+
 /* A model of nothing but its configuration, as a header that lost its names leaves it: the folder opens. */
 static void without_tensors(void **state)
 {
@@ -780,6 +798,7 @@ TEST_GROUP(folders)
                     cmocka_unit_test(rope_scalings), cmocka_unit_test(of_folders),
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
         cmocka_unit_test(weights_that_are_no_numbers),
+        cmocka_unit_test(mixture_without_experts),
         cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),

@@ -45,6 +45,7 @@ enum pp_code pp_config_experts(const cJSON *config, const struct pp_expert_keys 
 
 void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_keys *keys, cJSON *config)
 {
+    const int64_t n_shared = hp->n_ff_expert ? hp->n_ff_shared / hp->n_ff_expert : 0; /* 0: a file without experts */
     int64_t n_dense = 0;
     while (n_dense < hp->n_layer && hp->layer[n_dense] & PP_LAYER_DENSE)
         n_dense++;
@@ -53,7 +54,7 @@ void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_k
         int64_t v;
     } numbers[] = {
         {keys->n, hp->n_expert}, {keys->n_used, hp->n_expert_used}, {keys->n_ff, hp->n_ff_expert},
-        {keys->shared_n_ff, hp->n_ff_shared}, {keys->n_shared, hp->n_ff_shared / hp->n_ff_expert},
+        {keys->shared_n_ff, hp->n_ff_shared}, {keys->n_shared, n_shared},
         {keys->n_groups, hp->n_expert_group > 1 ? hp->n_expert_group : 1},
         {keys->n_groups_used, hp->n_expert_group > 1 ? hp->n_expert_group_used : 1}, {keys->n_dense, n_dense},
     };

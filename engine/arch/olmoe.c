@@ -23,13 +23,10 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
         code = pp_config_float(config, "clip_qkv", &hp->qkv_clamp, err);
-    if (!code)
-        code = pp_config_experts(config, &expert_keys, hp, err);
-    if (!code && !hp->n_expert) /* transformers 5 */
+    hp->n_expert = 64;
+    if (!code) /* transformers 5 */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
-    if (!code && !hp->n_expert)
-        hp->n_expert = 64;
-    return code;
+    return code ? code : pp_config_experts(config, &expert_keys, hp, err);
 }
 
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)

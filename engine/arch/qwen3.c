@@ -47,12 +47,11 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = from_config(config, hp, err);
+    hp->n_expert = 128;
+    if (!code) /* transformers 5 */
+        code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    if (!code && !hp->n_expert) /* transformers 5 */
-        code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
-    if (!code && !hp->n_expert)
-        hp->n_expert = 128;
     return code ? code : pp_config_qwen_dense(config, hp, err);
 }
 
