@@ -923,7 +923,8 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
     if (strcmp(name, "yarn") == 0 && cJSON_HasObjectItem(rope, "long_factor"))
         name = "longrope"; /* what Phi 3 calls so */
-    if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0) /* for text that is the same */
+    if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0 || strcmp(name, "xdrope") == 0)
+        /* for text these are the same; what an xdrope has an alpha for is the family's business */
         return PP_OK;
     if (!pp_json_float(rope, "factor", &hp->rope_factor))
         return fail_number("the RoPE scaling factor", err);

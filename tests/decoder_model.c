@@ -54,6 +54,12 @@ static const struct decoder_shape families[] = {
     {.arch = "refact", .n_head_kv = 1, .unrotated = true, .alibi = 8, .tied = true, .n_ff = 256},
     {.arch = "codeshell", .centred = true, .norm_bias = true, .joined = true, .ff = FF_GELU,
      .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "gptj", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
+     .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
+    {.arch = "jais", .centred = true, .norm_bias = true, .unrotated = true, .alibi = 8, .n_head_kv = 4,
+     .joined = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .attn_scale = 1.0f / 12},
+    {.arch = "maincoder", .neighbours = true, .heads = HEADS_ALIKE, .heads_behind_rope = true},
+    {.arch = "hunyuan_vl", .heads = HEADS_ALIKE, .heads_behind_rope = true, .tied = true},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "engine/hf_form.h"
@@ -466,7 +467,8 @@ static void apertus(void **state)
 /* XVERSE, openPangu and MiniCPM; the first StarCoder and the first Qwen. */
 static void few_differences(void **state)
 {
-    static const char *const families[] = {"xverse", "pangu-embedded", "minicpm", "jais2", "codeshell"};
+    static const char *const families[] = {"xverse", "pangu-embedded", "minicpm", "jais2", "codeshell",
+                                           "maincoder"};
     (void)state;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const struct decoder_shape s = decoder_shape(families[i]);
@@ -479,6 +481,80 @@ static void few_differences(void **state)
     assert_tensor(folder, "transformer.h.1.attn.c_attn.bias", 1, (star.n_head + 2) * star.head_dim);
     folder = check(&qwen);
     assert_tensor(folder, "transformer.h.1.mlp.w2.weight", 2, qwen.n_embd);
+}
+
+/* GPT-J: one norm for both parts, biases in one of them only. */
+static void gptj(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("gptj");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.h.1.attn.out_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "transformer.h.0.mlp.fc_in.bias", 1, s.n_ff);
+    assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
+}
+
+/* What config.json says the first Jais multiplies by, in another text of as many bytes or fewer. */
+static void edit_config(const char *folder, const char *key, const char *line)
+{
+    char path[400], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    char *at = strstr(text, key), *edited = pp_calloc(n + strlen(line) + 1, 1);
+    assert_true(at && edited);
+    const char *rest = at + strcspn(at, "\n,}");
+    snprintf(edited, n + strlen(line) + 1, "%.*s%s%s", (int)(at - text), text, line, rest);
+    assert_ok(pp_write_file(path, edited, strlen(edited), 0600, &err), err);
+    pp_free(text);
+    pp_free(edited);
+}
+
+/* The logits that a folder or a file made of it gives. */
+static void check_other(const struct decoder_shape *s, const char *path)
+{
+    struct decoder *d = decoder_make(s);
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_logits_everywhere(want, s->n_vocab, path);
+    pp_free(want);
+    decoder_free(d);
+}
+
+/* The first Jais: scores that are divided by the size of heads; what folders say of embeddings and logits becomes part
+ * of the weights. */
+static void jais(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("jais");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.h.1.mlp.c_fc2.weight", 2, s.n_ff);
+    edit_config(folder, "\"mup_embeddings_scale\"", "\"mup_embeddings_scale\": 3");
+    edit_config(folder, "\"mup_width_scale\"", "\"mup_width_scale\": 0.25");
+    s.embd_scale = 3;
+    s.logit_scale = 0.25f;
+    check_other(&s, folder);
+    s = decoder_shape("jais");
+    s.tied = true;
+    folder = check(&s);
+    edit_config(folder, "\"mup_embeddings_scale\"", "\"mup_embeddings_scale\": 3");
+    s.embd_scale = 3;
+    check_other(&s, folder);
+}
+
+/* Hunyuan's models that see: an alpha by which the base is larger. */
+static void hunyuan_vl(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("hunyuan_vl");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.query_layernorm.weight", 1, s.head_dim);
+    edit_config(folder, "\"rope_theta\"", "\"rope_theta\": 100, \"rope_scaling\": {\"type\": \"xdrope\", \"alpha\": "
+                "46.415888336127786, \"xdrope_section\": [2, 2, 1, 1]}"); /* to the power of 12 / 10: 100 */
+    check_other(&s, folder);
 }
 
 /* Layers that a search left with fewer heads, narrower, or without a part. */
@@ -539,6 +615,9 @@ TEST_GROUP(decoders)
         cmocka_unit_test(baichuan_13b),
         cmocka_unit_test(apertus),
         cmocka_unit_test(few_differences),
+        cmocka_unit_test(gptj),
+        cmocka_unit_test(jais),
+        cmocka_unit_test(hunyuan_vl),
         cmocka_unit_test(deci),
         cmocka_unit_test(bitnet),
     };

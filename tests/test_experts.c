@@ -414,6 +414,23 @@ static void mimo2(void **state)
     check(&s);
 }
 
+/* HY V3: DeepSeek-V3's routing behind norms of heads. */
+static void hy_v3(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("hy_v3");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.qk_norm = QK_HEADS;
+    s.n_dense = 1;
+    s.n_nextn = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.8f;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.router.gate.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.mlp.expert_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.2.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
+}
+
 /* SmallThinker: with windows in some layers, and without. */
 static void smallthinker(void **state)
 {
@@ -471,6 +488,19 @@ static void minicpm3(void **state)
     assert_null(pp_gguf_tensor(g, "blk.1.attn_k_b.weight"));
     assert_true(pp_gguf_int(g, "minicpm3.attention.key_length", &n) && n == s.nope + s.rope_dim);
     pp_gguf_close(g);
+}
+
+/* PLM: latent attention, and a feed-forward part without a gate. */
+static void plm(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("plm");
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    s.neighbours = s.ungated = true;
+    const char *folder = check_latent(&s);
+    assert_tensor(folder, "model.layers.2.self_attn.kv_b_proj.weight", 2, s.kv_rank);
+    assert_tensor(folder, "model.layers.1.mlp.up_proj.weight", 2, s.n_embd);
 }
 
 /* Three of four layers with states. */
@@ -785,8 +815,8 @@ TEST_GROUP(experts)
         cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(mellum),
         cmocka_unit_test(mimo2),
         cmocka_unit_test(smallthinker),
-        cmocka_unit_test(minicpm3), cmocka_unit_test(lfm2moe),
-        cmocka_unit_test(minicpm3),
+        cmocka_unit_test(hy_v3), cmocka_unit_test(lfm2moe),
+        cmocka_unit_test(minicpm3), cmocka_unit_test(plm),
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
         cmocka_unit_test(granite_hybrid),

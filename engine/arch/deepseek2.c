@@ -1,7 +1,7 @@
 /* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
- * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3, which is dense. decoder_mixers.c
- * computes it. Mistral Large 3, and Mistral 4 in a family of its own, have scores that grow with the position, as
- * Ministral 3's do, and a softmax for experts. */
+ * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3 and PLM, which are dense, PLM with the
+ * squared ReLU and no gate. decoder_mixers.c computes it. Mistral Large 3, and Mistral 4 in a family of its own, have
+ * scores that grow with the position, as Ministral 3's do, and a softmax for experts. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,14 +16,16 @@ static const char *const classes[] = {
     "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", NULL};
 
 #define ATTENTION "model.layers.{}.self_attn."
+#define LATENT_NAMES                                                                                                  \
+    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},                                                          \
+    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},                                                \
+    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},                                                          \
+    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},                                           \
+    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},                                              \
+    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
 
 static const struct pp_arch_name names[] = {
-    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},
-    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},
-    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},
-    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},
-    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},
-    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"},
+    LATENT_NAMES,
     {.hf = ATTENTION "embed_q", .gguf = "blk.{}.attn_k_b", .mlx = true},
     {.hf = ATTENTION "unembed_out", .gguf = "blk.{}.attn_v_b", .mlx = true},
     {.hf = NULL},
@@ -249,12 +251,7 @@ static const struct pp_arch_name index_names[] = {
     {.hf = INDEX "wk", .gguf = "blk.{}.indexer.attn_k"},
     {.hf = INDEX "k_norm", .gguf = "blk.{}.indexer.k_norm"},
     {.hf = INDEX "weights_proj", .gguf = "blk.{}.indexer.proj"},
-    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},
-    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},
-    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},
-    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},
-    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},
-    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"},
+    LATENT_NAMES,
     {.hf = NULL},
 };
 static const struct pp_arch_usual index_usual[] = {
@@ -345,12 +342,7 @@ static const struct pp_arch_name mistral_names[] = {
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
      .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
-    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},
-    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},
-    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},
-    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},
-    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},
-    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"},
+    LATENT_NAMES,
     {.hf = NULL},
 };
 static const struct pp_arch_usual mistral_usual[] = {
@@ -480,4 +472,46 @@ const struct pp_arch pp_arch_minicpm3 = {
     .from_config = minicpm3_from_config,
     .from_gguf = minicpm3_from_gguf,
     .to_config = minicpm3_to_config,
+};
+
+/* --- PLM ---------------------------------------------------------------------------------------------------------- */
+
+static const char *const plm_classes[] = {"PLMForCausalLM", "plm", NULL};
+static const struct pp_arch_usual plm_usual[] = {
+    {.json = "{\"tie_word_embeddings\": true, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128,"
+             "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128}"},
+    {.json = NULL},
+};
+
+static enum pp_code plm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_relu2_names, err);
+    if (!code)
+        code = sizes_from_config(config, hp, err);
+    set_scale(hp);
+    return code;
+}
+
+static enum pp_code plm_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g;
+    if (!hp->kv_lora_rank)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks plm.attention.kv_lora_rank");
+    set_scale(hp);
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_plm = {
+    .name = "plm",
+    .hf_classes = plm_classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .gguf_joined_heads = true,
+    .usual = plm_usual,
+    .decoder = {.ungated = true, .fn = PP_FN_RELU2},
+    .from_config = plm_from_config,
+    .from_gguf = plm_from_gguf,
+    .to_config = sizes_to_config,
 };

@@ -26,6 +26,8 @@ extern const struct pp_arch pp_arch_granitehybrid;
 extern const struct pp_arch pp_arch_bitnet, pp_arch_mistral4, pp_arch_mimo2, pp_arch_smallthinker;
 extern const struct pp_arch pp_arch_deepseek32, pp_arch_glm_dsa, pp_arch_jais2, pp_arch_refact, pp_arch_codeshell;
 extern const struct pp_arch pp_arch_mellum;
+extern const struct pp_arch pp_arch_gptj, pp_arch_jais, pp_arch_maincoder, pp_arch_hunyuan_vl, pp_arch_hy_v3;
+extern const struct pp_arch pp_arch_plm;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -77,8 +79,12 @@ void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_k
 /* Qwen's layers without experts: those that are listed, and all but every decoder_sparse_step-th. */
 enum pp_code pp_config_qwen_dense(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_config_put_qwen_dense(const struct pp_hparams *hp, struct cJSON *config);
-/* GPT-2's keys; the first StarCoder has the same. */
+/* `mlp_layer_types`, if it is there: which layers are dense and which sparse. */
+enum pp_code pp_config_mlp_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_config_put_mlp_types(const struct pp_hparams *hp, struct cJSON *config);
+/* GPT-2's keys; the first StarCoder and GPT-J have the same. */
 enum pp_code pp_config_gpt2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_config_put_gpt2(const struct pp_hparams *hp, struct cJSON *config);
 
 /* Granite's multipliers, which its later families have, too. */
 enum pp_code pp_granite_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);

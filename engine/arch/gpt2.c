@@ -51,7 +51,7 @@ enum pp_code pp_config_gpt2(const cJSON *config, struct pp_hparams *hp, struct p
     return code ? code : pp_config_int(config, "n_inner", &hp->n_ff, err);
 }
 
-static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+void pp_config_put_gpt2(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put_text(config, "activation_function", hp->activation == PP_ACTIVATION_GELU ? "gelu" : "gelu_new");
     pp_config_put(config, "n_embd", hp->n_embd);
@@ -78,6 +78,6 @@ const struct pp_arch pp_arch_gpt2 = {
     .from_config = pp_config_gpt2,
     .usual = usual,
     .gguf_untied = true,
-    .to_config = to_config,
+    .to_config = pp_config_put_gpt2,
     .hf_eps = "layer_norm_epsilon",
 };

@@ -1,7 +1,7 @@
 /* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
  * squared ReLU without a gate), Jais 2 (that, and LayerNorms), Orion (LayerNorms), XVERSE, openPangu, Refact (ALiBi,
- * one head of k and v), MiniCPM (numbers that the embeddings, what is added to the residual stream and the logits are
- * multiplied by). */
+ * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), MiniCPM (numbers that the
+ * embeddings, what is added to the residual stream and the logits are multiplied by). */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -259,6 +259,27 @@ const struct pp_arch pp_arch_pangu = {
     .gguf_neox = true,
     .from_config = silu_only,
     .to_config = pangu_to_config,
+};
+
+/* --- Maincoder -------------------------------------------------------------------------------------------------- */
+
+static const char *const maincoder_classes[] = {"MaincoderForCausalLM", "maincoder", NULL};
+static const struct pp_arch_name maincoder_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = NULL},
+};
+
+const struct pp_arch pp_arch_maincoder = {
+    .name = "maincoder",
+    .hf_classes = maincoder_classes,
+    .names = maincoder_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .from_config = silu_only,
+    .to_config = nothing_more,
 };
 
 /* --- MiniCPM ---------------------------------------------------------------------------------------------------- */

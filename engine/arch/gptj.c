@@ -1,0 +1,62 @@
+/* gptj.c - GPT-J: attention without biases beside a feed-forward part with them, behind one LayerNorm; the first
+ * dimensions of each head are rotated, pairs of neighbours, in folders, too. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define LAYER "transformer.h.{}."
+
+static const struct pp_arch_name names[] = {
+    {.hf = "transformer.wte", .gguf = "token_embd"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = LAYER "ln_1", .gguf = "blk.{}.attn_norm"},
+    {.hf = LAYER "attn.q_proj", .gguf = "blk.{}.attn_q"},
+    {.hf = LAYER "attn.k_proj", .gguf = "blk.{}.attn_k"},
+    {.hf = LAYER "attn.v_proj", .gguf = "blk.{}.attn_v"},
+    {.hf = LAYER "attn.out_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = LAYER "mlp.fc_in", .gguf = "blk.{}.ffn_up"},
+    {.hf = LAYER "mlp.fc_out", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"GPTJForCausalLM", "gptj", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 50400, \"n_embd\": 4096, \"n_layer\": 28, \"n_head\": 16, \"n_positions\": 2048,"
+             "\"rotary_dim\": 64}"},
+    {.json = NULL},
+};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_gpt2(config, hp, err);
+    hp->parallel = true;
+    return code ? code : pp_config_int(config, "rotary_dim", &hp->rope_dim, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->parallel = true;
+    return PP_OK;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_gpt2(hp, config);
+    pp_config_put(config, "rotary_dim", hp->rope_dim);
+}
+
+const struct pp_arch pp_arch_gptj = {
+    .name = "gptj",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .hf_pairs = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
+};
