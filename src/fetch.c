@@ -115,6 +115,14 @@ static bool begin_anew(struct request *r)
     return ftruncate(r->fd, 0) == 0 && lseek(r->fd, 0, SEEK_SET) == 0;
 }
 
+/* Bytes of the file, as the server says; 0: it does not. */
+static uint64_t announced(const struct request *r)
+{
+    if (r->total)
+        return r->total;
+    return r->length ? r->length + (r->status == 206 ? r->asked : 0) : 0;
+}
+
 static size_t on_file(char *data, size_t size, size_t count, void *request)
 {
     struct request *r = request;
@@ -128,6 +136,11 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
         return 0;
     }
     r->began = true;
+    const uint64_t all = r->f->size ? r->f->size : announced(r);
+    if (all && (r->have > all || n > all - r->have)) { /* it could go on until the disk is full */
+        r->too_long = true;
+        return 0;
+    }
     for (size_t at = 0; at < n;) {
         ssize_t w = write(r->fd, data + at, n - at);
         if (w < 0 && errno == EINTR)
@@ -152,14 +165,6 @@ static size_t on_text(char *data, size_t size, size_t count, void *request)
     }
     pp_buf_add(r->text, data, n);
     return r->text->bad ? 0 : n;
-}
-
-/* Bytes of the file, as the server says; 0: it does not. */
-static uint64_t announced(const struct request *r)
-{
-    if (r->total)
-        return r->total;
-    return r->length ? r->length + (r->status == 206 ? r->asked : 0) : 0;
 }
 
 /* Asked several times a second, also when nothing comes. */
@@ -345,6 +350,9 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
         *again = true;
         return pp_fail(err, PP_ERR_IO, "%.*s: the server does not have the rest", PP_SHOWN_URL(f->url));
     }
+    if (r->too_long)
+        return pp_fail(err, PP_ERR_FORMAT, "%.*s has more than the %" PRIu64 " bytes that were announced; it was not "
+                       "kept", PP_SHOWN_URL(f->url), f->size ? f->size : announced(r));
     if (rc != CURLE_OK) {
         *again = !r->write_errno && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
                  rc != CURLE_URL_MALFORMAT && rc != CURLE_UNSUPPORTED_PROTOCOL && rc != CURLE_COULDNT_RESOLVE_HOST &&
@@ -408,8 +416,8 @@ static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[6
     return PP_OK;
 }
 
-/* Size and checksum; what is wrong does not stay. */
-static enum pp_code check(const struct pp_fetch *f, const struct part *p, const struct request *r, char sha256[65],
+/* Size and checksum. */
+static enum pp_code check(const struct pp_fetch *f, const struct request *r, char sha256[65],
                           struct pp_error *err)
 {
     enum pp_code code = hash_file(r->fd, f->cancel, sha256, err);
@@ -420,10 +428,6 @@ static enum pp_code check(const struct pp_fetch *f, const struct part *p, const 
         code = pp_fail(err, PP_ERR_FORMAT,
                        "%.*s has another checksum than it should (SHA-256 %s, not %s); it was not kept",
                        PP_SHOWN_URL(f->url), sha256, f->sha256);
-    if (code == PP_ERR_FORMAT) {
-        unlink(p->path);
-        unlink(p->from_path);
-    }
     return code;
 }
 
@@ -458,9 +462,13 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
     if (!code)
         code = fetch(f, &p, &r, err);
     if (!code)
-        code = check(f, &p, &r, sha256, err);
+        code = check(f, &r, sha256, err);
     if (!code)
         code = finish(f, &p, &r, err);
+    if (code == PP_ERR_FORMAT) { /* what is wrong does not stay */
+        unlink(p.path);
+        unlink(p.from_path);
+    }
     if (r.fd >= 0)
         close(r.fd);
     pp_buf_free(&part);

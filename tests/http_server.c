@@ -10,6 +10,7 @@
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
+ *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
  *   /leak/F      sends to /secret/F of this server under another name
  *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization
  *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
@@ -102,6 +103,14 @@ static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow)
     }
 }
 
+/* Far more than any file of the tests has, but no endless test where nobody hangs up. */
+static void send_endless(int to)
+{
+    static const char nothing[PIECE];
+    for (int i = 0; i < 16384 && send(to, nothing, sizeof nothing, MSG_NOSIGNAL) > 0; i++)
+        continue;
+}
+
 static bool is(const struct answer *a, const char *how)
 {
     return strcmp(a->how, how) == 0;
@@ -131,6 +140,10 @@ static void send_file(const struct answer *a)
     if (part && (from >= size || (is(a, "416") && n == 2))) {
         snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
         status(a->fd, "416 Range Not Satisfiable", head);
+    } else if (is(a, "endless")) {
+        say(a->fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        send_bytes(a->fd, fd, 0, size, false);
+        send_endless(a->fd);
     } else {
         int k = snprintf(head, sizeof head,
                          "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n",
@@ -182,8 +195,8 @@ static void respond(struct answer *a, const char *path)
         strcpy(a->file, "m.gguf");
         send_file(a);
     } else if (strncmp(path, "/o/n/resolve/main/", 18) == 0 || strncmp(path, "/o/p/resolve/main/", 18) == 0) {
-        strcpy(a->how, "plain");
         snprintf(a->file, sizeof a->file, "%.500s", path + 18);
+        strcpy(a->how, strcmp(a->file, "endless.gguf") == 0 ? "endless" : "plain");
         send_file(a);
     } else if (sscanf(path, "/%31[^/]/%511s", a->how, a->file) != 2) {
         status(a->fd, "404 Not Found", "");

@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m n o w x y q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n o w x y endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -115,6 +115,9 @@ pull hf:o/n --hf-base "$at"; expect "another file of that name" 2 'another file'
 rm "$models/l.gguf"
 printf '[%s]' "$(file l.gguf 123 "$sum")" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "a size that is not as announced" 1 'were announced'
+printf '[%s]' "$(file endless.gguf "$size" "$sum")" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "more than was announced" 1 "has more than the $size bytes"
+[ -e "$models/endless.gguf" ] || [ -e "$models/endless.gguf.part" ] && fail "is not kept either" "it is" || pass "is not kept either"
 for n in config.json tokenizer.json adapter_config.json model.safetensors consolidated.safetensors; do echo '{}' >"$tmp/www/$n"; done
 echo '{}' >"$tmp/www/model-a b.safetensors"
 printf '[%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file tokenizer.json 3 x)" "$(file adapter_config.json 3 x)" \
