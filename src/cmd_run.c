@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
@@ -245,23 +246,28 @@ static char *settings_json(const struct run *r)
         {"repeat-last-n", s->penalty_last_n},
         {"frequency-penalty", (double)s->frequency_penalty},
         {"presence-penalty", (double)s->presence_penalty},
-        {"seed", (double)s->seed},
     };
     const char *stored = r->session.session.settings;
+    char digits[32];
     cJSON *all = stored && *stored ? cJSON_Parse(stored) : NULL;
     if (!cJSON_IsObject(all)) {
         cJSON_Delete(all);
         all = cJSON_CreateObject();
     }
-    bool ok = all && add_draft_choice(r->o, all) && add_thinking(r->o, all);
+    bool ok = all && (!stored || pp_json_keep_digits(all, stored, strlen(stored)));
+    ok = ok && add_draft_choice(r->o, all) && add_thinking(r->o, all);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
-        char digits[32];
-        if (!pp_options_given(r->o, numbers[i].name) || numbers[i].value > 9007199254740991.0)
-            continue; /* a larger seed is no JSON number that all programs read alike */
+        if (!pp_options_given(r->o, numbers[i].name))
+            continue;
         snprintf(digits, sizeof digits, numbers[i].value == floor(numbers[i].value) ? "%.0f" : "%.6g",
                  numbers[i].value);
         cJSON_DeleteItemFromObjectCaseSensitive(all, numbers[i].name);
         ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
+    }
+    if (ok && pp_options_given(r->o, "seed")) {
+        snprintf(digits, sizeof digits, "%" PRIu64, s->seed); /* no double holds all of them */
+        cJSON_DeleteItemFromObjectCaseSensitive(all, "seed");
+        ok = cJSON_AddRawToObject(all, "seed", digits);
     }
     char *text = ok && pp_json_exact(all) ? cJSON_PrintUnformatted(all) : NULL, *copy = text ? pp_strdup(text) : NULL;
     cJSON_free(text);
@@ -622,12 +628,15 @@ static void recall_settings(struct run *r)
     const char *json = r->session.session.settings;
     cJSON *all = json && *json ? cJSON_Parse(json) : NULL;
     struct pp_options *o = &r->options;
-    bool good = !json || !*json || cJSON_IsObject(all);
+    bool good = !json || !*json || (cJSON_IsObject(all) && pp_json_keep_digits(all, json, strlen(json)));
     bool draft_given = pp_options_given(o, "use-draft") || pp_options_given(o, "no-draft") ||
                        pp_options_given(o, "model-draft") || pp_options_given(o, "drafter");
     for (const cJSON *item = cJSON_IsObject(all) ? all->child : NULL; item; item = item->next) {
         char value[32];
-        snprintf(value, sizeof value, "%.17g", cJSON_IsNumber(item) ? item->valuedouble : 0);
+        if (cJSON_IsNumber(item) && item->valuestring)
+            snprintf(value, sizeof value, "%s", item->valuestring);
+        else
+            snprintf(value, sizeof value, "%.17g", item->valuedouble);
         if (cJSON_IsNumber(item))
             good = pp_options_recall(o, item->string, value, NULL) != PP_ERR_USAGE && good;
         if (strcmp(item->string, "draft") == 0 && cJSON_IsBool(item) && !draft_given) {

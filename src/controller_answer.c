@@ -204,10 +204,11 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
     return true;
 }
 
-/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. */
+/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. A seed that the user did not give is
+ * a number that JSON and people carry without loss. */
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
-    if (c->n_compared)
+    if (c->n_compared || !alternative)
         return c->sampling.seed;
     return (c->sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
@@ -260,7 +261,9 @@ static void on_saved(struct pp_job *job, void *controller)
 
 static void choose_seed(struct pp_controller *c)
 {
-    if (!c->seed_fixed && getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
+    if (c->seed_fixed)
+        return;
+    if (getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
         c->sampling.seed = pp_now_ns();
     c->sampling.seed &= MAX_SEED;
 }

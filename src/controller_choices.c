@@ -1,4 +1,5 @@
 /* controller_choices.c - what the user can choose: templates, personas, parameters, the draft. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -19,18 +20,18 @@ enum { MAX_TEMPLATE_FILE = 1 << 20 };
 /* --- parameters ------------------------------------------------------------------------------------------- */
 
 const struct ctl_param ctl_params[] = {
-    {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp), 0},
-    {"top-k", CTL_INT, offsetof(struct pp_sampling, top_k), 0},
-    {"top-p", CTL_FLOAT, offsetof(struct pp_sampling, top_p), 0},
-    {"min-p", CTL_FLOAT, offsetof(struct pp_sampling, min_p), 0},
-    {"repeat-penalty", CTL_FLOAT, offsetof(struct pp_sampling, repeat_penalty), 0},
-    {"frequency-penalty", CTL_FLOAT, offsetof(struct pp_sampling, frequency_penalty), 0},
-    {"presence-penalty", CTL_FLOAT, offsetof(struct pp_sampling, presence_penalty), 0},
-    {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n), 0},
-    {"seed", CTL_SEED, 0, 9007199254740991.0}, /* JSON's numbers are exact so far */
-    {"n", CTL_MAX_TOKENS, 0, 0},
-    {"draft-max", CTL_DRAFT_MAX, 0, 0},
-    {"draft-p-min", CTL_DRAFT_P_MIN, 0, 0},
+    {"temp", CTL_FLOAT, offsetof(struct pp_sampling, temp)},
+    {"top-k", CTL_INT, offsetof(struct pp_sampling, top_k)},
+    {"top-p", CTL_FLOAT, offsetof(struct pp_sampling, top_p)},
+    {"min-p", CTL_FLOAT, offsetof(struct pp_sampling, min_p)},
+    {"repeat-penalty", CTL_FLOAT, offsetof(struct pp_sampling, repeat_penalty)},
+    {"frequency-penalty", CTL_FLOAT, offsetof(struct pp_sampling, frequency_penalty)},
+    {"presence-penalty", CTL_FLOAT, offsetof(struct pp_sampling, presence_penalty)},
+    {"repeat-last-n", CTL_INT, offsetof(struct pp_sampling, penalty_last_n)},
+    {"seed", CTL_SEED, 0},
+    {"n", CTL_MAX_TOKENS, 0},
+    {"draft-max", CTL_DRAFT_MAX, 0},
+    {"draft-p-min", CTL_DRAFT_P_MIN, 0},
 };
 const size_t ctl_n_params = sizeof ctl_params / sizeof *ctl_params;
 
@@ -60,19 +61,12 @@ double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s,
     return 0;
 }
 
-/* As on the command line: what an option may say, a conversation may remember, and /set may set. */
-static void bounds(const struct ctl_param *p, double *min, double *max)
-{
-    pp_options_bounds(p->name, min, max);
-    if (p->max > 0)
-        *max = p->max;
-}
-
+/* Bounds are those of the command line: what an option may say, a conversation may remember, and /set may set. */
 bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
 {
     bool whole = p->kind != CTL_FLOAT && p->kind != CTL_DRAFT_P_MIN;
     double min, max;
-    bounds(p, &min, &max);
+    pp_options_bounds(p->name, &min, &max);
     if (!whole) /* as it will be kept: what has been a float is none the less within its bounds */
         v = (double)(float)v, min = (double)(float)min, max = (double)(float)max;
     if (!isfinite(v) || v < min || v > max || (whole && v != floor(v)))
@@ -88,10 +82,8 @@ bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
         memcpy(field, &i, sizeof i);
         break;
     }
-    case CTL_SEED:
-        c->sampling.seed = (uint64_t)v;
-        c->seed_fixed = true;
-        break;
+    case CTL_SEED: /* ctl_fix_seed */
+        return false;
     case CTL_MAX_TOKENS:
         c->max_tokens = (int64_t)v;
         break;
@@ -103,6 +95,12 @@ bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
         break;
     }
     return true;
+}
+
+void ctl_fix_seed(struct pp_controller *c, uint64_t seed)
+{
+    c->sampling.seed = seed;
+    c->seed_fixed = true;
 }
 
 const struct ctl_param *ctl_param_find(const char *name)
@@ -117,11 +115,42 @@ static void show_param(const struct pp_controller *c, const struct ctl_param *p,
 {
     if (p->kind == CTL_SEED && !c->seed_fixed)
         snprintf(out, cap, "random");
+    else if (p->kind == CTL_SEED)
+        snprintf(out, cap, "%" PRIu64, c->sampling.seed);
     else if (p->kind == CTL_MAX_TOKENS && c->max_tokens < 0)
         snprintf(out, cap, "-1 (no limit)");
     else
         snprintf(out, cap, "%.15g", p->kind == CTL_FLOAT ? round(ctl_param_get(c, &c->sampling, p) * 1e6) / 1e6
                                                          : ctl_param_get(c, &c->sampling, p));
+}
+
+static bool set_seed(struct pp_controller *c, const char *value)
+{
+    char *end;
+    errno = 0;
+    const unsigned long long seed = strtoull(value, &end, 10);
+    if (strcasecmp(value, "random") == 0) {
+        c->seed_fixed = false;
+        return true;
+    }
+    if (*value < '0' || *value > '9' || *end || errno) {
+        ctl_notice(c, true, "seed wants a whole number from 0 to %" PRIu64 ", or \"random\"", UINT64_MAX);
+        return false;
+    }
+    ctl_fix_seed(c, seed);
+    return true;
+}
+
+static bool set_number(struct pp_controller *c, const struct ctl_param *p, const char *value)
+{
+    char *end;
+    double v = strtod(value, &end), min, max;
+    pp_options_bounds(p->name, &min, &max);
+    if (end != value && !*end && ctl_param_put(c, p, v))
+        return true;
+    ctl_notice(c, true, "%s wants %s from %.16g to %.16g", p->name,
+               p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max);
+    return false;
 }
 
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
@@ -131,17 +160,8 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
         ctl_notice(c, true, "there is no parameter \"%s\"; /set lists them", name);
         return false;
     }
-    char *end;
-    double v = strtod(value, &end), min, max;
-    bounds(p, &min, &max);
-    if (p->kind == CTL_SEED && strcasecmp(value, "random") == 0) {
-        c->seed_fixed = false;
-    } else if (end == value || *end || !ctl_param_put(c, p, v)) {
-        ctl_notice(c, true, "%s wants %s from %.16g to %.16g%s", p->name,
-                   p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max,
-                   p->kind == CTL_SEED ? ", or \"random\"" : "");
+    if (!(p->kind == CTL_SEED ? set_seed(c, value) : set_number(c, p, value)))
         return false;
-    }
     char shown[64];
     show_param(c, p, shown, sizeof shown);
     ctl_update_session(c, UPDATE_CHOICES);

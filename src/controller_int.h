@@ -313,7 +313,6 @@ struct ctl_param {
     const char *name;
     enum { CTL_FLOAT, CTL_INT, CTL_SEED, CTL_MAX_TOKENS, CTL_DRAFT_MAX, CTL_DRAFT_P_MIN } kind;
     size_t offset;
-    double max; /* where it is less than that of the option of this name; 0: it is the option's */
 };
 extern const struct ctl_param ctl_params[];
 extern const size_t ctl_n_params;
@@ -321,6 +320,7 @@ const struct ctl_param *ctl_param_find(const char *name);
 double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p);
 /* False: out of range, nothing changed. */
 bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v);
+void ctl_fix_seed(struct pp_controller *c, uint64_t seed);
 
 enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err);
 void ctl_choices_free(struct pp_controller *c);

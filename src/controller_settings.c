@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
+#include "src/json_numbers.h"
 
 /* Prints and deletes o; the string is pp_malloced. */
 static char *finish(cJSON *o, bool ok)
@@ -40,6 +41,16 @@ static bool add_number(cJSON *o, const char *name, double v)
     return cJSON_AddRawToObject(o, name, digits);
 }
 
+/* Of a seed of 64 bits a double keeps 53. */
+static bool add_param(cJSON *o, const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p)
+{
+    char digits[32];
+    if (p->kind != CTL_SEED)
+        return add_number(o, p->name, ctl_param_get(c, s, p));
+    snprintf(digits, sizeof digits, "%" PRIu64, s->seed);
+    return cJSON_AddRawToObject(o, p->name, digits);
+}
+
 char *ctl_adapters_json(const struct pp_controller *c)
 {
     struct pp_adapter_mix now = ctl_set_now(c);
@@ -54,13 +65,13 @@ char *ctl_settings_json(const struct pp_controller *c)
     for (size_t i = 0; ok && i < ctl_n_params; i++) {
         const struct ctl_param *p = &ctl_params[i];
         double v = ctl_param_get(c, &c->sampling, p);
-        bool differs = p->kind == CTL_SEED         ? c->seed_fixed && v <= p->max
+        bool differs = p->kind == CTL_SEED         ? c->seed_fixed
                        : p->kind == CTL_MAX_TOKENS ? v >= 0
                        : p->kind == CTL_DRAFT_MAX  ? v != PP_DRAFT_MAX
                        : p->kind == CTL_DRAFT_P_MIN ? v > 0
                                                    : v != ctl_param_get(c, &standard, p);
         if (differs)
-            ok = add_number(o, p->name, v);
+            ok = add_param(o, c, &c->sampling, p);
     }
     if (ok)
         ok = cJSON_AddBoolToObject(o, "draft", c->drafter != PP_DRAFTER_OFF);
@@ -82,7 +93,7 @@ char *ctl_params_json(const struct pp_controller *c, uint64_t seed)
     cJSON *o = cJSON_CreateObject();
     bool ok = o;
     for (size_t i = 0; ok && i < ctl_n_params; i++)
-        ok = add_number(o, ctl_params[i].name, ctl_param_get(c, &used, &ctl_params[i]));
+        ok = add_param(o, c, &used, &ctl_params[i]);
     if (ok)
         ok = cJSON_AddBoolToObject(o, "draft", c->drafter != PP_DRAFTER_OFF);
     return finish(o, ok);
@@ -135,16 +146,27 @@ static void apply_draft(struct pp_controller *c, const cJSON *value)
         c->drafter = (enum pp_drafter)who;
 }
 
+static bool apply_param(struct pp_controller *c, const struct ctl_param *p, const cJSON *value)
+{
+    uint64_t seed;
+    if (p->kind != CTL_SEED)
+        return cJSON_IsNumber(value) && ctl_param_put(c, p, value->valuedouble);
+    const bool good = pp_json_whole(value, &seed);
+    if (good)
+        ctl_fix_seed(c, seed);
+    return good;
+}
+
 static bool apply_settings(struct pp_controller *c)
 {
     const char *json = c->session.settings;
     cJSON *all = *json ? cJSON_Parse(json) : NULL;
-    bool good = !*json || cJSON_IsObject(all);
+    bool good = !*json || (cJSON_IsObject(all) && pp_json_keep_digits(all, json, strlen(json)));
     ctl_reset_params(c);
     for (const cJSON *o = cJSON_IsObject(all) ? all->child : NULL; o; o = o->next) {
         const struct ctl_param *p = ctl_param_find(o->string);
         if (p)
-            good = cJSON_IsNumber(o) && ctl_param_put(c, p, o->valuedouble) && good;
+            good = apply_param(c, p, o) && good;
         else if (strcmp(o->string, "draft") == 0)
             apply_draft(c, o);
         else if (strcmp(o->string, "drafter") == 0)

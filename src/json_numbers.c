@@ -1,5 +1,6 @@
 #include "src/json_numbers.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,21 @@ static bool keep_digits(cJSON *v, const char **at, const char *end)
 bool pp_json_keep_digits(cJSON *v, const char *text, size_t n)
 {
     return keep_digits(v, &text, text + n);
+}
+
+bool pp_json_whole(const cJSON *v, uint64_t *out)
+{
+    const bool kept = cJSON_IsNumber(v) && v->valuestring;
+    char *end;
+    errno = 0;
+    *out = kept ? strtoull(v->valuestring, &end, 10) : 0;
+    if (kept)
+        return errno == 0 && *end == 0 && *v->valuestring != '-';
+    if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < 0x1p64) ||
+        v->valuedouble != floor(v->valuedouble))
+        return false;
+    *out = (uint64_t)v->valuedouble;
+    return true;
 }
 
 bool pp_json_exact(cJSON *v)
