@@ -48,21 +48,28 @@ static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, s
     return code;
 }
 
+struct exporting {
+    struct pp_export *x;
+    const struct pp_cancel *cancel;
+    struct pp_cli_bar bar;
+};
+
+static enum pp_code export_one(void *exporting, struct pp_conversation *c, size_t i, size_t n, struct pp_error *err)
+{
+    struct exporting *k = exporting;
+    pp_cli_bar_show(&k->bar, "exporting", i, n);
+    if (pp_cancelled(k->cancel))
+        return interrupted(err);
+    pp_export_add(k->x, c);
+    return PP_OK;
+}
+
 static enum pp_code add_all(struct pp_export *x, struct pp_store *st, const struct pp_cancel *cancel,
                             struct pp_error *err)
 {
-    struct pp_cli_bar bar = {0};
-    struct pp_session *list;
-    size_t n;
-    enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
-    if (code)
-        return code;
-    for (size_t i = 0; !code && i < n; i++) {
-        pp_cli_bar_show(&bar, "exporting", i, n);
-        code = pp_cancelled(cancel) ? interrupted(err) : add(x, st, list[i].id, err);
-    }
-    pp_cli_bar_clear(&bar);
-    pp_session_list_free(list, n);
+    struct exporting k = {.x = x, .cancel = cancel};
+    const enum pp_code code = pp_conversation_each(st, export_one, &k, err);
+    pp_cli_bar_clear(&k.bar);
     return code;
 }
 
@@ -146,18 +153,37 @@ static enum pp_code put(struct importing *k, struct pp_conversation *c, struct p
     return PP_OK;
 }
 
+static enum pp_code import_one(void *importing, struct pp_conversation *c, size_t i, size_t n, struct pp_error *err)
+{
+    struct importing *k = importing;
+    pp_cli_bar_show(&k->bar, "importing", i, n);
+    return pp_cancelled(k->cancel) ? interrupted(err) : put(k, c, err);
+}
+
+static enum pp_code import_database(struct importing *k, const char *file, struct pp_error *err)
+{
+    struct pp_store *st;
+    enum pp_code code = pp_store_open_copy(file, k->cancel, &st, err);
+    if (code)
+        return code;
+    code = pp_conversation_each(st, import_one, k, err);
+    pp_cli_bar_clear(&k->bar);
+    pp_store_close(st);
+    return code;
+}
+
 static enum pp_code import_file(struct importing *k, const char *file, struct pp_error *err)
 {
+    if (strcmp(file, "-") != 0 && pp_store_is_database(file))
+        return import_database(k, file, err);
     struct pp_buf text = {0};
     struct pp_import im = {0};
     enum pp_code code = pp_cli_read(file, &text, err);
     if (!code && (code = pp_import_read(pp_buf_cstr(&text), text.len, &im, err)))
         pp_fail_prefix(err, "%s", file);
     pp_buf_free(&text);
-    for (size_t i = 0; !code && i < im.n; i++) {
-        pp_cli_bar_show(&k->bar, "importing", i, im.n);
-        code = pp_cancelled(k->cancel) ? interrupted(err) : put(k, &im.list[i], err);
-    }
+    for (size_t i = 0; !code && i < im.n; i++)
+        code = import_one(k, &im.list[i], i, im.n, err);
     pp_cli_bar_clear(&k->bar);
     if (!code)
         say_what_is_missing(&im, file);

@@ -100,12 +100,13 @@ static void tell(struct pp_job *job, const struct pp_import *im, const struct ou
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_buf b = {0};
-    if (im->n == 1)
+    const size_t n = r->added + r->here + r->busy;
+    if (n == 1)
         pp_buf_str(&b, r->added ? "the conversation was imported; this is it" : "this conversation was here already");
     else if (r->added)
         pp_buf_fmt(&b, "%zu conversations were imported, of which this is the first", r->added);
     else
-        pp_buf_fmt(&b, "all %zu conversations were here already; this is the first", im->n);
+        pp_buf_fmt(&b, "all %zu conversations were here already; this is the first", n);
     if (r->added && r->here)
         pp_buf_fmt(&b, "; %zu were here already", r->here);
     if (r->extended_by)
@@ -121,13 +122,21 @@ static void tell(struct pp_job *job, const struct pp_import *im, const struct ou
     pp_buf_free(&b);
 }
 
-static enum pp_code put(struct ctl_job *j, struct pp_importer *store, struct pp_conversation *c, struct outcome *r,
-                        struct pp_error *err)
+struct importing {
+    const struct pp_paths *paths;
+    struct pp_importer *store;
+    struct outcome r;
+};
+
+static enum pp_code put(void *importing, struct pp_conversation *c, size_t i, size_t n, struct pp_error *err)
 {
+    struct importing *k = importing;
+    struct outcome *r = &k->r;
     struct pp_import_result result;
     char lost[sizeof r->lost];
-    const bool settled = pp_conversation_settle(c, j->paths, lost, sizeof lost);
-    const enum pp_code code = pp_importer_put(store, c, &result, err);
+    const bool settled = pp_conversation_settle(c, k->paths, lost, sizeof lost);
+    const enum pp_code code = pp_importer_put(k->store, c, &result, err);
+    (void)i, (void)n;
     if (code)
         return code;
     const bool added = result.outcome == PP_IMPORT_ADDED;
@@ -142,30 +151,52 @@ static enum pp_code put(struct ctl_job *j, struct pp_importer *store, struct pp_
     return PP_OK;
 }
 
+static enum pp_code put_database(struct importing *k, const char *path, struct pp_error *err)
+{
+    struct pp_store *st;
+    enum pp_code code = pp_store_open_copy(path, NULL, &st, err);
+    if (code)
+        return code;
+    code = pp_conversation_each(st, put, k, err);
+    pp_store_close(st);
+    return code ? code : k->r.shown ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s: there is no conversation in it", path);
+}
+
+static enum pp_code put_text(struct importing *k, const char *path, struct pp_import *im, struct pp_error *err)
+{
+    char *text;
+    size_t n;
+    enum pp_code code = pp_read_file(path, MOST_IMPORTED, &text, &n, err);
+    if (code)
+        return code;
+    if ((code = pp_import_read(text, n, im, err)))
+        pp_fail_prefix(err, "%s", path);
+    pp_free(text);
+    for (size_t i = 0; !code && i < im->n; i++)
+        code = put(k, &im->list[i], i, im->n, err);
+    return code;
+}
+
 /* In: key (the path as typed). Out: id of the conversation to show, text to tell. */
 static void run_import(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_import im = {0};
-    struct pp_importer *store = NULL;
-    struct outcome r = {0};
-    char path[PATH], *text = NULL;
-    size_t n = 0;
-    job->code = pp_expand_home(j->key, path, sizeof path)
-                   ? pp_read_file(path, MOST_IMPORTED, &text, &n, &job->err)
-                                     : pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
-    if (!job->code && (job->code = pp_import_read(text, n, &im, &job->err)))
-        pp_fail_prefix(&job->err, "%s", path);
-    pp_free(text);
+    struct importing k = {.paths = j->paths};
+    char path[PATH];
+    job->code = pp_expand_home(j->key, path, sizeof path) ? PP_OK
+                : pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
     if (!job->code)
-        job->code = pp_importer_new(st, j->lock_dir, false, &store, &job->err);
-    for (size_t i = 0; !job->code && i < im.n; i++)
-        job->code = put(j, store, &im.list[i], &r, &job->err);
+        job->code = pp_importer_new(st, j->lock_dir, false, &k.store, &job->err);
+    if (!job->code && pp_store_is_database(path))
+        job->code = put_database(&k, path, &job->err);
+    else if (!job->code)
+        job->code = put_text(&k, path, &im, &job->err);
     if (!job->code) {
-        j->id = r.shown;
-        tell(job, &im, &r);
+        j->id = k.r.shown;
+        tell(job, &im, &k.r);
     }
-    pp_importer_free(store);
+    pp_importer_free(k.store);
     pp_import_free(&im);
 }
 

@@ -50,6 +50,24 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     return PP_OK;
 }
 
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, struct pp_error *err)
+{
+    struct pp_session *list;
+    size_t n;
+    enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
+    if (code)
+        return code;
+    for (size_t i = 0; !code && i < n; i++) {
+        struct pp_conversation c;
+        code = pp_conversation_read(st, list[i].id, &c, err);
+        if (!code)
+            code = take(user, &c, i, n, err);
+        pp_conversation_clear(&c);
+    }
+    pp_session_list_free(list, n);
+    return code;
+}
+
 enum pp_code pp_conversation_add(struct pp_store *st, struct pp_conversation *c, struct pp_error *err)
 {
     return pp_store_conversation_add(st, &c->session, c->messages, c->n, err);

@@ -22,6 +22,11 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
 /* A database that is there, for a question beside those who work with it: nothing is made, migrated or checked, and who
  * writes to it is waited for a tenth of a second at most. A question that its version cannot answer fails. */
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
+/* A copy, in a temporary file without a name, of a database of any version that stays as it is. PP_ERR_FORMAT: it is
+ * damaged, or another program's. */
+enum pp_code pp_store_open_copy(const char *path, const struct pp_cancel *cancel, struct pp_store **out,
+                                struct pp_error *err);
+bool pp_store_is_database(const char *path); /* whosever */
 void pp_store_close(struct pp_store *s);
 /* What takes long ends with PP_ERR_CANCELLED, undone, once this is requested. */
 void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel);

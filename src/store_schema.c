@@ -238,6 +238,12 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
     return PP_OK;
 }
 
+bool pp_store_is_ours(struct pp_store *st)
+{
+    int64_t application = 0;
+    return read_int(st->db, "PRAGMA application_id", &application) == SQLITE_OK && application == APPLICATION_ID;
+}
+
 /* All steps that are missing, in one transaction: a crash leaves the old version whole. */
 static enum pp_code migrate(struct pp_store *st, const char *path, struct pp_error *err)
 {

@@ -483,7 +483,7 @@ expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name 
 
 # --- conversations to files and back ---------------------------------------------------------------------------
 
-run run --save --temp 0 -n 8 --seed 9007199254740991 --system "Be kind." -p "$who" </dev/null
+run run --save --temp 0 -n 8 --seed 18446744073709551615 --system "Be kind." -p "$who" </dev/null
 id=$(sed -n 's/.*conversation \([0-9a-f]*\);.*/\1/p' "$tmp/err")
 run run --resume "$id" --top-k 7 -n 8 -p "And now?" </dev/null
 run sessions export "$id"
@@ -493,7 +493,7 @@ run sessions export "$id" -o "$tmp/talk.json"; expect "as JSON to a file" 0
 holds "with no word" [ ! -s "$tmp/out" ]
 holds "which nobody else reads" [ "$(stat -c %a "$tmp/talk.json")" = 600 ]
 expect_match "a message a line, and a seed as it is" "$tmp/talk.json" '^    \{"role":"user","content":"And now\?","id":3' \
-    '"seed":9007199254740991'
+    '"seed":18446744073709551615'
 cp "$tmp/talk.json" "$tmp/before"
 run sessions export "$id" -o "$tmp/talk.json"; expect "not over a file that is there" 1
 holds "which stays as it is" cmp "$tmp/before" "$tmp/talk.json"
@@ -534,6 +534,11 @@ mkdir -p "$tmp/other/pippin"
 cp "$tmp/saved.db" "$tmp/other/pippin/pippin.db"
 XDG_DATA_HOME="$tmp/other" "$pippin" sessions list >"$tmp/out" 2>"$tmp/err"; code=$?
 holds "is what was copied" cmp "$tmp/before" "$tmp/out"
+run sessions import "$tmp/saved.db"; expect "a copy is imported" 0
+holds "which all is here already" [ "$(grep -c 'here already)$' "$tmp/out")" = "$(wc -l <"$tmp/before")" ]
+XDG_DATA_HOME="$tmp/third" "$pippin" sessions import "$tmp/saved.db" >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "or into an empty database" 0
+holds "all of it" [ "$(wc -l <"$tmp/out")" = "$(wc -l <"$tmp/before")" ]
 run sessions backup "$tmp/nowhere/x.db"; expect "not to a folder that is not there" 1
 program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
 (cd "$tmp" && "$program" sessions backup :memory: 2>"$tmp/err"); code=$?

@@ -614,6 +614,20 @@ static void in_the_chat(void **state)
     assert_string_equal(fix_message(2)->text, "two");
     fixture_turn(&fix, "three", "c"); /* and it goes on */
     assert_non_null(strstr(fix.fake->messages, "\"content\":\"two\""));
+    struct pp_store *other; /* a database from elsewhere */
+    assert_ok(pp_store_open(test_path("other #1?.db"), &other, &err), err);
+    size_t n;
+    int64_t there;
+    assert_int_equal(put(other, "{\"messages\": [{\"role\": \"user\", \"content\": \"elsewhere\"}]}", false, &there,
+                         &n), PP_IMPORT_ADDED);
+    pp_store_close(other);
+    snprintf(line, sizeof line, "/import %s", test_path("other #1?.db"));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+        pump_until(&fix, says(i ? "this conversation was here already" : "the conversation was imported"));
+        pump_until(&fix, pp_controller_n_messages(fix.c) == 1);
+        assert_string_equal(fix_message(0)->text, "elsewhere");
+    }
     assert_int_equal(fix_slash("/import"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/import /nowhere/x.json"), PP_SLASH_DONE);
     pump_until(&fix, says("/nowhere/x.json"));

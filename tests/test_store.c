@@ -517,6 +517,35 @@ static void migration(void **state)
     pp_store_close(open_store(path)); /* and once more, with nothing to do */
 }
 
+/* Of any version, also one in a file that nobody may write to; it stays what it is. */
+static void copies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sql, *word;
+    } refused[] = {{"PRAGMA user_version = 99", "newer pippin"}, {"PRAGMA application_id = 7", "another program"}};
+    struct pp_session s;
+    const char *path = fresh();
+    make_folder_of(path);
+    raw_sql(path, version_1);
+    assert_true(pp_store_is_database(path));
+    assert_false(pp_store_is_database("Makefile"));
+    assert_int_equal(chmod(path, 0400), 0);
+    struct pp_store *st;
+    assert_ok(pp_store_open_copy(path, NULL, &st, &err), err);
+    assert_ok(pp_store_session_find(st, "0011", &s, &err), err);
+    assert_string_equal(s.title, "Old harbour");
+    pp_session_clear(&s);
+    pp_store_close(st);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 1);
+    assert_int_equal(chmod(path, 0600), 0);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        raw_sql(path, refused[i].sql);
+        assert_int_not_equal(pp_store_open_copy(path, NULL, &st, &err), PP_OK);
+        assert_non_null(strstr(err.text, refused[i].word));
+    }
+}
+
 static void write_text(const char *path, const char *text, size_t n)
 {
     assert_ok(pp_write_file(path, text, n, 0600, &err), err);
@@ -868,6 +897,7 @@ TEST_GROUP(store)
         cmocka_unit_test(message_tree),        cmocka_unit_test(message_round_trip),
         cmocka_unit_test(search),              cmocka_unit_test(delete_long_conversation),
         cmocka_unit_test(migration),           cmocka_unit_test(strange_files),
+        cmocka_unit_test(copies),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
         cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
