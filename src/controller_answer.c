@@ -204,8 +204,8 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
     return true;
 }
 
-/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. A seed that the user did not give is
- * a number that JSON and people carry without loss. */
+/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. A seed that the user did not give
+ * is a number that JSON and people carry without loss. */
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
     if (c->n_compared || !alternative)
