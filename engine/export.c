@@ -314,11 +314,11 @@ static bool has_bit(const struct pp_hparams *hp, int64_t layer, uint8_t bit)
     return hp->layer[layer] & bit;
 }
 
-/* Whether each step-th layer has the bit, and no other; step 0: none has it. */
-static bool is_every(const struct pp_hparams *hp, int step, uint8_t bit)
+/* Whether each step-th layer has the bit, beginning with that or the first one, and no other; step 0: none has it. */
+static bool is_every(const struct pp_hparams *hp, int step, bool from_first, uint8_t bit)
 {
     for (int64_t l = 0; l < hp->n_layer; l++)
-        if (has_bit(hp, l, bit) != (step && (l + 1) % step == 0))
+        if (has_bit(hp, l, bit) != (step && (l + !from_first) % step == 0))
             return false;
     return true;
 }
@@ -329,7 +329,7 @@ static void add_windows(struct keys *k, const struct pp_arch *arch, const struct
     bool windowed[PP_MAX_LAYERS];
     if (hp->window || arch->gguf_says_window)
         add_number(k, "attention.sliding_window", hp->window);
-    if (!hp->window || is_every(hp, arch->layer_pattern, PP_LAYER_WIDE))
+    if (!hp->window || is_every(hp, arch->layer_pattern, arch->pattern_from_first, PP_LAYER_WIDE))
         return;
     for (int64_t l = 0; l < hp->n_layer; l++)
         windowed[l] = !has_bit(hp, l, PP_LAYER_WIDE);
@@ -376,7 +376,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},
         {"attn_logit_softcapping", hp->attn_softcap},
-        {"final_logit_softcapping", hp->final_softcap},
+        {"final_logit_softcapping", hp->final_softcap}, {"router_logit_softcapping", hp->router_softcap},
         {"embedding_scale", hp->embd_scale},
         {"residual_scale", hp->residual_scale},
         {"logit_scale", divides                    ? 1.0f / hp->logit_scale
@@ -411,7 +411,7 @@ static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hpar
         what = "dynamic RoPE scaling";
     else if (hp->rope_scaling == PP_ROPE_YARN && hp->rope_no_truncate != arch->yarn_no_truncate)
         what = "YaRN scaling of this kind";
-    else if (arch->unrotated_pattern && !is_every(hp, arch->unrotated_pattern, PP_LAYER_UNROTATED))
+    else if (arch->unrotated_pattern && !is_every(hp, arch->unrotated_pattern, false, PP_LAYER_UNROTATED))
         what = "which layers are not rotated";
     return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "GGUF files of the family %s have no words for %s", arch->name, what)
                 : PP_OK;
@@ -512,7 +512,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     if (has_layers_without(hp))
         add_layers_without(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
-    add_number(&k, "rope.dimension_count", hp->rope_dim);
+    add_number(&k, "rope.dimension_count", arch->gguf_twice_rope ? 2 * hp->rope_dim : hp->rope_dim);
     if (hp->rope_dim_local)
         add_number(&k, "rope.dimension_count_swa", hp->rope_dim_local);
     if (hp->kv_lora_rank)
@@ -755,11 +755,12 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
 static const float STANDING_STILL = 1e30f; /* what converters write */
 
 /* GGUF has no key for llama3's scaling, nor for pairs that stand still: what each frequency is divided by stands in a
- * tensor. None is made of a GGUF file that has it. */
+ * tensor, which has as many as there are in layers with a window, too. None is made of a GGUF file that has it. */
 static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_hparams hp = *pp_source_hparams(s);
-    int64_t n = hp.rope_dim / 2;
+    const int64_t scaled_ones = hp.rope_dim / 2, local = hp.rope_dim_local / 2;
+    const int64_t n = local > scaled_ones ? local : scaled_ones;
     float magnitude;
     *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
                             .size = (size_t)n * sizeof(float)};
@@ -778,7 +779,7 @@ static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor 
     hp.rope_scaling = PP_ROPE_NONE;
     pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, factors, &magnitude);
     for (int64_t i = 0; i < n; i++)
-        factors[i] /= scaled[i];
+        factors[i] = i < scaled_ones ? factors[i] / scaled[i] : 1.0f;
     return PP_OK;
 }
 

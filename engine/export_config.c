@@ -80,7 +80,7 @@ static enum pp_code find_llama3(const struct pp_tensor *t, struct pp_hparams *hp
     const int64_t n = hp->rope_dim / 2;
     float *freq = pp_calloc(2 * (size_t)n, sizeof *freq), magnitude;
     const float *d = t->data;
-    bool found = t->type == PP_TYPE_F32 && t->n_dims == 1 && t->ne[0] == n;
+    bool found = t->type == PP_TYPE_F32 && t->n_dims == 1 && t->ne[0] >= n;
     if (!freq)
         return pp_fail_nomem(err, t->name);
     pp_rope_frequencies(hp, hp->n_ctx_train, NULL, freq, &magnitude);

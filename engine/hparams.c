@@ -165,7 +165,8 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
         {"largest ALiBi bias", hp->alibi},
         {"attention temperature", hp->attn_temperature}, {"scale of values", hp->attn_value_scale},
-        {"logit soft cap", hp->final_softcap},     {"embedding scale", hp->embd_scale},
+        {"logit soft cap", hp->final_softcap},     {"router's soft cap", hp->router_softcap},
+        {"embedding scale", hp->embd_scale},
         {"bound of queries, keys and values", hp->qkv_clamp},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
         {"scale of experts' weights", hp->expert_scale},
@@ -305,6 +306,10 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
     for (int64_t l = 0; l < hp->n_layer && !code; l++)
         if (!(hp->sparsity[l] >= 0 && hp->sparsity[l] <= 100))
             code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how sparse gates are");
+    for (int64_t l = 0; l < hp->n_layer && !code; l++)
+        if (!(hp->gate_bound[l] >= 0 && isfinite(hp->gate_bound[l]) && hp->expert_bound[l] >= 0 &&
+              isfinite(hp->expert_bound[l])))
+            code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how large gates are");
     return code ? code : check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
 }
 
@@ -504,6 +509,7 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         {"attention.value_scale", &hp->attn_value_scale},
         {"attn_logit_softcapping", &hp->attn_softcap},
         {"final_logit_softcapping", &hp->final_softcap},
+        {"router_logit_softcapping", &hp->router_softcap},
         {"embedding_scale", &hp->embd_scale},
         {"residual_scale", &hp->residual_scale},
         {"logit_scale", &hp->logit_scale},
@@ -648,7 +654,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
         double usual, usual_too;
     } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi},
                 {"attention.value_scale", 0, hp->kv_lora_rank ? 1 : (double)hp->attn_value_scale},
-                {"attention.output_scale", 0, 1},   {"router_logit_softcapping", 0, 0}, {"swin_norm", 0, 0}};
+                {"attention.output_scale", 0, 1},   {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const double v = number_of(&s, keys[i].key);
@@ -829,6 +835,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;
+    const struct pp_tensor *gate = pp_source_tensor(source, "blk.0.attn_gate.weight");
+    hp->head_gates = gate && gate->n_dims == 2 && gate->ne[1] == pp_layer_shape(hp, 0).n_head;
     if (hp->kv_lora_rank)
         return gguf_latent(&s, value_length, hp, err);
     hp->v_head_dim = value_length != hp->head_dim ? value_length : 0;
@@ -975,7 +983,9 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     hp->rope_factor = 1;
     if (!cJSON_IsObject(rope))
         rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    if (!pp_json_float(config, "rope_theta", &hp->rope_base) || !pp_json_float(config, "partial_rotary_factor", &part))
+    const bool listed = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
+    if ((!listed && !pp_json_float(config, "rope_theta", &hp->rope_base)) || /* lists are the family's business */
+        !pp_json_float(config, "partial_rotary_factor", &part))
         return fail_number("rope_theta or partial_rotary_factor", err);
     if (cJSON_IsObject(rope)) {
         if (!pp_json_float(rope, "rope_theta", &hp->rope_base) || !pp_json_float(rope, "partial_rotary_factor", &part))

@@ -208,7 +208,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         double v;
     } rare[] = {
         {"attention scale", (double)hp->attn_scale},     {"attention cap", (double)hp->attn_softcap},
-        {"logit cap", (double)hp->final_softcap},        {"embedding scale", (double)hp->embd_scale},
+        {"logit cap", (double)hp->final_softcap},        {"router cap", (double)hp->router_softcap},
+        {"head gates", hp->head_gates},                  {"embedding scale", (double)hp->embd_scale},
         {"residual scale", (double)hp->residual_scale},  {"logit scale", (double)hp->logit_scale},
         {"local rope", (double)hp->rope_base_local},     {"no truncation", hp->rope_no_truncate},
         {"attention temperature", (double)hp->attn_temperature},
@@ -245,6 +246,10 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
             pp_sha256_update(s, special, sizeof special);
         if (hp->sparsity[l] != 0.0f)
             pp_sha256_update(s, &hp->sparsity[l], sizeof hp->sparsity[l]);
+        if (hp->gate_bound[l] != 0.0f || hp->expert_bound[l] != 0.0f) {
+            const float bounds[] = {hp->gate_bound[l], hp->expert_bound[l]};
+            pp_sha256_update(s, bounds, sizeof bounds);
+        }
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }

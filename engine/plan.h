@@ -41,7 +41,7 @@ enum pp_op_kind {
                         layer `layer` */
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
                         head normed by `weight`, if there is one, and all times silu(in) */
-    PP_OP_GATE,      /* out = fn(in) * in2 */
+    PP_OP_GATE,      /* out = fn(in) * in2, with `scale` where the function has a number */
     PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
                         that of in, plus the sum of the streams of in, each times its number of row j */
@@ -50,7 +50,8 @@ enum pp_op_kind {
     PP_OP_SPARSEN,   /* out = what of `in` is above its mean by more than `scale` standard deviations, that much less;
                         else 0 */
     PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */
-    PP_OP_WEIGH,     /* out = in2 / (1 + exp(-in)), `in` being one number */
+    PP_OP_WEIGH,     /* out = fn(in) * in2, `in` having one number for as many neighbours of in2 as there are for each:
+                        PP_FN_SIGMOID or PP_FN_SOFTPLUS */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number, or the one in `weight` */
     PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
                         `in` */
@@ -72,6 +73,9 @@ enum pp_fn {
     PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
     PP_FN_RELU2,     /* x^2 where x is positive, else 0 */
     PP_FN_RELU,      /* x where it is positive, else 0; of a gate only */
+    PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
+                        -scale .. scale */
+    PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); of PP_OP_WEIGH only */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -97,7 +101,7 @@ struct pp_linear {
 
 struct pp_op {
     enum pp_op_kind kind;
-    enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_APPLY */
+    enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_WEIGH, PP_OP_APPLY */
     bool centred;                    /* the norms: LayerNorm */
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
@@ -138,6 +142,7 @@ struct pp_experts {
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
     const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
     enum pp_fn fn;
+    float bound;                                     /* PP_FN_SILU_BOUNDED's */
     const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
     const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */

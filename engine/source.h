@@ -53,6 +53,9 @@ struct pp_hparams {
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     int64_t laurel_rank;    /* of what stands beside attention then */
     float sparsity[PP_MAX_LAYERS]; /* gates lose what is not so many standard deviations above their mean; 0: nothing */
+    /* Gates behind SiLU are at most this, and what they multiply is within it: of the feed-forward part or the expert
+     * that every row uses, and of experts; 0: there is no bound. */
+    float gate_bound[PP_MAX_LAYERS], expert_bound[PP_MAX_LAYERS];
     /* Latent attention (arXiv 2405.04434): a position has one vector that all heads make keys and values of, and one
      * rotated key beside it. The cache keeps these two, so that n_head_kv is 1 and head_dim kv_lora_rank + rope_dim. */
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
@@ -89,6 +92,7 @@ struct pp_hparams {
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
+    bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
@@ -100,6 +104,7 @@ struct pp_hparams {
     float attn_value_scale; /* of what attention gives; 0: 1 */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */
+    float router_softcap;   /* likewise the logits that choose experts */
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */

@@ -94,7 +94,7 @@ static void rope(struct pp_trainer *t, float *q, float *k, bool backwards)
 static void swiglu_row(const struct row_work *w, int64_t r)
 {
     int64_t n = w->t->n_ff;
-    w->t->ops->gate(PP_FN_SILU, w->in + r * n, w->in2 + r * n, n, w->out + r * n);
+    w->t->ops->gate(PP_FN_SILU, 0, w->in + r * n, w->in2 + r * n, n, w->out + r * n);
 }
 
 /* in: gate, in2: up, out: the gradient by the product and then by gate, out2: by up. */

@@ -52,12 +52,18 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
         y[i] = x[i] / sqrt(square + EXPERT_EPSILON) * (double)w->values[i];
 }
 
+/* YaRN is of layers without a RoPE of their own. */
+static bool is_scaled(const struct expert_shape *s, double base)
+{
+    return s->yarn_factor != 0.0f && !(s->local_base != 0.0f && base == (double)s->local_base);
+}
+
 /* Of pair i: base^(-2 i / rope_dim), and with YaRN (arXiv 2309.00071) divided by its factor where the pair turns less
  * than once in the original context, in part where it turns less than 32 times. */
-static double frequency(const struct expert_shape *s, double base, int i)
+static double frequency(const struct expert_shape *s, int rotated, double base, int i)
 {
-    const double dim = s->rope_dim, whole = pow(base, -2.0 * i / dim), two_pi = 2 * acos(-1);
-    if (s->yarn_factor == 0.0f)
+    const double dim = rotated, whole = pow(base, -2.0 * i / dim), two_pi = 2 * acos(-1);
+    if (!is_scaled(s, base))
         return whole;
     const double log_base = 2 * log(base);
     const double low = fmax(0, floor(dim * log(s->yarn_ctx / (32 * two_pi)) / log_base));
@@ -66,15 +72,15 @@ static double frequency(const struct expert_shape *s, double base, int i)
     return whole * (1 - ramp) + whole / (double)s->yarn_factor * ramp;
 }
 
-/* Pairs of a head turn. */
-static void rotate(const struct expert_shape *s, double base, double *head, int position)
+/* Pairs of the first dim values of a head turn, and become longer with YaRN, but not where attention is latent. */
+static void rotate(const struct expert_shape *s, int dim, double base, double *head, int position)
 {
-    const int dim = s->rope_dim;
+    const double length = is_scaled(s, base) && !s->kv_rank ? 0.1 * log((double)s->yarn_factor) + 1 : 1;
     for (int i = 0; i < dim / 2; i++) {
         double *x = &head[s->neighbours ? 2 * i : i], *y = &head[s->neighbours ? 2 * i + 1 : i + dim / 2];
-        const double angle = position * frequency(s, base, i), a = *x, b = *y;
-        *x = a * cos(angle) - b * sin(angle);
-        *y = b * cos(angle) + a * sin(angle);
+        const double angle = position * frequency(s, dim, base, i), a = *x, b = *y;
+        *x = (a * cos(angle) - b * sin(angle)) * length;
+        *y = (b * cos(angle) + a * sin(angle)) * length;
     }
 }
 
@@ -99,7 +105,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
         if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
         if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f)
-            rotate(&m->s, base, head, position);
+            rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
         if (m->s.unit_heads && !expert_is_wide(&m->s, l))
@@ -126,8 +132,8 @@ static int first_seen(const struct expert_shape *s, int l, int row)
 
 static void qkv(const struct expert_model *m, int l, const double *in, double *q, double *k, double *v)
 {
-    const int n_q = m->s.n_head * m->s.head_dim, heads = expert_key_heads(&m->s, l), n_kv = heads * m->s.head_dim;
-    const int v_dim = expert_value_dim(&m->s);
+    const int n_q = expert_heads(&m->s, l) * m->s.head_dim, heads = expert_key_heads(&m->s, l);
+    const int n_kv = heads * m->s.head_dim, v_dim = expert_value_dim(&m->s);
     const struct array *fused = expert_find(m, l, "attn_qkv.weight");
     if (fused) {
         product(fused, 0, 0, n_q, in, q);
@@ -226,7 +232,10 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     if (w[0])
         product(w[0], e, 0, n, in, gate);
     product(w[1], e, 0, n, in, up);
-    for (int i = 0; i < n; i++)
+    const float most = l < m->s.n_layer - 1 ? 0 : strcmp(end, "_exps") == 0 ? m->s.bound : m->s.shared_bound;
+    for (int i = 0; i < n && most != 0.0f; i++)
+        up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
+    for (int i = 0; i < n && most == 0.0f; i++)
         up[i] *= m->s.early ? fmax(0, gate[i]) : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
     for (int i = 0; i < n_out; i++)
@@ -290,7 +299,7 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
         linear(m, l, "attn_kv_a_mqa", in, low);
         norm(m, l, "attn_kv_a_norm", low, low);
-        rotate(s, EXPERT_ROPE_BASE, low + s->kv_rank, r);
+        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
         linear(m, l, "attn_kv_b", low, both);
         for (int h = 0; h < s->n_head; h++) {
             double *k = e.k + (r * s->n_head + h) * width, *v = e.v + (r * s->n_head + h) * width;
@@ -323,7 +332,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     }
     for (int h = 0; h < s->n_head; h++) {
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
-        rotate(s, EXPERT_ROPE_BASE, q + s->nope, row);
+        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
         attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
                      more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
                      0, out);
@@ -400,8 +409,8 @@ static void convolved_layer(const struct expert_model *m, int l, double *x, int 
 static void layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
-    const int dim = s->head_dim, n_q = s->n_head * dim, heads_kv = expert_key_heads(s, l), n_kv = heads_kv * dim;
-    const int group = s->n_head / heads_kv, v_dim = expert_value_dim(s);
+    const int dim = s->head_dim, n_head = expert_heads(s, l), n_q = n_head * dim, heads_kv = expert_key_heads(s, l);
+    const int n_kv = heads_kv * dim, group = n_head / heads_kv, v_dim = expert_value_dim(s);
     const struct array *sinks = expert_find(m, l, "attn_sinks.weight");
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     const bool gated = s->n_state && !s->mamba;
@@ -422,9 +431,9 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         if (gated)
             gated_queries(m, l, in, q, gate);
-        heads(m, l, "attn_q_norm", s->n_head, r, q);
+        heads(m, l, "attn_q_norm", n_head, r, q);
         heads(m, l, "attn_k_norm", heads_kv, r, k + r * n_kv);
-        for (int h = 0; h < s->n_head; h++) {
+        for (int h = 0; h < n_head; h++) {
             const double *own = k + h / group * dim, scale = scale_at(s, l, r);
             const double part = share_beside(sinks, h, q + h * dim, own, first, r, dim, n_kv, scale) *
                                 (s->value_scale != 0.0f ? (double)s->value_scale : 1);
@@ -434,8 +443,10 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         }
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
-        for (int i = 0; (s->gated || gated) && i < n_q; i++)
-            att[i] *= sigmoid(gate[i]);
+        for (int i = 0; (s->gated || gated) && i < n_q; i++) {
+            const double g = gate[s->head_gates ? i / dim : i];
+            att[i] *= s->soft_gates ? log1p(exp(g)) : sigmoid(g);
+        }
         linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
             norm(m, l, "post_attention_norm", delta, delta);

@@ -116,6 +116,11 @@ int expert_key_heads(const struct expert_shape *s, int l)
     return s->local_kv && !expert_is_wide(s, l) ? s->local_kv : s->n_head_kv;
 }
 
+int expert_heads(const struct expert_shape *s, int l)
+{
+    return s->local_heads && !expert_is_wide(s, l) ? s->local_heads : s->n_head;
+}
+
 int expert_value_dim(const struct expert_shape *s)
 {
     return s->v_dim ? s->v_dim : s->head_dim;
@@ -125,8 +130,8 @@ static void add_attention(struct expert_model *m, int l)
 {
     static const char *const kinds[] = {"attn_q", "attn_k", "attn_v"};
     const struct expert_shape *s = &m->s;
-    const int n_q = s->n_head * s->head_dim, n_kv = expert_key_heads(s, l) * s->head_dim;
-    const int n_v = expert_key_heads(s, l) * expert_value_dim(s), n_out = s->n_head * expert_value_dim(s);
+    const int n_head = expert_heads(s, l), n_q = n_head * s->head_dim, n_kv = expert_key_heads(s, l) * s->head_dim;
+    const int n_v = expert_key_heads(s, l) * expert_value_dim(s), n_out = n_head * expert_value_dim(s);
     for (int i = 0; i < 3 && !s->fused_qkv; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.weight", kinds[i]);
@@ -145,7 +150,7 @@ static void add_attention(struct expert_model *m, int l)
     if (s->sinks && !expert_is_wide(s, l))
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
-        add_matrix(m, l, "attn_gate.weight", n_q, s->n_embd);
+        add_matrix(m, l, "attn_gate.weight", s->head_gates ? n_head : n_q, s->n_embd);
     if (s->post_norms) {
         add_norm(m, l, "post_attention_norm.weight", s->n_embd);
         add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
@@ -317,7 +322,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
         {"embedding_length", s->n_embd}, {"feed_forward_length", s->kinds ? 0 : s->n_ff},
-        {"attention.head_count", s->n_head},
+        {"attention.head_count", s->local_heads ? 0 : s->n_head},
+        {"rope.dimension_count_swa", s->wide_rope ? s->rope_dim : 0},
         {"attention.head_count_kv",
          s->taps || (s->mamba && !s->beside) || s->local_kv ? 0
          : !s->kv_rank                                             ? s->n_head_kv
@@ -330,7 +336,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.indexer.top_k", s->index_top_k}, {"attention.indexer.head_count", s->index_top_k ? 2 : 0},
         {"attention.indexer.key_length", s->index_top_k ? 16 : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
-        {"rope.scaling.original_context_length", s->yarn_ctx}, {"rope.dimension_count", s->rope_dim},
+        {"rope.scaling.original_context_length", s->yarn_ctx},
+        {"rope.dimension_count", s->wide_rope && strcmp(s->arch, "step35") != 0 ? s->wide_rope : s->rope_dim},
         {"expert_count", s->n_expert},
         {"expert_used_count", s->n_used}, {"expert_feed_forward_length", s->n_ff_expert},
         {"expert_shared_count", s->n_ff_shared / s->n_ff_expert},
@@ -345,10 +352,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
         {"moe_latent_size", s->n_embd_expert},
     };
-    uint32_t n_head_kv[8], n_ff[8];
+    uint32_t n_head_kv[8], n_ff[8], n_head[8];
+    float bounds[8] = {0};
     assert_true(s->n_layer <= 8);
     for (int l = 0; l < s->n_layer; l++) {
         const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
+        n_head[l] = (uint32_t)expert_heads(s, l);
         n_head_kv[l] = other ? 0 : (uint32_t)expert_key_heads(s, l);
         n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
     }
@@ -365,10 +374,18 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
-    if (!s->n_head) /* files of models without attention say so */
+    if (!s->n_head && !s->local_heads) /* files of models without attention say so */
         pp_gguf_add_u32(w, key(m, "attention.head_count"), 0);
     if (s->taps || (s->mamba && !s->beside) || s->local_kv)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
+    if (s->local_heads)
+        pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
+    bounds[s->n_layer - 1] = s->bound;
+    if (s->bound != 0.0f)
+        pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
+    bounds[s->n_layer - 1] = s->shared_bound;
+    if (s->bound != 0.0f)
+        pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);

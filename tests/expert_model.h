@@ -19,6 +19,10 @@ struct expert_shape {
     const char *ffn_norm;   /* "ffn_norm" */
     bool post_norms;        /* what comes out of attention and feed-forward part is normed, too */
     bool gated;             /* what attention gives is weighed by sigmoids */
+    bool head_gates, soft_gates; /* one for each head, not for each value; softpluses instead */
+    float bound, shared_bound; /* in the last layer, of gates of experts, and of the shared one; 0: none */
+    int local_heads;        /* heads of queries in layers with a window; 0: n_head */
+    int wide_rope;          /* of a head so many values are rotated in the others; 0: rope_dim */
     float embd_scale;       /* 0: 1; no file says it */
     float residual_scale, logit_scale; /* likewise */
     float value_scale;      /* of what attention gives; 0: 1 */

@@ -25,6 +25,7 @@ struct expert_model {
 /* Of a layer with attention of the usual kind: heads of keys, values of a head. */
 int expert_key_heads(const struct expert_shape *s, int l);
 int expert_value_dim(const struct expert_shape *s);
+int expert_heads(const struct expert_shape *s, int l); /* of queries */
 bool expert_is_wide(const struct expert_shape *s, int l);
 bool expert_recurs(const struct expert_shape *s, int l);
 /* What the gated delta rule or Mamba 2 makes of n rows of normed inputs [n, n_embd] in layer l, before its last

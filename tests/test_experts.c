@@ -431,6 +431,65 @@ static void hy_v3(void **state)
     assert_tensor(folder, "model.layers.2.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
 }
 
+/* Step 3.5: windows with more heads and a RoPE of their own, a gate for each head, bounds in the last layer. */
+static void step35(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("step35");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = true;
+    s.qk_norm = QK_HEADS;
+    s.n_layer = 5;
+    s.n_dense = 1;
+    s.window = 20;
+    s.wide = 4;
+    s.first_wide = true;
+    s.n_nextn = 0;
+    s.local_heads = 6;
+    s.local_base = 500;
+    s.wide_rope = 8;
+    s.n_ff_shared = 32;
+    s.scale = 3;
+    s.bound = 0.4f;
+    s.shared_bound = 0.6f;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.moe.down_proj.weight", 3, s.n_ff_expert);
+    assert_tensor(folder, "model.layers.4.moe.router_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.4.share_expert.up_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.g_proj.weight", 2, s.n_embd);
+}
+
+/* Laguna, with windows and a gate for each head, and without and one for each value. */
+static void laguna(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("laguna");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = s.soft_gates = true;
+    s.qk_norm = QK_HEADS;
+    s.n_layer = 5;
+    s.n_dense = 1;
+    s.window = 20;
+    s.wide = 4;
+    s.first_wide = true;
+    s.local_heads = 6;
+    s.local_base = 500;
+    s.wide_rope = 8;
+    s.yarn_factor = 8;
+    s.yarn_ctx = 24;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.experts.e_score_correction_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.4.mlp.shared_expert.up_proj.weight", 2, s.n_embd);
+    s = expert_shape("laguna");
+    s.sigmoids = s.choice_bias = s.say_norm = s.gated = s.soft_gates = true;
+    s.qk_norm = QK_HEADS;
+    s.rope_dim = 8;
+    s.n_dense = 2;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    check(&s);
+}
+
 /* SmallThinker: with windows in some layers, and without. */
 static void smallthinker(void **state)
 {
@@ -815,7 +874,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(mellum),
         cmocka_unit_test(mimo2),
         cmocka_unit_test(smallthinker),
-        cmocka_unit_test(hy_v3), cmocka_unit_test(lfm2moe),
+        cmocka_unit_test(hy_v3), cmocka_unit_test(step35), cmocka_unit_test(laguna), cmocka_unit_test(lfm2moe),
         cmocka_unit_test(minicpm3), cmocka_unit_test(plm),
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),

@@ -50,14 +50,14 @@ static void norm_and_activations(void **state)
         }
         for (int64_t i = 0; i < n; i++)
             x[i] *= i % 7 == 0 ? 60 : 1; /* also where exp saturates */
-        scalar->gate(PP_FN_SILU, x, w, n, a);
+        scalar->gate(PP_FN_SILU, 0, x, w, n, a);
         for (int64_t i = 0; i < n; i++)
             assert_near(a[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i], 1e-5 * (1 + fabs((double)a[i])));
         for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
             if (!pp_isa_runs((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *fast = pp_cpu_ops((enum pp_isa)isa);
-            fast->gate(PP_FN_SILU, x, w, n, b);
+            fast->gate(PP_FN_SILU, 0, x, w, n, b);
             assert_memory_equal(a, b, (size_t)n * 4);
             float *y = pp_malloc((size_t)n * 4), *z = pp_malloc((size_t)n * 4);
             memcpy(y, w, (size_t)n * 4);
@@ -157,8 +157,13 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     }
 }
 
+static const float BOUND = 0.75f;
+
 static double exact_gate(enum pp_fn fn, double g, double u)
 {
+    const double most = (double)BOUND;
+    if (fn == PP_FN_SILU_BOUNDED)
+        return fmin(most, exact_fn(PP_FN_SILU, 0, g)) * fmax(-most, fmin(most, u));
     if (fn != PP_FN_CLAMPED)
         return exact_fn(fn, 0, g) * u;
     g = g > 7 ? 7 : g;
@@ -172,7 +177,7 @@ static void functions(void **state)
     static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
                                          PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU2};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED,
-                                         PP_FN_RELU2, PP_FN_RELU};
+                                         PP_FN_SILU_BOUNDED, PP_FN_RELU2, PP_FN_RELU};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
     enum { N = 147 };
@@ -196,13 +201,13 @@ static void functions(void **state)
                 }
         }
         for (size_t f = 0; f < sizeof gated / sizeof *gated; f++) {
-            scalar->gate(gated[f], x, u, N, a);
+            scalar->gate(gated[f], BOUND, x, u, N, a);
             for (int i = 0; i < N; i++)
                 assert_near(a[i], exact_gate(gated[f], (double)x[i], (double)u[i]),
                             1e-5 * (1 + fabs((double)x[i])) + 1e-6 * fabs((double)a[i]));
             for (int isa = 1; isa < PP_ISA_COUNT; isa++)
                 if (pp_isa_runs((enum pp_isa)isa)) {
-                    pp_cpu_ops((enum pp_isa)isa)->gate(gated[f], x, u, N, b);
+                    pp_cpu_ops((enum pp_isa)isa)->gate(gated[f], BOUND, x, u, N, b);
                     assert_memory_equal(a, b, sizeof a);
                 }
         }

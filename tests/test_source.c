@@ -389,7 +389,7 @@ static void test_gguf_other(void **state)
         const char *key;
         float v;
     } refused[] = {{"llama.attention.max_alibi_bias", 8},
-                   {"llama.router_logit_softcapping", 30}};
+                   {"llama.swin_norm", 1}};
     char path[256];
     struct pp_source *s;
     struct pp_error err;

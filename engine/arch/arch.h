@@ -100,7 +100,9 @@ struct pp_decoder {
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
                                  the head's result is multiplied */
-    bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product */
+    bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
+                                 number for each value or one for each head */
+    bool soft_gates;          /* those are softpluses instead */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
     const char *output_norm;  /* and the one behind the last layer; NULL: output_norm */
 };
@@ -144,10 +146,12 @@ struct pp_arch {
     /* What its GGUF files take for granted: */
     float gguf_eps;                   /* of the norms; 0: they say it */
     int layer_pattern;                /* each such layer has no window; 0: none */
+    bool pattern_from_first;          /* the first layer is one of those, not the layer_pattern-th */
     int unrotated_pattern;            /* each such layer is not rotated; 0: none, or those without a window */
     bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
     bool gguf_says_parallel;          /* there is a key for it */
     bool gguf_twice_ff;               /* feed_forward_length counts gate and value */
+    bool gguf_twice_rope;             /* rope.dimension_count is twice what is rotated in layers without a window */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
     bool gguf_scaled_output;          /* where that is the embeddings, times logit_scale, which no key says then */
     bool gguf_says_window;            /* also that there is none */

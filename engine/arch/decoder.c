@@ -57,10 +57,18 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
+/* The function of a gate, whose results and what they multiply may be bounded in some layers. */
+static void set_gate(const struct builder *b, float bound, struct pp_op *op)
+{
+    op->fn = bound != 0.0f ? PP_FN_SILU_BOUNDED : pp_decoder_fn(b->d, b->hp);
+    op->scale = bound;
+}
+
 static bool add_fn(struct builder *b, int l, int in, int in2)
 {
-    struct pp_op op = {.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l,
-                       .in = in, .in2 = in2, .out = b->act};
+    struct pp_op op = {.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .layer = l, .in = in, .in2 = in2,
+                       .out = b->act};
+    set_gate(b, in2 == NONE ? 0.0f : b->hp->gate_bound[l], &op);
     for (int i = 0; op.fn == PP_FN_XIELU && i < PP_XIELU_NUMBERS; i++)
         if (!(op.xielu[i] = pp_plan_tensor(b->s, 0, 1, b->err, "blk.%d.xielu.%s", l, pp_xielu_names[i])))
             return false;
@@ -140,9 +148,11 @@ static bool add_shared_up(struct builder *b, int l)
     if (gated)
         add_linear(b, l, gate, b->normed, b->shared_gate);
     add_linear(b, l, up, b->normed, b->shared_up);
-    add(b, (struct pp_op){.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .fn = pp_decoder_fn(b->d, b->hp), .layer = l,
-                          .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
-                          .out = b->shared_act});
+    struct pp_op op = {.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .layer = l,
+                       .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
+                       .out = b->shared_act};
+    set_gate(b, gated ? b->hp->gate_bound[l] : 0.0f, &op);
+    add(b, op);
     return true;
 }
 
@@ -169,6 +179,15 @@ static bool add_expert_norm(struct builder *b, int l)
     return b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed) : add_ffn_norm(b, l);
 }
 
+/* What experts are chosen by, of an input. */
+static void add_router_logits(struct builder *b, int l, int router, int in)
+{
+    add_linear(b, l, router, in, b->router);
+    if (b->hp->router_softcap != 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = b->hp->router_softcap, .layer = l,
+                              .in = b->router, .in2 = NONE, .out = b->router});
+}
+
 /* Each expert's logit, and that of the shared one if its result has a weight, too. */
 static bool add_router(struct builder *b, int l)
 {
@@ -178,7 +197,7 @@ static bool add_router(struct builder *b, int l)
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_ffn_norm(b, l)))
         return false;
-    add_linear(b, l, router, b->normed, b->router);
+    add_router_logits(b, l, router, b->normed);
     if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
                               .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
@@ -187,8 +206,8 @@ static bool add_router(struct builder *b, int l)
     if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
         return false;
     add_linear(b, l, weight, b->normed, b->shared_weight);
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .layer = l, .in = b->shared_weight, .in2 = b->shared_act,
-                          .out = b->shared_act}); /* its matrix multiplies the weight as well */
+    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->shared_weight,
+                          .in2 = b->shared_act, .out = b->shared_act}); /* its matrix multiplies the weight as well */
     return true;
 }
 
@@ -212,7 +231,7 @@ static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts
 static bool add_early_router(struct builder *b, int l)
 {
     const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
-    add_linear(b, l, router, b->x, b->router);
+    add_router_logits(b, l, router, b->x);
     return router >= 0;
 }
 
@@ -223,7 +242,8 @@ static bool add_experts(struct builder *b, int l)
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
-                           .weighed_inputs = b->d->weighed_inputs, .fn = pp_decoder_fn(b->d, hp)};
+                           .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
+                           .fn = hp->expert_bound[l] != 0.0f ? PP_FN_SILU_BOUNDED : pp_decoder_fn(b->d, hp)};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
         e.n_groups_used = (int)hp->n_expert_group_used;

@@ -30,6 +30,8 @@ struct builder {
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int q_gate;              /* with gated_queries: queries and gates in turns */
+    int gates;               /* the layer's part of att_gate: one number for each value, or for each head */
+    int64_t n_gates;
     /* Of layers with states: what the convolution reads; queries, keys and values, the parts of both; the
      * gate; beta and decay; those that are in one matrix; what states give. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,

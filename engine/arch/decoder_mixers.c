@@ -91,12 +91,28 @@ static bool add_qkv(struct builder *b, int l)
     return true;
 }
 
-/* Behind q, k and v, which read the same. */
+/* Behind q, k and v, which read the same: a gate for each value, or one for each head. */
 static bool add_attention_gate(struct builder *b, int l)
 {
-    const int gate = pp_plan_linear(b->p, b->s, b->n_att, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
-    add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->att_gate);
+    b->n_gates = b->hp->head_gates ? b->shape.n_head : b->n_att;
+    const int gate = pp_plan_linear(b->p, b->s, b->n_gates, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
+    b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
+    add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->gates);
     return gate >= 0;
+}
+
+/* What attention gave, times what is made of the gates' numbers. */
+static void add_gating(struct builder *b, int l)
+{
+    struct pp_op op = {.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
+                       .out = b->att};
+    if (b->d->gated_attention && (b->d->soft_gates || b->hp->head_gates)) {
+        op.kind = PP_OP_WEIGH;
+        op.fn = b->d->soft_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID;
+        op.in = b->gates;
+        op.in2 = op.out = pp_plan_part(b->p, b->att, 0, b->n_att);
+    }
+    add(b, op);
 }
 
 static void add_one_rope(struct builder *b, int l, int slot)
@@ -177,8 +193,7 @@ static bool add_attention(struct builder *b, int l)
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = b->q, .in2 = NONE, .out = b->att});
     if (b->d->gated_attention || b->d->gated_queries)
-        add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
-                              .out = b->att});
+        add_gating(b, l);
     if (hp->attn_value_scale != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->attn_value_scale, .layer = l,
                               .in = b->att, .in2 = NONE, .out = b->att});

@@ -62,6 +62,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_groups_used = from->n_groups_used;
     x->groups_by_largest = from->groups_by_largest;
     x->fn = from->fn;
+    x->bound = from->bound;
     x->n_in = from->up[0]->ne[0];
     x->n_ff = from->up[0]->ne[1];
     if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
@@ -474,7 +475,7 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
         for (int i = 0; i < n; i++) {
             float *y = floats_at(&r->hidden, first + i) + at;
             if (x->gate)
-                c->ops->gate(x->fn, results[0] + i * stride + at, results[1] + i * stride + at, end - at, y);
+                c->ops->gate(x->fn, x->bound, results[0] + i * stride + at, results[1] + i * stride + at, end - at, y);
             else
                 c->ops->apply(x->fn, 0, results[0] + i * stride + at, end - at, y);
         }

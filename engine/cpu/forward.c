@@ -136,6 +136,20 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
 
+/* Each number's neighbours of u times what the function makes of it. */
+static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *u, float *y)
+{
+    const int64_t n = r->n / r->n_heads;
+    for (int h = 0; h < r->n_heads; h++) {
+        const float v = x[h], soft = v > 20 ? v : log1pf(expf(v)); /* exp overflows where the two are the same */
+        const float weight = r->fn == PP_FN_SOFTPLUS ? soft : 1 / (1 + expf(-v));
+        if (n == 1)
+            y[h] = u[h] * weight;
+        else
+            c->ops->apply(PP_FN_SCALE, weight, u + h * n, n, y + h * n);
+    }
+}
+
 static bool is_stream_op(enum pp_op_kind kind)
 {
     return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_MATCH || kind == PP_OP_SPARSEN;
@@ -157,7 +171,7 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
                 pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
             }
         else if (r->kind == PP_OP_GATE)
-            c->ops->gate(r->fn, x, slot_row(c, r->in2, row), r->n, y);
+            c->ops->gate(r->fn, r->scale, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)
             c->ops->multiply(x, r->factors ? r->factors : slot_row(c, r->in2, row), r->n, y);
         else if (is_stream_op(r->kind))
@@ -167,7 +181,7 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
         else if (r->kind == PP_OP_APPLY)
             c->ops->apply(r->fn, r->scale, x, r->n, y);
         else if (r->kind == PP_OP_WEIGH)
-            c->ops->apply(PP_FN_SCALE, 1 / (1 + expf(-x[0])), slot_row(c, r->in2, row), r->n, y);
+            weigh(c, r, x, slot_row(c, r->in2, row), y);
         else if (r->scale != 0.0f)
             c->ops->add_scaled(y, x, r->scale, r->n);
         else

@@ -389,6 +389,8 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
         r->n_heads = (int)op->count;
         r->n = l->plan->slots[op->out].width / op->count;
     }
+    if (op->kind == PP_OP_WEIGH)
+        r->n_heads = (int)l->plan->slots[op->in].width;
     if (op->kind == PP_OP_MULTIPLY && op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
         return l->err->code;
     if (op->kind == PP_OP_APPLY && op->weight) {

@@ -166,8 +166,8 @@ struct pp_cpu_ops {
     /* LayerNorm: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w + b, as fma((x - mean) * s, w, b); sums as above.
      * b may be NULL: ((x - mean) * s) * w. y may be x. */
     void (*layer_norm)(const float *x, const float *w, const float *b, float eps, int64_t n, float *y);
-    /* y = fn(g) * u (plan.h); y may be g or u */
-    void (*gate)(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y);
+    /* y = fn(g) * u (plan.h), `number` being that of the function; y may be g or u */
+    void (*gate)(enum pp_fn fn, float number, const float *g, const float *u, int64_t n, float *y);
     /* y = fn(x), `number` being that of the function; y may be x */
     void (*apply)(enum pp_fn fn, float number, const float *x, int64_t n, float *y);
     /* Likewise with four numbers. */

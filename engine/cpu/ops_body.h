@@ -113,13 +113,16 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
     }
 }
 
-ALWAYS_INLINE void gate_all(const enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
+ALWAYS_INLINE void gate_all(const enum pp_fn fn, float number, const float *g, const float *u, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i += LANES) {
         v16 a = v_load_n(g + i, n - i, 0), b = v_load_n(u + i, n - i, 0);
         if (fn == PP_FN_CLAMPED) {
             a = v_sigmoid_times(v_min(a, v_set1(7.0f)), 1.702f);
             b = v_add(v_min(v_max(b, v_set1(-7.0f)), v_set1(7.0f)), v_set1(1.0f));
+        } else if (fn == PP_FN_SILU_BOUNDED) {
+            a = v_min(v_fn(PP_FN_SILU, 0, a), v_set1(number));
+            b = v_min(v_max(b, v_set1(-number)), v_set1(number));
         } else {
             a = v_fn(fn, 0, a);
         }
@@ -133,16 +136,17 @@ ALWAYS_INLINE void apply_all(const enum pp_fn fn, float number, const float *x, 
         v_store_n(y + i, v_fn(fn, number, v_load_n(x + i, n - i, 0)), n - i);
 }
 
-static void gate(enum pp_fn fn, const float *g, const float *u, int64_t n, float *y)
+static void gate(enum pp_fn fn, float number, const float *g, const float *u, int64_t n, float *y)
 {
     switch (fn) {
-    case PP_FN_GELU: gate_all(PP_FN_GELU, g, u, n, y); break;
-    case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, g, u, n, y); break;
-    case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, g, u, n, y); break;
-    case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, g, u, n, y); break;
-    case PP_FN_RELU2: gate_all(PP_FN_RELU2, g, u, n, y); break;
-    case PP_FN_RELU: gate_all(PP_FN_RELU, g, u, n, y); break;
-    default: gate_all(PP_FN_SILU, g, u, n, y); break;
+    case PP_FN_GELU: gate_all(PP_FN_GELU, 0, g, u, n, y); break;
+    case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, 0, g, u, n, y); break;
+    case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, 0, g, u, n, y); break;
+    case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, 0, g, u, n, y); break;
+    case PP_FN_SILU_BOUNDED: gate_all(PP_FN_SILU_BOUNDED, number, g, u, n, y); break;
+    case PP_FN_RELU2: gate_all(PP_FN_RELU2, 0, g, u, n, y); break;
+    case PP_FN_RELU: gate_all(PP_FN_RELU, 0, g, u, n, y); break;
+    default: gate_all(PP_FN_SILU, 0, g, u, n, y); break;
     }
 }
 

@@ -38,7 +38,7 @@ struct row_op {
     const float *factors;       /* MULTIPLY, in place of in2; or NULL */
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
-    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams */
+    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams; WEIGH: numbers */
     int64_t count, at, period;  /* TAKE */
 };
 
@@ -64,6 +64,7 @@ struct experts {
     const float *choice_bias;   /* [n], or NULL */
     const float *scales;        /* [n], or NULL */
     enum pp_fn fn;
+    float bound;
     int64_t n_in, n_ff;
     struct projection *gate, *up, *down; /* [n]; gate may be NULL */
     bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
@@ -90,7 +91,7 @@ struct stage {
     } epilogue;
     enum pp_fn fn;
     struct pp_xielu xielu;      /* APPLY, where that is the function */
-    float scale;                /* ADD: 0 is 1; APPLY: the function's number. EMBED: 0 is 1 */
+    float scale;                /* ADD: 0 is 1; APPLY and GATE: the function's number. EMBED: 0 is 1 */
     bool quantize;              /* some projection reads quantised activations */
     bool split;                 /* some projection reads bfloat16 activations */
     bool plain;                 /* some projection reads plain ones */

@@ -782,7 +782,7 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
         const struct results up = results_of(c, s, 1, row0, row1, own);
         project_rows(c, s, 1, &acts, prepared, own, m, row0, row1, up);
         for (int i = 0; i < m; i++)
-            c->ops->gate(s->fn, to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
+            c->ops->gate(s->fn, s->scale, to.y + i * to.stride + row0, up.y + i * up.stride + row0, row1 - row0,
                          slot_row(c, s->out, i) + row0);
         return;
     }

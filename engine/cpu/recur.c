@@ -216,7 +216,7 @@ static void run_head(const struct run *run, int head)
             run->c->ops->add_scaled(out, v, s->direct[head], value);
         else
             pp_cpu_norm(run->c, &s->norm, out, value, out);
-        run->c->ops->gate(PP_FN_SILU, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
+        run->c->ops->gate(PP_FN_SILU, 0, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
     }
 }
 

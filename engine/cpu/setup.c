@@ -157,7 +157,8 @@ static enum pp_code rope_factors(const struct pp_cpu *c, const char *name, float
     *factors = NULL;
     if (!t)
         return PP_OK;
-    if (t->ne[0] != hp->rope_dim / 2 || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
+    const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* there may be as many as either */
+    if ((t->ne[0] != n && t->ne[0] != local) || t->ne[0] < n || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
                        (long long)t->ne[0], (long long)hp->rope_dim / 2);
     float *f = pp_malloc((size_t)t->ne[0] * sizeof *f);
