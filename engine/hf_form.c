@@ -112,12 +112,15 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
 /* The logarithms of what is wanted, but for the minus. */
 static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : fail_shape(t, err);
+    const int64_t n = t->ne[0] * t->ne[1];
+    if (t->n_dims > 2 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(PP_TYPE_F32, t->ne[0], t->n_dims == 2 ? t->ne[1] : 0, 0, out, err);
     if (code)
         return code;
     float *f = (float *)bytes_of(out);
-    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
-    for (int64_t i = 0; i < t->ne[0]; i++)
+    pp_dequantize_row(t->type, t->data, f, n);
+    for (int64_t i = 0; i < n; i++)
         f[i] = -expf(f[i]);
     return PP_OK;
 }

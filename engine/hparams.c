@@ -263,7 +263,9 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
                        (long long)hp->state_key_dim, (long long)hp->state_value_dim);
-    return PP_OK;
+    if (hp->state_rank && hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
+        return err->code;
+    return check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
 }
 
 /* Sizes that differ between layers; the largest are within their limits. */
@@ -695,7 +697,7 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
-/* Layers with a short convolution in place of attention, or Mamba 2's states. */
+/* Layers with a short convolution in place of attention, or Mamba's states. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {

@@ -93,16 +93,20 @@ void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
 
+enum { STEPS_WORDS = 16 }; /* for the number of steps: what follows begins at a whole vector */
+
 /* Bytes of a head's part of a layer's states, and of a key head's. */
 static size_t state_bytes(const struct pp_state_shape *s)
 {
-    const size_t values = (size_t)s->value_dim;
-    return ((size_t)s->key_dim + PP_PAGE_TOKENS) * values * sizeof(float) + PP_PAGE_TOKENS * sizeof(double);
+    const size_t values = (size_t)s->value_dim, keys = (size_t)s->key_dim, inputs = (size_t)s->n_inputs;
+    if (inputs)
+        return (2 * keys * values + PP_PAGE_TOKENS * inputs + STEPS_WORDS) * sizeof(float);
+    return (keys + PP_PAGE_TOKENS) * values * sizeof(float) + PP_PAGE_TOKENS * sizeof(double);
 }
 
 static size_t state_key_bytes(const struct pp_state_shape *s)
 {
-    return (size_t)s->key_dim * PP_PAGE_TOKENS * sizeof(float);
+    return s->n_inputs ? 0 : (size_t)s->key_dim * PP_PAGE_TOKENS * sizeof(float);
 }
 
 void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct pp_state_shape *shape)
@@ -115,24 +119,57 @@ void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct p
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
 
+static float *state_at(const struct pp_kv_layout *l, uint8_t *page, int layer, int head)
+{
+    const struct pp_state_shape *s = &l->state;
+    return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0) + (size_t)s->n_key_head * state_key_bytes(s) +
+                             (size_t)head * state_bytes(s));
+}
+
+struct pp_kv_steps pp_kv_steps_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head)
+{
+    const struct pp_state_shape *s = &l->state;
+    struct pp_kv_steps h = {.start = state_at(l, page, layer, head)};
+    h.latest = h.start + s->key_dim * s->value_dim;
+    h.inputs = h.latest + s->key_dim * s->value_dim;
+    h.n = (int32_t *)(void *)(h.inputs + PP_PAGE_TOKENS * s->n_inputs);
+    return h;
+}
+
 struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head)
 {
     const struct pp_state_shape *s = &l->state;
-    uint8_t *at = page + pp_kv_head_offset(l, layer, 0) + (size_t)s->n_key_head * state_key_bytes(s) +
-                  (size_t)head * state_bytes(s);
-    struct pp_kv_state h = {.start = (float *)(void *)at};
+    struct pp_kv_state h = {.start = state_at(l, page, layer, head)};
     h.u = h.start + s->key_dim * s->value_dim;
     h.decay = (double *)(void *)(h.u + PP_PAGE_TOKENS * s->value_dim);
     return h;
 }
 
 /* from, to: a layer's bytes in a page. */
+static void copy_steps_position(const struct pp_kv_layout *l, uint8_t *from, int from_slot, uint8_t *to, int to_slot)
+{
+    const struct pp_state_shape *s = &l->state;
+    const size_t inputs = (size_t)s->n_inputs, values = (size_t)s->key_dim * (size_t)s->value_dim;
+    for (int i = 0; i < s->n_head; i++) {
+        const struct pp_kv_steps x = pp_kv_steps_head(l, from, 0, i), y = pp_kv_steps_head(l, to, 0, i);
+        memmove(y.inputs + (size_t)to_slot * inputs, x.inputs + (size_t)from_slot * inputs, inputs * sizeof *y.inputs);
+        if (from_slot == 0 && to_slot == 0)
+            memmove(y.start, x.start, values * sizeof *y.start);
+        *y.n = -1;
+    }
+}
+
+/* Likewise. */
 static void copy_state_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                                 int to_slot)
 {
     const struct pp_state_shape *s = &l->state;
     const size_t values = (size_t)s->value_dim;
     uint8_t *source = (uint8_t *)(uintptr_t)from; /* is only read */
+    if (s->n_inputs) {
+        copy_steps_position(l, source, from_slot, to, to_slot);
+        return;
+    }
     for (int k = 0; k < s->n_key_head; k++) {
         const float *x = pp_kv_state_keys(l, source, 0, k);
         float *y = pp_kv_state_keys(l, to, 0, k);

@@ -50,6 +50,7 @@ enum pp_tier_kind {
 /* Of a layer with states: n_head matrices [key_dim, value_dim], both multiples of 16. Neighbours share a key. */
 struct pp_state_shape {
     int n_key_head, n_head, key_dim, value_dim;
+    int n_inputs; /* floats that a position brings for a head whose states are made again step by step, or 0 */
 };
 
 /* Where things are in a page. For each layer and KV head, head_bytes:
@@ -92,7 +93,19 @@ struct pp_state_shape {
  * Nothing that is there is ever changed, but by writing a position again: S of a page is made with its first position,
  * of the page before, and what is between is the sum over the positions of the page. So what holds for K and V holds
  * here: pages are shared, forked and gone back in as they are, and a row needs no more than its own page, or as its
- * first position the one before. S goes with the page's first position where positions are copied. */
+ * first position the one before. S goes with the page's first position where positions are copied.
+ *
+ * That needs a decay that is one number for all of a head. Where each value has its own, pages have for each head
+ * instead
+ *
+ *   S at the page's beginning, F32 [key_dim][value_dim]
+ *   S behind `n` of the page's positions, likewise
+ *   what each position brings, F32 [64][n_inputs]
+ *   n, I32 in the first of 16 words; anything else than 0 .. 64: the latter S is not known
+ *
+ * and S behind any position is made by taking one step after the other from the beginning. The latter S only saves
+ * steps: they are the same ones, so that its bits are. It holds for a row whose position is n; where positions are
+ * copied or written again it is forgotten. */
 struct pp_kv_layout {
     enum pp_tier_kind kind;
     enum pp_kv_type type;
@@ -149,6 +162,14 @@ struct pp_kv_state {
     double *decay;       /* [64] */
 };
 struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head);
+
+/* The same of a head whose states are made step by step. */
+struct pp_kv_steps {
+    float *start, *latest; /* [key_dim, value_dim] */
+    float *inputs;         /* [64, n_inputs] */
+    int32_t *n;            /* positions that `latest` stands behind */
+};
+struct pp_kv_steps pp_kv_steps_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head);
 
 /* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,

@@ -23,7 +23,8 @@ enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
                         is one, and the first of `segments`; or the row's input vector */
     PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token; the first row if there is no such token */
-    PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm */
+    PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
+                        `scale` for epsilon, where that is not 0 */
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
                         each head by one of its own: a row of a matrix */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
@@ -75,7 +76,7 @@ enum pp_fn {
     PP_FN_RELU,      /* x where it is positive, else 0; of a gate only */
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
                         -scale .. scale */
-    PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); of PP_OP_WEIGH only */
+    PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -164,18 +165,27 @@ struct pp_heads {
  * kv.h says how it is used.
  *
  * Or Mamba 2's (arXiv 2405.21060), where k is called B, q C and v x: u = softplus(decay + bias) v, out = S' q + D v,
- * with q and k as they come. */
+ * with q and k as they come.
+ *
+ * Or Mamba's (arXiv 2312.00752), whose states have a decay for each of their values, and whose positions a step D for
+ * each channel, which `decay` is: S[d][c] = exp(D[c] rate[c][d]) S[d][c] + k[d] D[c] v[c], out as in Mamba 2. All
+ * channels have one key; heads are channels that lie together in the cache. */
 struct pp_recurrence {
     struct pp_state_shape shape;
-    bool mamba;
+    enum pp_recurrence_kind {
+        PP_RECUR_DELTA,
+        PP_RECUR_MAMBA2,
+        PP_RECUR_MAMBA,
+    } kind;
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
-    int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours; Mamba has
-                                        no beta: -1 */
+    int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
+                                        [n_head, value_dim]; neither Mamba has beta: -1 */
     int neighbours, stride;
-    const struct pp_tensor *rate, *bias; /* [n_head]; Mamba's rate [n_head, 1] */
-    const struct pp_tensor *direct;  /* Mamba's D [n_head, 1] */
+    const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's rate [n_head, 1]; Mamba's [n_head * value_dim, key_dim],
+                                        and NULL */
+    const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim] */
 };
 
 /* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */

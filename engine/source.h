@@ -68,7 +68,10 @@ struct pp_hparams {
     int64_t n_index_head, index_dim, index_top_k;
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
-    bool mamba;             /* they are Mamba 2's; else the gated delta rule's */
+    bool mamba;             /* they are Mamba's or Mamba 2's; else the gated delta rule's */
+    int64_t state_rank;     /* Mamba's, whose steps are products of so many values; 0: Mamba 2's */
+    bool state_unit;        /* those values, B and C are normed without weights, */
+    float state_eps;        /* with this epsilon; 0: norm_eps */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that */
     bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */

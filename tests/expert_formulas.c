@@ -477,7 +477,7 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
     for (int r = 0; r < n; r++)
         norm(m, l, "attn_norm", x + r * width, in + r * width);
-    (s->mamba ? expert_mamba : expert_states)(m, l, in, n, out);
+    (s->rank ? expert_scan : s->mamba ? expert_mamba : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
         linear(m, l, "ssm_out", out + r * values, delta);
         for (int i = 0; i < width; i++)

@@ -174,9 +174,33 @@ bool expert_recurs(const struct expert_shape *s, int l)
     return s->kinds ? s->kinds[l] == 'M' : s->n_state && !s->beside && (l + 1) % s->full != 0;
 }
 
+static void add_scan(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    const int n = s->n_state * s->value_dim;
+    add_matrix(m, l, "ssm_in.weight", 2 * n, s->n_embd);
+    add(m, l, "ssm_conv1d.weight", 0, n, s->state_taps, 0, 1);
+    add(m, l, "ssm_conv1d.bias", 0, 0, n, 0, 0.5f);
+    add_matrix(m, l, "ssm_x.weight", s->rank + 2 * s->key_dim, n);
+    if (s->scan_norm == SCAN_NORMED) {
+        add_norm(m, l, "ssm_dt_norm.weight", s->rank);
+        add_norm(m, l, "ssm_b_norm.weight", s->key_dim);
+        add_norm(m, l, "ssm_c_norm.weight", s->key_dim);
+    }
+    add_matrix(m, l, "ssm_dt.weight", n, s->rank);
+    add(m, l, "ssm_dt.bias", 0, 0, n, -2, 1);
+    add(m, l, "ssm_a", 0, n, s->key_dim, -0.5f, 0.48f);
+    add(m, l, "ssm_d", 0, 0, n, 1, 0.5f);
+    add_matrix(m, l, "ssm_out.weight", s->n_embd, n);
+}
+
 static void add_mamba(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
+    if (s->rank) {
+        add_scan(m, l);
+        return;
+    }
     const int values = s->n_state * s->value_dim, width = values + 2 * s->n_state_key * s->key_dim;
     add_matrix(m, l, "ssm_in.weight", values + width + s->n_state, s->n_embd);
     add(m, l, "ssm_conv1d.weight", 0, width, s->state_taps, 0, 1);
@@ -348,7 +372,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
         {"attention.temperature_length", s->length}, {"shortconv.l_cache", s->taps},
         {"ssm.conv_kernel", s->state_taps},
-        {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->n_state_key}, {"ssm.time_step_rank", s->n_state},
+        {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
+        {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
         {"moe_latent_size", s->n_embd_expert},
     };
@@ -406,6 +431,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "rope.scaling.factor"), s->yarn_factor);
         pp_gguf_add_f32(w, key(m, "rope.scaling.yarn_log_multiplier"), s->log_multiplier);
     }
+    if (s->scan_norm == SCAN_UNIT)
+        pp_gguf_add_bool(w, key(m, "ssm.dt_b_c_rms"), true);
     if (s->say_norm)
         pp_gguf_add_bool(w, key(m, "expert_weights_norm"), !s->shares);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");

@@ -62,6 +62,10 @@ struct expert_shape {
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool by_key_head;       /* the file has what goes in by key heads: ssm_in; else attn_qkv and attn_gate */
     bool mamba;             /* Mamba 2 instead, with attention whose queries have none */
+    int rank;               /* the first Mamba instead, whose steps are made of so many values; with n_state heads of
+                               value_dim channels, and n_state_key 1 */
+    enum { SCAN_PLAIN, SCAN_UNIT, SCAN_NORMED } scan_norm; /* what its scan is given is normed, without weights or with
+                                                              them */
     const char *kinds;      /* layers are one part each, in place of `full`: Mamba 2 M, attention *, a feed-forward part
                                -, experts E */
     bool beside, unnormed;  /* layers have states beside attention; what those give is not normed */

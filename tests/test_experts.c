@@ -703,6 +703,34 @@ static void mamba2(void **state)
     assert_tensor(folder, "backbone.layers.2.mixer.dt_bias", 1, s.n_state);
 }
 
+/* Nothing but the first Mamba, as it was, and with Falcon's norms. */
+static void mamba(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("mamba");
+    s.mamba = true;
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 3;
+    s.kinds = "MMM";
+    s.full = s.n_expert = s.n_used = s.n_ff = s.n_head = s.n_head_kv = 0;
+    s.n_state_key = 1;
+    s.n_state = 3; /* 96 channels */
+    s.rank = 5;
+    const char *folder = check(&s);
+    assert_tensor(folder, "backbone.layers.2.mixer.A_log", 2, s.key_dim);
+    assert_tensor(folder, "backbone.layers.0.mixer.dt_proj.weight", 2, s.rank);
+    assert_tensor(folder, "backbone.layers.1.mixer.D", 1, s.n_state * s.value_dim);
+    s.scan_norm = SCAN_UNIT;
+    s.n_state = 4;
+    s.rank = 16;
+    folder = check(&s);
+    struct pp_source *source;
+    struct pp_error err;
+    assert_ok(pp_source_open(folder, &source, &err), err);
+    assert_true(pp_source_hparams(source)->state_unit); /* config.json says which of the two it is */
+    pp_source_close(source);
+}
+
 /* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
 static void falcon_h1(void **state)
 {
@@ -881,6 +909,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
         cmocka_unit_test(mamba2),
+        cmocka_unit_test(mamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(bad_groups),

@@ -1,5 +1,6 @@
-/* test_states.c - what families with Mamba 2's layers share with all others, on small random models: conversations
- * that are saved and go on, MLX's folders, folders that are quantised while they are loaded, and adapters. */
+/* test_states.c - what families with layers of Mamba or Mamba 2 share with all others, on small random models:
+ * conversations that are saved and go on, or are gone back in, MLX's folders, folders that are quantised while they are
+ * loaded, and adapters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,12 +17,12 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { N_FAMILIES = 4 };
+enum { N_FAMILIES = 5 };
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2. */
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba. */
 static struct expert_shape shape_of(int family)
 {
-    static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2"};
+    static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba"};
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -35,12 +36,17 @@ static struct expert_shape shape_of(int family)
     s.wide = family < 2; /* not rotated */
     s.ungated = s.sigmoids = s.say_norm = family == 1;
     s.beside = s.unnormed = family == 2;
-    s.kinds = family == 1 ? "ME*" : family == 3 ? "MMM" : NULL;
+    s.kinds = family == 1 ? "ME*" : family >= 3 ? "MMM" : NULL;
     s.ffn_norm = family == 1 ? "attn_norm" : "ffn_norm";
     s.n_ff_shared = family == 1 ? 64 : 0; /* Granite's is no matrix of MLX's */
     if (family >= 2) {
         s.n_expert = s.n_used = 0;
         s.n_dense = s.n_layer;
+    }
+    if (family == 4) {
+        s.n_state_key = 1;
+        s.rank = 16;
+        s.scan_norm = SCAN_UNIT;
     }
     if (family == 0) {
         s.say_scales = true;
@@ -148,6 +154,46 @@ static void saved(void **state)
     }
 }
 
+/* Taken back within a page and across one, and forked in the middle of either, a conversation goes on at the same bits,
+ * also where two of them take turns. */
+static void gone_back(void **state)
+{
+    static const int to[] = {65, 20, 64, 0, 40};
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    for (int family = 3; family < N_FAMILIES; family++) {
+        struct expert_model *m = make(family);
+        const char *file = expert_model_write(m);
+        const int n_vocab = m->s.n_vocab;
+        size_t n;
+        float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+        struct running r = run(file, NULL);
+        small_text(ids, n_vocab);
+        run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
+        for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
+            struct pp_seq *other;
+            struct pp_error err;
+            const int rest = SMALL_TEXT - to[i], half = rest / 2;
+            assert_ok(pp_seq_fork(r.s, to[i], &other, &err), err);
+            pp_seq_truncate(r.s, to[i]);
+            memset(got, 0, n * sizeof *got);
+            run_in_passes(r.e, other, ids, 3, 2, got); /* other tokens */
+            run_in_passes(r.e, r.s, ids + to[i], half, 3, got);
+            run_in_passes(r.e, other, ids, 3, 2, got + half * n_vocab);
+            run_in_passes(r.e, r.s, ids + to[i] + half, rest - half, 7, got + half * n_vocab);
+            assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
+            pp_seq_truncate(other, to[i]);
+            run_in_passes(r.e, other, ids + to[i], rest, 64, got);
+            assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
+            pp_seq_free(other);
+        }
+        pp_free(want);
+        pp_free(got);
+        stop(&r);
+        expert_model_free(m);
+    }
+}
+
 /* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
 static void quantised(void **state)
 {
@@ -199,7 +245,8 @@ static void adapters(void **state)
         const char *in, *out;
     } cases[] = {{0, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"},
                  {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
-                 {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"}};
+                 {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
+                 {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"}};
     int32_t ids[SMALL_TEXT];
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -236,6 +283,7 @@ TEST_GROUP(states)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved),
+        cmocka_unit_test(gone_back),
         cmocka_unit_test(quantised),
         cmocka_unit_test(adapters),
     };

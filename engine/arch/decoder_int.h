@@ -1,5 +1,5 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions. Private to the two. */
+ * layers that read other positions, decoder_scan.c those whose states are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -36,6 +36,9 @@ struct builder {
      * gate; beta and decay; those that are in one matrix; what states give. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normed;
+    int state_steps, state_raw, state_low; /* what Mamba's steps are made of, B and C, side by side; the first of them,
+                                              and normed, if they are */
+    const struct pp_tensor *low_ones, *key_ones; /* of those norms without weights */
     int gate_up, gate, up, act, router;
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
@@ -74,6 +77,10 @@ static inline bool add_norm(struct builder *b, int l, const char *kind, int in, 
  * what it makes of that, and what it gives, in `delta`. */
 bool pp_mixer_input(struct builder *b, int l);
 bool pp_mixer_result(struct builder *b, int l);
+/* Mamba's states: what goes into the convolution and the gate, from `normed`; and what comes of it, in `delta`. */
+bool pp_scan_input(struct builder *b, int l);
+bool pp_scan_result(struct builder *b, int l);
+void pp_scan_slots(struct builder *b);
 /* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);

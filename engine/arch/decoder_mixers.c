@@ -447,8 +447,8 @@ static bool add_mamba(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
     const int64_t width = values + 2 * keys, n = hp->n_state_head;
-    struct pp_recurrence r = {.mamba = true, .q = b->state_q, .k = b->state_k, .v = b->state_v, .decay = b->decay,
-                              .beta = NONE, .neighbours = (int)n, .stride = (int)n};
+    struct pp_recurrence r = {.kind = PP_RECUR_MAMBA2, .q = b->state_q, .k = b->state_k, .v = b->state_v,
+                              .decay = b->decay, .beta = NONE, .neighbours = (int)n, .stride = (int)n};
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
                              .out = b->convolved};
     int normed;
@@ -534,7 +534,8 @@ bool pp_mixer_input(struct builder *b, int l)
         return false;
     if (!is_mamba(b, l))
         return true;
-    return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normed)) && add_mamba_input(b, l);
+    return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normed)) &&
+           (b->hp->state_rank ? pp_scan_input : add_mamba_input)(b, l);
 }
 
 /* States and attention, which have read the stream before either is added to it. */
@@ -551,7 +552,10 @@ bool pp_mixer_result(struct builder *b, int l)
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
-        return b->hp->states_beside ? add_beside(b, l) : b->hp->mamba ? add_mamba(b, l) : add_states(b, l);
+        return b->hp->states_beside ? add_beside(b, l)
+               : b->hp->state_rank  ? pp_scan_result(b, l)
+               : b->hp->mamba       ? add_mamba(b, l)
+                                    : add_states(b, l);
     return b->hp->kv_lora_rank ? add_latent_attention(b, l) : add_attention(b, l);
 }
 
@@ -592,7 +596,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
-        (hp->mamba ? make_mamba_slots : make_state_slots)(b);
+        (hp->state_rank ? pp_scan_slots : hp->mamba ? make_mamba_slots : make_state_slots)(b);
     if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {

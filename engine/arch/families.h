@@ -19,7 +19,7 @@ extern const struct pp_arch pp_arch_hunyuan_dense, pp_arch_olmoe, pp_arch_granit
 extern const struct pp_arch pp_arch_arcee, pp_arch_orion, pp_arch_internlm2, pp_arch_baichuan, pp_arch_phimoe;
 extern const struct pp_arch pp_arch_falcon, pp_arch_bloom, pp_arch_mpt, pp_arch_apertus, pp_arch_llama4;
 extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_arch_starcoder, pp_arch_qwen;
-extern const struct pp_arch pp_arch_nemotron_h, pp_arch_falcon_h1, pp_arch_mamba2;
+extern const struct pp_arch pp_arch_nemotron_h, pp_arch_falcon_h1, pp_arch_mamba2, pp_arch_mamba;
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;
 extern const struct pp_arch pp_arch_granitehybrid;
@@ -104,6 +104,20 @@ enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
+
+/* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */
+void pp_mamba_alone(struct pp_hparams *hp);
+
+/* The first Mamba's. */
+struct pp_scan_keys {
+    const char *taps, *key_dim, *rank, *expand;
+};
+/* inner: channels, or 0: `expand` says it. */
+enum pp_code pp_scan_from_config(const struct cJSON *config, const struct pp_scan_keys *keys, int64_t inner,
+                                 struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_scan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+void pp_scan_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+void pp_scan_to_config(const struct pp_hparams *hp, const struct pp_scan_keys *keys, struct cJSON *config);
 
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);

@@ -1,4 +1,5 @@
-/* mamba.c - what families with Mamba 2's layers (arXiv 2405.21060) have in common: the numbers of their states. */
+/* mamba.c - what families with layers of Mamba (arXiv 2312.00752) or Mamba 2 (arXiv 2405.21060) have in common: the
+ * numbers of their states. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -90,4 +91,112 @@ void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys 
     pp_config_put(config, keys->n_groups, hp->n_state_key_head);
     pp_config_put(config, keys->n_heads, hp->n_state_head);
     pp_config_put(config, keys->head_dim, hp->state_value_dim);
+}
+
+void pp_mamba_alone(struct pp_hparams *hp)
+{
+    hp->uneven = hp->gaps = hp->one_part = true;
+    hp->n_head = hp->n_head_kv = hp->n_ff = 1;
+    hp->head_dim = hp->rope_dim = 2;
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->sizes[l] = (struct pp_layer_sizes){0};
+    pp_layers_every(hp, 1, PP_LAYER_RECURRENT | PP_LAYER_UNROTATED);
+}
+
+/* --- the first Mamba ---------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *key;
+    size_t place; /* in hparams */
+} scan_numbers[] = {
+    {"ssm.conv_kernel", offsetof(struct pp_hparams, conv_taps)},
+    {"ssm.state_size", offsetof(struct pp_hparams, state_key_dim)},
+    {"ssm.time_step_rank", offsetof(struct pp_hparams, state_rank)},
+};
+enum { N_SCAN_NUMBERS = sizeof scan_numbers / sizeof *scan_numbers };
+
+static int64_t *number_at(struct pp_hparams *hp, int i)
+{
+    return (int64_t *)(void *)((char *)hp + scan_numbers[i].place);
+}
+
+/* Channels are independent of each other: `heads` are so many that a piece of the state stays in the L1 cache. */
+static void divide_channels(struct pp_hparams *hp, int64_t inner)
+{
+    int64_t dim = 64;
+    while (dim > 16 && inner % dim != 0)
+        dim /= 2;
+    hp->mamba = true;
+    hp->n_state_key_head = 1;
+    hp->state_value_dim = dim;
+    hp->n_state_head = inner % dim == 0 ? inner / dim : 0; /* which is refused */
+}
+
+static int64_t channels(const struct pp_hparams *hp)
+{
+    return hp->n_state_head * hp->state_value_dim;
+}
+
+static enum pp_code check_rank(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return hp->state_rank > 0 ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "steps of states cannot be made of %lld values",
+                                                (long long)hp->state_rank);
+}
+
+static void scan_key(const struct pp_hparams *hp, const char *name, char full[128])
+{
+    snprintf(full, 128, "%s.%s", pp_arch_file_name(hp), name);
+}
+
+enum pp_code pp_scan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[128];
+    int64_t inner = 0;
+    for (int i = 0; i <= N_SCAN_NUMBERS; i++) {
+        scan_key(hp, i < N_SCAN_NUMBERS ? scan_numbers[i].key : "ssm.inner_size", full);
+        if (!pp_gguf_int(g, full, i < N_SCAN_NUMBERS ? number_at(hp, i) : &inner))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", full);
+    }
+    divide_channels(hp, inner);
+    return check_rank(hp, err);
+}
+
+void pp_scan_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    char full[128];
+    for (int i = 0; i < N_SCAN_NUMBERS; i++) {
+        const char *number = (const char *)hp + scan_numbers[i].place;
+        scan_key(hp, scan_numbers[i].key, full);
+        pp_gguf_add_u32(w, full, (uint32_t)*(const int64_t *)(const void *)number);
+    }
+    scan_key(hp, "ssm.inner_size", full);
+    pp_gguf_add_u32(w, full, (uint32_t)channels(hp));
+}
+
+enum pp_code pp_scan_from_config(const cJSON *config, const struct pp_scan_keys *keys, int64_t inner,
+                                 struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *const names[] = {keys->taps, keys->key_dim, keys->rank};
+    int64_t expand = 2;
+    enum pp_code code = pp_config_int(config, keys->expand, &expand, err);
+    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s cannot be %lld", keys->expand, (long long)expand);
+    hp->conv_taps = 4;
+    hp->state_key_dim = 16;
+    hp->state_rank = (hp->n_embd + 15) / 16; /* which "auto" means, too */
+    for (int i = 0; i < N_SCAN_NUMBERS && !code; i++)
+        if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(config, names[i])))
+            code = pp_config_int(config, names[i], number_at(hp, i), err);
+    if (code)
+        return code;
+    divide_channels(hp, inner ? inner : expand * hp->n_embd);
+    return check_rank(hp, err);
+}
+
+void pp_scan_to_config(const struct pp_hparams *hp, const struct pp_scan_keys *keys, cJSON *config)
+{
+    pp_config_put(config, keys->taps, hp->conv_taps);
+    pp_config_put(config, keys->key_dim, hp->state_key_dim);
+    pp_config_put(config, keys->rank, hp->state_rank);
+    pp_config_put(config, keys->expand, channels(hp) / hp->n_embd);
 }

@@ -38,27 +38,16 @@ static const struct pp_arch_usual usual[] = {
 static const struct pp_mamba_keys keys = {.taps = "conv_kernel", .key_dim = "state_size", .n_groups = "n_groups",
                                           .n_heads = "num_heads", .head_dim = "head_dim"};
 
-/* There are neither attention nor feed-forward parts: of what all decoders have, the least. */
-static void have_states_only(struct pp_hparams *hp)
-{
-    hp->uneven = hp->gaps = hp->one_part = true;
-    hp->n_head = hp->n_head_kv = hp->n_ff = 1;
-    hp->head_dim = hp->rope_dim = 2;
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->sizes[l] = (struct pp_layer_sizes){0};
-    pp_layers_every(hp, 1, PP_LAYER_RECURRENT | PP_LAYER_UNROTATED);
-}
-
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    have_states_only(hp);
+    pp_mamba_alone(hp);
     return pp_mamba_from_gguf(g, hp, err);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    have_states_only(hp);
+    pp_mamba_alone(hp);
     hp->norm_eps = 1e-5f;
     if (!code)
         code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);

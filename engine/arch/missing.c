@@ -13,8 +13,6 @@ static const struct {
 } families[] = {
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
-    {"mamba", STATES " (Mamba)"},
-    {"falconmamba", STATES " (Mamba)"},
     {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},
     {"rwkv6", STATES " (RWKV)"},

@@ -107,7 +107,7 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread
 
 void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y)
 {
-    const float eps = pp_source_hparams(c->model->source)->norm_eps;
+    const float eps = norm->eps != 0.0f ? norm->eps : pp_source_hparams(c->model->source)->norm_eps;
     if (norm->centred)
         c->ops->layer_norm(x, norm->weight, norm->bias, eps, n, y);
     else
@@ -231,6 +231,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             pp_cpu_recur_item(c, s, part->m, part->phase, i, thread);
         break;
+    case STAGE_SCAN:
+        for (int i = first; i < end; i++)
+            pp_cpu_scan_item(c, s, part->m, i);
+        break;
     case STAGE_ROWS:
         for (int i = first; i < end; i++)
             run_row_ops(c, s, i);
@@ -254,6 +258,8 @@ static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int pha
         return pp_cpu_experts_at_once(c, s, m, phase);
     case STAGE_HEADS:
         return pp_cpu_heads_at_once(s, m);
+    case STAGE_SCAN:
+        return pp_cpu_scan_at_once(m);
     case STAGE_ROWS:
         return ROWS;
     case STAGE_PROJECT:
@@ -303,6 +309,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_RECUR:
             pp_cpu_recur_phases(c, s, m, n_items);
+            break;
+        case STAGE_SCAN:
+            n_items[0] = pp_cpu_scan_items(s);
             break;
         case STAGE_EXPERTS:
             pp_cpu_experts_phases(c, s, m, n_items);

@@ -133,6 +133,7 @@ static int first_with(const struct pp_plan *plan, const struct pp_tensor *weight
 static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct norm *norm)
 {
     norm->centred = op->centred;
+    norm->eps = op->kind == PP_OP_NORM ? op->scale : 0;
     norm->stride = op->weight->n_dims > 1 ? padded(op->weight->ne[0]) : 0;
     if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
         (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
@@ -359,8 +360,10 @@ static enum pp_code lower_convolution(struct lowering *l)
 
 static enum pp_code lower_recurrence(struct lowering *l)
 {
-    struct stage *s = new_stage(l, STAGE_RECUR);
-    return pp_cpu_recur_add(l->c, s, &l->plan->ops[l->at++], l->err);
+    const struct pp_op *op = &l->plan->ops[l->at++];
+    const bool scans = l->plan->recurrences[op->recurrence].shape.n_inputs != 0;
+    struct stage *s = new_stage(l, scans ? STAGE_SCAN : STAGE_RECUR);
+    return (scans ? pp_cpu_scan_add : pp_cpu_recur_add)(l->c, s, op, l->err);
 }
 
 static bool is_row_op(const struct lowering *l)

@@ -147,6 +147,18 @@ struct pp_recur_next {
     float *scratch;             /* [key_dim, 64] */
 };
 
+/* A position of a head of Mamba's, whose state it changes (plan.h). */
+struct pp_scan_step {
+    int64_t key_dim, width;     /* width: a multiple of 16 */
+    const float *rate;          /* [key_dim, width] */
+    const float *step, *u;      /* [width]; u: the step times v */
+    const float *key;           /* [key_dim] */
+    float *state;               /* [key_dim, width] */
+    const float *query;         /* [key_dim], or NULL: nothing is wanted of the state */
+    const float *direct, *v;    /* [width], for what is wanted: direct v is added */
+    float *out;                 /* [width] */
+};
+
 /* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, a reference m,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
  * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L. Powers below 2^-125 are zeros.
@@ -225,6 +237,9 @@ struct pp_cpu_ops {
     /* With w_i = exp(decay[63] - decay[i]) and e = exp(decay[63]), the same way: to[d] = fma(e, from[d], the sum over i
      * of (keys[d][i] w_i) u[i]). */
     void (*recur_next)(const struct pp_recur_next *n);
+    /* state[d] = fma(exp(step rate[d]), state[d], key[d] u); out = fma(direct, v, the sum over d, ascending, of
+     * fma(state[d], query[d], sum)). */
+    void (*scan_step)(const struct pp_scan_step *s);
 };
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);

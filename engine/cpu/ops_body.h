@@ -65,6 +65,23 @@ ALWAYS_INLINE v16 v_tanh(v16 x)
     return v_add(v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)))), bad);
 }
 
+/* max(x, 0) + ln(1 + e), e being exp(-|x|): with t = e / (2 + e), the logarithm is 2 artanh t, whose series ends where
+ * floats do, because t is at most 1 / 3. */
+ALWAYS_INLINE v16 v_softplus(v16 x)
+{
+    const v16 minus = v_sub(v_zero(), x), e = v_exp(v_min(x, minus));
+    const v16 t = v_div(e, v_add(v_set1(2.0f), e)), square = v_mul(t, t);
+    v16 p = v_set1(1.0f / 15);
+    p = v_fma(p, square, v_set1(1.0f / 13));
+    p = v_fma(p, square, v_set1(1.0f / 11));
+    p = v_fma(p, square, v_set1(1.0f / 9));
+    p = v_fma(p, square, v_set1(1.0f / 7));
+    p = v_fma(p, square, v_set1(1.0f / 5));
+    p = v_fma(p, square, v_set1(1.0f / 3));
+    p = v_fma(p, square, v_set1(1.0f));
+    return v_fma(v_add(t, t), p, v_max(v_zero(), x)); /* the latter is NaN where x is */
+}
+
 /* The error function within 2e-7: Abramowitz and Stegun, 7.1.26. */
 ALWAYS_INLINE v16 v_erf(v16 x)
 {
@@ -104,6 +121,8 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
         return v_min(v_set1(number), v_max(v_set1(-number), x));
     case PP_FN_RELU:
         return v_max(v_zero(), x);
+    case PP_FN_SOFTPLUS:
+        return v_softplus(x);
     case PP_FN_RELU2: {
         v16 positive = v_max(v_zero(), x);
         return v_mul(positive, positive);
@@ -160,6 +179,7 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     case PP_FN_CAP: apply_all(PP_FN_CAP, number, x, n, y); break;
     case PP_FN_CLAMP: apply_all(PP_FN_CLAMP, number, x, n, y); break;
     case PP_FN_RELU2: apply_all(PP_FN_RELU2, 0, x, n, y); break;
+    case PP_FN_SOFTPLUS: apply_all(PP_FN_SOFTPLUS, 0, x, n, y); break;
     default: apply_all(PP_FN_SILU, 0, x, n, y); break;
     }
 }
@@ -657,4 +677,5 @@ const struct pp_cpu_ops OPS_TABLE = {
     .products = products,
     .recur_row = recur_row,
     .recur_next = recur_next,
+    .scan_step = scan_step,
 };

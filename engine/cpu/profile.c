@@ -51,6 +51,7 @@ static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
         return i > 0 && c->stages[i - 1].kind == STAGE_ATTEND ? PP_PROFILE_ATTN_OUT : PP_PROFILE_QKV;
     case STAGE_ATTEND:
     case STAGE_RECUR:
+    case STAGE_SCAN:
         return PP_PROFILE_ATTENTION;
     case STAGE_EXPERTS:
         return PP_PROFILE_DOWN;

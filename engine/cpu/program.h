@@ -16,8 +16,8 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR, STAGE_ROWS,
-                  STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR, STAGE_SCAN,
+                  STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -25,6 +25,7 @@ struct norm {
     const float *bias;          /* or NULL */
     bool centred;               /* LayerNorm */
     int64_t stride;             /* of heads: from one's vectors to the next one's; 0: all have the same */
+    float eps;                  /* 0: the model's */
 };
 
 /* Something small that is done to a row of a slot by itself. */
@@ -124,6 +125,7 @@ struct stage {
     const float *rate;          /* [n_head] */
     const float *direct;        /* [n_head], of Mamba's */
     const float *unit_query, *unit_key; /* [key_dim]: behind a norm by the mean, what makes them what they should be */
+    /* SCAN: the same, but rate [n_head, key_dim, value_dim] and direct [n_head, value_dim] */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;
@@ -355,6 +357,11 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
 /* recur.c: the weights of a stage; bytes that an item works in, 0 for tiers of other kinds. */
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv);
+/* scan.c: the weights of a stage, how many items it has, how many a thread may take at a time for m rows, and one. */
+enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
+int pp_cpu_scan_items(const struct stage *s);
+int pp_cpu_scan_at_once(int m);
+void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item);
 /* lower.c: zeroed memory, 64-byte aligned, that is the program's; NULL if there is none. */
 void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size);
 /* lower.c: a vector as floats, padded to whole kernel vectors; the program's. NULL: *err says why. */

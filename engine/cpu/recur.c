@@ -42,7 +42,7 @@ size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv)
 {
     static float nothing[1];
     struct room r;
-    return kv->kind == PP_TIER_STATE ? lay_out(&kv->state, nothing, &r) : 0;
+    return kv->kind == PP_TIER_STATE && !kv->state.n_inputs ? lay_out(&kv->state, nothing, &r) : 0;
 }
 
 /* A number of each head, side by side or one below the other. */
@@ -63,6 +63,11 @@ static const float *equal_values(struct pp_cpu *c, int n, double value)
     return f;
 }
 
+static bool is_mamba(const struct pp_recurrence *r)
+{
+    return r->kind == PP_RECUR_MAMBA2;
+}
+
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = &c->model->plan.recurrences[op->recurrence];
@@ -73,7 +78,7 @@ enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp
     s->recurrence = r;
     if (!(s->rate = of_heads(c, r->rate, err)) || !(s->bias = of_heads(c, r->bias, err)))
         return err->code;
-    if (r->mamba)
+    if (is_mamba(r))
         return (s->direct = of_heads(c, r->direct, err)) ? PP_OK : err->code;
     if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
         return err->code;
@@ -128,12 +133,12 @@ static void find_run(struct run *run, int i, int m)
             break;
 }
 
-/* A query or a key of length 1, times what `weight` says; Mamba's as it is. */
+/* A query or a key of length 1, times what `weight` says; Mamba 2's as it is. */
 static void take(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
     const float *x = slot_row(run->c, slot, run->row + i) + run->key_head * n;
-    if (run->r->mamba)
+    if (is_mamba(run->r))
         memcpy(y, x, (size_t)n * sizeof *y);
     else
         run->c->ops->rms_norm(x, weight, UNIT_EPS / (float)n, n, y);
@@ -148,7 +153,7 @@ static void take_keys(const struct run *run)
 /* How many vectors meet keys and states: queries, and keys where what the state gives for them matters. */
 static int n_vectors(const struct run *run)
 {
-    return run->r->mamba ? run->n : 2 * run->n;
+    return is_mamba(run->r) ? run->n : 2 * run->n;
 }
 
 static void store_keys(const struct run *run)
@@ -207,12 +212,12 @@ static void run_head(const struct run *run, int head)
         const double step = softplus((double)of_head(run, run->r->decay, i, head) + (double)s->bias[head]);
         state.decay[at] = (at ? state.decay[at - 1] : 0) + (double)s->rate[head] * step;
         run->c->ops->recur_row(&(struct pp_recur_row){
-            .at = at, .width = value, .corrects = !run->r->mamba, .decay = state.decay, .u = state.u,
-            .beta = run->r->mamba ? (float)step : 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
+            .at = at, .width = value, .corrects = !is_mamba(run->r), .decay = state.decay, .u = state.u,
+            .beta = is_mamba(run->r) ? (float)step : 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
             .v = v, .out = out});
-        if (run->r->mamba)
+        if (is_mamba(run->r))
             run->c->ops->add_scaled(out, v, s->direct[head], value);
         else
             pp_cpu_norm(run->c, &s->norm, out, value, out);

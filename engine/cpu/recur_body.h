@@ -141,3 +141,21 @@ static void recur_next(const struct pp_recur_next *n)
     for (int64_t i = 0; i < n->key_dim * n->width; i += LANES)
         v_store(n->to + i, v_fma(v_load(start), v_load(n->from + i), v_load(n->to + i)));
 }
+
+static void scan_step(const struct pp_scan_step *s)
+{
+    for (int64_t c = 0; c < s->width; c += LANES) {
+        const v16 step = v_load(s->step + c), u = v_load(s->u + c);
+        v16 sum = v_zero();
+        for (int64_t d = 0; d < s->key_dim; d++) {
+            float *at = s->state + d * s->width + c;
+            const v16 left = v_exp(v_mul(step, v_load(s->rate + d * s->width + c)));
+            const v16 state = v_fma(left, v_load(at), v_mul(v_set1(s->key[d]), u));
+            v_store(at, state);
+            if (s->query)
+                sum = v_fma(state, v_set1(s->query[d]), sum);
+        }
+        if (s->query)
+            v_store(s->out + c, v_fma(v_load(s->direct + c), v_load(s->v + c), sum));
+    }
+}

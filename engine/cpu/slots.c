@@ -47,7 +47,7 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_CONVOLVE)
         use |= slot == whole_slot(c, s->in) || slot == whole_slot(c, s->in2) || slot == whole_slot(c, s->gate) ? READS
                                                                                                                : UNUSED;
-    if (s->kind == STAGE_RECUR)
+    if (s->kind == STAGE_RECUR || s->kind == STAGE_SCAN)
         use |= slot == whole_slot(c, s->in) || recurrence_reads(c, s->recurrence, slot) ? READS : UNUSED;
     if (s->kind == STAGE_SELECT)
         return slot == s->in ? READS : UNUSED; /* moves rows inside the slot */
