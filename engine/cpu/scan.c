@@ -145,6 +145,6 @@ void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item)
         step.out = out;
         c->ops->scan_step(&step);
         *page.n = at + 1;
-        c->ops->gate(PP_FN_SILU, slot_row(c, s->in, i) + first, out, width, out);
+        c->ops->gate(PP_FN_SILU, 0, slot_row(c, s->in, i) + first, out, width, out);
     }
 }
