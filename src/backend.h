@@ -35,6 +35,7 @@ struct pp_generate_request {
     uint64_t request;               /* number chosen by the caller; comes back in events */
     const char *session_key;        /* whose pages to use; NULL: temporary */
     bool temporary;                 /* no snapshot is written or read */
+    bool unkept;                    /* of a conversation of which nothing goes to the disk: likewise */
     const char *messages_json;      /* the branch, system prompt first if there is one */
     const char *continue_text;      /* an answer begun that is to be continued, or NULL */
     const struct pp_guessed *continue_guessed; /* ... which bytes of it; or NULL */

@@ -302,6 +302,23 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
     return code;
 }
 
+/* Where nothing can be kept, and no conversation is asked for that was, the chat works without. */
+static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
+{
+    enum pp_code code = pp_make_dirs(c->paths->data, err);
+    if (!code)
+        code = pp_io_start(c->paths->db, c->events, &c->io, err);
+    c->temporary = c->o->temporary;
+    if (!code)
+        return c->temporary ? pp_io_temporary(c->io, true, err) : PP_OK;
+    if (code != PP_ERR_IO || c->o->resume || c->o->resume_latest)
+        return code;
+    if (!c->temporary)
+        ctl_notice(c, true, "nothing of this chat is kept: %s", err->text);
+    c->temporary = c->no_disk = true;
+    return pp_io_start(":memory:", c->events, &c->io, err);
+}
+
 static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, struct pp_error *err)
 {
     static const struct pp_session empty;
@@ -312,7 +329,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
     if (!ctl_copy_session(&c->session, &empty) || !ctl_set_string(c, &c->session.model, c->o->model))
         return pp_fail_nomem(err, "the conversation");
     if ((code = pp_queue_new(EVENT_CAPACITY, &c->events, err)) || (code = ctl_choices_init(c, err)) ||
-        (code = pp_make_dirs(c->paths->data, err)) || (code = pp_io_start(c->paths->db, c->events, &c->io, err)) ||
+        (code = start_io(c, err)) ||
         (code = factory(c->events, c->io, c->paths->cache, &c->backend, err)) || (code = ctl_open_first(c, err)) ||
         (code = ctl_apply_options(c, err)) || (code = load_first(c, err)))
         return code;

@@ -94,6 +94,7 @@ struct pp_status {
     struct pp_loaded model;      /* name "" while none is loaded */
     const char *title;           /* of the conversation */
     const char *session_key;     /* "" while nothing is saved */
+    bool temporary;              /* nothing of the conversation goes to the disk */
     int64_t ctx_used, ctx_total; /* tokens */
     int64_t ctx_moved;           /* of those used: with values that are not exact (PP_OVERFLOW_SLIDE) */
     float tokens_per_s;          /* of the last or current answer */
@@ -150,6 +151,9 @@ void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how);
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
 void pp_controller_new_session(struct pp_controller *c);
+/* From now on conversations are in memory alone, and begin anew; or (false) are kept again: then those in memory are
+ * gone. False, with a notice: not now. */
+bool pp_controller_set_temporary(struct pp_controller *c, bool on);
 void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
 void pp_controller_delete(struct pp_controller *c, int64_t session); /* the current one too: a new one opens */

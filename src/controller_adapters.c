@@ -189,6 +189,7 @@ void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struc
     j->key = pp_strdup(key);
     j->text = text ? pp_strdup(text) : NULL;
     j->flag = flag;
+    j->job.of_disk = true;
     if (j->key && (j->text || !text)) {
         ctl_job_post(c, j);
     } else {
@@ -232,6 +233,7 @@ void pp_controller_add_adapter(struct pp_controller *c, const char *path)
     struct ctl_job *j = *path ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
     if (!j)
         return;
+    j->job.of_disk = true;
     if ((j->key = pp_strdup(path)))
         ctl_job_post(c, j);
     else

@@ -337,7 +337,8 @@ void ctl_mark_current(struct pp_controller *c)
     c->status.persona = c->persona;
     c->status.template_name = slash ? slash + 1 : name;
     c->status.title = c->session.title;
-    c->status.session_key = c->session.id ? c->session.key : "";
+    c->status.session_key = c->session.id && !c->temporary ? c->session.key : "";
+    c->status.temporary = c->temporary;
     c->status.drafter = c->drafter;
     ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
 }
@@ -385,6 +386,7 @@ void ctl_scan(struct pp_controller *c)
     if (!j)
         return;
     snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
+    j->job.of_disk = true;
     ctl_job_post(c, j);
 }
 

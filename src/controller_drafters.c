@@ -96,6 +96,7 @@ void pp_controller_find_drafters(struct pp_controller *c)
         return;
     snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
     c->finding_drafters = true;
+    j->job.of_disk = true;
     ctl_job_post(c, j);
 }
 

@@ -128,6 +128,8 @@ struct pp_controller {
     /* the conversation */
     struct pp_session session;    /* strings never NULL; id 0 while unsaved */
     int lock_fd;                  /* of the session, -1 */
+    bool temporary;               /* conversations are in memory alone, and have no locks */
+    bool no_disk;                 /* ... because they can be nowhere else */
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
@@ -300,6 +302,7 @@ bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
 
 /* --- controller_list.c --- */
 
+void ctl_list_forget(struct pp_controller *c); /* there is another database now */
 void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
 void ctl_list_remove(struct pp_controller *c, int64_t session);
 void ctl_list_free(struct ctl_list *l);

@@ -24,7 +24,8 @@ struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *
     j->job.release = ctl_job_free;
     j->lock_fd = -1;
     j->paths = c->paths;
-    snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
+    if (!c->temporary)
+        snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
     snprintf(j->config_dir, sizeof j->config_dir, "%s", c->paths->config);
     snprintf(j->data_dir, sizeof j->data_dir, "%s", c->paths->data);
     snprintf(j->starter, sizeof j->starter, "%s", c->paths->starter);

@@ -287,6 +287,14 @@ void ctl_list_remove(struct pp_controller *c, int64_t session)
     ctl_dirty(c, PP_DIRTY_LISTS);
 }
 
+void ctl_list_forget(struct pp_controller *c)
+{
+    clear_window(&c->list);
+    c->list.total = 0;
+    pp_controller_refresh_sessions(c, "");
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}
+
 void ctl_list_free(struct ctl_list *l)
 {
     clear_window(l);
@@ -342,7 +350,7 @@ void ctl_index_start(struct pp_controller *c)
     struct index_job *j = pp_calloc(1, sizeof *j);
     if (!j)
         return; /* it is done another time */
-    j->job = (struct pp_job){.run = run_index, .done = on_indexed, .release = free_index_job};
+    j->job = (struct pp_job){.run = run_index, .done = on_indexed, .release = free_index_job, .of_disk = true};
     j->limit = AT_ONCE;
     pp_io_post(c->io, &j->job);
 }

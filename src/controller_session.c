@@ -231,6 +231,36 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     }
 }
 
+/* What is posted before the change is still for the database that was. */
+bool pp_controller_set_temporary(struct pp_controller *c, bool on)
+{
+    struct pp_error err;
+    if (c->no_disk && !on)
+        ctl_notice(c, true, "nothing can be kept: %s cannot be written to", c->paths->data);
+    else if (c->temporary == on)
+        ctl_notice(c, false, on ? "this chat is temporary; /temporary off ends that" : "this chat is not temporary");
+    else if (c->running || c->away || c->switching || ctl_answering(c))
+        ctl_notice(c, true, "that can be done when %s ended",
+                   c->away ? "the answers elsewhere have" : "the answer has");
+    else {
+        ctl_title_cancel(c);
+        ctl_start_new(c);
+        if (pp_io_temporary(c->io, on, &err) != PP_OK) {
+            ctl_notice(c, true, "%s", err.text);
+            return false;
+        }
+        c->temporary = on;
+        c->n_unseen = 0;
+        ctl_list_forget(c);
+        ctl_mark_current(c);
+        ctl_notice(c, false, on ? "nothing of this chat goes to the disk; it is gone when you leave, and with "
+                                  "/temporary off"
+                                : "conversations are kept again, and the temporary ones are gone");
+        return true;
+    }
+    return false;
+}
+
 /* --- the tree --------------------------------------------------------------------------------------------- */
 
 static void on_sibling(struct pp_job *job, void *controller)

@@ -25,7 +25,7 @@ static const uint64_t commit_after_ns = 700 * (uint64_t)MS;
 static const uint64_t retry_after_ns = 1000 * (uint64_t)MS;
 static const uint64_t deliver_after_ns = 50 * (uint64_t)MS;
 
-enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE, ITEM_TASK };
+enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE, ITEM_STORE, ITEM_TASK };
 
 struct text_item {
     struct pp_io_item item;
@@ -49,6 +49,11 @@ struct file_item {
     bool remove;
 };
 
+struct store_item {
+    struct pp_io_item item;
+    struct pp_store *memory; /* NULL: the one on the disk again */
+};
+
 struct line {
     struct pp_io_item *first, *last;
 };
@@ -57,6 +62,7 @@ struct line {
 struct answer {
     struct answer *next;
     int64_t message;
+    struct pp_store *store;        /* that the message is in */
     struct pp_buf text, reasoning; /* whole: what the message held before, and everything since */
     bool begun;         /* what it held before has been read */
     bool taken_back;    /* ... and its text belongs to the reasoning */
@@ -80,6 +86,7 @@ struct pp_io {
     bool lost; /* something could not even be taken in: out of memory */
 
     /* -- io thread only */
+    struct pp_store *memory; /* in the place of `store`, or NULL */
     struct line done_jobs;
     struct answer *answers;
     struct pp_error complaint; /* to be delivered if code is not PP_OK */
@@ -204,6 +211,19 @@ void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state s
     post(io, &e->item, ITEM_END);
 }
 
+enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err)
+{
+    struct store_item *s = pp_calloc(1, sizeof *s);
+    if (!s)
+        return pp_fail_nomem(err, "the conversations");
+    enum pp_code code = on ? pp_store_open(":memory:", &s->memory, err) : PP_OK;
+    if (code)
+        pp_free(s);
+    else
+        post(io, &s->item, ITEM_STORE);
+    return code;
+}
+
 void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data)
 {
     struct file_item *f = pp_calloc(1, sizeof *f);
@@ -268,10 +288,15 @@ static void complain(struct pp_io *io, struct pp_error *known, const struct pp_e
 
 /* --- answers ----------------------------------------------------------------------------------------------------- */
 
+static struct pp_store *store_now(const struct pp_io *io)
+{
+    return io->memory ? io->memory : io->store;
+}
+
 static struct answer *find_answer(struct pp_io *io, int64_t message)
 {
     struct answer *a = io->answers;
-    while (a && a->message != message)
+    while (a && (a->message != message || a->store != store_now(io)))
         a = a->next;
     if (a)
         return a;
@@ -279,6 +304,7 @@ static struct answer *find_answer(struct pp_io *io, int64_t message)
     if (!a)
         return NULL;
     a->message = message;
+    a->store = store_now(io);
     a->state = PP_MESSAGE_PARTIAL;
     a->next = io->answers;
     io->answers = a;
@@ -311,10 +337,10 @@ static bool put_before(struct pp_buf *text, const char *old, size_t n)
 }
 
 /* Puts what the message held before in front of what has come since. */
-static enum pp_code begin_answer(struct pp_io *io, struct answer *a, struct pp_error *err)
+static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
 {
     struct pp_message m;
-    enum pp_code code = pp_store_message_get(io->store, a->message, &m, err);
+    enum pp_code code = pp_store_message_get(a->store, a->message, &m, err);
     if (code)
         return code;
     struct pp_buf *place = a->taken_back ? &a->reasoning : &a->text;
@@ -331,24 +357,24 @@ static enum pp_code begin_answer(struct pp_io *io, struct answer *a, struct pp_e
     return ok ? PP_OK : pp_fail_nomem(err, "an answer");
 }
 
-static enum pp_code write_answer(struct pp_io *io, const struct answer *a, struct pp_error *err)
+static enum pp_code write_answer(const struct answer *a, struct pp_error *err)
 {
     const struct pp_answer_text text = {a->text.data, a->text.len, pp_buf_cstr(&a->reasoning), a->reasoning.len};
-    return pp_store_message_write(io->store, a->message, &text, a->state, a->stats, a->n_tokens, err);
+    return pp_store_message_write(a->store, a->message, &text, a->state, a->stats, a->n_tokens, err);
 }
 
 /* True if the answer needs no more care: it ended and is saved, or there is nothing to save it to. */
 static bool save_answer(struct pp_io *io, struct answer *a)
 {
     struct pp_error err = {0};
-    enum pp_code code = a->begun ? PP_OK : begin_answer(io, a, &err);
+    enum pp_code code = a->begun ? PP_OK : begin_answer(a, &err);
     if (!code && (a->text.bad || a->reasoning.bad)) {
         /* Appending failed once: what came before the gap is still whole. */
         pp_fail_nomem(&err, "an answer; its end is not saved");
         complain(io, &io->store_trouble, &err);
     }
     if (!code)
-        code = write_answer(io, a, &err);
+        code = write_answer(a, &err);
     if (code == PP_ERR_NOT_FOUND)
         return true; /* the conversation was deleted meanwhile */
     if (code) {
@@ -466,11 +492,35 @@ static void take_file(struct pp_io *io, struct file_item *f)
 
 static void take_job(struct pp_io *io, struct pp_job *job)
 {
-    job->run(job, io->store);
+    job->run(job, job->of_disk ? io->store : store_now(io));
     if (job->done)
         append(&io->done_jobs, &job->item);
     else if (job->release)
         job->release(job);
+}
+
+/* The database in memory goes, and the answers in it. */
+static void drop_memory(struct pp_io *io)
+{
+    for (struct answer **slot = &io->answers; io->memory && *slot;) {
+        struct answer *a = *slot;
+        if (a->store == io->memory) {
+            *slot = a->next;
+            free_answer(a);
+        } else {
+            slot = &a->next;
+        }
+    }
+    pp_store_close(io->memory);
+    io->memory = NULL;
+}
+
+static void take_store(struct pp_io *io, struct store_item *s)
+{
+    save_answers(io, false);
+    drop_memory(io);
+    io->memory = s->memory;
+    pp_free(s);
 }
 
 /* A slice of the task at the head of its line. */
@@ -490,6 +540,7 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     case ITEM_TEXT: take_text(io, (struct text_item *)(void *)item); break;
     case ITEM_END: take_end(io, (struct end_item *)(void *)item); break;
     case ITEM_FILE: take_file(io, (struct file_item *)(void *)item); break;
+    case ITEM_STORE: take_store(io, (struct store_item *)(void *)item); break;
     case ITEM_TASK: take_task(io, item); break;
     }
 }
@@ -591,6 +642,7 @@ bool pp_io_stop(struct pp_io *io)
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
     pthread_join(io->thread, NULL);
+    drop_memory(io);
     for (struct pp_io_item *item; (item = take(&io->done_jobs));)
         if (job_of(item)->release)
             job_of(item)->release(job_of(item));

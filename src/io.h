@@ -29,6 +29,8 @@ struct pp_job {
     void (*release)(struct pp_job *job);                     /* any thread: if it cannot be delivered any more */
     enum pp_code code;                                       /* set by run */
     struct pp_error err;
+    bool of_disk;                                            /* of the database on the disk, also while conversations
+                                                                are in memory alone */
     struct pp_io_item item;                                  /* private; so that posting a job cannot fail */
 };
 
@@ -41,6 +43,10 @@ bool pp_io_stop(struct pp_io *io);
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);
+
+/* What is posted from here on goes to an empty database in memory instead, or (false) to the one on the disk again, and
+ * then what was in memory is gone. No answer may be under way. UI thread. */
+enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err);
 
 /* An answer that streams in, by the id of its message: the text is appended to what the message holds, or to its
  * reasoning; PP_PART_TAKE_BACK makes all of its text so far reasoning. Any thread;

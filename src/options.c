@@ -364,6 +364,8 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
         return code;
     if (o->resume && o->resume_latest)
         return pp_fail(err, PP_ERR_USAGE, "--continue and --resume exclude each other; give one of them");
+    if (o->temporary && (o->resume || o->resume_latest))
+        return pp_fail(err, PP_ERR_USAGE, "--temporary begins anew: it excludes --continue and --resume");
     /* A draft was chosen for the model that stands beside it, not for one that a stronger source names. */
     if (o->draft && ps.draft < ps.model)
         o->draft = NULL;

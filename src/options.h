@@ -78,6 +78,7 @@ struct pp_options {
 
     /* conversations */
     bool save;                 /* --save */
+    bool temporary;            /* --temporary: nothing of the chat goes to the disk */
     bool resume_latest;        /* --continue */
     const char *resume;        /* --resume ID */
     int64_t limit;             /* sessions --limit; -1: all of a list, 100 of a search */

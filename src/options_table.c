@@ -200,6 +200,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
      .help = "keep question and answer as a conversation"},
 
+    {.name = "temporary", .set = pp_set_flag, AT(temporary), .commands = CHAT, .group = PP_GROUP_SESSION,
+     .help = "nothing of the chat is kept on the disk"},
     {.name = "limit", .arg = "N", .set = pp_set_int64, AT(limit), .min = 1, .max = 1 << 30,
      .commands = PP_BIT(SESSIONS), .group = PP_GROUP_SESSION,
      .help = "print the newest N; default: all of a list, 100 of a search"},

@@ -382,6 +382,15 @@ static enum pp_slash do_forget(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_temporary(struct pp_controller *c, char *arg)
+{
+    if (*arg && !is_off(arg) && !is_on(arg)) {
+        ctl_notice(c, true, "/temporary, or /temporary off");
+        return PP_SLASH_ERROR;
+    }
+    return pp_controller_set_temporary(c, !is_off(arg)) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
 static enum pp_slash do_delete(struct pp_controller *c, char *arg)
 {
     if (strcasecmp(arg, "yes") != 0) {
@@ -398,6 +407,7 @@ static const struct slash table[] = {
     {"help", "? h", "", "this list", NULL, PP_SLASH_HELP},
     {"quit", "exit bye q", "", "leave pippin; the conversation is kept", NULL, PP_SLASH_QUIT},
     {"new", "clear", "", "begin a new conversation", do_new, 0},
+    {"temporary", "private incognito", "[off]", "a chat of which nothing goes to the disk", do_temporary, 0},
     {"sessions", "open history", "", "list of conversations", NULL, PP_SLASH_SESSIONS},
     {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
     {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},

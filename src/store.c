@@ -299,6 +299,8 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (rc == SQLITE_OK)
         rc = pp_store_prepare_lists(st);
+    if (rc == SQLITE_OK && strcmp(path, ":memory:") == 0)
+        rc = sqlite3_exec(st->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL); /* also what is being sorted */
     if (rc != SQLITE_OK) {
         pp_store_fail(st, rc, "open the conversations", err);
         code = pp_fail_prefix(err, "%s", path);
@@ -595,6 +597,8 @@ enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_
 enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err)
 {
     *fd = -1;
+    if (!*dir)
+        return PP_OK;
     enum pp_code code = pp_make_dirs(dir, err);
     if (code)
         return code;

@@ -17,7 +17,8 @@
 struct pp_store;
 
 /* Creates the file (0600) and its folder (0700) if needed; migrates older versions; refuses newer ones
- * (PP_ERR_UNSUPPORTED) and damaged ones (PP_ERR_FORMAT, saying how to recover). path ":memory:" for tests. */
+ * (PP_ERR_UNSUPPORTED) and damaged ones (PP_ERR_FORMAT, saying how to recover). Path ":memory:": nothing of it
+ * goes to the disk. */
 enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_error *err);
 /* A database that is there, for a question beside those who work with it: nothing is made, migrated or checked, and who
  * writes to it is waited for a tenth of a second at most. A question that its version cannot answer fails. */

@@ -79,6 +79,7 @@ struct cached_adapter {
 struct slot {
     char key[33];                        /* "" for a temporary one */
     bool used, temporary;
+    bool unkept;                         /* nothing of it goes to the disk */
     bool busy;                           /* an answer is being written into it */
     bool told;                           /* why what was saved of it is not used */
     bool dirty;                          /* differs from what is saved of it */
@@ -183,7 +184,7 @@ void worker_change_draft(struct pp_worker *w);
  * another branch, then. */
 struct wanted {
     const char *key;                     /* NULL or "": of no conversation */
-    bool temporary;
+    bool temporary, unkept;
     bool slide;                          /* pages whose values are not exact will do (worker_slide.c) */
     bool ahead;                          /* nobody waits for it yet */
     const struct pp_adapter_use *use;    /* [n_use] */

@@ -53,7 +53,7 @@ static bool slice(struct pp_io_task *task)
 static bool base_of(const struct pp_worker *w, const struct slot *s, char base[static PP_SNAPSHOT_PATH])
 {
     base[0] = 0;
-    if (w->cache_dir[0] && !s->temporary && w->snapshot_quota != PP_SNAPSHOTS_OFF)
+    if (w->cache_dir[0] && !s->temporary && !s->unkept && w->snapshot_quota != PP_SNAPSHOTS_OFF)
         pp_snapshot_base(w->cache_dir, s->key, base, PP_SNAPSHOT_PATH);
     return base[0] != 0;
 }

@@ -210,6 +210,7 @@ enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct 
         s = take(w);
         s->used = true;
         s->temporary = wanted->temporary;
+        s->unkept = wanted->unkept;
         snprintf(s->key, sizeof s->key, "%s", key);
     }
     s->last_use = ++w->clock;

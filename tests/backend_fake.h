@@ -29,7 +29,7 @@ struct fake_backend {
     struct pp_sampling sampling;
     int64_t max_tokens;
     enum pp_overflow overflow;
-    bool background, skip_reasoning;
+    bool background, skip_reasoning, unkept;
     enum pp_thinking thinking;
     unsigned thinking_choices;   /* of the model that is loaded next */
     int n_adapters;

@@ -218,7 +218,7 @@ void pp_edit_down(void)
         rl_get_next_history(1, 0);
 }
 
-enum pp_code pp_edit_remember(const char *text, struct pp_error *err)
+enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
 {
     HIST_ENTRY *last = history_length > 0 ? history_get(history_base + history_length - 1) : NULL;
     using_history();
@@ -226,7 +226,7 @@ enum pp_code pp_edit_remember(const char *text, struct pp_error *err)
         return PP_OK;
     add_history(text);
     using_history();
-    return pp_history_append(ed.history, text, err);
+    return keep ? pp_history_append(ed.history, text, err) : PP_OK;
 }
 
 const char *pp_edit_text(void)

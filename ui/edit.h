@@ -28,8 +28,8 @@ void pp_edit_insert(const char *text, size_t n); /* at the cursor, literally, as
 void pp_edit_set(const char *text);              /* cursor at the end */
 void pp_edit_up(void);                           /* a line up, or back in the history from the first */
 void pp_edit_down(void);
-/* Adds a text to the history, in memory and on disk. */
-enum pp_code pp_edit_remember(const char *text, struct pp_error *err);
+/* Adds a text to the history, in memory and, `keep`, on disk. */
+enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err);
 
 const char *pp_edit_text(void);
 size_t pp_edit_len(void);

@@ -87,13 +87,13 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     return PP_OK;
 }
 
-enum pp_code pp_editor_run(const struct pp_paths *paths, const char *text, char **out, struct pp_error *err)
+enum pp_code pp_editor_run(const char *folder, const char *text, char **out, struct pp_error *err)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s/message-XXXXXX.md", paths->state);
+    snprintf(path, sizeof path, "%s/message-XXXXXX.md", folder);
     int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "No file for the editor can be made in %s: %s.", paths->state, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "No file for the editor can be made in %s: %s.", folder, strerror(errno));
     enum pp_code code = write_file(path, fd, text, err);
     close(fd);
     if (code == PP_OK) {

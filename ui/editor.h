@@ -3,10 +3,9 @@
 #define PP_UI_EDITOR_H
 
 #include "engine/base/error.h"
-#include "src/paths.h"
 
-/* Writes text to a private file (0600), runs $VISUAL, $EDITOR or vi on it while the screen is given back, and
- * returns what it holds then without the last line end (*out is pp_malloced). UI thread, screen open. */
-enum pp_code pp_editor_run(const struct pp_paths *paths, const char *text, char **out, struct pp_error *err);
+/* Writes text to a private file (0600) in the folder, runs $VISUAL, $EDITOR or vi on it while the screen is given back,
+ * and returns what it holds then without the last line end (*out is pp_malloced). UI thread, screen open. */
+enum pp_code pp_editor_run(const char *folder, const char *text, char **out, struct pp_error *err);
 
 #endif

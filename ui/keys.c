@@ -22,7 +22,7 @@ static void report(struct pp_ui *ui, enum pp_code code, const struct pp_error *e
 static void remember(struct pp_ui *ui, const char *text)
 {
     struct pp_error err;
-    enum pp_code code = pp_edit_remember(text, &err);
+    enum pp_code code = pp_edit_remember(text, !pp_controller_status(ui->controller)->temporary, &err);
     if (code != PP_OK && !ui->history_failed) /* saying it once is enough */
         pp_ui_notice(ui, true, "%s", err.text);
     ui->history_failed = code != PP_OK;
@@ -244,7 +244,8 @@ static void open_editor(struct pp_ui *ui)
 {
     struct pp_error err;
     char *text = NULL;
-    enum pp_code code = pp_editor_run(ui->paths, pp_edit_text(), &text, &err);
+    const bool temporary = pp_controller_status(ui->controller)->temporary; /* then the file is in memory, too */
+    enum pp_code code = pp_editor_run(temporary ? "/dev/shm" : ui->paths->state, pp_edit_text(), &text, &err);
     if (code == PP_OK)
         pp_edit_set(text);
     pp_free(text);

@@ -76,6 +76,7 @@ static void collect(struct items *items, const struct pp_status *s, int elsewher
 {
     char text[400];
     add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
+    add(items, 1, PP_SLOT_STATUS_STRONG, s->temporary ? "temporary" : "");
     add(items, 2, PP_SLOT_STATUS_STRONG, s->model.name);
     struct item *type = add(items, 5, PP_SLOT_STATUS, s->model.type_name);
     if (type)
