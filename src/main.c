@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,10 +26,22 @@ static void fill_gaps(void)
             (void)!open("/dev/null", O_RDONLY);
 }
 
+/* Services and containers may start programs without HOME: then the user's entry in the password file says where it is.
+ * Who has none there can keep nothing; what needs no file of his works. */
+static void find_home(void)
+{
+    const char *home = getenv("HOME");
+    if (home && home[0] == '/')
+        return;
+    const struct passwd *user = getpwuid(getuid());
+    setenv("HOME", user && user->pw_dir && user->pw_dir[0] == '/' ? user->pw_dir : "/nonexistent", 1);
+}
+
 /* The user's umask. */
 static mode_t prepare_process(void)
 {
     fill_gaps();
+    find_home();
     setlocale(LC_CTYPE, "");   /* characters are the user's; numbers stay those of files and JSON */
     signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write, */
     signal(SIGXFSZ, SIG_IGN);  /* and so is a file that has reached ulimit -f */

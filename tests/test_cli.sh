@@ -481,6 +481,17 @@ expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by n
 run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
 expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name there are'
 
+# --- nowhere to keep anything -----------------------------------------------------------------------------------
+
+home() { env -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME -u XDG_CACHE_HOME "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
+home env HOME=/proc "$pippin" run -n 4 -p "$who"; expect "an answer without a home" 0
+home env HOME=/proc "$pippin" run --save -n 4 -p "$who"; expect "but none that is kept" 1
+expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/'
+printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
+expect "a chat without a home" 0
+expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
+home env -u HOME "$pippin" lora list; expect "without HOME the password file's" 0
+
 # --- conversations to files and back ---------------------------------------------------------------------------
 
 run run --save --temp 0 -n 8 --seed 18446744073709551615 --system "Be kind." -p "$who" </dev/null
